@@ -1,4 +1,4 @@
-"""Check the types of arguments of public functions."""
+"""Check the types of the arguments of public functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import numpy as np
 from bubbleviz.errors import UsageError
 from bubbleviz.model.texts import name_python_arguments
 
-#: Types to accept for an annotation, because numpy's numbers are not subclasses of Python's.
+#: Accepted types for each annotation. numpy's numbers are not subclasses of int, float or bool.
 _ACCEPTED_TYPES: Mapping[type, Any] = {int: Integral, float: Real, bool: (bool, np.bool_)}
 _SIZES = re.compile(r"[a-z]+=\d{1,6}(?:,[a-z]+=\d{1,6}){0,4}")
 _P = ParamSpec("_P")
@@ -26,11 +26,13 @@ _T = TypeVar("_T")
 def check_argument_types(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """Return a wrapper that checks the types of the arguments and then calls the function.
 
-    Usage errors that the function raises name Python arguments instead of command-line options; see
+    If the function raises a usage error, command-line options in the message are replaced with
+    names of Python arguments, as described at
     :func:`~bubbleviz.model.texts.name_python_arguments`.
 
     Raises:
-        UsageError: An argument has the wrong type, or the function raised the error.
+        UsageError: The wrapper was called with an argument of the wrong type, or the function
+            raised the error.
     """
 
     @wraps(function)
@@ -43,14 +45,14 @@ def check_argument_types(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def refuse_wrong_types(function: Callable[..., object], arguments: Mapping[str, object]) -> None:
-    """Check the types of the arguments of a function or class against its annotations.
+    """Check the arguments of a function or class against its type annotations.
 
-    Each item of ``*args`` is checked, but ``**kwargs`` are not. If a text has the form of a
-    command-line option and the parameter expects a dataclass, the message suggests that class.
+    Each item of ``*args`` is checked, but ``**kwargs`` are not checked. If a parameter expects a
+    dataclass and the argument is a text, the message refers to the dataclass.
 
     Args:
         function: Function or class with annotations.
-        arguments: Bound arguments, keyed by the name of the parameter.
+        arguments: Bound arguments, keyed by parameter name.
 
     Raises:
         UsageError: An argument has the wrong type.
@@ -62,7 +64,7 @@ def refuse_wrong_types(function: Callable[..., object], arguments: Mapping[str, 
         if kind is parameters[name].VAR_KEYWORD or all(_has_type(v, hints[name]) for v in values):
             continue
         hint = f"see help(bubbleviz.{function.__name__})"
-        # Suggest the class if the value has the form of the command-line option.
+        # A text such as "pp=4,dp=2" is an option of the command line, so suggest the class.
         type_arguments = get_args(hints[name])
         classes: list[Any] = [c for c in type_arguments if isinstance(c, type) and is_dataclass(c)]
         if isinstance(value, str) and len(classes) == 1:
@@ -76,11 +78,12 @@ def refuse_wrong_types(function: Callable[..., object], arguments: Mapping[str, 
 
 
 def _has_type(value: object, hint: Any) -> bool:
-    """Return whether a value has the type of an annotation.
+    """Return whether a value has the type that an annotation requires.
 
-    Numpy's numbers count as Python's, and 0 and 1 count as bool. Items of sequences are checked,
-    but not the items of iterators, which can be read only once. A text is not a sequence. Protocols
-    and other annotations that are not classes accept any value.
+    numpy's numbers are accepted like Python's, and 0 and 1 are accepted for bool. The items of
+    sequences are checked. The items of iterators are not, because they can be read only once. A
+    text is not accepted as a sequence. Protocols and annotations that are not classes accept any
+    value.
     """
     origin, type_arguments = get_origin(hint), get_args(hint)
     if origin in {Union, UnionType}:

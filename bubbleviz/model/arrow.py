@@ -1,9 +1,9 @@
 """Tables that other libraries can read through the Arrow PyCapsule interface.
 
-``pyarrow.table(report.operations)`` and ``polars.DataFrame(report.operations)`` call
-``__arrow_c_stream__`` of the table, so bubbleviz does not depend on either library. Integer columns
-without nulls are passed on without a copy, and -1 (none) becomes null. ``pandas.DataFrame`` reads
-the rows instead.
+``pyarrow.table(report.operations)`` and ``polars.DataFrame(report.operations)`` call the method
+``__arrow_c_stream__`` of the table, so bubbleviz depends on neither library. Integer columns
+without unknown values are not copied, and the value -1 (none) becomes null. ``pandas.DataFrame``
+iterates over the rows instead.
 """
 
 from __future__ import annotations
@@ -21,38 +21,41 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.numbering import CodedTexts
 from bubbleviz.model.texts import list_first, replace_surrogates
 
-if TYPE_CHECKING:  # most analyses do not export Arrow tables
+if TYPE_CHECKING:  # most analyses export no Arrow tables
     from arro3.core import Array, Table
 
 Column: TypeAlias = "Array"
-#: Columns by name, as an Arrow table.
+#: An Arrow table.
 Columns: TypeAlias = "Table"
 #: Types of the columns of small tables.
 Kind = Literal["int64", "float64", "bool", "string"]
 
 
 class ArrowTable(ABC):
-    """Base of objects that Arrow libraries accept as a table.
+    """Base class of objects that Arrow libraries accept as a table.
 
-    A subclass must be neither a tuple nor a ``Sequence``, because pyarrow and polars would then use
+    A subclass must be neither a tuple nor a ``Sequence``. Otherwise pyarrow and polars would use
     its items as columns instead of calling ``__arrow_c_stream__``.
     """
 
     @abstractmethod
     def arrow_columns(self) -> Mapping[str, Column]:
-        """Return the columns by name, in display order."""
+        """Return the columns in display order, keyed by name."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Return the table as the capsule of an Arrow C stream; see Arrow's PyCapsule interface.
+        """Export the table as an Arrow C stream, as defined by Arrow's PyCapsule interface.
 
         Args:
-            requested_schema: Capsule of the requested schema, which is ignored if it cannot be
-                provided.
+            requested_schema: Capsule with the schema that the caller would like to get. It is
+                ignored if the table cannot be exported with this schema.
+
+        Returns:
+            A PyCapsule that contains the stream.
         """
         return build_table(self.arrow_columns()).__arrow_c_stream__(requested_schema)
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the rows as named tuples, with None for nulls, as pandas reads them."""
+        """Yield the rows as named tuples, with None for nulls. pandas reads tables this way."""
         columns = self.arrow_columns()
         row = make_row_type("Row", (*columns,))
         yield from map(row._make, zip(*(c.to_pylist() for c in columns.values()), strict=True))
@@ -60,7 +63,7 @@ class ArrowTable(ABC):
 
 @cache
 def make_row_type(name: str, columns: tuple[str, ...]) -> Any:
-    """Return a picklable named tuple type with the given columns as fields."""
+    """Return a named tuple type whose instances can be pickled, with the given field names."""
     row = namedtuple(name, columns)  # type: ignore[misc]  # the field names are not literals
     members = {"__reduce__": lambda self: (_make_row, (name, columns, tuple(self)))}
     return type(name, (row,), {"__slots__": (), **members})
@@ -78,7 +81,7 @@ class Records(ArrowTable, Generic[ValueT]):
 
     Args:
         values: Objects of the same type.
-        columns: Function that returns the columns of such objects, keyed by name.
+        columns: Function that converts objects of this type to columns, keyed by name.
     """
 
     def __init__(
@@ -115,12 +118,12 @@ class Records(ArrowTable, Generic[ValueT]):
         return f"Records({len(self):,} rows: {list_first(self.arrow_columns(), 12)})"
 
     def arrow_columns(self) -> Mapping[str, Column]:
-        """Return the columns by name."""
+        """Return the columns, keyed by name."""
         return self._columns(self._values)
 
 
 def make_records(values: Iterable[ValueT], kinds: Mapping[str, Kind]) -> Records[ValueT]:
-    """Return objects as a table whose columns are attributes of the objects.
+    """Return a sequence of objects that is also a table of their attributes.
 
     Args:
         values: Objects of the same type.
@@ -130,11 +133,11 @@ def make_records(values: Iterable[ValueT], kinds: Mapping[str, Kind]) -> Records
 
 
 def collect_attributes(kinds: Mapping[str, Kind], objects: Sequence[object]) -> dict[str, Column]:
-    """Return attributes of objects as columns, keyed by name.
+    """Collect attributes of objects into columns, keyed by attribute name.
 
     Args:
         kinds: Type of each attribute, keyed by its name, in the order of the columns.
-        objects: Objects with these attributes.
+        objects: Objects that have these attributes, one per row.
     """
     return {
         n: make_column([getattr(each, n) for each in objects], kind) for n, kind in kinds.items()
@@ -146,7 +149,7 @@ def build_table(columns: Mapping[str, Column]) -> Columns:
     return Table.from_pydict(dict(columns))
 
 
-#: Columns of points in time. -1 is a valid time, so missing values are ``NO_INSTANT`` instead.
+#: Columns that contain points in time. -1 is a valid time, so missing times are ``NO_INSTANT``.
 _INSTANTS = frozenset(("start_ns", "end_ns", "host_start_ns", "host_end_ns"))
 NO_INSTANT = -(1 << 63)
 
@@ -154,16 +157,20 @@ NO_INSTANT = -(1 << 63)
 def mask_known(name: str, column: Ints) -> Bools:
     """Return a mask of the known values of a column.
 
-    Unknown values are -1, or ``NO_INSTANT`` if ``name`` is a column of points in time.
+    Unknown values are -1, or ``NO_INSTANT`` in columns that contain points in time.
+
+    Args:
+        name: Name of the column, which decides whether it contains points in time.
+        column: Values of the column.
     """
     return np.asarray(column != (NO_INSTANT if name in _INSTANTS else NONE))
 
 
 def convert_column(name: str, column: Ints | CodedTexts) -> Column:
-    """Convert a column of integers or texts to Arrow.
+    """Convert a column of integers or texts to an Arrow column.
 
-    Unknown integers (see :func:`mask_known`) become null. The integers are not copied if all are
-    known.
+    Unknown integers (see :func:`mask_known`) and missing texts become null. A contiguous column of
+    integers is not copied if all of its values are known.
     """
     if isinstance(column, CodedTexts):
         return encode_dictionary(column.code, column.texts)
@@ -176,13 +183,14 @@ def convert_column(name: str, column: Ints | CodedTexts) -> Column:
 
 
 def encode_dictionary(codes: Ints, labels: Sequence[str]) -> Column:
-    """Return a dictionary-encoded column of texts, with code -1 as null.
+    """Return a dictionary-encoded Arrow column of texts. Code -1 becomes null.
 
-    The dictionary contains only texts that occur, in the order of their codes.
+    The dictionary contains only texts that occur, in the order of their codes. Lone surrogates in
+    the texts become question marks.
 
     Args:
-        codes: Index into ``labels`` for each row, or -1.
-        labels: Texts, indexed by code. Lone surrogates become question marks.
+        codes: Index into ``labels`` for each row, or -1 for no text.
+        labels: Texts, indexed by code.
     """
     n_uses = np.bincount(codes[codes != NONE])
     used_codes = np.flatnonzero(n_uses)
@@ -195,7 +203,7 @@ def encode_dictionary(codes: Ints, labels: Sequence[str]) -> Column:
 
 
 def make_column(cells: Sequence[int | float | bool | str | None], kind: Kind) -> Column:
-    """Convert values to an Arrow column, with None as null."""
+    """Convert values to an Arrow column of the given type. None becomes null."""
     types = {
         "int64": DataType.int64,
         "float64": DataType.float64,

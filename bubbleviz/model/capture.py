@@ -1,4 +1,4 @@
-"""The capture, which is the time that a profile covers, and the events far outside it."""
+"""The capture, which is the time that a profile covers, and events far outside the capture."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import numpy as np
 
 from bubbleviz.model.columns import Bools, Ints
 
-#: Events between the quantiles 1/20 and 19/20 are the middle of the capture.
+#: The middle of the capture is between the quantiles ``1 / _EDGE`` and ``1 - 1 / _EDGE``.
 _EDGE = 20
-#: Margin around a capture with known calls: a minimum in ns and a multiple of the length of the
-#: capture, of which the larger one applies.
+#: Margin around a capture whose calls are known: a minimum in ns, and a multiple of the capture's
+#: length. The larger one is used.
 _BOUNDED_NS, _BOUNDED_LENGTHS = 100_000_000, 1
-#: Margin around a capture without known calls, in the same form.
+#: Margin around a capture whose calls are unknown: a minimum in ns, and a multiple of its length.
 _UNBOUNDED_NS, _UNBOUNDED_LENGTHS = 1_000_000_000, 10
 #: Approximate number of events from which the middle of the capture is estimated.
 _SAMPLE = 1 << 16
@@ -20,7 +20,7 @@ _SAMPLE = 1 << 16
 def mask_outside_capture(
     start_ns: Ints, end_ns: Ints, capture_ns: tuple[int, int] | None = None
 ) -> Bools | None:
-    """Return a mask of the events far outside the capture, or None if there are none.
+    """Return a mask of the events far outside the capture, or None if no event is outside.
 
     ::
 
@@ -29,14 +29,13 @@ def mask_outside_capture(
         inside    │  ████                   │██       launched in the capture, ended after it
         outside   │                         │         ████
 
-    Calls may be missing at the edges of a capture, so it is extended to the middle 90 % of the
-    events. An event is outside if it starts before, or ends after, the bounds of
+    An event is outside if it starts before the lower bound or ends after the upper bound of
     :func:`find_capture_bounds`.
 
     Args:
         start_ns: Start of each event.
         end_ns: End of each event.
-        capture_ns: Start of the first and end of the last call, or None if unknown.
+        capture_ns: Start of the first call and end of the last call, or None if unknown.
     """
     bounds_ns = find_capture_bounds(start_ns, end_ns, capture_ns)
     return None if bounds_ns is None else mask_outside(start_ns, end_ns, bounds_ns)
@@ -45,20 +44,25 @@ def mask_outside_capture(
 def find_capture_bounds(
     start_ns: Ints, end_ns: Ints, capture_ns: tuple[int, int] | None = None
 ) -> tuple[int, int] | None:
-    """Return the earliest start and latest end of events that belong to the capture.
+    """Return the earliest start and the latest end of events that belong to the capture.
 
-    The capture is extended to the middle 90 % of the events, and by a margin on both sides. The
-    margin grows with the length of the capture and is larger if ``capture_ns`` is unknown. Without
-    calls, the middle 90 % of the events are the capture.
+    The capture is the time of the calls, extended to the middle 90 % of the events (see
+    :func:`_find_middle`), because calls may be missing at its edges. If the calls are unknown, the
+    capture is the middle 90 % of the events.
+
+    A margin is added on both sides. It is the larger of ``_BOUNDED_NS`` and ``_BOUNDED_LENGTHS``
+    times the length of the capture. If the calls are unknown, ``_UNBOUNDED_NS`` and
+    ``_UNBOUNDED_LENGTHS`` are used instead.
 
     Args:
         start_ns: Start of each event.
         end_ns: End of each event.
-        capture_ns: Start of the first and end of the last call, or None if unknown.
+        capture_ns: Start of the first call and end of the last call, or None if unknown.
 
     Returns:
-        The bounds, margin included, or None if all events are inside, or if there are neither calls
-        nor at least three events.
+        The lower and the upper bound in ns, including the margin. None if all events are inside, if
+        all events together span at most the minimum margin, or if the calls are unknown and there
+        are fewer than three events.
     """
     count = len(start_ns)
     if count == 0:
@@ -68,7 +72,7 @@ def find_capture_bounds(
     min_room_ns, n_lengths = unbounded if capture_ns is None else (_BOUNDED_NS, _BOUNDED_LENGTHS)
 
     def add_margin(capture_ns: tuple[int, int]) -> tuple[int, int] | None:
-        """Return the capture with its margin, or None if that contains all events."""
+        """Return the bounds of the capture and its margin, or None if they contain all events."""
         room_ns = max(min_room_ns, n_lengths * (capture_ns[1] - capture_ns[0]))
         low_ns, high_ns = capture_ns[0] - room_ns, capture_ns[1] + room_ns
         return None if low_ns <= extent_ns[0] and extent_ns[1] <= high_ns else (low_ns, high_ns)
@@ -90,10 +94,10 @@ def mask_outside(start_ns: Ints, end_ns: Ints, bounds_ns: tuple[int, int]) -> Bo
 
 
 def _find_middle(start_ns: Ints, end_ns: Ints) -> tuple[int, int] | None:
-    """Return the quantile 1/20 of the starts and the quantile 19/20 of the ends.
+    """Return the 1/20 quantile of the starts and the 19/20 quantile of the ends.
 
-    A regular sample is used if there are many events. The result is None for fewer than three
-    events.
+    If there are at least ``2 * _SAMPLE`` events, only every n-th event is used. The result is None
+    for fewer than three events.
     """
     sample = slice(None, None, max(len(start_ns) // _SAMPLE, 1))
     start_ns, end_ns = np.sort(start_ns[sample]), np.sort(end_ns[sample])

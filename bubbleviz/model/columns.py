@@ -1,8 +1,8 @@
-"""Tables of equal-length columns, the only form in which stages exchange bulk data.
+"""Tables of equal-length columns, in which the stages of the analysis exchange bulk data.
 
-Times are integer nanoseconds, identifiers are integers, and ``-1`` means "none" in every identifier
-column. Columns are read-only, so tables can share them. Tables with one row per kernel need most of
-the memory, so their identifiers take 16 or 32 bits.
+Times are integer nanoseconds. Identifiers are integers, and -1 means "none" in every column of
+identifiers. Columns are read-only, so several tables can share them. Tables with one row per kernel
+need most of the memory, so their identifiers take only 16 or 32 bits.
 """
 
 from __future__ import annotations
@@ -16,32 +16,34 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
-#: Identifiers in the smallest sufficient integer type.
+#: Identifiers, stored in the smallest integer type that can represent them.
 Codes = npt.NDArray[np.signedinteger[Any]]
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 
-#: "None" in identifier columns, and in time columns of operations without device time.
+#: Value for "none" in columns of identifiers, and for an unknown device time of an operation.
 NONE = -1
 
 TableT = TypeVar("TableT", bound="Table")
 ScalarT = TypeVar("ScalarT", bound=np.generic)
 
-#: Minimum length of a column that is worth storing as a single value, and maximum number of flags
-#: that are compared one by one.
+#: Minimum length of a column that is stored as a single value if all of its values are equal.
+#: Also the maximum number of set flags for which codes are compared with every flag.
 _MIN_COMPACT = 16
 
 
-# Dataclasses compare fields, and this base has none, so it would make all tables equal.
+# A dataclass without fields would compare all tables as equal.
 @dataclass(frozen=True, eq=False, repr=False)
 class Table:
-    """Base of all tables: every array field is a column, and all columns have one length.
+    """Base class of all tables. The columns of a table have equal length.
 
+    Every dataclass field is a column, except fields whose metadata marks them as shared. A shared
+    field is one value for the whole table, such as the names that a column of indices refers to.
     Tables are compared by identity.
     """
 
     def __post_init__(self) -> None:
-        """Freeze the columns and check that they have one length."""
+        """Make the columns read-only, and check that they have equal length."""
         lengths = {}
         for name in self.column_names():
             column = getattr(self, name)
@@ -57,12 +59,12 @@ class Table:
 
     @classmethod
     def make_empty(cls: type[TableT]) -> TableT:
-        """Return an empty table with int64 columns and empty shared fields."""
+        """Return a table without rows, with int64 columns and empty tuples as shared fields."""
         columns = {name: np.empty(0, np.int64) for name in cls.column_names()}
         return cls(**{name: columns.get(name, ()) for name in _field_names(cls)})
 
     def replace_columns(self: TableT, **columns: npt.NDArray[Any]) -> TableT:
-        """Return the table with the given columns replaced."""
+        """Return a copy of the table in which the given columns or shared fields are replaced."""
         return type(self)(**{**_get_fields(self), **columns})
 
     def __len__(self) -> int:
@@ -72,9 +74,16 @@ class Table:
         return f"{type(self).__name__}({len(self):,} rows: {', '.join(self.column_names())})"
 
     def take(self: TableT, rows: Ints | Codes | Bools | slice) -> TableT:
-        """Return the given rows (indices, mask or slice) as a table with the same shared fields."""
+        """Return a table that contains only the given rows.
+
+        The shared fields stay the same. If all rows are taken by a slice or a mask, the table
+        itself is returned.
+
+        Args:
+            rows: Row indices, a mask, or a slice.
+        """
         if isinstance(rows, np.ndarray) and rows.dtype == bool:
-            # Indices are found once instead of once per column.
+            # Convert the mask to indices once instead of once per column.
             rows = slice(0, len(self)) if rows.all() else np.flatnonzero(rows)
         if isinstance(rows, slice) and rows == slice(0, len(self)):
             return self
@@ -83,13 +92,13 @@ class Table:
         )
 
     def compact(self: TableT) -> TableT:
-        """Return the same rows, with constant columns stored without memory per row."""
+        """Return an equal table whose constant columns take no memory per row."""
         return self.replace_columns(
             **{name: compact(getattr(self, name)) for name in self.column_names()}
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the pickled state. A constant column is replaced by its value and length."""
+        """Return the state to pickle. A constant column is replaced by its value and length."""
         state = _get_fields(self)
         for name in self.column_names():
             if is_constant(state[name]):
@@ -106,7 +115,7 @@ class Table:
 
 
 def _get_fields(table: Table) -> dict[str, Any]:
-    """Return the declared fields of a table by name, without its cached properties."""
+    """Return the declared fields of a table, keyed by name. Cached properties are not included."""
     values = vars(table)
     return {name: values[name] for name in _field_names(type(table))}
 
@@ -117,14 +126,20 @@ def make_constant(value: int, count: int) -> Ints:
 
 
 def scatter(count: int | tuple[int, ...], rows: Any, values: npt.ArrayLike) -> Ints:
-    """Return a column with the given values in the given rows, and -1 in all other rows."""
+    """Return a new int64 column with the given values in the given rows, and -1 elsewhere.
+
+    If a row is given several times, its last value wins.
+    """
     column = np.full(count, NONE, np.int64)
     column[rows] = values
     return column
 
 
 def to_slice(rows: Codes) -> Codes | slice:
-    """Convert ascending rows to a slice if they are consecutive, because slicing copies nothing."""
+    """Convert ascending row indices to a slice if they are consecutive.
+
+    Slicing a column does not copy the column. Other row indices are returned unchanged.
+    """
     if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
         return slice(int(rows[0]), int(rows[-1]) + 1)
     return rows
@@ -138,10 +153,14 @@ def make_mask(count: int | tuple[int, ...], rows: Any) -> Bools:
 
 
 def get_flags(codes: Codes, flags: Bools) -> Bools:
-    """Return the flag of each code, or False for code -1 (none).
+    """Look up the flag of each code, or False for code -1 (none).
 
-    If few flags are set, the codes are compared with each of them. Indexing with narrow codes would
-    first convert them.
+    If at most ``_MIN_COMPACT`` flags are set, the codes are compared with each set flag. This is
+    faster than indexing, which would first convert narrow codes to int64.
+
+    Args:
+        codes: Indices into ``flags``, or -1.
+        flags: Flag of each code.
     """
     set_codes = np.flatnonzero(flags).tolist()
     if len(set_codes) > _MIN_COMPACT:
@@ -153,9 +172,9 @@ def get_flags(codes: Codes, flags: Bools) -> Bools:
 
 
 def compact(column: npt.NDArray[ScalarT]) -> npt.NDArray[ScalarT]:
-    """Return the column, stored without memory per row if all of its values are equal.
+    """Return the column, stored as a single value if all of its values are equal.
 
-    Short columns are returned unchanged.
+    Columns with fewer than ``_MIN_COMPACT`` rows are returned unchanged.
     """
     if len(column) < _MIN_COMPACT or is_constant(column) or column[-1] != column[0]:
         return column
@@ -163,14 +182,14 @@ def compact(column: npt.NDArray[ScalarT]) -> npt.NDArray[ScalarT]:
 
 
 def is_constant(column: npt.NDArray[Any]) -> bool:
-    """Return whether a column is stored as a single value."""
+    """Return whether a column is stored as a single value. An empty column never is."""
     return column.strides == (0,) and len(column) > 0
 
 
 def _take_rows(
     column: npt.NDArray[ScalarT], rows: Ints | Codes | Bools | slice
 ) -> npt.NDArray[ScalarT]:
-    """Return rows of a column; a constant column stays constant."""
+    """Return the given rows of a column. A column stored as a single value stays so."""
     if isinstance(rows, slice):
         return column[rows]
     if is_constant(column) and len(rows):
@@ -187,27 +206,27 @@ def _list_fields(table: type[Table]) -> tuple[str, ...]:
     return tuple(part.name for part in fields(table))
 
 
-# Cached, because both are called thousands of times if there are many ranks.
+# Both functions are cached, because they are called thousands of times if there are many ranks.
 _column_names: Callable[[Any], tuple[str, ...]] = cache(_list_columns)
 _field_names: Callable[[Any], tuple[str, ...]] = cache(_list_fields)
 
 
 def widen(column: Codes, max_id: int) -> Codes:
-    """Return the column, or a wider copy if its type cannot represent ``max_id``."""
+    """Return the column, or a copy with a wider type if its type cannot represent ``max_id``."""
     needed_type = np.min_scalar_type(-1 - max_id)
     return column if np.can_cast(needed_type, column.dtype) else column.astype(needed_type)
 
 
 def narrow(column: Codes, max_id: int) -> Codes:
-    """Return identifiers in the smallest integer type that can represent -1 and ``max_id``."""
+    """Convert a column to the smallest signed integer type that can represent ``max_id``."""
     return column.astype(np.min_scalar_type(-1 - max_id), copy=False)
 
 
 def join_tables(tables: Sequence[TableT]) -> TableT:
-    """Return the rows of several tables as one table.
+    """Concatenate the rows of several tables of the same class.
 
     Args:
-        tables: At least one table. The shared fields of the result are those of the first.
+        tables: At least one table. The result has the shared fields of the first table.
     """
     first = tables[0]
     if len(tables) == 1:
@@ -221,7 +240,7 @@ def join_tables(tables: Sequence[TableT]) -> TableT:
 
 
 def _join_columns(columns: Sequence[npt.NDArray[ScalarT]]) -> npt.NDArray[ScalarT]:
-    """Concatenate columns; columns that all repeat the same value stay constant."""
+    """Concatenate columns. If all are stored as the same single value, so is the result."""
     filled = [column for column in columns if len(column)]
     if filled and all(is_constant(column) and column[0] == filled[0][0] for column in filled):
         return np.broadcast_to(filled[0][0], sum(map(len, filled)))

@@ -1,6 +1,7 @@
-"""Read small files that the user names: conventions, plans, costs and saved reports.
+"""Read small files that the user names, such as conventions, plans, costs and saved reports.
 
-Sizes are limited, and endless inputs (devices, pipes without a writer, kernel logs) are rejected.
+Files that are too large are rejected, and so are inputs that never end, such as devices, pipes
+without a writer, and kernel logs.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ def read_bounded(path: str, max_bytes: int, kind: str, hint: str, *, pipes: bool
     Args:
         path: Path of the file.
         max_bytes: Maximum size of the file.
-        kind: Kind of file with its article, for messages.
-        hint: What to do if the file cannot be read, for messages.
-        pipes: Whether a pipe is allowed, such as ``<(zcat report.json.gz)``.
+        kind: Kind of file with an article, such as "a saved report", for messages.
+        hint: Advice for a file that cannot be read, for messages.
+        pipes: Whether the path may be a pipe, such as ``<(zcat report.json.gz)``.
 
     Raises:
         InputError: The file cannot be read, is too large, is a pointer of Git LFS or git-annex, or
             is neither a regular file nor an allowed pipe.
     """
     try:
-        # Without O_NONBLOCK, opening a pipe waits for a writer, who may never come.
+        # Without O_NONBLOCK, opening a pipe would wait for a writer, which may never come.
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         try:
             _check_kind(descriptor, path, pipes=pipes)
@@ -53,13 +54,13 @@ def read_bounded(path: str, max_bytes: int, kind: str, hint: str, *, pipes: bool
 
 
 def _check_kind(descriptor: int, path: str, *, pipes: bool) -> None:
-    """Check that a file can be read to its end: a regular file, or a pipe that receives data.
+    """Check that a file has an end: that it is a regular file, or a pipe that receives data.
 
-    A named pipe has ``_PATIENCE_S`` seconds to send its first data; a pipe of the shell
-    (``/dev/fd/N``) may take longer.
+    A named pipe must deliver data within ``_PATIENCE_S`` seconds. A pipe of the shell
+    (``/dev/fd/N``) may take any time. The descriptor of a pipe is set to blocking.
 
     Args:
-        descriptor: Descriptor of the file, opened without blocking.
+        descriptor: Descriptor of the file, opened in non-blocking mode.
         path: Path of the file.
         pipes: Whether a pipe is allowed.
 
@@ -82,7 +83,7 @@ def _check_kind(descriptor: int, path: str, *, pipes: bool) -> None:
 
 
 def _read(descriptor: int, max_bytes: int) -> bytes:
-    """Read a file up to one byte beyond ``max_bytes``, so that the caller sees if it is larger."""
+    """Read at most ``max_bytes + 1`` bytes, so that the caller can detect a file that is larger."""
     blocks: list[bytes] = []
     n_left = max_bytes + 1
     while n_left and (block := os.read(descriptor, min(n_left, _BLOCK))):

@@ -1,4 +1,4 @@
-"""Limitations of an analysis: data that is missing or wrong, and the consequences."""
+"""Limitations of an analysis: missing or wrong data, and the consequences for the results."""
 
 from __future__ import annotations
 
@@ -7,77 +7,77 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # limitations are made before numpy is loaded
+if TYPE_CHECKING:  # limitations are created before numpy is loaded
     from bubbleviz.model.columns import Ints
 
 
 class LimitationKind(Enum):
-    """Kind of a limitation, which determines how later stages treat it.
+    """Kind of a limitation, which determines how later stages treat the limitation.
 
-    Kinds marked "affects costs" are also treated like ``COSTS``.
+    Kinds whose comment says "affects costs" are also treated like ``COSTS``.
     """
 
     OTHER = auto()
-    COSTS = auto()  # kernels, calls or instructions are missing: costs may be off
+    COSTS = auto()  # kernels, calls or instructions are missing, so costs may be wrong
     WRONG_COSTS = auto()  # costs of instructions are wrong
     KERNELS_LEFT_OUT = auto()  # kernels without timestamps are left out; affects costs
     KERNELS_IMPOSSIBLE = auto()  # kernels with impossible times are left out; affects costs
-    PROFILE_UNREADABLE = auto()  # a file of a directory is left out
-    FILE_DAMAGED = auto()  # cut short or damaged, so any event may be missing
-    RECORDING_DAMAGED = auto()  # iterations of ranks are left out
+    PROFILE_UNREADABLE = auto()  # a file in a directory is left out
+    FILE_DAMAGED = auto()  # the file is truncated or damaged, so any event may be missing
+    RECORDING_DAMAGED = auto()  # iterations of some ranks are left out
     RECORDING_NAMES_LOST = auto()  # operations of averaged iterations may be left out
-    KERNELS_OVERRUN = auto()  # ends that contradict the next kernel on a stream were corrected
+    KERNELS_OVERRUN = auto()  # kernel ends after the start of the stream's next kernel were fixed
     KERNELS_LOST = auto()  # enough kernels are missing to change ratios; affects costs
-    GRAPHS_LOST = auto()  # graph launches without recorded kernels
+    GRAPHS_LOST = auto()  # graphs were launched, but their kernels were not recorded
     WORK_BEFORE_CAPTURE = auto()  # unrecorded work kept a device busy when the capture began
     RECORDINGS_AWAITED = auto()  # all iterations began before every rank was being recorded
-    WAITS_UNCLEAR = auto()  # communication may have waited only for recordings to begin
+    WAITS_UNCLEAR = auto()  # communication may only have waited for recordings to begin
     RANGE_NAMES_LOST = auto()  # names of ranges are missing; affects costs
     WITHOUT_DEVICE = auto()  # instructions on the host represent the work of devices
     MICROBATCHES_INFERRED = auto()
-    ITERATIONS_UNDIVIDED = auto()  # an iteration may be several training steps
-    ITERATIONS_UNMARKED = auto()  # an iteration may be part of a step, an operation several
-    ITERATIONS_MOSTLY_CUT = auto()  # few are averaged, or they are paired wrongly across ranks
-    OPERATIONS_LACKING = auto()  # kernels of missing operations may count as bubble
-    OPERATIONS_WITHOUT_WORK = auto()  # kernels of operations are missing: they may be bubble
-    RANKS_WITHOUT_OPERATIONS = auto()  # ranks without operations computed as long as others
+    ITERATIONS_UNDIVIDED = auto()  # an iteration may contain several training steps
+    ITERATIONS_UNMARKED = auto()  # an iteration may be only a part of a training step
+    ITERATIONS_MOSTLY_CUT = auto()  # few iterations are averaged, or ranks are paired wrongly
+    OPERATIONS_LACKING = auto()  # operations are missing, so their kernels may look like bubbles
+    OPERATIONS_WITHOUT_WORK = auto()  # kernels are missing, so operations may look like bubbles
+    RANKS_WITHOUT_OPERATIONS = auto()  # ranks without operations computed as long as other ranks
     ITERATIONS_UNPAIRED = auto()  # iterations are numbered per rank, not across ranks
-    STAGES_UNKNOWN = auto()  # nothing shows which stages the ranks have
-    STAGES_MAY_BE_MISSING = auto()  # dropped if a complete schedule is recognised
+    STAGES_UNKNOWN = auto()  # the stages of the ranks are unknown
+    STAGES_MAY_BE_MISSING = auto()  # dropped if a complete schedule is recognized
     EARLIER_STAGES_UNKNOWN = auto()  # an unknown number of earlier stages has no profile
     INNER_STAGES_UNKNOWN = auto()  # an unknown number of stages in between has no profile
     COMMUNICATION_COUNTED = auto()  # kernels that look like communication count as compute
     WAITING_COUNTED = auto()  # kernels that wait for other ranks count as compute
     STAGES_WITHOUT_GPU_WORK = auto()  # stages have ranges but no GPU work
     LIMIT_UNUSED = auto()  # a limit was given for a quantity that is unknown
-    HOST_NAME_SHARED = auto()  # profiles of several machines have one hostname
-    RANKS_CONTRADICTED = auto()  # clocks of profiles with one hostname contradict each other
+    HOST_NAME_SHARED = auto()  # profiles of several machines have the same hostname
+    RANKS_CONTRADICTED = auto()  # profiles with the same hostname have contradictory clocks
     UTC_CONTRADICTED = auto()  # UTC contradicts data dependencies; --align causal may be right
     STAGES_CONTRADICTED = auto()  # the given order of stages contradicts data dependencies
 
 
-#: Minimum share of unreadable events at which a file counts as damaged.
+#: Minimum fraction of unreadable events at which a file is reported as damaged.
 DAMAGED_SHARE = 0.01
-#: Kinds of limitations for kernels that were left out because their times are missing or invalid.
+#: Kinds of limitations for kernels that were left out because of missing or invalid times.
 LEFT_OUT = frozenset((LimitationKind.KERNELS_LEFT_OUT, LimitationKind.KERNELS_IMPOSSIBLE))
 
 
 @dataclass(frozen=True)
 class Limitation:
-    """A limit of an analysis.
+    """A limitation of an analysis, caused by missing or wrong data.
 
     Attributes:
         what: Subject of the limitation, such as "kernels without timestamps".
-        reason: The reason and its consequences.
+        reason: Cause and consequences of the limitation, as a text for users.
         count: Number of affected items, such as kernels or files.
-        kind: Kind, which determines how later stages treat it.
-        hosts: Names of hosts that the reason contains and that no other part of a result lists.
-        times_ns: Times of the damage on the profile's clock, or None if they are unknown.
-        unknown_ns: Start and end of the times on devices that the damage makes uncertain, or None
-            if they are those of ``times_ns``.
-        noticeable_kind: Kind to use instead of ``kind`` if the uncertain times take a noticeable
-            part of an averaged iteration, or None to keep ``kind``.
-        window: The ``--window`` that leaves out the damage, or "" if there is none.
+        kind: Kind of the limitation, which determines how later stages treat the limitation.
+        hosts: Hostnames in ``reason`` that no other part of a result contains.
+        times_ns: Times of the damage on the profile's clock, or None if the times are unknown.
+        unknown_ns: Starts and ends of the device times that the damage makes uncertain, or None if
+            only ``times_ns`` are affected.
+        noticeable_kind: Kind that replaces ``kind`` if the uncertain times take a noticeable part
+            of an averaged iteration, or None to keep ``kind``.
+        window: Value of ``--window`` that leaves out the damage, or "" if there is none.
     """
 
     what: str
@@ -98,16 +98,16 @@ class Limitation:
     def outside(
         self, low_ns: int, high_ns: int, delay_ns: int = 0, *, where: str = "the window"
     ) -> Limitation:
-        """Return the limitation as it applies to a time window on the profile's clock.
+        """Return the limitation as it applies to a window of time.
 
-        If the times of the damage are known and all outside the window, the reason says so, and the
-        kind becomes COSTS. Otherwise the limitation is returned unchanged.
+        If the times of the damage are known and are all outside the window, the reason mentions
+        this, and the kind becomes ``COSTS``. Otherwise the limitation is returned unchanged.
 
         Args:
-            low_ns: Start of the window.
-            high_ns: End of the window.
-            delay_ns: Maximum time from the damage to its effects; ignored if ``unknown_ns`` is set.
-            where: Name of the window for the reason.
+            low_ns: Start of the window, on the profile's clock.
+            high_ns: End of the window, on the profile's clock.
+            delay_ns: Maximum time from the damage to its effects. Ignored if ``unknown_ns`` is set.
+            where: Name of the window for the text of the reason.
         """
         if self.unknown_ns is not None:
             start_ns, end_ns = self.unknown_ns
@@ -123,22 +123,22 @@ class Limitation:
 
     @property
     def sentence(self) -> str:
-        """Line that a command prints as a warning on standard error."""
+        """Warning that a command prints to standard error, as one line."""
         times = f" ({self.count:,} times)" if self.count > 1 else ""
         return f"warning: {self.what}{times}: {self.reason}"
 
 
-#: Maximum number of limitations of one subject that are listed separately, and number of reasons
-#: that are quoted if there are more.
+#: Maximum number of limitations of one subject and kind that are listed separately.
+#: If there are more, they become one limitation that quotes ``_N_QUOTED`` reasons.
 _MAX_LISTED, _N_QUOTED = 4, 3
 
 
 def merge_limitations(notes: Iterable[Limitation]) -> list[Limitation]:
-    """Remove duplicates, and merge many limitations of one subject and kind into one.
+    """Remove duplicate limitations, and merge limitations with the same subject and kind.
 
-    If a subject and kind have more than ``_MAX_LISTED`` distinct limitations, they become one
-    limitation in the position of the first. Its reason quotes the first reasons and counts the
-    others, and its count is the sum of all counts.
+    Limitations are merged only if more than ``_MAX_LISTED`` distinct ones have the same subject and
+    kind. The merged limitation replaces the first one. Its reason quotes the first ``_N_QUOTED``
+    reasons and the number of further ones, and its count is the sum of all counts.
     """
     by_subject: dict[tuple[str, LimitationKind], list[Limitation]] = {}
     distinct = list(dict.fromkeys(notes))

@@ -1,4 +1,4 @@
-"""Assign numbers to distinct values, from 0, in the order of their first occurrence."""
+"""Assign consecutive numbers to distinct values, starting with 0."""
 
 from __future__ import annotations
 
@@ -27,10 +27,14 @@ Value = TypeVar("Value", bound=Hashable)
 
 
 class Numbering(Generic[Value]):
-    """Assigns consecutive numbers to distinct values, one value at a time."""
+    """Assigns consecutive numbers from 0 to distinct values, in the order of first occurrence.
+
+    Args:
+        values: Values that get the first numbers.
+    """
 
     def __init__(self, values: Iterable[Value] = ()) -> None:
-        # The default of a missing key is the next number.
+        # A missing key gets the next number as its default.
         self._numbers: defaultdict[Value, int] = defaultdict(count().__next__)
         self.numbers(values)
 
@@ -52,15 +56,15 @@ class Numbering(Generic[Value]):
 
 
 def merge_tables(tables: Sequence[TableT], **columns: Sequence[str]) -> TableT:
-    """Concatenate tables, and renumber the columns that are indices into a shared field.
+    """Concatenate tables, and merge shared fields that columns of the tables index.
+
+    Each shared field of the result contains the distinct values of all tables, in the order of
+    first occurrence. The columns that contain indices into the field are renumbered.
 
     Args:
-        tables: At least one table. The shared fields contain the values of each table.
-        columns: Names of the columns that contain indices of a shared field (or -1), keyed by the
+        tables: At least one table. All tables have the same class.
+        columns: Names of the columns that contain indices into a shared field (or -1), keyed by the
             name of the field.
-
-    Returns:
-        A table with the distinct values of all tables, and with the indices adapted.
     """
     numberings = {shared: Numbering[Any]() for shared in columns}
     renumbered_tables = []
@@ -76,7 +80,7 @@ def merge_tables(tables: Sequence[TableT], **columns: Sequence[str]) -> TableT:
 
 
 class BlockNumbering:
-    """Assigns consecutive numbers to distinct integers, one column at a time.
+    """Assigns consecutive numbers from 0 to distinct integers, one column of integers at a time.
 
     Attributes:
         values: The distinct integers, indexed by number.
@@ -93,7 +97,8 @@ class BlockNumbering:
     def numbers(self, values: Ints) -> Codes:
         """Return the number of each value of a column, shape (rows,).
 
-        New values get the next numbers, in ascending order of the values.
+        Values that occur for the first time get the next numbers. The smallest new value gets the
+        smallest number.
         """
         values = np.asarray(values, np.int64)
         numbers = native.lookup_numbers(values, self._sorted, self._code)
@@ -109,7 +114,7 @@ class BlockNumbering:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CodedTexts(Table):
-    """A column of texts, stored as codes; some rows may have no text.
+    """A column of texts, stored as indices into a list of distinct texts. Rows may lack a text.
 
     ::
 
@@ -117,8 +122,8 @@ class CodedTexts(Table):
         code       0      2      1     -1      ->  "F 0", "F 1", "B 0", none
 
     Attributes:
-        code: Index into ``texts`` for each row, shape (rows,), or -1 for no text.
-        texts: The distinct texts. Not all of them need to occur.
+        code: Index into ``texts`` for each row, or -1 for no text, shape (rows,).
+        texts: Distinct texts. Some of them may not occur in any row.
     """
 
     code: Ints
@@ -130,29 +135,32 @@ class CodedTexts(Table):
         return np.asarray(self.code != NONE)
 
     def at(self, rows: Ints) -> CodedTexts:
-        """Return the texts of the given rows. Row -1 has no text."""
+        """Return the column with only the given rows, in the given order. Row -1 has no text."""
         has_row = rows != NONE
         return CodedTexts(scatter(len(rows), has_row, self.code[rows[has_row]]), self.texts)
 
     def drop_unused(self) -> CodedTexts:
-        """Return the same rows, with unused texts removed."""
+        """Return an equal column without the texts that occur in no row."""
         has_text = self.known
         used_codes, code = np.unique(self.code[has_text], return_inverse=True)
         renumbered = scatter(len(self), has_text, code.reshape(-1))
         return CodedTexts(renumbered, [self.texts[place] for place in used_codes.tolist()])
 
     def listed(self, none: str = "") -> list[str]:
-        """Return the text of each row, or ``none`` for rows without one."""
+        """Return the text of each row, or ``none`` for rows without a text."""
         texts = np.array([*self.texts, none], object)
         text_of_row: list[str] = texts[self.code].tolist()
         return text_of_row
 
 
 def make_coded_texts(text: Callable[..., str], *columns: Ints) -> CodedTexts:
-    """Format each row, calling ``text`` only once for each distinct row.
+    """Make a column of texts from the rows of a table.
+
+    The function is called only once for each distinct row. The texts are in lexicographic order of
+    these rows.
 
     Args:
-        text: Function that returns the text for the values of a row.
+        text: Function that returns the text of a row, called with one value per column.
         columns: At least one column.
     """
     groups = group_rows(*columns)

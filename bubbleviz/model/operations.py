@@ -1,7 +1,7 @@
-"""Ranks, operations and their intervals: the tables and values that all stages share.
+"""Ranks, operations and their intervals, which all stages of the analysis share.
 
-Bulk data (operations, busy intervals) is stored in columns; everything else is a small frozen
-value.
+Bulk data, such as operations and busy intervals, is stored in tables of columns. Everything else is
+a small frozen dataclass.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from bubbleviz.model.phases import Phase
 
 @dataclass(frozen=True)
 class Rank:
-    """A device as one process of one host sees it: one row of the picture.
+    """A device as one process of one host sees it. A picture has one row per rank.
 
     Attributes:
-        index: Index in pipeline order, the value in ``rank`` columns.
+        index: Index in pipeline order. The columns named ``rank`` contain this index.
         label: Display name, unique in the report, such as ``"host1:2 GPU 0"``.
-        host: Hostname of the profile, or the name of its file if the export contains no hostname.
+        host: Hostname, or the file name of the profile if the profile contains no hostname.
         profile: Index of the profile that recorded the rank.
         pid: Process id of the operating system.
         device_id: Device number in the process (``deviceId`` of the CUPTI tables).
-        uuid: UUID of the GPU or its MIG instance, or None if the export does not contain it.
+        uuid: UUID of the GPU or of its MIG instance, or None if the profile does not contain it.
         gpu: Product name of the GPU, or None if unknown.
-        pci: Bus address of the GPU, or None if unknown.
-        stage: Virtual stage of model chunk 0, or None if unknown.
-        pipeline: Index of the pipeline, or None if the replicas of a stage cannot be
+        pci: PCI bus address of the GPU, or None if unknown.
+        stage: Virtual stage of the rank's model chunk 0, or None if unknown.
+        pipeline: Index of the rank's pipeline, or None if the replicas of a stage cannot be
             distinguished.
-        global_rank: Number of the rank in the job, or None if ranges, files and tables do not
-            give it.
-        bubble_ratio: In a report, the mean of the rank's primary ratio over the averaged
-            iterations, or None if unknown.
+        global_rank: Number of the rank in the job, or None if neither ranges, files nor tables
+            contain it.
+        bubble_ratio: Mean of the rank's primary ratio over the averaged iterations of a report, or
+            None if unknown.
     """
 
     index: int
@@ -63,52 +63,58 @@ class Rank:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Operations(Table, ArrowTable):
-    """Operations with their times on the device, and their stages once these are known.
+    """Operations with their times on the device and, after alignment, their stages.
 
-    The same table travels through the analysis. A reader or an interpretation creates it with the
-    ranks, iterations and times of one file. Alignment joins the tables of all files, fills in the
-    stages, and sorts the rows by (rank, start) on the report's clock. -1 means none or unknown.
+    All stages of the analysis use this table. A file reader or the interpretation of a profile
+    creates it with the ranks, iterations and times of one file. Alignment joins the tables of all
+    files, fills in the stages, and sorts the rows by (rank, start) on the report's clock. The value
+    -1 means none or unknown.
 
-    ``polars.DataFrame(report.operations)`` and other Arrow libraries read one row per operation:
-    the columns of ``--csv`` with null for unknown values, then ``second_microbatch, second_chunk,
-    virtual_stage, busy_ns, launched_ns, global_rank``.
+    ``polars.DataFrame(report.operations)`` and other Arrow libraries read one row per operation.
+    They see the columns of ``--csv``, with null for unknown values, then ``second_microbatch,
+    second_chunk, virtual_stage, busy_ns, launched_ns, global_rank``.
 
-    The columns up to ``names`` come from the names and times of ranges, and the others from the
-    work that these launched.
+    The columns up to ``names`` come from the names and times of ranges. The other columns come from
+    the GPU work that was launched inside these ranges.
 
     Attributes:
         rank: Index of the rank.
         iteration: Index of the iteration.
-        phase: Code of :class:`bubbleviz.model.phases.Phase`.
-        microbatch: Microbatch number.
-        chunk: Model chunk, the index of a virtual stage among the virtual stages of its rank.
-        sequence: Sequence split.
-        second_microbatch: Microbatch of the backward, for a range that names two operations
+        phase: Phase of the operation, as a value of :class:`bubbleviz.model.phases.Phase`.
+        microbatch: Number of the microbatch.
+        chunk: Model chunk, which is the index of a virtual stage among the stages of its rank.
+        sequence: Index of the sequence split.
+        second_microbatch: Microbatch of the backward in a range that names a forward and a backward
             (``FB``).
-        second_chunk: Model chunk of that backward.
-        occurrence: 0, or n for the n-th repetition of the same key.
-        host_start_ns: Start of the first range of the operation on the host.
-        host_end_ns: End of the last range of the operation.
-        cut: 1 if a range was still open when the capture ended, 2 if the work that it launched
+        second_chunk: Model chunk of the backward in a range that names a forward and a backward.
+        occurrence: 0 for the first operation with the same rank, iteration, phase and numbers, and
+            n for its n-th repetition.
+        host_start_ns: Start of the operation's first range on the host.
+        host_end_ns: End of the operation's last range on the host.
+        cut: 1 if a range was still open when the capture ended, 2 if work that the range launched
             was not finished by then, else 0.
         tokens: Number of tokens that the operation processes.
         prefix: Number of earlier tokens of the same prompts that the operation reads.
-        name_id: Row of ``names``.
-        names: Texts of the ranges.
-        start_ns: Start on the device; meaningless if ``has_span`` is 0.
-        end_ns: End on the device; meaningless if ``has_span`` is 0.
-        has_span: 1 if the operation has GPU work, else 0.
+        name_id: Index into ``names``.
+        names: Range names.
+        start_ns: Start on the device. Meaningless if ``has_span`` is 0.
+        end_ns: End on the device. Meaningless if ``has_span`` is 0.
+        has_span: 1 if the operation has GPU work, else 0. The span of an operation is the time from
+            ``start_ns`` to ``end_ns``.
         kernels: Number of compute kernels.
-        active_ns: Length of the union of the compute kernels.
+        active_ns: Time for which at least one compute kernel of the operation ran.
         busy_ns: Length of the span without the gaps in which a receive of the operation waits.
         received_ns: End of the last receive that was launched inside the ranges of the operation.
-        launched_ns: Time when the host launched the first kernel of the span. Without GPU work,
-            the time when it launched work that was lost, or -1 if it launched nothing.
-        receive_start_ns: Device start of the last receive launched inside the operation.
-        receive_launched_ns: Time when the host launched that receive.
+        launched_ns: Time when the host launched the first kernel of the span. For an operation
+            without recorded GPU work, the time when the host launched work that was lost, or -1 if
+            the host launched no work.
+        receive_start_ns: Start on the device of the last receive that was launched inside the
+            operation.
+        receive_launched_ns: Time when the host launched the last receive of the operation.
         virtual_stage: Virtual stage of the operation, or -1 if unknown.
-        stages: Stage of each rank, or None if unknown; empty before alignment.
-        global_ranks: Number of each rank in the job, or None if unknown; empty before alignment.
+        stages: Stage of each rank, or None for an unknown stage. Empty before alignment.
+        global_ranks: Number of each rank in the job, or None for an unknown number. Empty before
+            alignment.
     """
 
     rank: Ints
@@ -146,7 +152,7 @@ class Operations(Table, ArrowTable):
         """Return operations whose GPU work is not known yet.
 
         Args:
-            **columns: The columns up to ``names``. The others are 0 or -1.
+            **columns: The columns up to ``names``. All other columns are set to 0 or -1.
         """
         n_rows = len(columns["rank"])
         none, zero = make_constant(NONE, n_rows), make_constant(0, n_rows)
@@ -166,19 +172,19 @@ class Operations(Table, ArrowTable):
         )
 
     def get_stages(self, rank: Ints) -> Ints:
-        """Return the stage of each rank, or -1 for an unknown stage or for no rank (-1)."""
+        """Return the stage of each given rank, or -1 if the stage is unknown or the rank is -1."""
         return look_up_by_rank(self.stages, rank)
 
     def get_global_ranks(self, rank: Ints) -> Ints:
-        """Return the global rank of each rank, or -1 if it is unknown or for no rank (-1)."""
+        """Return the global rank of each given rank, or -1 if it is unknown or the rank is -1."""
         return look_up_by_rank(self.global_ranks, rank)
 
     def list_columns(self) -> dict[str, Ints | CodedTexts]:
         """Return the exported columns, keyed by name.
 
-        The stage and global rank are looked up for each operation. ``--csv`` writes the columns in
-        this order, with both microbatches and both chunks of an overlapped pair in one cell.
-        ``start_ns`` and ``end_ns`` are ``NO_INSTANT`` for operations without a span.
+        ``--csv`` writes the columns in this order. It puts both microbatches of a forward that
+        overlaps a backward into one cell, and both chunks into another cell. ``start_ns`` and
+        ``end_ns`` are ``NO_INSTANT`` for operations without GPU work.
         """
         spanned = self.has_span == 1
         return {
@@ -206,19 +212,19 @@ class Operations(Table, ArrowTable):
         }
 
     def arrow_columns(self) -> Mapping[str, Column]:
-        """Return the columns of :meth:`list_columns` in Arrow format; unknown values are null."""
+        """Return the columns of :meth:`list_columns` in Arrow format, with nulls for unknown."""
         return {name: convert_column(name, column) for name, column in self.list_columns().items()}
 
 
 def look_up_by_rank(numbers: Sequence[int | None], rank: Ints) -> Ints:
-    """Return the number of each rank, or -1 for an unknown number or for no rank (-1).
+    """Look up a number for each given rank, or -1 if the number is unknown or the rank is -1.
 
     Args:
-        numbers: Number of each rank, or None if unknown. It may be shorter than there are ranks.
+        numbers: Number of each rank, or None if unknown. Ranks beyond the end have no number.
         rank: Indices of ranks, or -1 for no rank.
     """
     n_ranks = max(len(numbers), int(rank.max(initial=NONE)) + 1)
-    # The last row belongs to index -1, so -1 stays -1.
+    # Index -1 selects the last entry, which is -1.
     number_of_rank = np.full(n_ranks + 1, NONE, np.int64)
     number_of_rank[: len(numbers)] = [NONE if number is None else number for number in numbers]
     return np.asarray(number_of_rank[rank], np.int64)
@@ -226,18 +232,19 @@ def look_up_by_rank(numbers: Sequence[int | None], rank: Ints) -> Ints:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class BusyIntervals(Table):
-    """Intervals in which operations keep their GPU busy, disjoint and sorted within an operation.
+    """Intervals in which operations keep their GPU busy.
 
-    A span with a receive that waits inside it::
+    The intervals of an operation are disjoint and sorted by start. For example, a receive waits
+    inside this operation::
 
         kernels      ████  ██        ███
         receive                ▒▒▒▒
         busy         ├────────┤      ├─┤      (the wait is bubble; other gaps stay busy)
 
     Attributes:
-        operation: Row of the operations table.
+        operation: Row of the operation in the table of operations.
         start_ns: Start on the report's clock.
-        end_ns: End, exclusive.
+        end_ns: Exclusive end on the report's clock.
     """
 
     operation: Ints
@@ -247,12 +254,14 @@ class BusyIntervals(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RankIntervals(Table):
-    """Intervals of ranks, such as unattributed compute, disjoint and sorted by (rank, start).
+    """Intervals on ranks, such as the times of unattributed compute kernels.
+
+    The intervals of a rank are disjoint. The rows are sorted by (rank, start).
 
     Attributes:
         rank: Index of the rank.
         start_ns: Start on the report's clock.
-        end_ns: End, exclusive.
+        end_ns: Exclusive end on the report's clock.
     """
 
     rank: Ints
@@ -262,19 +271,20 @@ class RankIntervals(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RunningTimes(Table):
-    """Time for which kernels and copies ran on ranks, in disjoint sections sorted by rank.
+    """How long kernels and copies ran on each rank, in disjoint sections of time sorted by rank.
 
-    The work of an iteration is one section, unless the work of another iteration begins or ends
-    inside it. Between iterations a section ends when the set of running kernels changes. This keeps
-    the table small.
+    The GPU work of an iteration is one section, unless the work of another iteration begins or ends
+    inside it. Between iterations, a new section begins whenever the set of running kernels changes.
+    The table therefore stays small.
 
     Attributes:
         rank: Index of the rank.
         start_ns: Start of the section.
         end_ns: End of the section.
-        running_ns: Time in the section for which any kernel or copy ran.
-        communication_ns: Time for which any communication kernel ran.
-        overlapped_ns: Time for which a compute kernel of any kind ran during communication.
+        running_ns: Time in the section for which at least one kernel or copy ran.
+        communication_ns: Time in the section for which at least one communication kernel ran.
+        overlapped_ns: Time in the section for which both a communication kernel and a compute
+            kernel ran.
     """
 
     rank: Ints
@@ -287,16 +297,16 @@ class RunningTimes(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HostActivities(Table):
-    """Long calls and ranges of launching threads while their GPU had run out of work.
+    """Long calls and ranges on a launching thread while its GPU had no work left.
 
     Attributes:
-        rank: Rank of the GPU.
-        operation: Row of the operation that was launched late, or -1 for a late collective or a
-            gap inside an operation.
+        rank: Index of the rank whose GPU had no work.
+        operation: Row of the operation that was launched late. It is -1 if a collective was late or
+            the GPU had no work in the middle of an operation.
         start_ns: Start of the call or range.
         end_ns: End of the call or range.
         call: 1 for a CUDA call, 0 for a range.
-        name_id: Row of the operations' ``names``.
+        name_id: Index into the ``names`` of the operations.
     """
 
     rank: Ints
@@ -309,14 +319,14 @@ class HostActivities(Table):
 
 @dataclass(frozen=True)
 class UnattributedKernels:
-    """Compute kernels of one name on one rank that belong to no compute operation.
+    """Compute kernels with the same name on one rank that belong to no compute operation.
 
     Attributes:
         rank: Index of the rank.
         name: Name of the kernels.
         count: Number of kernels.
-        gpu_ns: Sum of their durations.
-        where: Description of the thread and range that launched the longest of these kernels.
+        gpu_ns: Sum of the kernel durations.
+        where: Description of the thread and range that launched the longest of the kernels.
     """
 
     rank: int
@@ -328,15 +338,15 @@ class UnattributedKernels:
 
 @dataclass(frozen=True)
 class RankCoverage:
-    """Sums of the durations of a rank's kernels and copies, inside and outside operations.
+    """Total durations of a rank's kernels and copies, and how much of them belongs to operations.
 
     Attributes:
         rank: Index of the rank.
-        gpu_ns: Duration of all compute kernels.
-        attributed_gpu_ns: Duration of the compute kernels inside compute operations.
-        comm_ns: Duration of all communication kernels.
-        attributed_comm_ns: Duration of the communication kernels inside named ranges.
-        copy_ns: Duration of all copies.
+        gpu_ns: Sum of the durations of all compute kernels.
+        attributed_gpu_ns: Sum of the durations of the compute kernels inside compute operations.
+        comm_ns: Sum of the durations of all communication kernels.
+        attributed_comm_ns: Sum of the durations of the communication kernels inside named ranges.
+        copy_ns: Sum of the durations of all copies.
     """
 
     rank: int
@@ -349,30 +359,30 @@ class RankCoverage:
 
 @dataclass(frozen=True)
 class ProfileSummary:
-    """One input file: its format, its kernels and links, and the correction of its clock.
+    """Summary of one input file: its format, its kernels, and the correction of its clock.
 
     Attributes:
         path: Path as the user gave it.
         host: Name of the host.
         format: Name of the input format.
-        nsys_version: Version of the exporter, or None if it is unknown.
-        schema_version: Version of the schema of the file, or None if it has none.
+        nsys_version: Version of the exporter, or None if unknown.
+        schema_version: Version of the file's schema, or None if the file has none.
         kernels: Number of kernels.
         linked_kernels: Number of kernels whose launching call is known.
-        attributed_kernels: Number of kernels of operations, including communication.
-        cross_thread_kernels: Number of kernels that were attributed to a backward of another
-            thread.
-        ambiguous_kernels: Number of kernels that were launched while several threads ran backward,
-            so they are attributed to none.
+        attributed_kernels: Number of kernels that belong to an operation, including communication.
+        cross_thread_kernels: Number of kernels that were attributed to a backward on another thread
+            than the launching thread.
+        ambiguous_kernels: Number of kernels that were attributed to no operation, because several
+            threads ran backward when the kernels were launched.
         gpu_ns: Sum of the durations of compute kernels.
-        attributed_gpu_ns: Part of ``gpu_ns`` in compute operations.
+        attributed_gpu_ns: Sum of the durations of compute kernels inside compute operations.
         comm_ns: Sum of the durations of communication kernels.
         copy_ns: Sum of the durations of copies.
-        clock_offset_ns: Correction of the profile's clock at ``clock_t0_ns``.
-        clock_drift_ppm: Drift of the correction, in parts per million.
-        clock_t0_ns: Time to which the drift refers.
-        clock_uncertainty_ns: Maximum error of the corrected clock, or None if it is unbounded.
-        session_utc_ns: UTC time of the host at time 0 of the profile, or None if it is unknown.
+        clock_offset_ns: Correction that is added to the profile's clock at ``clock_t0_ns``.
+        clock_drift_ppm: Rate at which the correction changes, in parts per million.
+        clock_t0_ns: Time at which the correction equals ``clock_offset_ns``.
+        clock_uncertainty_ns: Maximum error of the corrected clock, or None if it has no bound.
+        session_utc_ns: UTC time of the host at time 0 of the profile, or None if unknown.
     """
 
     path: str

@@ -9,19 +9,21 @@ from bubbleviz.model.columns import Ints, Table
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Payloads(Table):
-    """Payloads of NCCL's ranges, one row per range that has one. Unknown values are -1.
+    """Payloads of NCCL's NVTX ranges, one row per range that has a payload.
+
+    Unknown values are -1.
 
     Attributes:
         start_ns: Start of the range.
         thread: Thread that opened the range.
         communicator: Index into ``communicators``.
-        bytes: Size of the message.
+        bytes: Size of the message in bytes.
         peer: Rank that the message is sent to or received from.
         root: Root rank of the operation.
         ranks: Number of ranks in the communicator.
         rank: Rank of the process in the communicator.
-        device: GPU of the process.
-        communicators: NCCL's hashes of the communicators.
+        device: Device number of the GPU that the process uses.
+        communicators: Hashes by which NCCL identifies communicators.
     """
 
     start_ns: Ints

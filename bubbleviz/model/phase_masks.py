@@ -1,4 +1,4 @@
-"""Masks of the rows with certain phases."""
+"""Masks that select rows by their phase."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bubbleviz.model.phases import Phase
 
 
 def mask_phases(phase: Ints | Codes, phases: Iterable[Phase]) -> Bools:
-    """Return a mask of the rows whose phase is one of ``phases``. Code -1 (none) never is.
+    """Return a mask of the rows whose phase is one of ``phases``. It is False for code -1 (none).
 
     A lookup table is used because ``np.isin`` sorts, which is slow for a few hundred rows.
     """
@@ -19,19 +19,24 @@ def mask_phases(phase: Ints | Codes, phases: Iterable[Phase]) -> Bools:
 
 @cache
 def make_code_mask(n_codes: int, codes: tuple[int, ...]) -> Bools:
-    """Return a mask of the codes in ``codes``, with one more entry, False, for code -1.
+    """Return a lookup table from codes to booleans, shape (n_codes + 1,).
+
+    The last entry is False, so that indexing the table with code -1 (none) yields False.
 
     Args:
         n_codes: Number of codes.
-        codes: Codes that are True in the mask.
+        codes: Codes whose entries are True.
     """
     return make_mask(n_codes + 1, list(codes))
 
 
-#: Number of rows that are checked first. Most ranks have fewer operations per iteration.
+#: Number of rows that are checked first. Few ranks have as many operations per iteration.
 _FIRST_ROWS = 1024
 
 
 def has_phase(phase: Ints | Codes, phases: Iterable[Phase]) -> bool:
-    """Return whether any row has one of the phases. The first rows are checked first."""
+    """Return whether any row has one of the phases.
+
+    The first ``_FIRST_ROWS`` rows are checked first, because they usually contain a match.
+    """
     return bool(mask_phases(phase[:_FIRST_ROWS], phases).any() or mask_phases(phase, phases).any())

@@ -1,7 +1,7 @@
-"""Phases of pipeline training, which say what an operation computes.
+"""Phases of pipeline training, which describe what an operation computes.
 
-The names follow the Zero Bubble papers (arXiv 2401.10241): ``B`` is the backward pass for the
-input, ``W`` the backward pass for the weights, and ``BW`` is both in one operation.
+The names follow the Zero Bubble paper (arXiv 2401.10241). ``B`` is the backward pass for the input,
+``W`` is the backward pass for the weights, and ``BW`` is both in one operation.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import IntEnum
 
 
 class Phase(IntEnum):
-    """The phase of an operation. Its value is the code in ``phase`` columns."""
+    """The phase of an operation. Columns named ``phase`` contain its integer value."""
 
     F = 0
     B = 1
@@ -29,7 +29,7 @@ class Phase(IntEnum):
 
     @property
     def label(self) -> str:
-        """Display name used in reports, tables and file exports."""
+        """Display name in reports, tables and exported files."""
         return "Optimizer" if self is Phase.OPTIMIZER else self.name
 
 
@@ -37,13 +37,13 @@ class Phase(IntEnum):
 WORK = (Phase.F, Phase.B, Phase.W, Phase.BW, Phase.R, Phase.FB)
 #: Phases during which a GPU is not in a bubble.
 COMPUTE = (*WORK, Phase.OPTIMIZER)
-#: Phases that may own kernels launched on another thread, as PyTorch's autograd thread does.
+#: Phases whose kernels may be launched by another thread, such as PyTorch's autograd thread.
 BACKWARD = (Phase.B, Phase.W, Phase.BW, Phase.R)
-#: A rank counts in the ratios of an iteration if it has an operation of one of these phases.
+#: Phases that an iteration of a rank must contain for the rank to be included in ratios.
 COUNTED = (Phase.F, Phase.B, Phase.W, Phase.BW, Phase.FB)
-#: Phases whose results the next or previous virtual stage waits for.
+#: Phases whose results another virtual stage waits for.
 CHAINED = (Phase.F, Phase.B, Phase.BW)
-#: Communication operations that ranges name.
+#: Phases of communication operations.
 COMMUNICATION = (
     Phase.SEND_F,
     Phase.RECV_F,
@@ -52,9 +52,9 @@ COMMUNICATION = (
     Phase.SEND_RECV,
     Phase.COLLECTIVE,
 )
-#: Communication between two ranks.
+#: Phases of communication between two ranks.
 TRANSFERS = (Phase.SEND_F, Phase.RECV_F, Phase.SEND_B, Phase.RECV_B, Phase.SEND_RECV)
-#: Communication that waits for a peer's data.
+#: Phases of communication that waits for data from another rank.
 RECEIVING = (Phase.RECV_F, Phase.RECV_B, Phase.SEND_RECV)
 
 _BY_LABEL = {phase.label: phase for phase in Phase}
@@ -66,10 +66,10 @@ _PHASES_OF_PASS = {
 
 
 def list_missing_passes(phases: Collection[int | None]) -> tuple[str, ...]:
-    """Return the passes (``"forward"``, ``"backward"``) that none of the phases contains.
+    """Return which of the passes ``"forward"`` and ``"backward"`` do not occur.
 
     Args:
-        phases: Phases that occur.
+        phases: Phases that occur. None entries are ignored.
     """
     return tuple(
         name for name, pass_phases in _PHASES_OF_PASS.items() if pass_phases.isdisjoint(phases)
@@ -77,5 +77,5 @@ def list_missing_passes(phases: Collection[int | None]) -> tuple[str, ...]:
 
 
 def parse_phase_label(label: str) -> Phase | None:
-    """Return the phase with this display name, or None if there is none."""
+    """Return the phase with the given display name, or None if there is no such phase."""
     return _BY_LABEL.get(label)

@@ -1,8 +1,8 @@
-"""A profile as recorded: the tables that the reader of every input format returns.
+"""A recorded profile: the tables that the readers of all input formats return.
 
-Identifiers are coded as in nsys: ``thread`` is a ``globalTid`` ((host id << 48) + (pid << 24) +
-tid), ``process`` is ``globalTid >> 24`` or ``globalPid >> 24`` (host id and pid together).
-Times are in nanoseconds on the clock of the profile.
+Threads and processes are coded as in nsys. ``thread`` is a ``globalTid``, which is
+``(host id << 48) + (pid << 24) + tid``. ``process`` is ``globalTid >> 24``, which combines the host
+id and the pid. Times are in nanoseconds on the clock of the profile.
 """
 
 from __future__ import annotations
@@ -28,43 +28,42 @@ PID_MASK = 0xFFFFFF
 
 
 def process_of(thread: Ints) -> Ints:
-    """Return the process of each thread."""
+    """Return the process of each thread, coded as described above in this module."""
     return thread >> 24
 
 
 def get_pid(process: int) -> int:
-    """Return the operating system's process id."""
+    """Return the pid, the operating system's id, of a coded process."""
     return process & PID_MASK
 
 
 def get_tid(thread: int) -> int:
-    """Return the operating system's thread id."""
+    """Return the tid, the operating system's id, of a coded thread."""
     return thread & PID_MASK
 
 
 def is_main(thread: int) -> bool:
-    """Return whether a thread is the main thread of its process; on Linux, its id is the pid."""
+    """Return whether a thread is the main thread of its process: its tid equals the pid."""
     return get_tid(thread) == get_pid(thread >> 24)
 
 
-#: Names of kinds of rows, used when rows are left out.
+#: Kinds of rows, as named in messages about rows that were left out.
 KERNELS = "kernels"
 KERNELS_AND_COPIES = "kernels and copies"
 #: Name of threads that represent a device rather than a thread of the host.
 DEVICE_THREAD = "XLA on device"
-#: Name of copies with which the driver moves pages of managed memory. No call launches them.
+#: Name of copies by which the driver moves pages of managed memory. No call launches such a copy.
 PAGE_MIGRATION = "page migration"
-#: Correlation id of work that no call launched. Ids have 32 bits.
+#: Correlation id of work that no call launched. It is the largest 32-bit number.
 UNCORRELATED = (1 << 32) - 1
-#: Maximum valid time (36 years). CUPTI is known to write rows with larger ones.
+#: Exclusive limit of valid times in ns (36 years). CUPTI sometimes writes larger times.
 IMPOSSIBLE_NS = 1 << 60
 
 
 def mask_possible(start_ns: Ints, end_ns: Ints) -> Bools | None:
-    """Return a mask of the rows with valid times, or None if all rows are valid.
+    """Return a mask of the rows whose times are possible, or None if this is true for all rows.
 
-    Times are valid if their absolute values are below ``IMPOSSIBLE_NS`` and the end is not before
-    the start.
+    Times are possible if ``-IMPOSSIBLE_NS < start <= end < IMPOSSIBLE_NS``.
     """
     is_ordered = end_ns >= start_ns
     is_all_possible = len(start_ns) == 0 or (
@@ -75,13 +74,13 @@ def mask_possible(start_ns: Ints, end_ns: Ints) -> Bools | None:
     return np.asarray(is_ordered & (start_ns > -IMPOSSIBLE_NS) & (end_ns < IMPOSSIBLE_NS), bool)
 
 
-#: Limit of valid UTC times (year 2116). Below it, sums with times of work and differences of two
-#: UTC times fit in 64 bits.
+#: Exclusive limit of valid UTC times in ns (year 2116). Below the limit, sums and differences of
+#: two times fit in 64 bits.
 _MAX_UTC_NS = 1 << 62
 
 
 def validate_utc(utc_ns: int | None) -> int | None:
-    """Return a UTC time in ns, or None if it is unknown or invalid."""
+    """Return the UTC time unchanged, or None if its absolute value is ``_MAX_UTC_NS`` or more."""
     return None if utc_ns is None or abs(utc_ns) >= _MAX_UTC_NS else utc_ns
 
 
@@ -90,7 +89,8 @@ def report_impossible_times(path: str, left_out: Mapping[str, int]) -> tuple[Lim
 
     Args:
         path: Path of the profile.
-        left_out: Number of rows left out, keyed by kind. Kinds with 0 rows get no limitation.
+        left_out: Number of rows left out, keyed by kind such as ``KERNELS``. Kinds with 0 rows get
+            no limitation.
     """
     reason = "they have no start, end before they start, or are years away"
     kinds = dict.fromkeys((KERNELS, KERNELS_AND_COPIES), LimitationKind.KERNELS_IMPOSSIBLE)
@@ -110,11 +110,11 @@ def _make_limitations(
 
     Args:
         path: Path of the profile.
-        counts: Number of rows left out, keyed by kind. Kinds with 0 rows get no limitation.
-        qualifier: Phrase after the name of the kind, such as "without timestamps".
-        reason: Reason why they are left out.
-        kinds: Kinds of limitations, keyed by kind of rows.
-        default_kind: Kind of limitation for all other kinds of rows.
+        counts: Number of rows left out, keyed by kind of row. Kinds with 0 rows get no limitation.
+        qualifier: Phrase that follows the kind of row, such as "without timestamps".
+        reason: Reason why the rows are left out.
+        kinds: Kind of limitation, keyed by kind of row.
+        default_kind: Kind of limitation for the kinds of rows that are not in ``kinds``.
     """
     return tuple(
         Limitation(
@@ -129,11 +129,12 @@ def _make_limitations(
 
 
 def report_untimed_work(path: str, left_out: Mapping[str, int]) -> tuple[Limitation, ...]:
-    """Return a limitation per kind of work that was left out because it has no timestamps.
+    """Return one limitation for each kind of work that was left out because it has no timestamps.
 
     Args:
         path: Path of the profile.
-        left_out: Number of rows left out, keyed by kind. Kinds with 0 rows get no limitation.
+        left_out: Number of rows left out, keyed by kind such as ``KERNELS``. Kinds with 0 rows get
+            no limitation.
     """
     reason = "start and end are 0, which stands for times that could not be collected"
     kinds = {KERNELS: LimitationKind.KERNELS_LEFT_OUT}
@@ -145,34 +146,43 @@ def report_untimed_work(path: str, left_out: Mapping[str, int]) -> tuple[Limitat
 def report_outside_capture(
     row_kind: str, path: str, count: int, kind: LimitationKind = LimitationKind.OTHER
 ) -> Limitation:
-    """Return the limitation for rows of one kind whose times are outside the capture."""
+    """Return the limitation for rows that were left out because they are outside the capture.
+
+    Args:
+        row_kind: Kind of row, such as ``KERNELS``.
+        path: Path of the profile.
+        count: Number of rows left out.
+        kind: Kind of limitation.
+    """
     reason = f"{path}: they start or end far from everything else; left out"
     return Limitation(f"{row_kind} outside the capture", reason, count, kind)
 
 
 def to_correlation_ids(ids: Ints) -> npt.NDArray[np.uint32]:
-    """Return correlation ids in 32 bits. Negative and too large ids become ``UNCORRELATED``."""
-    # As unsigned numbers, negative ids are larger than all valid ids.
+    """Convert correlation ids to 32 bits. Negative and too large ids become ``UNCORRELATED``."""
+    # Viewed as unsigned integers, negative ids are larger than all valid ids.
     return np.minimum(ids.view(np.uint64), np.uint64(UNCORRELATED)).astype(np.uint32)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Activities(Table):
-    """Work of devices, one row each: first all kernels, then copies and memsets.
+    """Work of devices: one row per kernel, then one row per copy or memset.
 
-    nsys records them as CUPTI_ACTIVITY_KIND_KERNEL, _MEMCPY and _MEMSET. Kernels keep the order of
-    the file, and so do copies and memsets. Formats that interleave ranks are sorted by rank.
+    nsys stores this work in CUPTI_ACTIVITY_KIND_KERNEL, _MEMCPY and _MEMSET. Kernels keep the order
+    of the file, and so do copies and memsets. In formats that interleave ranks, both are sorted by
+    rank.
 
     Attributes:
         start_ns: Start on the device.
         end_ns: End on the device.
         rank: Index into ``ranks``.
-        correlation_id: Id that the launching call of the same process shares.
-        name_id: Index into ``names``, or -1 for copies and memsets. Only page migrations, and
-            copies that users may declare to be communication, have a name.
-        kernels: Number of rows that are kernels.
-        names: Distinct demangled names.
-        ranks: Distinct pairs of process and device, sorted. Devices are numbered per process.
+        correlation_id: Id that the launching call in the same process also has.
+        name_id: Index into ``names``, or -1 for copies and memsets without a name. Only page
+            migrations, and copies that users may declare to be communication, have names.
+        kernels: Number of kernels, which are the first rows of the table.
+        names: Distinct demangled names of kernels and copies.
+        ranks: Distinct pairs of process and device number, sorted, shape (ranks, 2). Each process
+            numbers its devices separately.
     """
 
     start_ns: Ints
@@ -185,22 +195,27 @@ class Activities(Table):
     ranks: Ints = field(metadata={"shared": True})
 
     def chosen(self, rows: Bools) -> Activities:
-        """Return the rows of a mask. Kernels stay first."""
+        """Return a table of the rows that a mask selects. Kernels stay before copies."""
         return replace(self.take(rows), kernels=int(rows[: self.kernels].sum()))
 
     def _find_runs(self) -> tuple[Ints, Ints, Codes]:
-        """Return the first row, exclusive end and rank of each run of consecutive rows of one rank.
+        """Find the runs of consecutive rows that have the same rank.
 
-        Most rows of a rank are consecutive::
+        The rows of a rank are usually in few runs::
 
             rank     0 0 0 1 1 0 0 1
             runs     ├───┤ ├─┤ ├─┤ │
+
+        Returns:
+            start: First row of each run, ascending.
+            end: Exclusive end of each run.
+            owner: Rank of each run.
         """
         start = find_run_starts(self.rank)
         return start, np.append(start, len(self))[1:], self.rank[start]
 
     def make_rank_lookup(self) -> Callable[[int], Codes]:
-        """Return a function that returns the rows of a rank in ascending order."""
+        """Return a function that lists the rows of a given rank in ascending order."""
         start, end, owner = self._find_runs()
 
         def rows(rank: int) -> Codes:
@@ -213,12 +228,13 @@ class Activities(Table):
         return rows
 
     def iter_rows_by_stream(self, streams: Codes) -> Iterator[Codes]:
-        """Yield the rows of each stream of each rank, ascending.
+        """Yield, for each stream of each rank, the rows on the stream in ascending order.
 
-        Streams are handled one after the other to save memory.
+        Rows whose stream is unknown are left out. The arrays are created one at a time to save
+        memory.
 
         Args:
-            streams: Stream of each row within its rank, or -1 if unknown.
+            streams: Stream of each row, or -1 if unknown. Each rank numbers its streams separately.
         """
         rows_of_rank = self.make_rank_lookup()
         for rank in range(len(self.ranks)):
@@ -228,21 +244,23 @@ class Activities(Table):
                     yield rows[positions]
 
     def count_by_rank(self) -> Ints:
-        """Return the number of rows of each rank."""
+        """Return the number of rows of each rank, shape (ranks,)."""
         start, end, owner = self._find_runs()
         return group_sum(owner, len(self.ranks), end - start)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Calls(Table):
-    """A block of CUDA API calls (CUPTI_ACTIVITY_KIND_RUNTIME), in the order of the file.
+    """A block of CUDA API calls, in the order of the file.
+
+    nsys stores these calls in CUPTI_ACTIVITY_KIND_RUNTIME.
 
     Attributes:
-        row: Row number in the file.
+        row: Row number of the call in the file.
         start_ns: Time at which the host entered the call.
-        end_ns: Time at which it returned.
+        end_ns: Time at which the call returned.
         thread: Calling thread.
-        correlation_id: Id that the launched work shares; unique within a process.
+        correlation_id: Id that the launched work also has. It is unique within a process.
         impossible: Number of calls that were left out because of invalid times.
     """
 
@@ -256,12 +274,12 @@ class Calls(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Overheads(Table):
-    """Intervals in which the profiler itself stopped a process, one row each.
+    """Intervals in which the profiler itself stopped a process.
 
-    nsys records them as PROFILER_OVERHEAD, CUPTI as CUPTI_ACTIVITY_KIND_OVERHEAD.
+    nsys stores these intervals in PROFILER_OVERHEAD, and CUPTI in CUPTI_ACTIVITY_KIND_OVERHEAD.
 
     Attributes:
-        process: The stopped process.
+        process: Process that was stopped.
         start_ns: Start of the interval.
         end_ns: End of the interval.
     """
@@ -278,46 +296,47 @@ class CallLog(Protocol):
     """
 
     def blocks(self) -> Iterator[Calls]:
-        """Yield blocks of all calls that may have launched work, in the order of the file."""
+        """Yield all calls that may have launched work, in blocks, in the order of the file."""
 
     def at(self, rows: Ints) -> Calls:
         """Return the calls in the given rows."""
 
     def names(self, rows: Ints) -> tuple[str, ...]:
-        """Return the name of each call in the given rows, or "" if it is unknown."""
+        """Return the names of the calls in the given rows, with "" for unknown names."""
 
     def select_by_prefix(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
-        """Return the given rows whose call name starts with one of ``beginnings``.
+        """Return those of the given rows whose call has a name with one of the given prefixes.
 
         Only names of calls that launch work on a device are supported.
         """
 
     def named(self, beginnings: tuple[str, ...]) -> Ints:
-        """Return the rows of the calls whose names start with one of ``beginnings``, ascending.
+        """Return the rows of all calls whose names have one of the given prefixes, ascending.
 
         Only names of calls that launch work on a device are supported.
         """
 
     def find_containing(self, letters: str) -> Ints:
-        """Return the rows of the calls whose names contain ``letters``, ascending."""
+        """Return the rows of all calls whose names contain the given text, ascending."""
 
     def mask_failed(self, rows: Ints) -> Bools:
-        """Return a mask of the given rows whose call is known to have failed."""
+        """Return a mask of the calls in the given rows that are known to have failed."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Ranges(Table):
-    """NVTX ranges whose names may follow a convention, one row each, in the order of the file.
+    """NVTX ranges whose names may follow a convention, one row per range, in file order.
 
     Attributes:
         start_ns: Time at which the range was opened.
-        end_ns: Time at which it was closed, or the end of the capture if it is ``cut``.
-        thread: Thread that opened it.
-        end_thread: Thread that closed a start/end range, or -1 if it is unknown or the same.
-        start_end: Mask of start/end ranges. All others are push/pop ranges, which are nested.
+        end_ns: Time at which the range was closed, or the end of the capture if it is ``cut``.
+        thread: Thread that opened the range.
+        end_thread: Thread that closed a start/end range, or -1 if this thread is unknown or also
+            opened the range.
+        start_end: Mask of start/end ranges. All other ranges are push/pop ranges, which are nested.
         cut: Mask of ranges that were still open when the capture ended.
         name_id: Index into ``names``.
-        names: Distinct texts.
+        names: Distinct names of the ranges.
     """
 
     start_ns: Ints
@@ -331,20 +350,20 @@ class Ranges(Table):
 
 
 class RangeLog(Protocol):
-    """All NVTX ranges of a profile, of any name. They may not fit in memory at once."""
+    """All NVTX ranges of a profile, whatever their names. They may not fit in memory at once."""
 
     def lasting(
         self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
     ) -> Ranges:
-        """Return the ranges of a minimum length that overlap any of the given intervals.
+        """Return the ranges that are long enough and overlap at least one of the given intervals.
 
         Args:
             shortest_ns: Minimum length of a range.
             threads: Threads whose ranges are returned.
             since_ns: Start of each interval.
             until_ns: End of each interval.
-            of: Thread of each interval, or None if the intervals apply to all threads. Ranges of a
-                thread that overlap only intervals of other threads may be left out.
+            of: Thread of each interval, or None if every interval applies to all threads. A range
+                that overlaps only intervals of other threads may be left out.
         """
 
 
@@ -353,7 +372,7 @@ class Thread:
     """A named thread.
 
     Attributes:
-        thread: Thread id, coded as in the columns ``thread``.
+        thread: Thread id, coded as in the columns named ``thread``.
         name: Name of the thread.
     """
 
@@ -363,14 +382,14 @@ class Thread:
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU with the number that a process gives it.
+    """A GPU, with the device number that a process uses for it.
 
     Attributes:
-        pid: Process id, or None if all processes give the GPU this number.
-        device_id: Number of the GPU.
-        name: Product name.
-        uuid: UUID of the GPU or its MIG instance, or None if unknown.
-        pci: Bus address, or None if unknown.
+        pid: Process id, or None if all processes use this device number for the GPU.
+        device_id: Device number of the GPU.
+        name: Product name of the GPU.
+        uuid: UUID of the GPU or of its MIG instance, or None if unknown.
+        pci: PCI bus address, or None if unknown.
     """
 
     pid: int | None
@@ -380,7 +399,7 @@ class Device:
     pci: str | None = None
 
 
-#: Name of the device if only operators of the host were recorded.
+#: Name of the device if only operators on the host were recorded.
 HOST = "host"
 
 
@@ -389,8 +408,8 @@ class DeclaredClock:
     """A clock that a table of operations declares.
 
     Attributes:
-        name: Name of the clock. Rows that give the same name share it.
-        aligned: Whether its times are on the common clock already.
+        name: Name of the clock. All rows with this name use the same clock.
+        aligned: Whether times on this clock are already on the common clock.
         uncertainty_ns: Maximum error of an aligned clock, or None if no bound is known.
     """
 
@@ -401,18 +420,19 @@ class DeclaredClock:
 
 @dataclass(frozen=True)
 class Source:
-    """The origin of a profile.
+    """The file that a profile was read from, and where it was recorded.
 
     Attributes:
         path: Path as the user gave it.
-        host: Hostname, or the name of the file if it contains no hostname.
+        host: Hostname, or the name of the file if the file contains no hostname.
         host_known: Whether ``host`` is a hostname.
         format: Name of the input format.
-        nsys_version: Version of the exporter, or None if it is unknown.
-        schema_version: Version of the schema of the file, or None if it has none.
-        session_utc_ns: UTC clock of the host at time 0 of the profile, or None if unknown.
-        session_clock_ns: Steady clock of the host at time 0 of the profile, or None if unknown.
-        device: Kind of its devices: ``GPU``, the name of another accelerator, or :data:`HOST`.
+        nsys_version: Version of the exporter, or None if unknown.
+        schema_version: Version of the file's schema, or None if the file has none.
+        session_utc_ns: UTC time of the host at time 0 of the profile, or None if unknown.
+        session_clock_ns: Reading of the host's steady clock at time 0 of the profile, or None if
+            unknown.
+        device: Kind of device: ``GPU``, the name of another accelerator, or :data:`HOST`.
         clock: Clock that a table declares for its times, or None for the clock of the host.
         machine: Id that distinguishes machines with the same hostname, or None if unknown.
         api: Name of the API whose calls launch work.
@@ -433,15 +453,15 @@ class Source:
 
     @property
     def on_host(self) -> bool:
-        """Whether operators of the host represent the work of devices."""
+        """Whether operators on the host represent the work of devices."""
         return self.device == HOST
 
     def place(self, device_id: int) -> str:
-        """Describe a device in words: ``GPU 0``, or ``host``."""
+        """Return the display name of a device, such as ``GPU 0`` or ``host``."""
         return HOST if self.on_host and device_id == 0 else f"{self.device} {device_id}"
 
 
-#: Reads the recorded synchronization, or None if there is none, and what could not be read.
+#: Function that returns the recorded synchronization (or None), and the limitations of reading it.
 SynchronisationReader: TypeAlias = Callable[
     [], tuple[Synchronisation | None, tuple[Limitation, ...]]
 ]
@@ -449,38 +469,40 @@ SynchronisationReader: TypeAlias = Callable[
 
 @dataclass(frozen=True)
 class Profile:
-    """The tables of one file, and their origin.
+    """The tables that were read from one file.
 
-    Attributes that are callables read a table when they are called, and work only while the file is
-    open. The attribute itself is None if the format cannot record that table.
+    An attribute that is a callable reads its table when it is called, and works only while the file
+    is open. The attribute is None if the format cannot record the table.
 
     Attributes:
-        source: Origin of the profile.
+        source: The file, and where it was recorded.
         activities: Work of devices.
         calls: API calls of the host.
         ranges: Ranges whose names may follow a convention.
-        all_ranges: All ranges.
+        all_ranges: All ranges, whatever their names.
         overheads: Intervals in which the profiler stopped a process.
-        threads: Named threads.
-        devices: Described devices.
-        limitations: Data that could not be read, and the reasons.
+        threads: Threads whose names are known.
+        devices: Devices that the file describes.
+        limitations: Reasons why some data could not be read.
         global_rank: Number of the rank in the job, or None if the file does not contain it or
             contains several ranks.
-        world_size: Number of ranks of the job, or None if the file does not contain it.
+        world_size: Number of ranks in the job, or None if the file does not contain it.
         system_calls: Calls of the operating system, as ranges, or None if they are not recorded.
-        launches_known: Whether ``calls`` are calls of a host. Otherwise they represent the work
+        launches_known: Whether ``calls`` are calls on a host. Otherwise they represent the GPU work
             itself, and launch times are unknown.
-        collectives: Collectives of communication kernels, or None if the format has none.
-        payloads: Callable that returns the payloads of NCCL's ranges, and what could not be read.
-        has_payload_schema: Whether the profile describes the payloads of ranges.
-        synchronisation: Callable that returns the recorded synchronization, or None if there is
-            none, and what could not be read.
+        collectives: Collectives that communication kernels executed, or None if the format does not
+            record collectives.
+        payloads: Callable that returns the payloads of NCCL's ranges, and limitations for payloads
+            that could not be read.
+        has_payload_schema: Whether the profile describes the layout of the payloads of ranges.
+        synchronisation: Callable that returns the recorded synchronization (None if there is none),
+            and limitations for records that could not be read.
         memory: Callable that returns the allocations and frees, or None if there are none.
-        is_merged: Whether the file joins recordings of several processes, which may have begun at
-            different times.
-        process_labels: Labels of processes in a file of several recordings, keyed by process.
-        streams: Callable that returns the stream of each activity, or -1 if unknown. Streams are
-            numbered per device of a process.
+        is_merged: Whether the file combines recordings of several processes, which may have begun
+            at different times.
+        process_labels: Labels of processes in a file with several recordings, keyed by process.
+        streams: Callable that returns the stream of each activity, or -1 if unknown. Each device of
+            a process numbers its streams separately.
         copies: Callable that returns the table of copies.
     """
 
@@ -508,25 +530,29 @@ class Profile:
     copies: Callable[[], Copies] | None = None
 
     def place(self, process: int, device_id: int) -> str:
-        """Describe a device in words, with the label of its process if it has one."""
+        """Return the display name of a device, after the label of its process if there is one."""
         label, device = self.process_labels.get(process, ""), self.source.place(device_id)
         return f"{label} {device}" if label else device
 
 
 @dataclass(frozen=True)
 class Contents:
-    """Counts and names of a profile, which ``inspect`` shows of an unknown file.
+    """Summary of the contents of a file, which the command ``inspect`` shows.
 
     Attributes:
-        source: Origin of the profile.
-        tables: Number of rows of each table, or None if the file lacks it, keyed by kind.
-        processes: Processes that ran kernels or CUDA graphs.
-        devices: Described devices.
-        candidates: Number of occurrences of each range name that a convention may match.
-        ranges: Number of rows that may be ranges of any name.
-        missing: Sentences on missing data, each with a way to record it.
-        readable: Whether the file can be analyzed nevertheless.
-        reader: The reader used, and why no faster one was used, or "" if there is only one.
+        source: The file, and where it was recorded.
+        tables: Number of rows of each kind, such as kernels, keyed by kind. None if the file lacks
+            the table.
+        processes: Processes that ran kernels or CUDA graphs. For a table of operations, the numbers
+            of its ranks.
+        devices: Devices that the file describes.
+        candidates: Number of occurrences of each range name that a convention may match. For a
+            table of operations, number of operations of each phase.
+        ranges: Number of rows that may be ranges, whatever their names.
+        missing: Sentences about missing data and how to record it.
+        readable: Whether the file can be analyzed although data is missing.
+        reader: Reader that was used, and why no faster reader was used. "" if the format has only
+            one reader.
         noun: Kind of file if it contains operations instead of kernels, otherwise "".
         facts: Further facts from the file, as pairs of name and value.
     """

@@ -1,4 +1,4 @@
-"""The kind of a run: training, or forward passes only, as in serving and evaluation."""
+"""The kind of a run: training, or inference, which has only forward passes."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from bubbleviz.model.phases import BACKWARD, Phase
 
 TRAINING = "training"
 INFERENCE = "inference"
-#: Kind of an iteration with forward passes only in a training run.
+#: Kind of an iteration of a training run that has only forward passes.
 EVALUATION = "evaluation"
 #: Phases that occur only in training, including communication.
 _TRAINING_PHASES = (*BACKWARD, Phase.FB, Phase.OPTIMIZER, Phase.SEND_B, Phase.RECV_B)
 
 
 def run_kind(phase: Ints) -> str:
-    """Return the kind of a run: ``"training"`` or ``"inference"``.
+    """Return the kind of a run, ``"training"`` or ``"inference"``.
 
-    A run without any forward pass counts as training.
+    A run is inference if it contains a forward pass and no phase that occurs only in training.
 
     Args:
         phase: Phase of each operation.

@@ -1,8 +1,8 @@
-"""A window: the part of a run that is analyzed, as ``iteration:5-8`` or ``time:1.5s-3s``.
+"""A window: the part of a run to analyze, such as ``iteration:5-8`` or ``time:1.5s-3s``.
 
-Iterations are selected by their names in the report. Times are relative to the start of the first
-profile's capture, like the times of the report and of Nsight Systems. A window of time contains the
-iterations that begin and end in it::
+A window of iterations selects iterations by their names in the report. A window of time contains
+the iterations that both start and end in the window. Its times are relative to the start of the
+first profile's capture, as in the report and in Nsight Systems::
 
     time:2s-5s        ├──────────────┤
     iterations   ├─ 3 ─┤├─ 4 ─┤├─ 5 ─┤├─ 6 ─┤        4 and 5
@@ -24,7 +24,7 @@ _TIME = r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ns|us|µs|ms|s)\s*"
 _TIME_PATTERN = re.compile(rf"time:(?:{_TIME})?-(?:{_TIME})?")
 _UNIT_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _FORM = "must have the form iteration:5, iteration:5-8 or time:1.5s-3s (ns, us, ms, s)"
-#: A time after the end of any capture.
+#: A time in ns that is after the end of every capture.
 FOREVER_NS = 1 << 62
 
 
@@ -33,8 +33,9 @@ class Window:
     """A part of a run, given either by iteration numbers or by times.
 
     Attributes:
-        text: The window as the user wrote it.
-        iterations: Numbers of the first and last iteration, or None for a window of time.
+        text: The window as the user wrote it, such as ``iteration:5-8``.
+        iterations: Numbers of the first and last iteration, inclusive, or None for a window of
+            time.
         times_ns: Start and exclusive end on the report's clock, or None for a window of iterations.
     """
 
@@ -46,12 +47,14 @@ class Window:
         """Return a mask of the iterations inside the window, shape (iterations,).
 
         Args:
-            names: Name of each iteration.
-            start_ns: First start of each iteration on any rank, on the report's clock.
-            end_ns: Last end on any rank. It is not after the start if the iteration has no work.
+            names: Name of each iteration. A window of iterations selects only names that are
+                decimal numbers.
+            start_ns: Earliest start of each iteration on any rank, on the report's clock.
+            end_ns: Latest end of each iteration on any rank. For an iteration without work, it is
+                not after the start, and a window of time never contains the iteration.
 
         Raises:
-            InputError: No iteration is inside.
+            InputError: No iteration is inside the window.
         """
         if self.iterations is not None:
             first, last = self.iterations
@@ -67,9 +70,13 @@ class Window:
         return np.asarray(is_inside, bool)
 
     def mask_overlapping(self, start_ns: Ints, end_ns: Ints) -> Bools:
-        """Return a mask of the iterations that overlap the window.
+        """Return a mask of the iterations with work that overlap a window of time.
 
-        A window of iterations has no times, so the mask is then False everywhere.
+        The mask is all False for a window of iterations, which has no times.
+
+        Args:
+            start_ns: Earliest start of each iteration on any rank, on the report's clock.
+            end_ns: Latest end of each iteration on any rank.
         """
         if self.times_ns is None:
             return np.zeros(len(start_ns), bool)
@@ -77,7 +84,7 @@ class Window:
         return np.asarray((end_ns > since_ns) & (start_ns < until_ns) & (end_ns > start_ns), bool)
 
     def _explain_empty(self, names: Sequence[str], start_ns: Ints, end_ns: Ints) -> str:
-        """Return the reason why no iteration is inside, with the iterations in the capture."""
+        """Explain why no iteration is inside the window, and which iterations were captured."""
         if not names:
             return "the capture contains no iteration"
         captured = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
@@ -95,10 +102,11 @@ class Window:
 def parse_window(text: str) -> Window:
     """Parse a window: ``iteration:5-8``, ``iteration:5`` or ``time:1.5s-3s``.
 
-    Either time may be left out (``time:2s-``), and then means the start or end of the capture.
+    The start or the end of a window of time may be left out, as in ``time:2s-``. The window then
+    begins at time 0 or never ends.
 
     Raises:
-        UsageError: The text has another form, or the window ends before it begins.
+        UsageError: The text is not a window, or the window ends before it begins.
     """
     quoted = repr(text if len(text) <= 60 else f"{text[:59]}…")
     if iteration_match := _ITERATION_PATTERN.fullmatch(text):
@@ -119,7 +127,7 @@ def _parse_ns(number: str | None, unit: str | None, default: int) -> int:
     """Convert a decimal number with a unit to ns exactly, without floating-point arithmetic.
 
     Returns:
-        The time, at most ``FOREVER_NS``, or ``default`` without a number.
+        The time in ns, limited to ``FOREVER_NS``, or ``default`` if there is no number.
     """
     if number is None or unit is None:
         return default
