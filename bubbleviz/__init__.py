@@ -12,7 +12,8 @@ from bubbleviz._version import __version__
 from bubbleviz.errors import BubblevizError
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # true for type checkers; at run time nothing loads before Ctrl-C is handled
+# Only type checkers import these. At run time, nothing is loaded before Ctrl-C is handled.
+if TYPE_CHECKING:
     from typing import Any
 
     from bubbleviz.align.stages.pipelines import Parallel
@@ -42,7 +43,7 @@ __all__ = [
     "simulate",
 ]
 
-#: Module of each public object.
+#: Module that defines each public object, keyed by the name of the object.
 _MODULES = {
     "IdleReport": "bubbleviz.analyses.idle.analysis",
     "IdleSummary": "bubbleviz.report.idle_summary",
@@ -57,9 +58,10 @@ _MODULES = {
     "idle": "bubbleviz.analyses.idle",
     "inspect": "bubbleviz.analyses.inspection",
 }
-#: Types in the annotations of public objects that their modules import only for type checkers, with
-#: their modules. They are added to the namespace of a public object when it is first used, so that
-#: ``typing.get_type_hints`` and notebooks can resolve its annotations.
+#: Types in annotations of public objects that are normally imported only for type checkers: for
+#: each public object, the module of each type, keyed by type name. The types are added to the
+#: namespace of the public object when it is first used, so that ``typing.get_type_hints`` and
+#: notebooks can resolve the annotations.
 _ANNOTATION_TYPES = {
     "Report": {
         "RunMemory": "bubbleviz.report.memory",
@@ -73,11 +75,11 @@ _ANNOTATION_TYPES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public object on first use, because ``--help`` needs none of them.
+    """Import a public object when it is first used, so that ``--help`` starts quickly.
 
     Functions are wrapped to check the types of their arguments. ``gaps`` is an alias of ``idle``.
     """
-    # The former name.
+    # ``gaps`` is the former name of ``idle``.
     name = "idle" if name == "gaps" else name
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -90,14 +92,14 @@ def __getattr__(name: str) -> Any:
     for type_name, module in _ANNOTATION_TYPES.get(name, {}).items():
         namespace = vars(importlib.import_module(annotated.__module__))
         namespace[type_name] = getattr(importlib.import_module(module), type_name)
-    # The command line imports functions from their modules, without this check of arguments.
+    # The command line imports functions from their modules, so its arguments are not checked here.
     if not isinstance(public_object, type):
         public_object = check_argument_types(public_object)
-        # Lets the wrapped function be pickled for other processes.
+        # Allows the wrapped function to be pickled for other processes.
         public_object.__module__ = __name__
     return globals().setdefault(name, public_object)
 
 
 def __dir__() -> list[str]:
-    """Return all public names, imported or not."""
+    """Return all public names, whether or not they have been imported yet."""
     return [*__all__]

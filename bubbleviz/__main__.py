@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import sys
 
-#: Minimum memory for numpy and scipy: name of the limit, option of ulimit, and MiB.
+#: Minimum memory limits that numpy and scipy need: (name in ``resource``, option of the shell
+#: command ``ulimit``, MiB).
 _MIN_MIB = (("RLIMIT_AS", "-v", 512), ("RLIMIT_DATA", "-d", 256))
 
-#: Number of new objects after which Python looks for garbage, 300 times the default. Each search
-#: visits all objects of a run, which took 5 % of the time and found little garbage.
+#: Number of new objects after which Python's garbage collector runs, about 300 times the default.
+#: Each collection visits all objects of a run, which took 5 % of the time and freed little memory.
 OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
 
@@ -21,9 +22,10 @@ def main() -> int:
     try:
         from bubbleviz.signals import exit_at_once
 
-        # While modules load, Ctrl-C exits directly, because a module may convert the exception.
+        # While modules are imported, Ctrl-C exits immediately. A KeyboardInterrupt would be
+        # unreliable, because a module can convert it to another exception.
         exit_at_once("bubbleviz: interrupted before the start\n")
-        # bubbleviz does not multiply matrices, and every thread of OpenBLAS needs memory.
+        # Every OpenBLAS thread needs memory, and bubbleviz does not multiply matrices.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         if message := _check_memory_limits():
             sys.stderr.write(f"bubbleviz: {message}\n")
@@ -39,16 +41,19 @@ def main() -> int:
         sys.stderr.write("bubbleviz: interrupted before the start\n")
         return 130
     code = run()
-    # The process ends, so garbage need not be collected; searching for it took 4 % of a run.
+    # The process is about to end, so a final garbage collection is useless. It took 4 % of a run.
     gc.freeze()
     return code
 
 
 def _check_memory_limits() -> str:
-    """Return a message if a memory limit is so low that numpy hangs or crashes, otherwise ""."""
+    """Return an error message if a memory limit is too low for numpy, otherwise "".
+
+    Below the limits in ``_MIN_MIB``, numpy hangs or crashes. Windows has no such limits.
+    """
     try:
         import resource
-    except ImportError:  # Windows has no such limits
+    except ImportError:  # Windows has no memory limits of this kind
         return ""
     for name, option, min_mib in _MIN_MIB:
         allowed, _ = resource.getrlimit(getattr(resource, name))

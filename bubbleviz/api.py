@@ -1,4 +1,4 @@
-"""The Python API: measure, load, compare and simulate runs. It never prints."""
+"""Functions of the Python API: measure, load, compare and simulate runs. They print nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from bubbleviz.schedules.ideal import simulate_or_estimate
 from bubbleviz.sources.paths import InputFile, find_missing_files
 from bubbleviz.timing import time_step
 
-if TYPE_CHECKING:  # imported only by the commands that need them
+if TYPE_CHECKING:  # at run time, only the commands that need these modules import them
     from bubbleviz.report.compared.comparison import Comparison
     from bubbleviz.schedules.ideal import Estimate, Ideal
 
@@ -76,38 +76,44 @@ def analyze(
 
     Args:
         paths: Profiles, directories of profiles, or glob patterns.
-        convention: Names of conventions of range names, or paths of TOML files. The first one that
-            matches a name decides. By default conventions are recognised.
-        skip: Number of first iterations to exclude from averages.
-        cross_thread: Whether a backward can be launched by a thread other than the one that opened
-            its range.
-        order: Ranks in pipeline order, by the ``Rank.index`` that they have without this argument.
-            By default the order is inferred.
-        same_clock: Groups of host names that share one clock (containers of one machine).
-        align: Alignment of the clocks of hosts: "causal" by waits between ranks, "utc" by their UTC
-            clocks, "none" to not align them. None means causal, but raises an error for captures
-            that are more than a minute apart in UTC.
+        convention: Names of built-in naming conventions for ranges, or paths of TOML files with
+            conventions. The first convention that matches a range name is used. By default, the
+            convention is detected.
+        skip: Number of iterations at the start of the run to exclude from averages.
+        cross_thread: Whether a backward pass can be launched by a thread other than the one that
+            opened its range.
+        order: Rank indices in pipeline order. An index is the value that ``Rank.index`` has without
+            this argument. By default, the order is inferred.
+        same_clock: Groups of host names. The hosts of a group share one clock, for example because
+            they are containers on one machine.
+        align: How to align the clocks of hosts: "causal" uses waits between ranks, "utc" uses the
+            hosts' UTC clocks, and "none" leaves the clocks as they are. None means "causal", but
+            raises an error for captures that are more than a minute apart in UTC.
         parallel: Sizes of tensor, pipeline and data parallelism, or None to infer them.
-        plan: Path of a file with the planned order of operations to compare with.
-        keep_export: Whether to keep the exports of ``.nsys-rep`` reports, next to the reports.
-        what_if: Whether to simulate other schedules at the measured times.
-        ideal: Whether to simulate the schedule of the run, or the plan, at the measured times.
+        plan: Path of a file with the planned order of operations, which is compared with the
+            measured order, or None.
+        keep_export: Whether to keep the SQLite files that are exported from ``.nsys-rep`` reports.
+            They are next to the reports.
+        what_if: Whether to simulate other schedules with the measured durations of operations.
+        ideal: Whether to simulate the schedule of the run, or the plan if one is given, with the
+            measured durations of operations.
         window: The part of the run to measure, for example ``iteration:5-8`` or ``time:1.5s-3s``,
             or None for the entire run.
-        memory: Whether to read recorded allocations.
-        memory_limit: Memory of a device, for example ``80GB``, which other schedules must fit in.
-            By default they must fit in the memory that the run used. Requires ``what_if`` and
-            implies ``memory``.
-        flops: Model FLOPs of an iteration on all ranks, and peak FLOP/s of a GPU, for example
-            ``4.2e15/989e12``, to compute the utilization (MFU).
-        jobs: Number of threads that read a single profile, in addition to the thread that links
-            kernels, or number of processes that read several profiles. A script that uses more than
-            one needs ``if __name__ == "__main__":``.
-        dask: Address or scheduler file of a Dask cluster whose workers read the profiles on their
-            machines, or None to read them in this process.
-        dask_timeout: Maximum time in seconds to wait for workers that no longer answer, or None for
-            600. The logger ``bubbleviz.dask`` names such workers after 10 s.
-        progress: Receives the progress of the run.
+        memory: Whether to read the memory allocations that the profiles recorded.
+        memory_limit: Memory per device that the simulated schedules may use, for example ``80GB``.
+            By default, they may use as much memory as the run did. Requires ``what_if`` and implies
+            ``memory``.
+        flops: Model FLOPs per iteration over all ranks, a slash, and the peak FLOP/s of a GPU, for
+            example ``4.2e15/989e12``. They are used to compute the utilization (MFU).
+        jobs: For a single profile, the number of threads that read it, in addition to the thread
+            that links kernels to API calls. For several profiles, the number of processes that read
+            them. A script that uses more than one job must protect its code with
+            ``if __name__ == "__main__":``.
+        dask: Address or scheduler file of a Dask cluster whose workers read the profiles, or None
+            to read the profiles on this machine.
+        dask_timeout: Maximum time in seconds to wait for Dask workers that stopped responding, or
+            None for 600. The logger ``bubbleviz.dask`` names an unresponsive worker after 10 s.
+        progress: Object that receives the progress of the run, or None.
 
     Raises:
         BubblevizError: The run cannot be measured. The message says what is wrong, where, and what
@@ -194,11 +200,11 @@ def _read_run(
         fleet: Machines or processes that read the files.
         files: The profiles.
         options: Options for reading them.
-        hints: Rank order, parallelism and clocks, as given by the user.
-        progress: Receives how much of each profile has been read.
+        hints: Rank order, parallelism and clocks that the user specified.
+        progress: Receives the fraction of each profile that has been read.
 
     Returns:
-        The recordings, the merged run, and one limitation per unreadable file.
+        The recordings, the merged run, and one limitation for each file that cannot be read.
 
     Raises:
         BubblevizError: A profile cannot be read, or the profiles are not from a single run.
@@ -210,10 +216,14 @@ def _read_run(
 
 
 def _parse_limit(text: str, what_if: bool) -> float:
-    """Parse a memory limit, and check that other schedules are simulated.
+    """Parse a memory limit, such as ``80GB``, and return it in bytes.
+
+    Args:
+        text: The limit.
+        what_if: Whether other schedules are simulated. The limit applies to them only.
 
     Raises:
-        UsageError: The text is not a size, or no other schedules are simulated.
+        UsageError: The text is not a memory size, or ``what_if`` is false.
     """
     limit = parse_bytes(text, "--memory-limit")
     if not what_if:
@@ -224,10 +234,11 @@ def _parse_limit(text: str, what_if: bool) -> float:
 
 
 def _parse_flops(text: str) -> tuple[float, float]:
-    """Parse FLOPs of an iteration and peak FLOP/s of a GPU, such as ``4.2e15/989e12``.
+    """Parse FLOPs per iteration and peak FLOP/s of a GPU, such as ``4.2e15/989e12``.
 
     Raises:
-        UsageError: The text has another form, or a number is not positive.
+        UsageError: The text is not two numbers with a slash between them, or a number is not
+            positive and finite.
     """
     try:
         flops, peak = map(float, text.split("/"))
@@ -242,13 +253,14 @@ def _parse_flops(text: str) -> tuple[float, float]:
 
 
 def load(path: str | Path) -> RunSummary | IdleSummary:
-    """Return a report that was saved as JSON.
+    """Load a report that was saved as JSON.
 
     Args:
         path: Path of the JSON file.
 
     Returns:
-        The report of ``analyze``, or of ``idle``. Attributes are the keys of the JSON.
+        A ``RunSummary`` if the report is from ``analyze``, or an ``IdleSummary`` if it is from
+        ``idle``. Its attributes are the keys of the JSON document.
 
     Raises:
         InputError: The file cannot be read, or is not a saved report.
@@ -257,11 +269,14 @@ def load(path: str | Path) -> RunSummary | IdleSummary:
 
 
 def compare(*runs: Report | RunSummary | IdleSummary | str | Path) -> Comparison:
-    """Compare the ratios and times of runs, and check the advice of the first run.
+    """Compare the bubble ratios and times of two or more runs.
+
+    The comparison also checks whether the later runs followed the advice for the first run, and
+    whether that helped.
 
     Args:
-        runs: Reports, measured or loaded, or paths of saved reports and of profiles. Profiles are
-            analyzed with the default options.
+        runs: Each run is a report from ``analyze`` or ``load``, the path of a saved report, or the
+            path of profiles. Profiles are analyzed with the default options.
 
     Raises:
         UsageError: There are fewer than two runs.
@@ -295,24 +310,29 @@ def simulate(
     tcomm: float | None = None,
     chunks: int | None = None,
 ) -> Ideal | Estimate:
-    """Simulate a schedule: its cost, makespan, ratios and memory in theory.
+    """Simulate a schedule, and return its theoretical cost, makespan, bubble ratios and memory.
 
-    Missing arguments are taken from the report. Without a report, operations take 1 ms and
-    transfers 0 ms.
+    Arguments that are None are taken from the report. Without a report, each operation takes 1 ms
+    and each transfer takes 0 ms.
 
     Args:
-        schedule: Name of the schedule, such as ``"zb-h1"``; ``bubbleviz schedules`` lists them.
+        schedule: Name of the schedule, such as ``"zb-h1"``. ``bubbleviz schedules`` lists all
+            names.
         stages: Number of devices.
-        microbatches: Number of microbatches of an iteration.
-        report: A report, measured or loaded, or the path of a saved report.
-        tf: Forward time of a microbatch in milliseconds, for all stages or one per stage.
-        tb: Input-gradient time of a microbatch in milliseconds, likewise.
-        tw: Weight-gradient time of a microbatch in milliseconds, likewise.
+        microbatches: Number of microbatches per iteration.
+        report: A report from ``analyze`` or ``load``, or the path of a saved report.
+        tf: Forward time of a microbatch in milliseconds: one value for all stages, or one per
+            stage.
+        tb: Input-gradient time of a microbatch in milliseconds: one value for all stages, or one
+            per stage.
+        tw: Weight-gradient time of a microbatch in milliseconds: one value for all stages, or one
+            per stage.
         tcomm: Time of a transfer in milliseconds.
-        chunks: Model chunks per device, or None for the usual number of the schedule.
+        chunks: Number of model chunks per device, or None for the default of the schedule.
 
     Raises:
-        UsageError: The schedule does not exist or does not allow these sizes, or a size is unknown.
+        UsageError: The schedule does not exist or does not support these sizes, or a size is
+            neither given nor in the report.
         InputError: The report cannot be read, or does not contain a complete pipeline.
     """
     run = None if report is None else _get_pipeline(report)
@@ -330,10 +350,11 @@ def simulate(
 
 
 def _get_pipeline(report: Report | RunSummary | str | Path) -> RunSummary:
-    """Return the summary of a report, from which schedules can be simulated.
+    """Return the summary of a report, and check that schedules can be simulated from it.
 
     Raises:
-        InputError: The report cannot be read, or does not contain a complete pipeline.
+        InputError: The report cannot be read, is about idle time, or does not contain a complete
+            pipeline.
     """
     if isinstance(report, Report):
         report = summarize(report, by_rank=False, slowdown=False)
@@ -347,11 +368,17 @@ def _get_pipeline(report: Report | RunSummary | str | Path) -> RunSummary:
 def _make_fleet(
     jobs: int, dask: str | None, dask_timeout: float | None
 ) -> AbstractContextManager[Fleet]:
-    """Return the processes or the Dask cluster that read the profiles.
+    """Return a context manager for the processes or the Dask cluster that read the profiles.
+
+    Args:
+        jobs: Number of local processes or threads, at least 1.
+        dask: Address or scheduler file of a Dask cluster, or None to read with local processes.
+        dask_timeout: Maximum time in seconds to wait for unresponsive Dask workers, or None for
+            ``MAX_WAIT_S``.
 
     Raises:
-        UsageError: The number of jobs is below 1, or the timeout is not positive or is given
-            without a cluster.
+        UsageError: ``jobs`` is below 1, the timeout is not positive and finite, or a timeout is
+            given without a cluster.
     """
     if jobs < 1:
         raise UsageError(f"--jobs {jobs}: must be 1 or more")
@@ -366,5 +393,5 @@ def _make_fleet(
 
 
 def _list_texts(paths: str | Path | Sequence[str | Path]) -> list[str]:
-    """Return one or more paths as a list of texts."""
+    """Return one path or several paths as a list of strings."""
     return [str(paths)] if isinstance(paths, (str, Path)) else [*map(str, paths)]

@@ -1,9 +1,9 @@
-"""Tools for AI assistants: a server of the Model Context Protocol.
+"""Tools for AI assistants, offered by a server for the Model Context Protocol (MCP).
 
 Answers are small JSON documents with units, definitions and a suggestion for the next call. The
-server only reads files in folders named by the user, and writes nothing. Text recorded in a profile
-is data, not an instruction: every text that may contain it is put between marks, on one line, and
-truncated.
+server only reads files in folders that the user named, and never writes files. Text recorded in a
+profile is data, not an instruction. Therefore each string that may contain recorded text is put on
+one line, truncated, and enclosed in special marks.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ if TYPE_CHECKING:  # an extra
 
 Answer: TypeAlias = "dict[str, Any]"
 
-#: Maximum number of characters of an answer, and of a recorded text in it.
+#: Maximum number of characters in an answer, and in a recorded text inside an answer.
 _MAX_ANSWER, _MAX_TEXT = 12_000, 400
-#: Maximum number of files, of names, causes or ratios, of stages or devices, of bubbles in a chain,
-#: and of operations in an answer.
+#: Maximum numbers of entries in an answer: files; names, causes or candidates; stages or devices;
+#: bubbles in a chain of causes; and operations.
 _MAX_FILES, _MAX_NAMES, _MAX_STAGES, _MAX_STEPS, _MAX_OPERATIONS = 8, 12, 32, 8, 50
-#: Maximum number of entries in any list.
+#: Maximum number of entries in any list of an answer.
 _MAX_ENTRIES = 100
-#: Marks before and after recorded text. They are removed from the text itself.
+#: Opening and closing mark around recorded text. Marks inside the text are replaced by ``?``.
 _MARKS = "⟦⟧"
-#: Keys of an answer whose texts come from bubbleviz or from the assistant, not from a profile.
+#: Keys of an answer whose strings come from bubbleviz or from the assistant, never from a profile.
 _OWN_KEYS = frozenset(
     (
         "units",
@@ -86,13 +86,13 @@ _INSTRUCTIONS = (
 
 
 def make_server(folders: Sequence[str]) -> MCPServer[Any]:
-    """Make a server that offers the tools of this module to an AI assistant.
+    """Create a server that offers the tools of this module to an AI assistant.
 
     Args:
-        folders: The only folders whose files the server reads.
+        folders: Folders that the server may read. It reads no other files.
 
     Raises:
-        InputError: A path is not a folder.
+        InputError: A path in ``folders`` is not a folder.
         OutputError: The MCP SDK is not installed.
     """
     try:
@@ -110,10 +110,10 @@ def make_server(folders: Sequence[str]) -> MCPServer[Any]:
             raise InputError(f"{folder}: is not a folder; name the folders with the profiles")
 
     class Server(MCPServer[Any]):
-        """The server of the SDK, with readable messages about invalid arguments."""
+        """The MCP server of the SDK, with readable error messages for invalid arguments."""
 
         async def call_tool(self, name: str, *args: Any, **kwargs: Any) -> Any:
-            """Call a tool, and describe invalid arguments by their meaning."""
+            """Call a tool. If arguments are invalid, explain what they should contain."""
             try:
                 return await super().call_tool(name, *args, **kwargs)
             except ToolError as error:
@@ -137,11 +137,13 @@ def make_server(folders: Sequence[str]) -> MCPServer[Any]:
 def _describe_wrong_arguments(
     tool: Callable[..., Answer], invalid_arguments: Sequence[tuple[str, str]]
 ) -> str:
-    """Describe the invalid arguments of a call, with their meaning from the tool's docstring.
+    """Return an error message that explains the invalid arguments of a call.
+
+    The meaning of an argument is the first line of its entry in the tool's docstring.
 
     Args:
         tool: The tool.
-        invalid_arguments: Name and pydantic error type of each invalid argument.
+        invalid_arguments: (argument name, pydantic error type) pairs.
     """
     problems = []
     for name, error in invalid_arguments:
@@ -154,21 +156,21 @@ def _describe_wrong_arguments(
 def _restrict_to_folders(
     tool: Callable[..., Answer], roots: Sequence[Path]
 ) -> Callable[..., Answer]:
-    """Wrap a tool so that it only accepts paths in the folders.
+    """Wrap a tool so that it only accepts paths in the given folders.
 
-    In its answers and errors, texts that may come from a profile are marked, and answers are
-    shortened; see :func:`mark_recorded` and :func:`limit_size`. The tool ``inspect`` lists the
-    folders if it gets no path.
+    The wrapper also marks strings that may come from a profile (see :func:`mark_recorded`), and
+    shortens long answers (see :func:`limit_size`). Without a path, the tool ``inspect`` lists the
+    folders. A ``BubblevizError`` of the tool becomes a ``ToolError`` with marked text.
 
     Args:
         tool: The tool.
-        roots: The folders.
+        roots: Resolved paths of the folders.
     """
     from mcp.server.mcpserver.exceptions import ToolError
 
     @wraps(tool)
     def answer(**arguments: Any) -> Answer:
-        """Resolve the paths, call the tool, and return its marked and shortened answer."""
+        """Resolve the path arguments, call the tool, and mark and shorten its answer."""
         try:
             for name in ("path", "before", "after"):
                 if arguments.get(name):
@@ -183,14 +185,18 @@ def _restrict_to_folders(
 
 
 def _resolve_in_folders(path: str, roots: Sequence[Path]) -> str:
-    """Resolve a path, and check that neither it nor a link below it leads out of the folders.
+    """Resolve a path, and check that it does not lead out of the given folders.
+
+    Symbolic links below the path are checked as well.
 
     Args:
-        path: Absolute path, or path relative to any of the folders.
-        roots: The folders.
+        path: An absolute path, or a path relative to one of the folders. The first folder that
+            contains a relative path is used.
+        roots: Resolved paths of the folders.
 
     Raises:
-        InputError: The path does not exist in the folders, or a link leads out of them.
+        InputError: The path does not exist, is outside the folders, or contains a symbolic link
+            that leads out of the folders.
     """
     refusal = InputError(
         f"{path[:200]}: is not in the folders of this server ({', '.join(map(str, roots))}); "
@@ -198,7 +204,7 @@ def _resolve_in_folders(path: str, roots: Sequence[Path]) -> str:
     )
     try:
         candidates = [(root / path).resolve() for root in roots]
-        # Pipes are skipped, because reading one would block.
+        # Pipes are skipped, because reading from a pipe would block.
         target = next(c for c in candidates if c.is_file() or c.is_dir())
         links = [entry for entry in target.rglob("*") if entry.is_symlink()]
         outside = [
@@ -206,7 +212,7 @@ def _resolve_in_folders(path: str, roots: Sequence[Path]) -> str:
             for entry in (target, *links)
             if not any(map(entry.resolve().is_relative_to, roots))
         ]
-    # Raised for a path that does not exist or is too long, a NUL, and a cycle of links.
+    # Raised if the path does not exist, is too long, contains a NUL character or a cycle of links.
     except (StopIteration, OSError, ValueError, RuntimeError):
         raise refusal from None
     if outside and outside[0] != target:
@@ -220,16 +226,19 @@ def _resolve_in_folders(path: str, roots: Sequence[Path]) -> str:
 
 
 def _list_folders(roots: Sequence[Path]) -> Answer:
-    """List the folders that contain profiles, and the number of profiles in each.
+    """List the folders that contain profiles, with the number of profiles in each folder.
 
     Args:
-        roots: Folders. They and their direct subfolders are searched, except links.
+        roots: Folders to search. Their direct subfolders are searched too, except symbolic links.
+
+    Returns:
+        An answer with the searched roots (``reads``) and the folders that contain profiles.
     """
     folders = []
     for root in roots:
         subfolders = sorted(p for p in root.iterdir() if p.is_dir() and not p.is_symlink())
         for folder in (root, *subfolders)[:_MAX_ENTRIES]:
-            # Folders without profiles are not listed.
+            # A folder without profiles raises an error and is not listed.
             with suppress(BubblevizError, OSError):
                 n_profiles = len(find_profiles([str(folder)]))
                 folders.append({"folder": str(folder), "profiles": n_profiles})
@@ -237,19 +246,24 @@ def _list_folders(roots: Sequence[Path]) -> Answer:
 
 
 def quote_recorded(text: str, max_length: int = _MAX_TEXT) -> str:
-    """Put a recorded text between marks, on one line and truncated; marks in it become ``?``."""
+    """Return a recorded text between marks, on one line and truncated to ``max_length`` characters.
+
+    Marks that the text itself contains are replaced by ``?``.
+    """
     bare = text[: 4 * max_length].translate(dict.fromkeys(map(ord, _MARKS), "?"))
     return f"{_MARKS[0]}{to_one_line(bare, max_length)}{_MARKS[1]}"
 
 
 def mark_recorded(value: Any, key: str = "") -> Any:
-    """Return JSON values with marks around all texts that may come from a profile.
+    """Return a JSON value in which strings that may come from a profile are enclosed in marks.
 
-    Lists are limited to ``_MAX_ENTRIES`` entries, and floats are rounded to six decimals.
+    Strings under a key in ``_OWN_KEYS``, and names of ratios and schedules, are not marked. Lists
+    are limited to ``_MAX_ENTRIES`` entries, and floats are rounded to six decimals. Mappings and
+    lists are processed recursively.
 
     Args:
         value: The value.
-        key: Key of the value. Texts of some keys never come from a profile.
+        key: Key under which the value is stored in its mapping, or "" for the entire answer.
     """
     if isinstance(value, str):
         is_own = key in _OWN_KEYS or value in _list_own_names()
@@ -263,24 +277,26 @@ def mark_recorded(value: Any, key: str = "") -> Any:
 
 @lru_cache(maxsize=1)
 def _list_own_names() -> frozenset[str]:
-    """Return the names of ratios and schedules, which are never marked."""
+    """Return the names of all bubble ratios and schedules, which are never marked as recorded."""
     return frozenset((*(ratio.name for ratio in list_ratios()), *list_names()))
 
 
 def limit_size(answer: Answer) -> Answer:
-    """Shorten the longest lists of an answer in place, until it has ``_MAX_ANSWER`` characters.
+    """Shorten lists of an answer in place, until it has at most ``_MAX_ANSWER`` characters.
 
-    The number of removed entries of each list is added under the key ``left_out``.
+    In each round, the top-level list whose JSON is longest is shortened: it is halved if it has
+    more than ``_MAX_NAMES`` entries, and otherwise loses its last entry. The number of removed
+    entries per list is stored under the key ``left_out``.
     """
 
     def measure_size(value: Any) -> int:
-        # The SDK writes answers in this format.
+        # The SDK serializes answers with these parameters.
         return len(json.dumps(value, indent=2, ensure_ascii=False))
 
     while measure_size(answer) > _MAX_ANSWER:
         list_keys = [key for key, value in answer.items() if isinstance(value, list) and value]
         key = max(list_keys, key=lambda key: measure_size(answer[key]))
-        # Long lists are halved to need few rounds. Short ones, such as bubbles, lose one entry.
+        # Long lists are halved, to need few rounds. Short lists, such as bubbles, lose one entry.
         n_entries = len(answer[key])
         shortened = answer[key][: n_entries // 2 if n_entries > _MAX_NAMES else -1]
         left_out = answer.setdefault("left_out", {})
@@ -290,14 +306,14 @@ def limit_size(answer: Answer) -> Answer:
 
 
 def _make_next_call(tool: str, **arguments: Any) -> Answer:
-    """Describe the next useful call."""
+    """Return the next useful call: the name of a tool and its arguments."""
     return {"tool": tool, "arguments": arguments}
 
 
 def _get_report(path: str) -> Report:
-    """Measure a run, or return the cached report if none of its files has changed since.
+    """Analyze a run, or return its cached report if no file of the run has been modified since.
 
-    The two reports that were used last are cached.
+    The cache contains the two most recently used reports.
     """
     files = (Path(file.path) for file in find_profiles([path]))
     return _analyze_cached(path, tuple((str(file), file.stat().st_mtime_ns) for file in files))
@@ -313,7 +329,7 @@ def _to_ms(time_ns: float | None) -> float | None:
 
 
 def _get_iteration(report: Report, number: int | None) -> Iteration:
-    """Return an iteration by its index, or the typical one without an index.
+    """Return the iteration with the given index, or the typical iteration if the index is None.
 
     Raises:
         UsageError: The iteration does not exist.
@@ -327,10 +343,10 @@ def _get_iteration(report: Report, number: int | None) -> Iteration:
 
 
 def _get_rank(report: Report, number: int) -> int:
-    """Return the index of the rank with this number in the job.
+    """Return the index of the rank that has the given number in the training job.
 
     Raises:
-        UsageError: The rank does not exist.
+        UsageError: The report contains no rank with this number.
     """
     for rank in report.ranks:
         if rank.number == number:
@@ -338,14 +354,14 @@ def _get_rank(report: Report, number: int) -> int:
     raise UsageError(f"no rank {number}; there are {len(report.ranks)}")
 
 
-# The docstrings of the following functions are the descriptions that an assistant reads.
+# The AI assistant reads the docstrings of the public functions below as descriptions of the tools.
 
 
 def inspect(path: str = "") -> Answer:
-    """Show the contents of profiles, whether ranges name operations, and what is missing.
+    """Show what profiles contain, whether their ranges name operations, and which data is missing.
 
     Args:
-        path: a profile or a folder of profiles; without it, the readable folders are listed.
+        path: a profile, or a folder with profiles; without a path, the readable folders are listed.
     """
     try:
         files = find_profiles([path])
@@ -417,9 +433,9 @@ def analyze(path: str) -> Answer:
 
 
 def _describe_saved(path: str) -> Answer:
-    """Return the ratio, schedule, restrictions and advice of a saved report.
+    """Return the primary ratio, schedule, restrictions and advice of a saved report.
 
-    Reports on idle time have no schedule and no advice. At most five pieces of advice are returned.
+    A report on idle time has no schedule and no advice. At most five pieces of advice are returned.
 
     Args:
         path: Path of the report.
@@ -450,7 +466,7 @@ def _describe_saved(path: str) -> Answer:
 
 
 def _describe_headline(name: str, mean: float | None) -> Answer:
-    """Return the name, mean and definition of the primary ratio."""
+    """Return the name, mean and definition of a bubble ratio, and the units of the answer."""
     definitions = {ratio.name: ratio.definition for ratio in list_ratios()}
     return {
         "ratio": name,
@@ -461,11 +477,11 @@ def _describe_headline(name: str, mean: float | None) -> Answer:
 
 
 def _describe_idle(path: str, reason: str) -> Answer:
-    """Return the idle time of devices in profiles without forward and backward ranges.
+    """Return the idle time of the devices, for profiles that do not contain pipeline ranges.
 
     Args:
         path: Path of the profiles.
-        reason: Reason why the profiles are not measured as a pipeline.
+        reason: Reason why the profiles cannot be measured as a pipeline.
     """
     report = idle(path)
     return {
@@ -488,13 +504,13 @@ def _describe_idle(path: str, reason: str) -> Answer:
 def why(
     path: str, rank: int | None = None, iteration: int | None = None, at_ms: float | None = None
 ) -> Answer:
-    """Explain why ranks wait: the chain of causes of the longest bubbles, or of one bubble.
+    """Explain why ranks wait: the chains of causes behind the three longest selected bubbles.
 
     Args:
         path: a profile, or a folder with the profiles of one run.
         rank: number of the rank in the job; by default all ranks.
-        iteration: index of the iteration; by default all averaged ones, with at_ms the typical.
-        at_ms: time in the iteration, in milliseconds from its start; selects bubbles at this time.
+        iteration: index of the iteration; by default all averaged ones, or the typical with at_ms.
+        at_ms: time in milliseconds from the start of the iteration; selects bubbles at this time.
     """
     report = _get_report(path)
     bubbles = report.bubbles
@@ -511,7 +527,7 @@ def why(
         is_selected &= (bubbles.start_ns <= at_ns) & (at_ns < bubbles.end_ns)
     matching = np.flatnonzero(is_selected)
     is_end_of_pipeline = np.isin(bubbles.cause[matching], (Cause.WARMUP, Cause.DRAIN))
-    # Warm-up and drain come last, because every schedule has them.
+    # Bubbles of the warm-up and the drain come last, because every schedule has them.
     rows = matching[np.lexsort((-length_ns[matching], is_end_of_pipeline))][:3].tolist()
     times = measure_times_median(report)
     first = int(bubbles.iteration[rows[0]]) if rows else None
@@ -531,17 +547,18 @@ def why(
 def _trace_causes(report: Report, row: int, times: Floats) -> list[Answer]:
     """Follow the causes of a bubble from rank to rank.
 
-    The chain ends when the rank waited for no known operation, when no bubble precedes that
-    operation, when a bubble repeats, or after ``_MAX_STEPS`` bubbles.
+    The rank waited for an operation of another rank. The next bubble of the chain is the longest
+    bubble directly before that operation. The chain ends if the awaited operation is unknown, if no
+    bubble precedes it, if a bubble repeats, or after ``_MAX_STEPS`` bubbles.
 
     Args:
         report: The report.
-        row: Row of the first bubble.
-        times: Time of each operation divided by the median of its kind, or 0 if unknown.
+        row: Index of the first bubble in ``report.bubbles``.
+        times: For each operation, its duration divided by the median of its kind, or 0 if unknown.
 
     Returns:
-        One step per bubble: its cause, and the operation that the rank waited for. The next bubble
-        is the longest one before that operation.
+        One step per bubble: the rank, when and how long it was idle, the cause, and the operation
+        that the rank waited for if that is known.
     """
     bubbles, operations = report.bubbles, report.operations
     steps: list[Answer] = []
@@ -576,7 +593,7 @@ def _trace_causes(report: Report, row: int, times: Floats) -> list[Answer]:
             "took_ms": _to_ms(operations.busy_ns[peer]),
             "times_its_median": float(times[peer]) or None,
         }
-        # Continue with the longest bubble before that operation.
+        # Continue with the longest bubble that directly precedes the awaited operation.
         earlier = np.flatnonzero(bubbles.after == peer)
         if not len(earlier):
             break
@@ -585,7 +602,7 @@ def _trace_causes(report: Report, row: int, times: Floats) -> list[Answer]:
 
 
 def compare(before: str, after: str) -> Answer:
-    """Compare two runs: their bubble ratios, the changes, and whether they are significant.
+    """Compare the bubble ratios of two runs, and test whether the differences are significant.
 
     Args:
         before: profiles or a saved report of the first run.
@@ -599,7 +616,7 @@ def compare(before: str, after: str) -> Answer:
             "difference": cells[1].bubble and cells[1].bubble.mean,
             "p": cells[1].bubble and cells[1].bubble.p,
             "window_ms": [cell.ratio and _to_ms(cell.ratio.window_ns.mean) for cell in cells],
-            # Replaces the windows in the comparison if the numbers of microbatches differ.
+            # If the runs have different numbers of microbatches, compare this instead of windows.
             "longer_ms_per_microbatch": cells[1].microbatch_ns
             and _to_ms(cells[1].microbatch_ns.mean),
         }
@@ -626,18 +643,18 @@ def simulate(
     transfer_ms: float | None = None,
     chunks: int | None = None,
 ) -> Answer:
-    """Simulate a pipeline schedule. Missing sizes and times are taken from a run.
+    """Simulate a pipeline schedule. Sizes and times that are not given are taken from a run.
 
     Args:
         schedule: name of the schedule, for example 1f1b, interleaved-1f1b, zb-h1, zb-v or dualpipe.
-        stages: number of devices.
-        microbatches: number of microbatches of an iteration.
-        path: profiles or a saved report of the run.
-        forward_ms: forward time of a microbatch on a stage; 1 without a run.
-        backward_ms: input-gradient time of a microbatch on a stage; 1 without a run.
-        weight_ms: weight-gradient time of a microbatch on a stage; 1 without a run.
-        transfer_ms: time of a transfer; 0 without a run.
-        chunks: model chunks per device; by default the usual number of the schedule.
+        stages: number of devices; by default the number of the run.
+        microbatches: number of microbatches per iteration; by default the number of the run.
+        path: profiles or a saved report of the run; if omitted, stages and microbatches are needed.
+        forward_ms: forward time of a microbatch on a stage in ms; by default the run's, or else 1.
+        backward_ms: input-gradient time of a microbatch in ms; by default the run's, or else 1.
+        weight_ms: weight-gradient time of a microbatch in ms; by default the run's, or else 1.
+        transfer_ms: time of a transfer in ms; by default the run's, or 0 without a run.
+        chunks: number of model chunks per device; by default the usual number of the schedule.
     """
     report = None if path is None else path if is_saved_report(path) else _get_report(path)
     times = {"tf": forward_ms, "tb": backward_ms, "tw": weight_ms, "tcomm": transfer_ms}
@@ -656,7 +673,7 @@ def simulate(
 
 
 def plan(path: str, memory_limit: str | None = None) -> Answer:
-    """Find the order of operations with the shortest iteration for a run, within memory.
+    """Find the order of operations that gives a run the shortest iteration within a memory limit.
 
     Args:
         path: profiles or a saved report of a run.
@@ -689,14 +706,14 @@ def timeline(
     from_ms: float = 0.0,
     to_ms: float | None = None,
 ) -> Answer:
-    """List the operations in a window of an iteration, in order of their starts.
+    """List the operations in a time window of an iteration, sorted by start time.
 
     Args:
         path: a profile, or a folder with the profiles of one run.
         iteration: index of the iteration; by default the typical iteration.
         rank: number of the rank in the job; by default all ranks.
         from_ms: start of the window, in milliseconds from the start of the iteration.
-        to_ms: end of the window, likewise; by default the end of the iteration.
+        to_ms: end of the window, in milliseconds from the same start; by default the iteration end.
     """
     report = _get_report(path)
     operations, selected_iteration = report.operations, _get_iteration(report, iteration)

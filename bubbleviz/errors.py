@@ -1,14 +1,14 @@
 """Exceptions of bubbleviz.
 
     BubblevizError                  exit code 1
-    ├── InputError                  a path without a profile
-    ├── ProfileError                a file that cannot be read as a profile
-    │   ├── SchemaError             a profile without a required table or column
-    │   └── NothingToAnalyseError   a profile without anything to analyse
-    ├── MismatchError               profiles that do not belong together
-    ├── OutputError                 an output that exists already, or cannot be written
-    ├── AnnotationError             a framework to which ranges cannot be added in a training script
-    └── UsageError                  exit code 2: a name or option value that does not exist
+    ├── InputError                  a path does not exist or contains no profile
+    ├── ProfileError                a file cannot be read as a profile
+    │   ├── SchemaError             a profile lacks a required table or column
+    │   └── NothingToAnalyseError   a profile contains nothing to analyze
+    ├── MismatchError               profiles do not belong to the same run
+    ├── OutputError                 an output file exists already or cannot be written
+    ├── AnnotationError             ranges cannot be added to the training framework
+    └── UsageError                  exit code 2: a name or an option value is invalid
 
 A message is one sentence that says what is wrong, where, and what to do next.
 """
@@ -20,12 +20,12 @@ EXPORT_AGAIN = "export it again with: nsys export --type sqlite REPORT.nsys-rep"
 
 
 class BubblevizError(Exception):
-    """Base class of all errors of bubbleviz. Its text can be shown to users.
+    """Base class of all bubbleviz exceptions. The message can be shown to users.
 
     Args:
         message: The message.
-        paths: Paths in the message that the user did not give.
-        hosts: Names of hosts in the message.
+        paths: Paths that the message contains although the user did not specify them.
+        hosts: Host names that the message contains.
     """
 
     exit_code = 1
@@ -51,11 +51,11 @@ class ProfileError(BubblevizError):
 
 
 class SchemaError(ProfileError):
-    """A profile has no table or column that the analysis needs."""
+    """A profile lacks a table or column that the analysis needs."""
 
 
 class NothingToAnalyseError(ProfileError):
-    """A profile was read, but contains nothing to analyse."""
+    """A profile can be read, but contains nothing to analyze."""
 
 
 class MismatchError(BubblevizError):
@@ -63,14 +63,17 @@ class MismatchError(BubblevizError):
 
 
 class OutputError(BubblevizError):
-    """An output exists already or cannot be written."""
+    """An output file exists already or cannot be written."""
 
 
 class AnnotationError(BubblevizError, RuntimeError):
-    """A framework differs from what its annotations expect. It was not changed."""
+    """A training framework differs from the version that its annotations expect.
+
+    The framework is left unchanged.
+    """
 
 
 class UsageError(BubblevizError):
-    """The value of an option does not exist, or contradicts another option."""
+    """The value of an option is invalid, or contradicts another option."""
 
     exit_code = 2

@@ -1,4 +1,4 @@
-"""Interfaces for the progress of a run."""
+"""Interfaces that receive the progress of an analysis."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ Watch = Callable[[float], None]
 
 
 class Progress(Protocol):
-    """Receives the progress of a run, in the thread that runs it."""
+    """Receives the progress of an analysis, in the thread that runs the analysis."""
 
     def files(self, sizes: Mapping[str, int]) -> None:
-        """Receive the size of each profile in bytes, keyed by path."""
+        """Receive the size of each profile in bytes, keyed by path, before profiles are read."""
 
     def read(self, path: str, share: float) -> None:
         """Receive the fraction of a profile that has been read, from 0 to 1."""
 
 
 class Unwatched:
-    """Ignores the progress of a run."""
+    """Ignores the progress of an analysis."""
 
     def files(self, sizes: Mapping[str, int]) -> None:
-        """Ignore the sizes."""
+        """Ignore the sizes of the profiles."""
 
     def read(self, path: str, share: float) -> None:
-        """Ignore the fraction."""
+        """Ignore the fraction of a profile that has been read."""
 
 
 def unwatched(share: float) -> None:

@@ -1,20 +1,20 @@
-"""Layout of recordings, shared by their writer and their reader.
+"""File layout of recordings, shared by the code that writes them and the code that reads them.
 
-A recording is a file of JSON Lines: a header, then one line per iteration. ``bubbleviz guide
-record`` describes both kinds of lines with an example.
+A recording is a JSON Lines file: a header, followed by one line per iteration. ``bubbleviz guide
+record`` describes both kinds of lines and shows an example.
 
-The training process imports this module, so it imports nothing.
+This module is imported by training processes, so it has no imports of its own.
 """
 
 from __future__ import annotations
 
-#: Name and version of the format, the first value of a header.
+#: Name and version of the file format. It is the first value in the header of a recording.
 SCHEMA = "bubbleviz.recording/1"
-#: Suffix of the files.
+#: File name suffix of recordings.
 SUFFIX = ".bvrec"
-#: Text between the other keys of a line and its checksum, which comes last.
+#: Text that precedes the checksum of a line. The checksum is the last value of a line.
 CRC_KEY = ',"crc":'
-#: Maximum length of a text in bytes of UTF-8; longer texts are cut.
+#: Maximum length of a string in bytes of UTF-8. Longer strings are truncated.
 LONGEST_TEXT = 1024
-#: Value for "none" in a column of times or numbers.
+#: Placeholder for a missing value in a column of times or numbers.
 NONE = -1

@@ -1,4 +1,4 @@
-"""Resources of this process: the cores that it may use, and the memory that it keeps."""
+"""Resources of this process: the number of usable cores, and how malloc keeps freed memory."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import ctypes
 import os
 import sys
 
-#: Parameters of glibc's ``mallopt``: size from which a block has its own memory map, amount of free
-#: memory at the end of the heap that is returned to the system, and number of heaps.
+#: Parameters of glibc's ``mallopt``: the size from which a block gets its own memory map, the
+#: amount of free memory at the top of the heap above which memory is returned to the system, and
+#: the maximum number of heaps.
 _MMAP_THRESHOLD, _TRIM_THRESHOLD, _ARENA_MAX = -3, -1, -8
-#: Values of the first two parameters.
+#: Values of ``_MMAP_THRESHOLD`` and ``_TRIM_THRESHOLD``, in bytes.
 _MAX_HEAP_BLOCK_BYTES, _MAX_FREE_BYTES = 16 << 20, 128 << 20
 
 
@@ -21,10 +22,11 @@ def count_cores() -> int:
 
 
 def keep_freed_memory() -> None:
-    """Have glibc reuse freed memory instead of returning it to the system.
+    """Make glibc reuse freed memory instead of returning it to the operating system.
 
-    Columns are allocated and freed for each block of a file, often by different threads. The system
-    clears every page that it hands out, which took 8 % of the CPU time on 2 million kernels.
+    Columns are allocated and freed for each block of a file, often by different threads. The
+    operating system clears every page that it provides, which took 8 % of the CPU time for a
+    profile of 2 million kernels. On systems without glibc, this function does nothing.
     """
     system = ctypes.CDLL(None) if sys.platform == "linux" else None
     if system is None or not hasattr(system, "mallopt"):

@@ -1,4 +1,4 @@
-"""Handlers of signals that end a command, so that it removes temporary files and exits cleanly."""
+"""Signal handlers that let a command remove its temporary files before it exits."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ ENDING: tuple[signal.Signals, ...] = tuple(
 
 @contextmanager
 def handle_signals(signals: Sequence[signal.Signals] = ENDING) -> Iterator[None]:
-    """Have signals that end a process raise SystemExit, so that temporary files are removed.
+    """Raise SystemExit on signals that end a process, so that temporary files are removed.
 
-    Existing handlers are kept (``nohup`` ignores SIGHUP). Nothing changes outside the main thread,
-    because only the main thread may set handlers.
+    Inside this context, the exit code is 128 plus the signal number. Signals that already have a
+    handler, or are ignored (as ``nohup`` does with SIGHUP), are left alone. Outside the main thread
+    this context has no effect, because only the main thread may set signal handlers.
 
     Args:
         signals: The signals to handle.
@@ -38,18 +39,18 @@ def handle_signals(signals: Sequence[signal.Signals] = ENDING) -> Iterator[None]
             signal.signal(number, signal.SIG_DFL)
 
 
-#: Handlers of Ctrl-C that end the process.
+#: Ctrl-C handlers that :func:`exit_at_once` has installed.
 _EXIT_HANDLERS: list[object] = []
 
 
 def exit_at_once(last_words: str) -> None:
-    """Have Ctrl-C print a line and exit with code 130, until :func:`restore_interrupt` is called.
+    """Make Ctrl-C print a line and exit with code 130, until :func:`restore_interrupt` is called.
 
-    There is nothing to clean up while modules load. If the program ignores or handles Ctrl-C
-    already, nothing changes.
+    This is for the time in which modules are imported, when there is nothing to clean up. It has no
+    effect if the program already ignores or handles Ctrl-C.
 
     Args:
-        last_words: The line, including its line feed.
+        last_words: The line to print on standard error, including its line feed.
     """
 
     def end(number: int, _: FrameType | None) -> NoReturn:
@@ -63,12 +64,15 @@ def exit_at_once(last_words: str) -> None:
 
 
 def restore_interrupt() -> None:
-    """Have Ctrl-C raise KeyboardInterrupt again if :func:`exit_at_once` changed that."""
+    """Make Ctrl-C raise KeyboardInterrupt again after :func:`exit_at_once`.
+
+    Any other handler of Ctrl-C is kept.
+    """
     if signal.getsignal(signal.SIGINT) in _EXIT_HANDLERS:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _unwind(number: int, _: FrameType | None) -> NoReturn:
-    # A second signal must not interrupt the cleanup after the first.
+    # Ignore the same signal from now on, because a second one must not interrupt the cleanup.
     signal.signal(number, signal.SIG_IGN)
     raise SystemExit(128 + number)

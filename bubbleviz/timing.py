@@ -1,4 +1,4 @@
-"""Timing of the steps of a run, recorded only on request."""
+"""Timing of the steps of an analysis. Steps are recorded only inside :func:`record_steps`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from time import perf_counter
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a run.
+    """One timed step of an analysis, for example "count".
 
     Attributes:
         name: Name of the step.
-        depth: Number of steps that contain it.
-        seconds: Duration, including the steps inside it.
-        rows: Number of processed rows, or 0 if the step has no rows.
-        files: Files that were read in the way that ``name`` states, or () for all other steps.
+        depth: Nesting depth: the number of steps that contain this step.
+        seconds: Duration in seconds, including nested steps.
+        rows: Number of table rows that the step processed, or 0 if rows were not counted.
+        files: Names of files, if the step was made by :func:`record_file`, otherwise ().
     """
 
     name: str
@@ -29,11 +29,12 @@ class Step:
 
 
 class _Notes:
-    """The steps recorded so far. Steps with the same name in the same outer step are merged.
+    """The steps recorded so far. Steps with the same name and the same outer steps are merged.
 
     Attributes:
-        steps: Recorded steps, keyed by the names of the outer steps and of the step.
-        open: Names of the running steps, outermost first.
+        steps: Recorded steps in order of their first start. The key of a step is its path: the
+            names of its outer steps, outermost first, followed by its name.
+        open: Names of the steps that are running, outermost first.
     """
 
     def __init__(self) -> None:
@@ -43,13 +44,13 @@ class _Notes:
     def add(
         self, path: tuple[str, ...], seconds: float, rows: int, files: tuple[str, ...] = ()
     ) -> None:
-        """Add time, rows and files to a step.
+        """Add a duration, rows and files to a step, which is created if it does not exist yet.
 
         Args:
-            path: Names of the outer steps, and the name of the step.
-            seconds: Duration to add.
-            rows: Number of rows to add.
-            files: Files to add.
+            path: Names of the outer steps, outermost first, followed by the name of the step.
+            seconds: Duration to add, in seconds.
+            rows: Number of table rows to add.
+            files: Names of files to add.
         """
         previous = self.steps.get(path, Step(path[-1], len(path) - 1, 0.0, 0))
         self.steps[path] = replace(
@@ -64,16 +65,17 @@ _notes: ContextVar[_Notes | None] = ContextVar("bubbleviz_steps", default=None)
 
 
 class Rows:
-    """Counter of the rows of a running step."""
+    """Counter of the table rows that a running step has processed."""
 
     count = 0
 
 
 @contextmanager
 def time_step(name: str) -> Iterator[Rows]:
-    """Time the code inside the context. It may set the ``count`` of the yielded counter.
+    """Time the code inside the context, and record it as a step.
 
-    Nothing is recorded outside :func:`record_steps`.
+    The code can set the ``count`` of the yielded counter to the number of table rows that it
+    processed. Nothing is recorded outside :func:`record_steps`.
     """
     notes, rows = _notes.get(), Rows()
     if notes is None:
@@ -81,7 +83,7 @@ def time_step(name: str) -> Iterator[Rows]:
         return
     outer, start_s = notes.open, perf_counter()
     path = notes.open = (*outer, name)
-    # Added at the start as well, so that a step comes before the steps inside it.
+    # Register the step when it starts, so that it is listed before its nested steps.
     notes.add(path, 0.0, 0)
     try:
         yield rows
@@ -91,7 +93,14 @@ def time_step(name: str) -> Iterator[Rows]:
 
 
 def record_file(name: str, file: str) -> None:
-    """Record that a file is read in the way that ``name`` states, as a step without a duration."""
+    """Record how a file is read, as a step without a duration.
+
+    The step is nested in the running step. Nothing is recorded outside :func:`record_steps`.
+
+    Args:
+        name: Name of the step, which says how the file is read.
+        file: Name of the file.
+    """
     if notes := _notes.get():
         notes.add((*notes.open, name), 0.0, 0, (file,))
 
@@ -100,7 +109,7 @@ def record_file(name: str, file: str) -> None:
 def record_steps() -> Iterator[list[Step]]:
     """Record the steps of the code inside the context.
 
-    The yielded list is filled at the end of the context.
+    Yields an empty list, which is filled with the steps when the context ends.
     """
     notes, steps = _Notes(), list[Step]()
     token = _notes.set(notes)
@@ -114,7 +123,10 @@ def record_steps() -> Iterator[list[Step]]:
 def add_steps(steps: Sequence[Step]) -> None:
     """Add steps that were recorded elsewhere, for example in another process, to this record.
 
-    They are added inside the running step. Nothing is added outside :func:`record_steps`.
+    The steps are nested in the running step. Nothing is added outside :func:`record_steps`.
+
+    Args:
+        steps: The steps, each followed by its nested steps.
     """
     notes = _notes.get()
     if notes is None:

@@ -1,5 +1,5 @@
-"""Rendering of a report as text, pictures, pages, traces and tables.
+"""Renders a report as text, pictures, web pages, traces and tables.
 
-Renderers return text or bytes and open no files. They import ``report`` and ``model``, but not
-sources, conventions, linking or alignment.
+A renderer returns text or bytes and opens no files. Renderers may import the packages ``report``
+and ``model``, but not the packages for sources, conventions, linking or alignment.
 """

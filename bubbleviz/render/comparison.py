@@ -1,4 +1,4 @@
-"""A comparison of runs as text, as JSON, as CSV, and as panels on one time axis."""
+"""Renders a comparison of runs as text, JSON or CSV, or as panels on a common time axis."""
 
 from __future__ import annotations
 
@@ -43,32 +43,33 @@ COLUMNS = (
 )
 #: Maximum length of a run's title in tables, in characters.
 _TITLE_LENGTH = 30
-#: Limits of one screen: runs and rows of the table, lines above it, and notes below it.
+#: Maximum numbers on one screen: runs in the table of times, summary lines above the table, notes
+#: below the table, and rows of the table.
 _MAX_RUNS, _MAX_SUMMARIES, _MAX_NOTES, _MAX_PARTS = 6, 6, 3, 8
-#: Row of the sum of all parts without a row.
+#: Name of the table row that sums all parts that have no row of their own.
 _REST = "everything else"
-#: Parts of a window that are not idle time.
+#: Names of the parts of a window that are not idle time.
 _WORK = ("work", "busy")
-#: Minimum time of a listed part, in any run.
+#: A part of idle time is listed if it takes at least this time in any run.
 _MIN_PART_NS = 500.0
 
 
 def make_document(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison as JSON values: runs, ratios, differences, advice, notes and test.
 
-    Ratios contain one cell per run. Each difference is relative to the first run, and each entry of
-    ``advice`` is the result of a piece of the first run's advice in one other run.
+    Each ratio has one cell per run. All differences are relative to the first run. Each entry of
+    ``advice`` says how one piece of advice for the first run turned out in another run.
     """
     return {
         "headline": comparison.headline,
-        # The ratio whose windows give the iteration time.
+        # Name of the ratio whose window length is compared as the iteration time.
         "longest": comparison.longest,
         "runs": [_make_run_document(run) for run in comparison.runs],
         "ratios": [
             {"ratio": name, "runs": [_make_cell_document(cell) for cell in cells]}
             for name, cells in comparison.ratios.items()
         ],
-        # How ranks spend their time, and the differences from the first run in sentences.
+        # Mean time of a rank by activity, and the differences from the first run in sentences.
         "differences": [
             {
                 "run": run.title,
@@ -77,7 +78,7 @@ def make_document(comparison: Comparison) -> dict[str, Any]:
             }
             for run, differences in zip(comparison.runs, comparison.differences, strict=True)
         ],
-        # Results of the first run's advice in each other run.
+        # For each other run, whether the advice for the first run was followed, and what it gained.
         "advice": [
             {"run": run.title, **asdict(result), "text": result.line}
             for run, results in zip(comparison.runs, comparison.followed, strict=True)
@@ -89,7 +90,7 @@ def make_document(comparison: Comparison) -> dict[str, Any]:
 
 
 def _make_run_document(run: ComparedRun) -> dict[str, Any]:
-    """Return the title, path and sizes of a run as JSON values, with its restrictions."""
+    """Return the title, path, version, sizes and restrictions of a run as JSON values."""
     saved = run.saved
     return {
         "title": run.title,
@@ -103,22 +104,23 @@ def _make_run_document(run: ComparedRun) -> dict[str, Any]:
 
 
 def _make_cell_document(cell: Cell) -> dict[str, Any]:
-    """Return a ratio of a run and its window as JSON values, with differences from the first run.
+    """Return a bubble ratio of one run, and the length of its window, as JSON values.
 
-    A value is null if the run lacks the ratio, or if the difference is unknown.
+    The differences from the first run are included. A value is None if the run does not have the
+    ratio, or if the difference is unknown.
     """
     return {
         "bubble_ratio": cell.ratio and _make_average_document(cell.ratio.bubble),
         "window_ns": cell.ratio and _make_average_document(cell.ratio.window_ns),
         "difference": cell.bubble and asdict(cell.bubble),
         "window_difference_ns": cell.window_ns and asdict(cell.window_ns),
-        # Null if the iterations of both runs do the same work.
+        # None if the iterations of both runs do the same work.
         "microbatch_difference_ns": cell.microbatch_ns and asdict(cell.microbatch_ns),
     }
 
 
 def _make_average_document(average: Average) -> dict[str, float | None]:
-    """Return an average as JSON values, without the extremes, which are not compared."""
+    """Return the mean, standard deviation and number of values of an average as JSON values."""
     return {"mean": average.mean, "std": average.std, "n": average.n}
 
 
@@ -128,9 +130,9 @@ def format_json(comparison: Comparison) -> str:
 
 
 def write_csv(comparison: Comparison) -> str:
-    """Return the ratios of a comparison as CSV with the columns ``COLUMNS``.
+    """Return the ratios of a comparison as CSV text with the columns ``COLUMNS``.
 
-    There is one row per ratio and run. Unknown values are empty cells.
+    There is one row per ratio and run. The cell of an unknown value is empty.
     """
     rows = []
     for name, cells in comparison.ratios.items():
@@ -148,7 +150,10 @@ def write_csv(comparison: Comparison) -> str:
 
 
 def _list_difference_values(difference: MeanDifference | None) -> list[object]:
-    """Return the difference of two means, its bounds and its test, or None for each of them."""
+    """Return the CSV values of a difference: mean, lower and upper bound, t, df and p.
+
+    All six values are None if there is no difference.
+    """
     if difference is None:
         return [None] * 6
     low, high = difference.ci95 or (None, None)
@@ -156,10 +161,10 @@ def _list_difference_values(difference: MeanDifference | None) -> list[object]:
 
 
 def check_drawable(is_saved: Mapping[str, bool]) -> None:
-    """Check that no run was read from a saved report, which cannot be drawn.
+    """Check that all runs were read from profiles. Saved reports cannot be drawn.
 
     Args:
-        is_saved: Whether each run was read from a saved report, keyed by path.
+        is_saved: Whether the run was read from a saved report, keyed by the path of the run.
 
     Raises:
         UsageError: A run was read from a saved report.
@@ -173,7 +178,7 @@ def check_drawable(is_saved: Mapping[str, bool]) -> None:
 
 
 def draw_svg(comparison: Comparison, view: View) -> str:
-    """Return the typical iterations of all runs as panels on one time axis.
+    """Draw the typical iteration of each run as a panel, with one time axis for all panels.
 
     Raises:
         UsageError: A run was read from a saved report, or the comparison is about idle time.
@@ -193,7 +198,11 @@ def draw_svg(comparison: Comparison, view: View) -> str:
 
 
 def format_markdown(comparison: Comparison) -> str:
-    """Return a comparison as Markdown: differences, a row per ratio and run, notes, and causes."""
+    """Return a comparison as Markdown text.
+
+    The text contains everything that :func:`list_sections` yields, followed by the first cause and
+    the first advice of each run.
+    """
     causes = [
         line for run in comparison.runs for line in describe_cause(run.saved, f"{run.title}: ")
     ]
@@ -202,13 +211,13 @@ def format_markdown(comparison: Comparison) -> str:
 
 
 def describe_cause(saved: ReportSummary, prefix: str = "") -> list[str]:
-    """Return a line with the largest cause of a bubble and what to do first.
+    """Return a line that names the first cause of idle time in a run, and what to do first.
 
-    There is no line if both are unknown.
+    The list is empty if both are unknown.
 
     Args:
         saved: Report of the run.
-        prefix: Title of the run.
+        prefix: Text at the start of the line, for example the title of the run.
     """
     clauses = []
     first_cause = find_first_cause(saved)
@@ -221,7 +230,7 @@ def describe_cause(saved: ReportSummary, prefix: str = "") -> list[str]:
     return [prefix + "; ".join(clauses)] if clauses else []
 
 
-#: Renderings of a comparison, keyed by format.
+#: Functions that render a comparison, keyed by format name.
 RENDERINGS: Mapping[str, Callable[[Comparison, View], str | bytes]] = {
     "json": lambda comparison, _: format_json(comparison),
     "csv": lambda comparison, _: write_csv(comparison),
@@ -235,12 +244,12 @@ PICTURES = frozenset({"svg", "pdf", "png"})
 
 
 def list_sections(comparison: Comparison, *, screen: bool = False) -> Iterator[doc.Block]:
-    """Yield the blocks of a comparison.
+    """Yield the blocks of a comparison: summary, differences, times, advice, ratios and notes.
 
     Args:
         comparison: The comparison.
-        screen: Whether to yield only as many lines as fit on one screen, without the table of
-            significance tests.
+        screen: Whether to limit the blocks to what fits on one screen. The table of ratios with
+            their significance tests is then left out.
     """
     titles, notes = _make_titles(comparison), comparison.notes
     max_lines = _MAX_NOTES if screen else None
@@ -268,15 +277,18 @@ def list_sections(comparison: Comparison, *, screen: bool = False) -> Iterator[d
 def _make_time_table(
     comparison: Comparison, titles: Sequence[str], max_parts: int | None
 ) -> Iterator[doc.Block]:
-    """Yield a table of how ranks spend their time, with work first and then the largest changes.
+    """Yield a table of how ranks spend their time, with one column per run.
 
-    Idle parts below ``_MIN_PART_NS`` in all runs are left out. If there are more parts than
-    ``max_parts``, the last row is the sum of the remaining parts.
+    Work comes first. The other parts follow, sorted by their largest change from the first run,
+    largest first. Idle parts below ``_MIN_PART_NS`` in all runs are left out. If there are more
+    than ``max_parts`` parts, the last of ``max_parts`` rows sums the remaining parts. A row with
+    the total follows. There is no table if the times of the first run, or of all other runs, are
+    unknown.
 
     Args:
         comparison: The comparison.
-        titles: Titles of the runs to show.
-        max_parts: Maximum number of rows besides the sum, or None for all.
+        titles: Titles of the runs to show, which are the first runs of the comparison.
+        max_parts: Maximum number of rows without the total, or None for any number.
     """
     unit, times = _split_times(comparison, len(titles))
     first, *later_times = times
@@ -307,18 +319,20 @@ def _make_time_table(
 
 
 def _split_times(comparison: Comparison, n_runs: int) -> tuple[str, list[dict[str, float]]]:
-    """Split the mean window of a rank in each run into work and the causes of idle time.
+    """Split the mean window of a rank into work and causes of idle time, for each run.
 
     If the runs have different primary ratios, the window of ``comparison.headline`` is split in all
-    runs, and only into work and bubble. If iterations do unequal work, times are per microbatch.
+    runs, and only into work and bubble. If the runs process different numbers of microbatches per
+    iteration, times are per microbatch.
 
     Args:
         comparison: The comparison.
-        n_runs: Number of runs to return, from the first.
+        n_runs: Number of runs to return, starting with the first run.
 
     Returns:
-        unit: Description of the times, with the name of the window unless it is the iteration.
-        times: For each run, times in ns, keyed by part.
+        unit: Unit of the times for the table title. It names the window unless the window is the
+            entire iteration.
+        times: One mapping per run, from the name of a part to its time in ns.
     """
     runs = [run.saved for run in comparison.runs]
     compared, headline = runs[:n_runs], comparison.headline
@@ -348,17 +362,18 @@ def _split_times(comparison: Comparison, n_runs: int) -> tuple[str, list[dict[st
 def _make_time_row(
     name: str, times_ns: Sequence[float | None], titles: Sequence[str]
 ) -> dict[str, str]:
-    """Return the row of a part of the window: its name, and its time in each run in ms.
+    """Return the table row of one part of the window, with its time in each run in ms.
 
-    If there are two runs and both times are known, the absolute and the relative change follow.
+    If there are exactly two runs and both times are known, the row also has the change in ms
+    (column ``change``) and in percent of the first time (column ``%``).
 
     Args:
         name: Name of the part.
-        times_ns: Time of the part in each run, or None if unknown.
-        titles: Title of each run, which is the name of its column.
+        times_ns: Time of the part in each run in ns, or None if unknown.
+        titles: Title of each run, used as the column header.
 
     Returns:
-        Texts, keyed by column.
+        The text of each cell, keyed by column header.
     """
     row = {"spent on": to_one_line(name, 40)}
     row |= {title: doc.format_ms(ns) for title, ns in zip(titles, times_ns, strict=True)}
@@ -372,13 +387,13 @@ def _make_time_row(
 def _list_differences(
     comparison: Comparison, titles: Sequence[str], max_lines: int | None
 ) -> doc.Block:
-    """Return a list of sentences on the differences between each run and the first run.
+    """Return a bulleted list of sentences about how each run differs from the first run.
 
     Args:
         comparison: The comparison.
-        titles: Title of each run.
-        max_lines: Maximum number of lines per run, or None for all. With a maximum, all runs
-            together have at most twice as many lines.
+        titles: Title of each run. It precedes each sentence if there are more than two runs.
+        max_lines: Maximum number of lines per run, or None for no limit. If a maximum is given, all
+            runs together have at most ``2 * max_lines`` lines.
     """
     lines = [
         to_one_line(text if len(titles) == 2 else f"{title}: {text}", 300)
@@ -391,13 +406,13 @@ def _list_differences(
 def _list_advice_results(
     comparison: Comparison, titles: Sequence[str], max_lines: int | None
 ) -> doc.Block:
-    """Return the results of following the first run's advice.
+    """Return a bulleted list that says how the advice for the first run turned out in other runs.
 
     Args:
         comparison: The comparison.
         titles: Title of each run.
-        max_lines: Maximum number of results, or None for all. With a maximum, results of advice
-            that was not followed are left out.
+        max_lines: Maximum number of lines, or None for no limit. If a maximum is given, advice that
+            was not followed is left out.
     """
     lines = [
         to_one_line(f"{title}: {result.line}", 600)
@@ -409,7 +424,7 @@ def _list_advice_results(
 
 
 def _make_titles(comparison: Comparison) -> list[str]:
-    """Return a short, distinct title for each run."""
+    """Return a short title for each run. If titles are not distinct, all of them are numbered."""
     titles = [
         doc.truncate_middle(to_one_line(run.title, 200), _TITLE_LENGTH) for run in comparison.runs
     ]
@@ -421,7 +436,10 @@ def _make_titles(comparison: Comparison) -> list[str]:
 def _make_ratio_table(
     ratios: Mapping[str, tuple[Cell, ...]], titles: Sequence[str]
 ) -> Iterator[doc.Block]:
-    """Yield a table of ratios and windows with significance tests, one row per ratio and run."""
+    """Yield a heading and a table of ratios, windows and significance tests.
+
+    The table has one row per ratio and run. The name of a ratio appears only in its first row.
+    """
     yield doc.Sentence("\nBubble ratios in %; differences to the first run in percentage points")
     rows = []
     for ratio, cells in ratios.items():
@@ -433,10 +451,11 @@ def _make_ratio_table(
 
 
 def _summarize(comparison: Comparison, titles: Sequence[str]) -> Iterator[str]:
-    """Yield a line about each run except the first, compared with the first run.
+    """Yield one line per run that compares the run with the first run.
 
-    The line contains the ratio of the run, and the changes of the ratio and of the iteration time.
-    The first line also names the first run and its ratio.
+    The first run has no line. A line contains the primary ratio of the run, and the changes of the
+    ratio and of the iteration time. The first line also contains the title and the ratio of the
+    first run.
     """
     headline = comparison.headline
     first_cell, *cells = comparison.ratios[headline]
@@ -452,14 +471,14 @@ def _summarize(comparison: Comparison, titles: Sequence[str]) -> Iterator[str]:
 
 
 def _describe_window_changes(comparison: Comparison, index: int) -> str:
-    """Return clauses on how the length of the windows changed since the first run, or "".
+    """Return clauses that say how much longer or shorter the windows of a run have become, or "".
 
-    The windows of the primary ratio have a clause of their own only if their change differs from
-    the change of the longest windows, which represent the iterations.
+    The main clause is about the windows of ``comparison.longest``, which represent the iterations.
+    The windows of the primary ratio get a separate clause only if their change is different.
 
     Args:
         comparison: The comparison.
-        index: Index of the run.
+        index: Index of the run, which is compared with the first run.
     """
     headline, longest = comparison.headline, comparison.longest
     of_headline = _describe_window_change(comparison, headline, index)
@@ -472,14 +491,15 @@ def _describe_window_changes(comparison: Comparison, index: int) -> str:
 
 
 def _get_mean(cell: Cell) -> float | None:
-    """Return the ratio of a cell, or None if it is unknown."""
+    """Return the mean bubble ratio of a cell, or None if it is unknown."""
     return None if cell.ratio is None else cell.ratio.bubble.mean
 
 
 def _describe_window_change(comparison: Comparison, name: str, index: int) -> str:
-    """Return how much longer the windows of a ratio are than in the first run, or "" if unknown.
+    """Return the relative change of a window length as text, such as "3.20 % longer", or "".
 
-    If the runs are compared per microbatch, the change per microbatch is added.
+    The change is relative to the first run. If the runs are compared per microbatch, the change per
+    microbatch is added. The text is empty if a length is unknown.
 
     Args:
         comparison: The comparison.
@@ -504,12 +524,12 @@ def _describe_relative_change(change: float) -> str:
 
 
 def _name_windows(comparison: Comparison) -> str:
-    """Return the subject of the sentence on window lengths: iterations, or entire captures."""
+    """Return the subject of the clause about window lengths: iterations, or entire captures."""
     return "iterations" if has_iterations(comparison.runs[0].saved) else "whole captures are"
 
 
 def _list_restrictions(comparison: Comparison, titles: Sequence[str]) -> list[str]:
-    """Return one line with the restrictions of all runs, or no line if there are none."""
+    """Return a list with one line that names the restrictions of all runs, or an empty list."""
     restrictions = [
         f"{title}: {to_one_line(restriction.text, 120)}"
         for title, run in zip(titles, comparison.runs, strict=True)
@@ -519,9 +539,9 @@ def _list_restrictions(comparison: Comparison, titles: Sequence[str]) -> list[st
 
 
 def _describe_difference(difference: MeanDifference) -> str:
-    """Return the difference of two ratios in percentage points, with the p-value of the test.
+    """Describe the difference of two ratios, for example "2.10 points lower (p = 0.0012)".
 
-    A difference that is not significant is marked as possible chance.
+    A difference that is not statistically significant is followed by "may be chance".
     """
     if not difference.mean:
         return "the same"
@@ -534,9 +554,16 @@ def _describe_difference(difference: MeanDifference) -> str:
 
 
 def _format_cell(first: Cell, cell: Cell) -> dict[str, str]:
-    """Return a ratio of a run, and its differences from the first run, as texts keyed by column.
+    """Return the table cells of a ratio of one run, with its differences from the first run.
 
     Ratios are in percent, their differences in percentage points, and windows in ms.
+
+    Args:
+        first: The cell of the first run.
+        cell: The cell of the run.
+
+    Returns:
+        The text of each table cell, keyed by column header.
     """
     ratio, difference, longer_ns = cell.ratio, cell.bubble, cell.window_ns
     relative = ""
@@ -550,7 +577,7 @@ def _format_cell(first: Cell, cell: Cell) -> dict[str, str]:
         "95 % CI": "" if difference is None else _format_interval(difference),
         "p": "" if difference is None else _format_probability(difference.p, ""),
         "window ms": doc.format_ms(None if ratio is None else ratio.window_ns.mean),
-        # Difference of the window, as a share of the first run's window.
+        # Change of the window length, as a percentage of the window length of the first run.
         "by %": relative,
     }
 
@@ -567,7 +594,10 @@ def _format_interval(difference: MeanDifference) -> str:
 
 
 def _format_probability(p: float | None, equals: str) -> str:
-    """Return a p-value, with ``equals`` before it unless it is below the smallest shown one."""
+    """Format a p-value with four decimals, with the prefix ``equals`` without leading blanks.
+
+    A value below 0.0001 is shown as "< 0.0001" without the prefix, and None as "-".
+    """
     if p is None:
         return "-"
     return "< 0.0001" if p < 0.0001 else f"{equals.lstrip()}{p:.4f}"

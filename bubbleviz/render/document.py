@@ -1,7 +1,7 @@
 """Documents: sequences of blocks (sentences, tables, lists), and formatted numbers for their cells.
 
-Code that reports something yields blocks and does not depend on the medium. A row of a table is a
-mapping from header to cell. So a column is named in the place where its cells are made, and an
+Code that reports results yields blocks and does not depend on the output medium. Each table row is
+a mapping from column header to cell text. So a column is named where its cells are made, and an
 optional column is simply left out of the rows::
 
     yield Sentence("2 devices, idle for 12.30 % of the time", style="bold")
@@ -17,7 +17,7 @@ optional column is simply left out of the rows::
     yield make_bullets(["an entry", "another one"])
 
 A table without rows is left out unless it has ``headers``. The row ``{}`` is a blank line, and
-missing cells of a row stay blank. Blocks are written by
+missing cells of a row stay blank. The following functions write blocks:
 
 - :func:`bubbleviz.render.text.terminal.render_lines` for a terminal, fitted to its width, and
   :func:`bubbleviz.render.text.terminal.render_plain_text` for a file;
@@ -38,7 +38,7 @@ from bubbleviz.model import texts
 
 
 class Span(NamedTuple):
-    """Text in one style, for example ``bold`` or ``#397af2 on #ffffff`` (the syntax of rich)."""
+    """A piece of text with one style, such as ``bold`` or ``#397af2 on #ffffff`` (rich syntax)."""
 
     text: str
     style: str = ""
@@ -52,13 +52,14 @@ class Sentence:
     """A text of one or more lines.
 
     Attributes:
-        text: The text. Lines that are too long are wrapped.
-        style: Style of the text.
-        lead: First words, with a separate style.
-        lead_style: Style of the first words.
-        is_preformatted: Whether lines are never wrapped, for text that is copied to a file.
-        max_lines: Maximum number of lines, or None for any number. If there are more, the last line
-            ends with an ellipsis.
+        text: The text. Lines that are too long for the output are wrapped.
+        style: Style of the text, in the syntax of :class:`Span`.
+        lead: Words before the text, which have a separate style.
+        lead_style: Style of ``lead``.
+        is_preformatted: Whether lines are never wrapped. This is used for text that the user copies
+            to a file.
+        max_lines: Maximum number of wrapped lines, or None for no limit. If the text is longer, the
+            last line ends with an ellipsis.
         hanging_indent: Number of blanks before each continuation line.
     """
 
@@ -76,16 +77,19 @@ class Table:
     """A table with right-aligned numbers and left-aligned words.
 
     Attributes:
-        title: Title above the table, or "" for none.
-        rows: Cells of each row, keyed by header. The first row has all headers, in order.
-        left: Headers of the left-aligned columns of words.
-        wrap: Headers of the columns of words that are wrapped. Other words are shortened.
-        drop_order: Headers of the columns to drop on a narrow terminal, least important first. The
-            remaining columns are dropped from the right; the first column always stays.
-        n_omitted: Number of rows that are not listed; 0 or less if all are listed.
-        hint: Text after ``n_omitted`` that explains where to find the omitted rows.
-        headers: Headers of the columns, possibly of several lines, or () to use the headers of the
-            first row.
+        title: Title above the table, or "" for no title.
+        rows: One mapping per row, from column header to cell text. The first row contains all
+            headers, in display order.
+        left: Headers of the left-aligned columns, which contain words. Numbers are right-aligned.
+        wrap: Headers of the columns whose text is wrapped. In all other columns, long text is
+            truncated.
+        drop_order: Headers of the columns that are dropped first if the terminal is too narrow,
+            least important first. If that is not enough, the remaining columns are dropped from the
+            right. The first column always stays.
+        n_omitted: Number of rows that the table leaves out. Values of 0 or less mean none.
+        hint: Text after the number of omitted rows that explains where to find them.
+        headers: Column headers, which can have several lines, or () to use the keys of the first
+            row.
     """
 
     title: str
@@ -99,17 +103,20 @@ class Table:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The headers, or () if there is nothing to show."""
+        """The column headers in display order, or () if there are no headers and no rows."""
         return tuple(self.headers or (self.rows[0] if self.rows else ()))
 
 
 @dataclass(frozen=True)
 class HangingLines:
-    """Lines with a lead. Wrapped lines continue below the text, not below the lead.
+    """Lines that start with a lead, such as a bullet.
+
+    Continuation lines are indented, so that they start below the text and not below the lead.
 
     Attributes:
-        lines: Lead and text of each line.
-        is_list: Whether the lines are entries of a list, which are wrapped even in a file.
+        lines: (lead, text) pairs, one per line.
+        is_list: Whether the lines are entries of a bulleted list. List entries are wrapped even in
+            a file.
     """
 
     lines: Sequence[tuple[str, str]]
@@ -122,19 +129,19 @@ def make_bullets(entries: Iterable[str]) -> HangingLines:
 
 
 def make_heading(text: str) -> Sentence:
-    """Return a bold title, after an empty line."""
+    """Return a bold heading with an empty line above it."""
     return Sentence(f"\n{text}", style="bold")
 
 
 Block: TypeAlias = "Sentence | Table | HangingLines"
 
 
-#: Maximum number of ranks, hosts, profiles and kinds of operations that are listed.
+#: Maximum number of rows in tables of ranks, hosts, profiles or kinds of operations.
 MAX_ROWS = 64
 
 
 def format_index(number: int | None) -> str:
-    """Format an index, with a dash for None and for -1."""
+    """Format an index as text. None and negative numbers become a dash."""
     return "-" if number is None or number < 0 else str(number)
 
 
@@ -145,13 +152,15 @@ def truncate_rows(
     max_rows: int = MAX_ROWS,
     joint: str = "and ",
 ) -> list[Mapping[str, str]]:
-    """Return the first rows, and one more row with the number of omitted rows, if any are omitted.
+    """Return the first ``max_rows`` rows of a table.
+
+    If rows are omitted, one more row such as "… and 12 more" gives their number.
 
     Args:
-        rows: The rows.
-        column: Column that contains the number of omitted rows.
-        max_rows: Maximum number of rows, without the additional one.
-        joint: Word before the number.
+        rows: The rows of the table.
+        column: Header of the column that contains the number of omitted rows.
+        max_rows: Maximum number of rows, not counting the additional row.
+        joint: Text between the ellipsis and the number.
     """
     n_omitted = len(rows) - max_rows
     omitted_row = [{column: f"… {joint}{n_omitted:,} more"}] if n_omitted > 0 else []
@@ -159,17 +168,20 @@ def truncate_rows(
 
 
 def format_ms(value: float | None) -> str:
-    """Format nanoseconds as milliseconds, with a dash for None."""
+    """Format nanoseconds as milliseconds with three decimals. None becomes a dash."""
     return "-" if value is None else f"{value / 1e6:,.3f}"
 
 
 def format_percent_cell(value: float | None) -> str:
-    """Format a ratio as percent without the percent sign, with a dash for None."""
+    """Format a ratio as percent with two decimals and no percent sign. None becomes a dash."""
     return "-" if value is None else f"{100 * value:.2f}"
 
 
 def format_interval(interval: tuple[float, float] | None) -> str:
-    """Format the bounds of a ratio in percent, or return "" if it is exact or unknown."""
+    """Format the (lower, upper) bounds of a ratio in percent.
+
+    The result is "" if the bounds are equal or unknown.
+    """
     if interval is None or interval[0] == interval[1]:
         return ""
 
@@ -177,7 +189,10 @@ def format_interval(interval: tuple[float, float] | None) -> str:
 
 
 def truncate_middle(text: str, width: int) -> str:
-    """Shorten a text to ``width`` characters by replacing its middle with an ellipsis."""
+    """Shorten a text to ``width`` characters by replacing its middle with an ellipsis.
+
+    The end keeps two thirds of the remaining characters. A text that fits is not changed.
+    """
     if len(text) <= width:
         return text
     tail = (width - 1) * 2 // 3
@@ -185,5 +200,5 @@ def truncate_middle(text: str, width: int) -> str:
 
 
 def truncate_name(name: str, width: int = 40) -> str:
-    """Return a recorded name on one line, shortened in the middle to ``width`` characters."""
+    """Return a name from a profile on one line, shortened in the middle to ``width`` characters."""
     return truncate_middle(texts.to_one_line(name, None), width)

@@ -1,6 +1,6 @@
-"""Writing of output files: each file is written under a temporary name and renamed once complete.
+"""Writes output files. A file is written under a temporary name, and renamed when it is complete.
 
-An existing pipe or device is written to directly, like a shell redirection.
+Pipes and devices are opened and written directly, as a shell redirection would do.
 """
 
 from __future__ import annotations
@@ -16,33 +16,34 @@ from pathlib import Path
 
 from bubbleviz.errors import OutputError, UsageError
 
-#: Prefix of temporary files, which are in the directory of the output.
+#: Prefix of temporary file names. Temporary files are in the directory of the output.
 _PREFIX = ".bubbleviz-"
 #: Maximum time to wait for the reader of a pipe, in seconds.
 _MAX_WAIT_S = 10
 
 
 def check_outputs(outputs: Sequence[str], inputs: Sequence[str], *, force: bool) -> None:
-    """Check that outputs can be written, before any work is done.
+    """Check that output files can be written, before the analysis starts.
 
     Args:
-        outputs: Paths of the outputs; ``-`` is standard output.
-        inputs: Paths of the inputs, which are never replaced.
+        outputs: Paths of the outputs. ``-`` means standard output.
+        inputs: Paths of the input files, which must not be overwritten.
         force: Whether existing files may be replaced.
 
     Raises:
         UsageError: Two outputs are the same file.
-        OutputError: An output exists and ``force`` is off, is an input or a directory, or its
-            directory does not exist.
+        OutputError: An output path is empty, is an input or a directory, is in a directory that
+            does not exist, or is an existing file while ``force`` is false.
     """
     input_paths = set()
     for input_ in inputs:
-        with suppress(OSError):  # a name that is too long for a file
+        with suppress(OSError):  # raised if the name is too long for a file name
             if Path(input_).exists():
                 input_paths.add(Path(input_).resolve())
     checked: set[Path | str] = set()
     for output in outputs:
-        # Raised for a name that is too long, a folder without permission, a cycle of links, a NUL.
+        # Resolving fails if the name is too long or contains a NUL character, if a directory cannot
+        # be accessed, or if symbolic links form a cycle.
         with _convert_errors(output, (OSError, RuntimeError, ValueError)):
             path = output if output == "-" else Path(output).resolve()
             if path in checked:
@@ -53,16 +54,17 @@ def check_outputs(outputs: Sequence[str], inputs: Sequence[str], *, force: bool)
 
 
 def _check_path(output: str, path: Path, inputs: Collection[Path], *, force: bool) -> None:
-    """Check that an output is not an input, a directory, or an existing file without ``force``.
+    """Check that one output can be written. Existing pipes and devices are accepted.
 
     Args:
-        output: The output as the user wrote it.
+        output: Path of the output as the user wrote it.
         path: Resolved path of the output.
-        inputs: Resolved paths of the inputs.
+        inputs: Resolved paths of the input files.
         force: Whether an existing file may be replaced.
 
     Raises:
-        OutputError: The output cannot be written.
+        OutputError: The path is empty, is an input or a directory, is in a directory that does not
+            exist, or is an existing file while ``force`` is false.
     """
     if not output:
         raise OutputError("the path of an output is empty; name a file, or - for standard output")
@@ -85,17 +87,22 @@ def _make_exists_error(output: str) -> OutputError:
 
 
 def encode(content: str | bytes) -> bytes:
-    """Return the bytes of a file: text in UTF-8, bytes unchanged."""
+    """Encode text as UTF-8. Bytes are returned unchanged."""
     return content.encode("utf-8") if isinstance(content, str) else content
 
 
 def write_outputs(contents: Mapping[str, str | bytes], *, force: bool) -> None:
-    """Write contents to files, keyed by path.
+    """Write several output files.
 
-    All contents are written to temporary files before the first of them is renamed.
+    All files are written under temporary names before any of them is renamed. Pipes and devices are
+    written last, without a temporary file.
+
+    Args:
+        contents: Content of each output, keyed by path. Text is encoded as UTF-8.
+        force: Whether existing files may be replaced.
 
     Raises:
-        OutputError: A file cannot be written. Files that have been renamed already stay.
+        OutputError: A file cannot be written. Files that were renamed before the error stay.
     """
     channels: dict[str, bytes] = {}
     temporary_files: dict[str, Path] = {}
@@ -129,8 +136,8 @@ def _convert_errors(
     """Convert exceptions inside the context to an ``OutputError`` that names the output.
 
     Args:
-        output: The output as the user wrote it.
-        errors: Types of the exceptions to convert.
+        output: Path of the output as the user wrote it.
+        errors: Exception types to convert.
     """
     try:
         yield
@@ -147,7 +154,10 @@ def _convert_errors(
 
 
 def _is_channel(output: str) -> bool:
-    """Return whether an output exists and is neither a file nor a directory: a pipe or a device."""
+    """Return whether an output exists and is neither a regular file nor a directory.
+
+    Pipes and devices are channels.
+    """
     try:
         mode = Path(output).stat().st_mode
     except (OSError, ValueError):
@@ -158,15 +168,16 @@ def _is_channel(output: str) -> bool:
 def _open_channel(output: str) -> int:
     """Open a pipe or a device for writing, and return its file descriptor.
 
-    Waits up to ``_MAX_WAIT_S`` for a reader of the pipe.
+    If no process reads the pipe yet, this function waits for up to ``_MAX_WAIT_S`` seconds. The
+    returned descriptor is in blocking mode.
 
     Raises:
-        OSError: The output cannot be opened, or no process reads the pipe.
+        OSError: The output cannot be opened, or no process opened the pipe for reading in time.
     """
     deadline = time.monotonic() + _MAX_WAIT_S
     while True:
         try:
-            # Without O_NONBLOCK, opening a pipe blocks until it has a reader.
+            # Without O_NONBLOCK, opening a pipe would block until a process reads it.
             descriptor = os.open(output, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
         except OSError as error:
             if error.errno != errno.ENXIO or time.monotonic() > deadline:
@@ -178,9 +189,9 @@ def _open_channel(output: str) -> int:
 
 
 def _write_temporary_file(output: str, content: bytes) -> Path:
-    """Write a file under a temporary name in the directory of the output, and return its path.
+    """Write content to a temporary file in the directory of the output, and return its path.
 
-    The file has the permissions of a new file. It is removed if writing fails.
+    The temporary file gets the default permissions of a new file. It is removed if writing fails.
     """
     handle, name = tempfile.mkstemp(prefix=_PREFIX, dir=Path(output).resolve().parent)
     os.close(handle)
@@ -195,21 +206,26 @@ def _write_temporary_file(output: str, content: bytes) -> Path:
 
 
 def _get_umask() -> int:
-    """Return the umask of the process, which can only be read by setting it."""
+    """Return the umask of the process. Reading it requires setting it for a moment."""
     mask = os.umask(0)
     os.umask(mask)
     return mask
 
 
 def _rename_to_output(temporary: Path, output: str, *, force: bool) -> None:
-    """Rename a temporary file to the output.
+    """Rename a temporary file to its final name.
 
-    Without ``force``, a file that was created in the meantime is not replaced. With ``force``, the
-    new file gets the permissions of the file that it replaces. If the output is a symbolic link,
-    the target of the link is replaced and the link stays.
+    If ``force`` is false, an existing file is never replaced, even if it was created a moment ago.
+    If ``force`` is true, the new file gets the permissions of the file that it replaces. If the
+    output is a symbolic link, the target of the link is replaced and the link stays.
+
+    Args:
+        temporary: Path of the temporary file.
+        output: Path of the output.
+        force: Whether an existing file may be replaced.
 
     Raises:
-        OutputError: The output exists and ``force`` is off.
+        OutputError: The output exists and ``force`` is false.
     """
     target = Path(output).resolve()
     if force:
@@ -222,5 +238,5 @@ def _rename_to_output(temporary: Path, output: str, *, force: bool) -> None:
     except OSError as error:
         if target.exists():
             raise _make_exists_error(output) from error
-        # The file system has no hard links.
+        # The file system does not support hard links.
         temporary.replace(target)

@@ -1,4 +1,4 @@
-"""The checks of the gate as Markdown and as JSON."""
+"""Renders the checks of the command ``gate`` as Markdown or JSON."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from bubbleviz.report.restrictions import list_entries
 def format_markdown(
     saved: ReportSummary, checks: Sequence[Check], promises: Sequence[tuple[str, bool]] = ()
 ) -> str:
-    """Return the checks of a report as Markdown: a verdict, one row per limit, and the first cause.
+    """Return the checks of a report as Markdown.
+
+    The text contains the verdict, a table with one row per limit, lines about failed checks and
+    promises, and the first cause of idle time.
 
     Args:
         saved: The report.
-        checks: Checks of the report.
-        promises: A line on each promise of earlier advice, and whether the promise was kept.
+        checks: Results of comparing a bubble ratio or a time with its limit.
+        promises: (line, is_kept) pairs, one for each saving that earlier advice promised.
     """
     failed = [check for check in checks if not check.passed]
     has_broken_promise = not all(is_kept for _, is_kept in promises)
@@ -42,9 +45,10 @@ def format_markdown(
 
 
 def _make_row(check: Check) -> dict[str, str]:
-    """Return the ratio, mean, limit and verdict of a check as texts, keyed by column.
+    """Return the table cells of a check, keyed by column header.
 
-    A limit in ms has the value in ms and no standard deviation; all others are in percent.
+    Values are in percent. If the limit is in ms, the mean is in ms and the standard deviation is
+    left blank.
     """
     bubble, is_in_ms = check.ratio.bubble, check.limit.unit == "ms"
     mean, deviation = doc.format_percent_cell(check.value), doc.format_percent_cell(bubble.std)
@@ -63,12 +67,12 @@ def _make_row(check: Check) -> dict[str, str]:
 def format_json(
     saved: ReportSummary, checks: Sequence[Check], promises: Sequence[tuple[str, bool]] = ()
 ) -> str:
-    """Return the checks of a report as JSON, with values and limits as fractions or in ms.
+    """Return the checks of a report as JSON text, with values and limits as fractions or in ms.
 
     Args:
         saved: The report.
-        checks: Checks of the report.
-        promises: A line on each promise of earlier advice, and whether the promise was kept.
+        checks: Results of comparing a bubble ratio or a time with its limit.
+        promises: (line, is_kept) pairs, one for each saving that earlier advice promised.
     """
     verdicts = [check.passed for check in checks] + [is_kept for _, is_kept in promises]
     return format_document(
@@ -85,8 +89,8 @@ def format_json(
 def _make_check_values(check: Check) -> dict[str, Any]:
     """Return the ratio, value, limit and verdict of a check as JSON values.
 
-    ``of`` tells whether the length of the window or the bubble is limited. ``unit`` is null if the
-    value is a fraction of 1.
+    The key ``of`` says whether the limit applies to the length of the window or to the bubble. The
+    key ``unit`` is "ms", or None if the value is a fraction of 1.
     """
     limit = check.limit
     return {

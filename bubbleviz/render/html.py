@@ -1,4 +1,4 @@
-"""Blocks of a document as HTML, for notebooks."""
+"""Renders the blocks of a document as HTML for notebooks."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from html import escape
 from bubbleviz.model import texts
 from bubbleviz.render.document import Block, HangingLines, Sentence, Table
 
-#: Maximum length of a text, and length above which a cell has a tooltip, because the style sheet
-#: cuts off long words.
+#: Maximum number of characters in a text, and number of characters above which a table cell gets a
+#: tooltip, because the style sheet may clip its text.
 _MAX_LENGTH, _MIN_CUT = 800, 20
 
 
 def render_html(blocks: Iterable[Block]) -> str:
-    """Return blocks as a fragment of HTML that is also well-formed XML."""
+    """Return blocks as an HTML fragment that is also well-formed XML."""
     return "".join(element for block in blocks for element in _render_block(block))
 
 
 def _render_block(block: Block) -> Iterator[str]:
-    """Yield the HTML elements of a block; a table without rows has none."""
+    """Yield the HTML elements of a block. A table without rows yields nothing."""
     if isinstance(block, Sentence):
         lead = f"<b>{_escape_text(block.lead)}</b>" if block.lead else ""
         text = _escape_text(block.text)
@@ -32,7 +32,7 @@ def _render_block(block: Block) -> Iterator[str]:
 
 
 def _render_table(table: Table) -> Iterator[str]:
-    """Yield the HTML of a table in pieces, with its title as caption and without blank rows."""
+    """Yield the HTML of a table in pieces. The title is the caption, and blank rows are skipped."""
     heads = (_render_cell(table, "th", column, column) for column in table.columns)
     yield f"<div><table><caption>{_escape_text(table.title)}</caption>"
     yield f"<thead><tr>{''.join(heads)}</tr></thead><tbody>"
@@ -45,11 +45,11 @@ def _render_table(table: Table) -> Iterator[str]:
 def _render_cell(table: Table, tag: str, column: str, text: str) -> str:
     look = ' class="bubbleviz-words"' if column in table.left else ""
     if column in table.left and len(text) > _MIN_CUT:
-        # The style sheet cuts off long words to leave space for numbers.
+        # The style sheet clips long words to leave space for numbers.
         look += f' title="{_escape_text(text)}"'
     return f"<{tag}{look}>{_escape_text(text)}</{tag}>"
 
 
 def _escape_text(text: str) -> str:
-    """Return a text escaped, on one line, and without invisible characters."""
+    """Escape a text for HTML, on one line, without invisible characters, and truncated."""
     return escape(texts.to_one_line(text, _MAX_LENGTH))

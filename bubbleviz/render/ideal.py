@@ -1,6 +1,7 @@
-"""A simulated schedule as a report (to draw it like a measurement), as JSON, and as text.
+"""Renders a simulated schedule as a picture, as JSON, as CSV or as text.
 
-The ratios of the report are computed in the same way as for a measurement.
+To be drawn, the simulation is converted to a report. The bubble ratios of this report are computed
+in the same way as the ratios of a measured run.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ SCHEMA = "bubbleviz.simulation/1"
 
 
 def make_document(result: Ideal | Estimate) -> dict[str, Any]:
-    """Return a simulated schedule as JSON values; values that a formula does not give are null."""
+    """Return a simulated schedule as JSON values.
+
+    If the result was computed by a formula, it has no makespan, schedule ratio, activations or
+    memory. Those values are None.
+    """
     ideal = result if isinstance(result, Ideal) else None
     ratios = {"stage": result.stage_ratio, "schedule": ideal and ideal.schedule_ratio}
     return {
@@ -43,7 +48,11 @@ def make_document(result: Ideal | Estimate) -> dict[str, Any]:
 
 
 def _make_memory_values(ideal: Ideal) -> dict[str, Any]:
-    """Return the limit, M_B, M_W, their unit and the peak of each stage as JSON values."""
+    """Return the memory limit, M_B, M_W, their unit and the peak per stage as JSON values.
+
+    M_B is the memory that a microbatch occupies from its forward to its backward pass, and M_W is
+    the part that stays occupied until its weight-gradient pass.
+    """
     memory = ideal.memory
     return {
         "limit": memory.limit,
@@ -55,7 +64,7 @@ def _make_memory_values(ideal: Ideal) -> dict[str, Any]:
 
 
 def _make_size_values(result: Ideal | Estimate) -> dict[str, Any]:
-    """Return the name of the schedule, p, m and v as JSON values."""
+    """Return the name of the schedule, and its stages, microbatches and chunks, as JSON values."""
     sized = result.plan if isinstance(result, Ideal) else result
     return {
         "schedule": sized.name,
@@ -66,19 +75,19 @@ def _make_size_values(result: Ideal | Estimate) -> dict[str, Any]:
 
 
 def draw_svg(result: Ideal | Estimate, view: View) -> str:
-    """Return the picture of a simulated schedule, in the style of a view.
+    """Return the picture of a simulated schedule as an SVG document, in the style of a view.
 
     Raises:
-        UsageError: The result comes from a formula, which has no order to draw.
+        UsageError: The result was computed by a formula, so there are no operations to draw.
     """
     return picture(make_report(_check_order(result)), view)
 
 
 def _check_order(result: Ideal | Estimate) -> Ideal:
-    """Check that a result is a simulation, which has an order, and return the result.
+    """Return the result unchanged if it was simulated, so that it contains an order of operations.
 
     Raises:
-        UsageError: The result comes from a formula, which has no order.
+        UsageError: The result was computed by a formula, which gives no order.
     """
     if not isinstance(result, Ideal):
         raise UsageError(explain_no_picture(result.name))
@@ -86,13 +95,16 @@ def _check_order(result: Ideal | Estimate) -> Ideal:
 
 
 def explain_no_picture(name: str) -> str:
-    """Return the reason why a formula has no picture."""
+    """Return a message that says why a schedule that is only a formula cannot be drawn.
+
+    The message names a similar schedule to draw instead, if there is one.
+    """
     formula = find_formula(name)
     instead = f"; draw {formula.similar_schedule} instead" if formula else ""
     return f"{name} is a formula without an order, so there is nothing to draw{instead}"
 
 
-#: Functions that write a simulated schedule, keyed by the name of the command line option.
+#: Functions that render a simulated schedule, keyed by the name of the command-line option.
 RENDERINGS: Mapping[str, Callable[[Ideal | Estimate, View], str | bytes]] = {
     "json": lambda result, _: format_document(SCHEMA, make_document(result)),
     "svg": draw_svg,
@@ -107,17 +119,17 @@ def _list_rules() -> tuple[Schedule | Formula, ...]:
 
 
 def list_schedules() -> Iterator[blocks.Block]:
-    """Yield the known schedules with their sources, for ``schedules``."""
+    """Yield the name, summary and source of each known schedule, for the command ``schedules``."""
     for rule in _list_rules():
         yield blocks.Sentence(rule.name, style="bold")
         yield blocks.Sentence(f"  {rule.summary}\n  {rule.source}\n")
 
 
 def list_sections(result: Ideal | Estimate) -> Iterator[blocks.Block]:
-    """Yield the blocks that ``simulate`` prints for one schedule.
+    """Yield the blocks that the command ``simulate`` prints for one schedule.
 
-    The schedule, its source, its sizes and restrictions of the measured times come first. They are
-    followed by the results of the simulation, or by the estimate with its formula.
+    The first blocks contain the schedule, its source, its sizes, and restrictions on the measured
+    times. The results of the simulation follow, or the estimate with its formula.
     """
     sizes = _make_size_values(result)
     name = sizes["schedule"]
@@ -144,16 +156,17 @@ def list_sections(result: Ideal | Estimate) -> Iterator[blocks.Block]:
 
 
 def _list_results(ideal: Ideal) -> Iterator[tuple[str, str]]:
-    """Yield lines with the length, the ratios and the memory of a simulated schedule.
+    """Yield lines with the duration, the ratios and the memory of a simulated schedule.
 
-    The makespan with transfers has a line if a file contains the order of the sends and receives.
-    The peak memory has a line if a memory limit, or the memory of a microbatch, was given.
+    The makespan with transfers is included if the schedule was read from a file that contains sends
+    and receives. The peak memory is included if the user gave a memory limit, or memory sizes other
+    than 1.
     """
     yield _describe_cost(ideal)
     makespan = f"{ideal.makespan_ms:,.3f} ms"
     yield _make_line("makespan", makespan, "from the first F to the last end")
     if ideal.carried_ms is not None:
-        # With the file's own sends and receives.
+        # This makespan was simulated with the sends and receives that the file contains.
         carried = f"{ideal.carried_ms:,.3f} ms"
         yield _make_line("with transfers", carried, "in the order of the file")
     yield _describe_stage_ratio(ideal)
@@ -186,11 +199,11 @@ def _describe_stage_ratio(result: Ideal | Estimate) -> tuple[str, str]:
 
 
 def format_sizes(choices: Sequence[Choice], restrictions: tuple[Restriction, ...]) -> str:
-    """Return several choices of schedule and sizes as JSON.
+    """Return several choices of schedule and sizes as JSON text.
 
     Args:
-        choices: The choices, the cheapest first.
-        restrictions: Reasons why the measured times of the choices may be wrong.
+        choices: The choices, in the order in which they are written (cheapest first).
+        restrictions: Reasons why the measured times behind the choices may be wrong.
     """
     settings = [_make_choice_values(choice) for choice in choices]
     entries = [restriction.entry for restriction in restrictions]
@@ -198,7 +211,7 @@ def format_sizes(choices: Sequence[Choice], restrictions: tuple[Restriction, ...
 
 
 def _make_choice_values(choice: Choice) -> dict[str, Any]:
-    """Return the schedule, sizes and predictions of a choice as JSON values, null if unknown."""
+    """Return the schedule, sizes and predictions of a choice as JSON values, or None if unknown."""
     return {
         "schedule": choice.schedule,
         "stages": choice.stages,
@@ -218,11 +231,11 @@ def list_sizes(
 ) -> Iterator[blocks.Block]:
     """Yield a table of several choices of schedule and sizes, followed by notes.
 
-    The column of the error is left out if no choice is based on measured times.
+    The column ``±`` with the error is left out if no choice is based on measured times.
 
     Args:
-        choices: The choices, the cheapest first; at least one.
-        restrictions: Reasons why the measured times of the choices may be wrong.
+        choices: The choices, in the order of the table rows (cheapest first). Must not be empty.
+        restrictions: Reasons why the measured times behind the choices may be wrong.
     """
     rows = [_make_choice_row(choice) for choice in choices]
     measured = any(choice.error_ns is not None for choice in choices)
@@ -249,7 +262,7 @@ def list_sizes(
 
 
 def _make_choice_row(choice: Choice) -> dict[str, str]:
-    """Return the schedule, sizes and predictions of a choice as texts, keyed by column."""
+    """Return the table cells of a choice: schedule, sizes and predictions, keyed by header."""
     peak = choice.peak_activations
     return {
         "schedule": choice.schedule,
@@ -265,5 +278,5 @@ def _make_choice_row(choice: Choice) -> dict[str, str]:
 
 
 def _make_line(name: str, value: str, meaning: str) -> tuple[str, str]:
-    """Return the lead (name and value, padded to columns) and the text (meaning) of a line."""
+    """Return a (lead, text) pair: the name and value padded to columns, and the meaning."""
     return f"  {name:<18}{value:>16}  ", meaning

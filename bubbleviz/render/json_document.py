@@ -1,4 +1,4 @@
-"""The report as JSON: see :class:`.summary.RunSummary` for its keys."""
+"""Renders a report as JSON. The keys are described in :class:`.summary.RunSummary`."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from bubbleviz.report.view import View
 
 
 def render(report: Report, _: View) -> str:
-    """Return the entire report as JSON. The view is ignored."""
+    """Return the entire report as JSON text. The view is ignored."""
     return write_json(make_document(report))
 
 
 def make_document(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> dict[str, Any]:
-    """Return the report as nested JSON values; see :func:`.summarize` for the arguments."""
+    """Return a report as nested JSON values. The arguments are passed to :func:`.summarize`."""
     return to_values(summarize(report, by_rank=by_rank, slowdown=slowdown))
 
 
 def write_json(values: Mapping[str, Any]) -> str:
     """Format values as JSON with one line per key, and one line per item of a top-level list.
 
-    Files in this form can be read, searched and compared line by line. Indenting all levels would
-    take twenty times as long.
+    Files in this format can be read, searched and compared line by line. Indenting all levels would
+    take 20 times longer.
     """
     encode = json.JSONEncoder(allow_nan=False).encode
 

@@ -1,6 +1,6 @@
-"""Document blocks as GitHub Markdown, for pull requests and wikis.
+"""Renders document blocks as GitHub Markdown, for pull requests and wikis.
 
-Text from profiles and paths is escaped, so it never becomes a link, a mention, a picture or HTML.
+Text from profiles and paths is escaped, so it never turns into a link, a mention, an image or HTML.
 """
 
 from __future__ import annotations
@@ -11,20 +11,26 @@ from collections.abc import Iterable
 from bubbleviz.model.texts import to_one_line
 from bubbleviz.render.document import Block, HangingLines, Sentence
 
-#: Characters with a meaning in the Markdown of GitHub.
+#: Characters that have a special meaning in GitHub Markdown.
 _SPECIAL = re.compile(r"[\\`*_\[\]|~!$]")
-#: Positions in mentions, issues and links where an empty comment keeps GitHub from linking them.
+#: Positions inside mentions, issue numbers and URLs. An empty HTML comment at these positions
+#: prevents GitHub from turning the text into a link.
 _LINKS = re.compile(r"(?i)(?<=@)|(?<=\#)(?=\w)|(?<=:)(?=//)|(?<=www)(?=\.)")
 
 
 def escape_markdown(words: str) -> str:
-    """Escape words for Markdown, on one line."""
+    """Escape text for GitHub Markdown, and put it on one line."""
     flat = to_one_line(words).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _LINKS.sub("<!-- -->", _SPECIAL.sub(r"\\\g<0>", flat))
 
 
 def render_markdown(blocks: Iterable[Block], title: str = "") -> str:
-    """Return a document as Markdown, with a title and with empty lines between blocks."""
+    """Return blocks as Markdown text, with an empty line between blocks.
+
+    Args:
+        blocks: Blocks of the document.
+        title: Title above the blocks, or "" for no title.
+    """
     head = f"### {title}\n" if title else ""
     return "\n".join(filter(None, (head, *map(_render_block, blocks))))
 

@@ -1,8 +1,8 @@
-"""Marks: busy intervals of operations on the rows of a picture or of a terminal.
+"""Marks: the busy intervals of operations, as drawn on the rows of a picture or terminal.
 
 A report can contain millions of operations, so times are converted to coordinates in blocks. Marks
-that are too narrow to be seen are merged into columns. In a column, the height of each phase is its
-share of the time, and the rest is bubble::
+that are too narrow to be seen are merged into columns. The height of a phase in a column is the
+phase's share of the time, and the rest of the column is bubble::
 
     operations  FFFFFFFFFFFF FBFBFB BB    F    wide marks are drawn one by one
                 |          | |    | |     |
@@ -27,39 +27,39 @@ from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
-#: Kinds of marks that are compute outside every operation, or of iterations that are not drawn; the
-#: other kinds are phase codes.
+#: Kinds of marks that are not phases: compute that belongs to no operation, and operations of
+#: iterations that are not selected. All other kinds are phase codes.
 UNATTRIBUTED_KIND, OTHER_ITERATION = len(Phase), len(Phase) + 1
-#: Part of the row that a mark is drawn in.
+#: Part of the row's height that a mark occupies: all of it, the upper half or the lower half.
 WHOLE, UPPER, LOWER = range(3)
-#: Number of busy intervals converted at a time. Their columns take some tens of MB.
+#: Number of busy intervals that are converted in one block, which takes some tens of MB.
 _BLOCK = 1 << 19
-#: Minimum width, in px, of a mark that is not merged with its neighbours. Half a px is one dot on a
-#: screen of double density, and 0.07 mm in a picture of the width of a text page.
+#: Minimum width in px of a mark that is drawn separately; narrower marks are merged. Half a px is
+#: one dot on a high-density screen, and 0.07 mm in a picture as wide as a text page.
 MIN_MARK_WIDTH = 0.5
-#: Maximum number of marks on all rows of a picture (about 27 bytes each). If there are very many
-#: rows, wider marks are merged, in wider columns.
+#: Approximate maximum number of separately drawn marks in a picture (27 bytes per mark). In a
+#: picture of very many rows, marks up to a larger width are merged, and columns are wider.
 MAX_MARKS = 100_000
 #: Order in which merged marks are stacked, from the bottom up.
 _STACK = (
     *(Phase.F, Phase.R, Phase.FB, Phase.B, Phase.BW, Phase.W, Phase.OPTIMIZER, UNATTRIBUTED_KIND),
     *(OTHER_ITERATION, *COMMUNICATION),
 )
-# Maximum rounding error of sums of widths. A nanosecond is wider in any picture of less than ten
-# minutes.
+# Shares up to this are rounding errors of sums of widths. In a picture of less than ten minutes, a
+# nanosecond is wider than this.
 _NOTHING = 1e-9
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Marks(Table):
-    """Intervals on the rows of a picture.
+    """A table of intervals that are drawn as boxes on the rows of a picture.
 
     Attributes:
-        row: Row of the picture.
+        row: Index of the picture row that contains the mark.
         kind: Phase code, or one of ``UNATTRIBUTED_KIND`` and ``OTHER_ITERATION``.
-        operation: Row of the operations table, or -1 for unattributed compute.
-        left: Left end, in px from the left edge of the plot.
-        right: Right end, in px from the left edge of the plot.
+        operation: Index of the operation in the operations table, or -1 for unattributed compute.
+        left: Left end of the mark, in px from the left edge of the plot.
+        right: Right end of the mark, in px from the left edge of the plot.
     """
 
     row: Ints
@@ -70,7 +70,15 @@ class Marks(Table):
 
 
 def make_compute_marks(report: Report, selection: Selection, width: float) -> Iterator[Marks]:
-    """Yield the marks of a selection's compute in blocks, unattributed compute last, unsorted."""
+    """Yield the marks of the compute in a selection, in unsorted blocks.
+
+    The last block contains compute that belongs to no operation.
+
+    Args:
+        report: The report.
+        selection: The rows, iterations and time to draw.
+        width: Width of the plot, in px.
+    """
     yield from _make_operation_marks(report, selection, width, COMPUTE, report.busy)
     rest = report.unattributed
     no_operation = np.full(len(rest), NONE, np.int64)
@@ -79,13 +87,18 @@ def make_compute_marks(report: Report, selection: Selection, width: float) -> It
 
 
 def make_communication_marks(report: Report, selection: Selection, width: float) -> Iterator[Marks]:
-    """Yield the marks of a selection's communication operations in blocks, unsorted.
+    """Yield the marks of the communication in a selection, in unsorted blocks.
 
-    An operation without busy intervals has one mark over its span.
+    A communication operation without busy intervals gets one mark that covers its span.
+
+    Args:
+        report: The report.
+        selection: The rows, iterations and time to draw.
+        width: Width of the plot, in px.
     """
     yield from _make_operation_marks(report, selection, width, COMMUNICATION, report.busy)
     operations = report.operations
-    # Communication without kernels, in a table of operations, has no busy intervals.
+    # A run that was read from a table of operations has no kernels, and so no busy intervals.
     has_only_span = operations.has_span == 1
     has_only_span[report.busy.operation] = False
     rows = np.flatnonzero(has_only_span)
@@ -100,28 +113,28 @@ def _make_operation_marks(
     phases: Sequence[Phase],
     intervals: BusyIntervals,
 ) -> Iterator[Marks]:
-    """Yield the busy intervals of operations in the selected time as marks, in blocks.
+    """Yield marks for the busy intervals of operations that overlap the selected time, in blocks.
 
-    Operations of iterations that are not selected get the kind ``OTHER_ITERATION``; their intervals
-    are left out if the edge of the picture cuts them to less than a pixel.
+    Operations of iterations that are not selected get the kind ``OTHER_ITERATION``. Their intervals
+    are left out if the edge of the picture clips them to less than a pixel.
 
     Args:
         report: The report.
         selection: The rows, iterations and time to draw.
         width: Width of the plot, in px.
-        phases: Phases of the operations.
-        intervals: Busy intervals of operations.
+        phases: Phases to draw. Operations of all other phases are skipped.
+        intervals: Busy intervals of operations of any phase.
     """
     operations = report.operations
     for first in range(0, len(intervals), _BLOCK):
         block = intervals.take(slice(first, first + _BLOCK))
-        # First the rows, because only few of very many ranks are drawn.
+        # Filter by row first, because a picture of very many ranks draws only a few of them.
         block = block.take(selection.row_of(operations.rank[block.operation]) != NONE)
         is_visible = mask_phases(operations.phase[block.operation], phases)
         is_visible &= (block.end_ns > selection.start_ns) & (block.start_ns < selection.end_ns)
         block = block.take(is_visible)
         is_selected = selection.is_selected(operations.iteration[block.operation])
-        # An interval that the edge cuts to less than a pixel is invisible and needs no legend.
+        # An interval that the edge clips to less than a pixel is invisible and needs no legend.
         start_ns = np.maximum(block.start_ns, selection.start_ns)
         end_ns = np.minimum(block.end_ns, selection.end_ns)
         is_cut = (start_ns > block.start_ns) | (end_ns < block.end_ns)
@@ -143,18 +156,18 @@ def _convert_to_marks(
     kind: Ints,
     operation: Ints,
 ) -> Marks:
-    """Convert intervals of ranks, in ns, to marks on rows, in px.
+    """Convert time intervals of ranks (in ns) to marks on the rows of a picture (in px).
 
-    Marks are clipped to the drawn time. Intervals outside it, and intervals of ranks without a row,
-    are left out.
+    Marks are clipped to the drawn time. Intervals outside the drawn time, and intervals of ranks
+    that are not drawn, are left out.
 
     Args:
         selection: The rows and the time to draw.
         width: Width of the plot, in px.
-        intervals: Start and end of each interval.
-        rank: Index of the rank of each interval.
-        kind: Kind of each mark.
-        operation: Row of the operation of each mark, or -1 if it has none.
+        intervals: The intervals, shape (n,).
+        rank: Rank index of each interval.
+        kind: Kind of each interval: a phase code, ``UNATTRIBUTED_KIND`` or ``OTHER_ITERATION``.
+        operation: Index of the operation that each interval belongs to, or -1 if there is none.
     """
     row = selection.row_of(rank)
     scale = width / selection.span_ns
@@ -165,13 +178,13 @@ def _convert_to_marks(
 
 
 def join_marks(blocks: Iterable[Marks]) -> Marks:
-    """Join blocks of marks into one table, in their order."""
+    """Concatenate blocks of marks into one table. Without blocks, the table is empty."""
     no_ints, no_floats = np.zeros(0, np.int64), np.zeros(0)
     return join_tables((Marks(no_ints, no_ints, no_ints, no_floats, no_floats), *blocks))
 
 
 def measure_coverage(marks: Marks, rows: int, columns: int, column: float = 1.0) -> Floats:
-    """Return the share of each column that marks cover; overlaps count twice.
+    """Return the share of each pixel column that marks cover. Overlapping marks are added up.
 
     A mark from x to y covers everything right of x minus everything right of y. So each end can be
     summed separately: its share of its column, and 1 in every later column::
@@ -183,15 +196,15 @@ def measure_coverage(marks: Marks, rows: int, columns: int, column: float = 1.0)
         covered     | 0.3 | 1   | 0.5 | 0
 
     Args:
-        marks: Marks on these rows.
+        marks: Marks, whose ``row`` is below ``rows``.
         rows: Number of rows.
-        columns: Number of columns.
+        columns: Number of columns per row.
         column: Width of a column, in px.
 
     Returns:
-        The shares, shape (rows, columns).
+        Shares of the column width, shape (rows, columns). Values up to 1e-9 are set to 0.
     """
-    # Two more columns, for ends at the right edge of the last column and for the column after it.
+    # Two extra columns receive the ends at the right edge and the sum that follows them.
     shape = (rows, columns + 2)
     n_cells = rows * (columns + 2)
     partial, later = np.zeros(shape), np.zeros(shape)
@@ -205,22 +218,22 @@ def measure_coverage(marks: Marks, rows: int, columns: int, column: float = 1.0)
 
 
 def choose_halves(marks: Marks) -> tuple[Ints, Bools]:
-    """Return the half of the row that each mark is drawn in, and which marks are partly covered.
+    """Choose whether each mark is drawn in the entire height of its row, or in one half of it.
 
-    A mark that begins well inside an earlier one is drawn in the half that becomes free first::
+    A mark that starts well inside an earlier mark is drawn in the half that becomes free first::
 
         marks       AAAAAAAAAA          upper   AAAAAAAAAACCCCCC
                         BBBBBBBBBBBB    drawn   AAAABBBBBBBBBBBB    lower: B is over a part of A
                               CCCCCC
 
-    Overlaps below a pixel, or a tenth of the later mark, do not count.
+    Overlaps of at most a pixel, or at most a tenth of the later mark, are ignored.
 
     Args:
-        marks: Marks in order of (row, left).
+        marks: Marks, sorted by (row, left).
 
     Returns:
         half: ``WHOLE``, ``UPPER`` or ``LOWER`` for each mark.
-        covered: Mask of the marks that a later mark covers in part.
+        covered: Mask of the marks that a later mark partly covers.
     """
     half = np.full(len(marks), WHOLE, np.int64)
     covered = np.zeros(len(marks), np.bool_)
@@ -240,26 +253,29 @@ def choose_halves(marks: Marks) -> tuple[Ints, Bools]:
 
 
 def _join_rows(marks: Marks) -> tuple[Floats, Floats]:
-    """Return the left and right ends of marks on one line, on which the rows follow each other.
+    """Return the ends of marks in coordinates in which all rows form a single line.
 
-    All marks of a row end before the next row begins, so one running maximum over all marks is
-    enough: marks of different rows never overlap.
+    The rows are shifted so that each row starts after all marks of the previous row have ended.
+    Therefore marks of different rows never overlap, and one running maximum is enough.
 
     Args:
-        marks: At least one mark.
+        marks: The marks. Must not be empty.
+
+    Returns:
+        The left ends and the right ends, in px.
     """
     row_width = float(marks.right.max()) + 10.0
     return marks.left + marks.row * row_width, marks.right + marks.row * row_width
 
 
 def _mask_halved(left: Floats, right: Floats) -> Bools:
-    """Return a mask of the marks that overlap an earlier mark, so that they get half the height.
+    """Return a mask of the marks that overlap an earlier mark, and are drawn with half the height.
 
-    Overlaps up to a pixel, or up to a tenth of the later mark, do not count.
+    Overlaps up to a pixel, or up to a tenth of the later mark, are ignored.
 
     Args:
-        left: Left end of each mark on the line of all rows.
-        right: Right end of each mark on this line.
+        left: Left end of each mark, as returned by :func:`_join_rows`.
+        right: Right end of each mark, as returned by :func:`_join_rows`.
     """
     max_right_before = np.concatenate(([-1.0], np.maximum.accumulate(right)[:-1]))
     overlap = np.minimum(max_right_before, right) - left
@@ -268,20 +284,21 @@ def _mask_halved(left: Floats, right: Floats) -> Bools:
 
 
 def _assign_halves(left: Floats, right: Floats, max_right_of_whole: Floats) -> tuple[Ints, Bools]:
-    """Choose the upper or lower half of the row for each mark of half height.
+    """Choose the upper or lower half of the row for each mark that is drawn with half the height.
 
-    A mark gets the upper half if this becomes free earlier than the lower half, and no later than a
-    pixel after the mark begins. Otherwise it gets the lower half.
+    A mark gets the upper half if the upper half becomes free before the lower half does, and no
+    later than one pixel after the mark starts. Otherwise the mark gets the lower half. Marks of
+    full height occupy the upper half, because marks in the lower half are drawn over them.
 
     Args:
-        left: Left end of each mark of half height on the line of all rows.
-        right: Right end of each of these marks.
-        max_right_of_whole: Maximum right end of the marks of full height before each of these
-            marks. They occupy the upper half; marks in the lower half are drawn over them.
+        left: Left end of each half-height mark, as returned by :func:`_join_rows`, ascending.
+        right: Right end of each half-height mark.
+        max_right_of_whole: For each half-height mark, the maximum right end of the full-height
+            marks before it, or -1 if there are none.
 
     Returns:
         half: ``UPPER`` or ``LOWER`` for each mark.
-        covered: Mask of the marks that the next mark in the same half covers in part.
+        covered: Mask of the marks that the next mark in the same half partly covers.
     """
     half = np.full(len(left), LOWER, np.int64)
     covered = np.zeros(len(left), np.bool_)
@@ -302,15 +319,16 @@ def _assign_halves(left: Floats, right: Floats, max_right_of_whole: Floats) -> t
 
 @dataclass(frozen=True)
 class MergedMarks:
-    """Marks that are too narrow to be drawn separately, as shares of time.
+    """Marks that are too narrow to be drawn separately, merged into columns of stacked layers.
 
     Attributes:
-        kinds: Kind of each layer, from the bottom up.
-        shares: Share of the time, shape (rows, layers, columns). The layers of a column sum to at
-            most 1.
+        kinds: Kind of mark that each layer contains, from the bottom layer to the top layer.
+        shares: Fraction of a column's time that each layer covers, shape (rows, layers, columns).
+            The layers of a column add up to at most 1.
         column: Width of a column, in px.
-        counts: Number of operations, or of intervals of unattributed compute, by kind.
-        max_width: Upper bound of the widths of merged marks, in px.
+        counts: Number of merged operations (or of intervals of unattributed compute), keyed by
+            kind.
+        max_width: Width in px below which marks were merged, rounded up to two decimals.
     """
 
     kinds: tuple[int, ...]
@@ -321,18 +339,18 @@ class MergedMarks:
 
 
 def split_marks(blocks: Iterable[Marks], rows: int, width: float) -> tuple[Marks, MergedMarks]:
-    """Separate the marks that are drawn one by one from narrow marks, which are merged.
+    """Separate wide marks, which are drawn one by one, from narrow marks, which are merged.
 
-    Marks below ``MIN_MARK_WIDTH`` are narrow. If there are very many rows, the limit is higher, so
-    that no more than about ``MAX_MARKS`` marks are drawn one by one.
+    A mark is narrow if its width is below ``max(MIN_MARK_WIDTH, rows * width / MAX_MARKS)``. The
+    limit grows with the number of rows, so that no more than about ``MAX_MARKS`` wide marks remain.
 
     Args:
-        blocks: All marks. The marks of an operation follow each other.
+        blocks: All marks, in blocks. The marks of one operation must be adjacent.
         rows: Number of rows.
         width: Width of the plot, in px.
 
     Returns:
-        The marks that are drawn one by one, in order of (row, left), and the merged marks.
+        The wide marks, sorted by (row, left, right, operation), and the merged marks.
     """
     min_width = max(MIN_MARK_WIDTH, rows * width / MAX_MARKS)
     column = math.ceil(min_width)
@@ -351,7 +369,7 @@ def split_marks(blocks: Iterable[Marks], rows: int, width: float) -> tuple[Marks
             counts[kind] += int(np.count_nonzero(_is_first_of_operation(of_kind)))
     kinds = tuple(sorted(covered, key=_STACK.index))
     shares = np.array([covered[kind] for kind in kinds]).reshape(len(kinds), rows, columns)
-    # Overlapping operations can add up to more than the column. They then share it.
+    # Overlapping operations can add up to more than the entire column. Then scale them down.
     shares = shares / np.maximum(shares.sum(axis=0), 1.0)
     max_width = math.ceil(min_width * 100) / 100
     merged = MergedMarks(kinds, shares.swapaxes(0, 1), column, counts, max_width)
@@ -364,10 +382,12 @@ def _sort_by_position(marks: Marks) -> Marks:
 
 
 def _is_first_of_operation(marks: Marks) -> Bools:
-    """Return a mask of the first mark of each operation; marks without an operation are all first.
+    """Return a mask of the marks that are the first mark of their operation.
+
+    A mark that belongs to no operation counts as the first of its own.
 
     Args:
-        marks: Marks. The marks of an operation follow each other.
+        marks: Marks. The marks of one operation must be adjacent.
     """
     is_first: Bools = marks.operation == NONE
     is_first[:1] = True

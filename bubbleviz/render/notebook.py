@@ -1,8 +1,8 @@
 """The ``Report`` class of the Python API, and its HTML for notebooks.
 
-A notebook shows the report as a fragment of HTML without scripts. The fragment needs no network,
-styles only its own elements, and takes its colours from the page around it. Its size is bounded
-for any number of ranks.
+A notebook shows the report as an HTML fragment without scripts. The fragment needs no network,
+styles only its own elements, and inherits its colors from the surrounding page. The size of the
+fragment is bounded for any number of ranks.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from bubbleviz.report.view import View
 #: Maximum number of rows of a picture in a notebook.
 MAX_ROWS = 64
 
-#: Style of the fragment: grey lines and inherited colours are legible in light and dark themes.
+#: Style sheet of the fragment. Gray lines and inherited colors are legible in every theme.
 _STYLE = """
 .bubbleviz-report{color:inherit;font-size:13px;line-height:1.45;max-width:1200px}
 .bubbleviz-report div{overflow-x:auto}
@@ -57,7 +57,7 @@ _STYLE = """
 _PROLOG = re.compile(r"\A<\?xml[^>]*\?>\s*")
 
 
-#: Attributes that ``dir(report)`` lists. The attributes that only outputs use are left out.
+#: Attributes that ``dir(report)`` lists. Attributes that only renderers need are left out.
 _PUBLIC = (
     "advice",
     "bubble_ratio",
@@ -92,28 +92,28 @@ _PUBLIC = (
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture of a report: a notebook shows it, and :meth:`save` writes it to a file.
+    """A picture of a report. Notebooks display it, and :meth:`save` writes it to a file.
 
     Attributes:
         report: The report.
-        view: The part of the report that is drawn.
+        view: The iterations and ranks to draw, and how to draw them.
     """
 
     report: Report
     view: View
 
     def save(self, path: str | Path) -> None:
-        """Write the picture to a file, in the format of its suffix.
+        """Write the picture to a file. The suffix of the path determines the format.
 
         Args:
-            path: Path of the file, which is replaced. Its suffix is ``.svg``, ``.pdf``, ``.png`` or
-                ``.panels.svg``.
+            path: Path of the file. An existing file is replaced. The suffix is ``.svg``, ``.pdf``,
+                ``.png`` or ``.panels.svg``.
 
         Raises:
             UsageError: No picture format has this suffix.
             OutputError: A package for the format is not installed, or the file cannot be written.
         """
-        # Formats other than pictures ignore the view and would write the entire report.
+        # Other formats ignore the view and would write the entire report.
         with name_python_arguments():
             format_of_suffix(
                 str(path), [renderer.name for renderer in list_renderers() if renderer.draws]
@@ -127,7 +127,7 @@ class Picture:
 
 
 class Report(measured.Report):  # noqa: D101 - help() shows the docstring of the base class
-    # Adds plotting, saving and the notebook representation to the measured report.
+    # This class adds plotting, saving and a notebook representation to the measured report.
 
     def __dir__(self) -> list[str]:
         """Return the names of the public attributes."""
@@ -135,44 +135,49 @@ class Report(measured.Report):  # noqa: D101 - help() shows the docstring of the
 
     @property
     def bubble_ratio(self) -> float | None:
-        """Mean of the primary ratio over the averaged iterations, or None if unknown."""
+        """Mean of the primary bubble ratio over the averaged iterations, or None if unknown."""
         return self.summary.bubble_ratio[self.headline].mean
 
     @property
     def advice(self) -> tuple[AdviceEntry, ...]:
-        """Changes that shorten the iterations in a replay of the run, largest saving first.
+        """Changes that shortened the iterations when the run was replayed, largest saving first.
 
-        Empty if no change shortens them. ``what_to_do_first`` may then still recommend something
-        that no replay can test, such as more microbatches or recording the missing profiles.
+        Empty if no change shortened them. Even then, ``what_to_do_first`` may recommend something
+        that a replay cannot test, such as using more microbatches or recording missing profiles.
         """
         return write_all_advice(self)
 
     @property
     def what_to_do_first(self) -> str | None:
-        """The first step to take, in sentences, or None if there is no advice."""
+        """The recommended first step, in one or more sentences, or None if there is no advice."""
         return describe_first_steps(self)
 
     @property
     def stages(self) -> Records[Any]:
-        """One record per stage: its ratio, busy time by phase and idle time by cause."""
+        """One record per stage: its bubble ratio, busy time by phase, and idle time by cause."""
         return summarize_stages(self)
 
     @property
     def worst_iteration(self) -> Iteration | None:
-        """The averaged iteration with the largest primary ratio, or None if no ratio is known."""
+        """The averaged iteration with the largest primary bubble ratio.
+
+        The first such iteration wins a tie. None if the ratio is unknown in all iterations.
+        """
         candidates = [i for i in self.iterations if i.averaged and i.bubble_ratio is not None]
         return max(candidates, key=lambda candidate: candidate.bubble_ratio or 0.0, default=None)
 
     def plot(self, *iterations: int | Iteration | None, **view: Any) -> Picture:
-        """Return a picture of some iterations.
+        """Return a picture of the timeline of one or more iterations.
 
         Args:
-            iterations: Iterations of the report, or their indices. By default the typical iteration
-                is drawn.
-            view: Attributes of :class:`.View`, for example ``ranks=(0, 3)`` and ``causes=True``.
+            iterations: Iterations of the report, or their indices. Without iterations, the typical
+                iteration is drawn.
+            view: Other attributes of :class:`.View`, for example ``ranks=(0, 3)`` or
+                ``causes=True``.
 
         Raises:
-            UsageError: An iteration, rank or attribute does not exist.
+            UsageError: An iteration, rank or attribute does not exist, or a value has the wrong
+                type.
         """
         indices = [i.index if isinstance(i, Iteration) else i for i in iterations if i is not None]
         _check_numbers("iteration", indices, [iteration.index for iteration in self.iterations])
@@ -188,17 +193,18 @@ class Report(measured.Report):  # noqa: D101 - help() shows the docstring of the
         return Picture(self, selected)
 
     def save(self, path: str | Path, view: View | None = None) -> None:
-        """Write the report to a file, in the format of its suffix (``.svg``, ``.json``, ...).
+        """Write the report to a file.
 
-        If writing fails, an existing file stays as it was.
+        The suffix of the path determines the format (``.svg``, ``.json``, ...). If writing fails,
+        an existing file is left unchanged.
 
         Args:
-            path: Path of the file, which is replaced.
-            view: Iterations and ranks that pictures show, or None for the typical iteration and all
-                ranks.
+            path: Path of the file. An existing file is replaced.
+            view: Iterations and ranks to draw in a picture, or None for the typical iteration and
+                all ranks.
 
         Raises:
-            UsageError: No format has this suffix, or an argument has the wrong type.
+            UsageError: The suffix belongs to no format, or an argument has the wrong type.
             OutputError: A package for the format is not installed, or the file cannot be written.
         """
         if not isinstance(view, (View, NoneType)):
@@ -213,19 +219,19 @@ class Report(measured.Report):  # noqa: D101 - help() shows the docstring of the
         write_outputs({str(path): content}, force=True)
 
     def log(self, run: Any, step: int | None = None) -> None:
-        """Log the means to W&B, MLflow or TensorBoard.
+        """Log the mean values of the report to Weights & Biases, MLflow or TensorBoard.
 
-        The metrics have the same names as in ``bubbleviz watch``, for example
+        The metric names are the same as in ``bubbleviz watch``, for example
         ``bubbleviz/bubble_ratio/schedule``.
 
         Args:
-            run: Result of ``wandb.init`` or ``mlflow.start_run``, a ``SummaryWriter``, or the path
-                of a folder for TensorBoard.
+            run: The return value of ``wandb.init`` or ``mlflow.start_run``, a ``SummaryWriter``, or
+                the path of a directory for TensorBoard event files.
             step: Training step, or None for the tracker's current step.
 
         Raises:
-            UsageError: ``run`` is not one of these.
-            OutputError: The folder cannot be written, or TensorBoard is not installed.
+            UsageError: ``run`` has none of these types.
+            OutputError: The directory cannot be written, or TensorBoard is not installed.
         """
         log(self, run, step)
 
@@ -239,10 +245,15 @@ class Report(measured.Report):  # noqa: D101 - help() shows the docstring of the
 
 
 def _check_numbers(kind: str, numbers: Iterable[object], existing: Sequence[int]) -> None:
-    """Check that all numbers of iterations or ranks exist.
+    """Check that all requested iterations or ranks exist.
+
+    Args:
+        kind: Word for the error message: "iteration" or "rank".
+        numbers: Requested indices of iterations or numbers of ranks.
+        existing: Numbers that exist.
 
     Raises:
-        UsageError: A number does not exist.
+        UsageError: A requested number does not exist.
     """
     for number in numbers:
         if number not in existing:
@@ -250,16 +261,19 @@ def _check_numbers(kind: str, numbers: Iterable[object], existing: Sequence[int]
 
 
 def draw_bounded_picture(report: measured.Report, ids: str = "bv-") -> tuple[str, int, int]:
-    """Draw the first ``MAX_ROWS`` rows of the iteration of :func:`.choose_shown_iteration`.
+    """Draw one iteration with at most ``MAX_ROWS`` rows.
+
+    The iteration is the one that :func:`.choose_shown_iteration` chooses. There is one row per
+    rank, or one row per stage if there are too many ranks.
 
     Args:
         report: The report.
-        ids: Prefix of the element ids.
+        ids: Prefix of the ids of the SVG elements.
 
     Returns:
         svg: The picture as an SVG document.
         n_drawn: Number of rows that are drawn.
-        n_rows: Number of rows of the report.
+        n_rows: Number of rows that a picture without the limit would have.
     """
     view = View(rows="rank" if choose_row_kind(report, View()) == "rank" else "stage")
     rows = make_rows(report, view)
@@ -271,15 +285,16 @@ def draw_bounded_picture(report: measured.Report, ids: str = "bv-") -> tuple[str
 def render_fragment(report: measured.Report) -> str:
     """Render a report as an HTML fragment that is also well-formed XML.
 
-    The fragment contains the summary, the picture of the typical iteration and the limitations. If
-    the picture does not show all rows, a note says so.
+    The fragment contains the summary, the definition of the primary ratio, the picture of one
+    iteration and the limitations. If the picture does not show all rows, a note says so.
     """
     ratio = next(ratio for ratio in list_ratios() if ratio.name == report.headline)
     defined = Sentence(f"{report.headline} = {format_definition(ratio.definition)}")
     above = render_html([*summarize(report), defined])
     lines = list_limitation_lines(report)
     below = render_html([make_heading("Limitations"), make_bullets(lines)] if lines else [])
-    # Several reports can be in one notebook, where ids must be unique unless pictures are equal.
+    # A notebook can contain several reports, so the ids of their pictures must differ. The prefix
+    # is a hash of the text, so that it does not change when the cell is run again.
     ids = f"bv-{sha256((above + below).encode()).hexdigest()[:12]}-"
     svg, n_drawn, n_rows = draw_bounded_picture(report, ids)
     if n_drawn < n_rows:
@@ -289,6 +304,12 @@ def render_fragment(report: measured.Report) -> str:
 
 
 def wrap_picture(above: str, svg: str, below: str) -> str:
-    """Return the notebook fragment: style, HTML above the picture, SVG document, HTML below it."""
+    """Return the HTML fragment for a notebook: style sheet, text, picture, and more text.
+
+    Args:
+        above: HTML to show above the picture.
+        svg: The picture as an SVG document, whose XML declaration is removed.
+        below: HTML to show below the picture.
+    """
     picture = f"<div>{_PROLOG.sub('', svg)}</div>"
     return f'<div class="bubbleviz-report"><style>{_STYLE}</style>{above}{picture}{below}</div>'

@@ -1,12 +1,13 @@
-"""Colours of pictures, by phase and chunk: legible in print, in greyscale and on a dark screen.
+"""Colors of pictures, legible in print, in grayscale and on a dark screen.
 
-The fills match the figures of the zero-bubble papers. Some of them are equally dark, so a phase
-that would look like another in greyscale has a strip along its top or bottom edge::
+The fill colors of phases match the figures in the zero-bubble papers. Some of these colors are
+equally dark. So a phase that would look like another one in grayscale has a strip along its top or
+bottom edge::
 
     F ▇▇▇▇   B ▇▇▇▇   BW ▇▇▇▇   W ▇▇▇▇   R ▀▀▀▀   FB ▀▀▀▀
                          ▒▒▒▒     ░░░░                ▄▄▄▄
 
-Idle time uses different hues, and each cause has its own hatch.
+Idle time uses different hues, and each cause of idle time has a different hatch.
 
 The chunks of a rank range from dark fills with white numbers to light fills with black numbers.
 With three or more chunks, ``B`` also has a strip along its top edge.
@@ -36,8 +37,8 @@ OPTIMIZER = "#ffd966"
 COMMUNICATION = "#e69138"
 UNATTRIBUTED = "#a4a9b1"
 OTHER_ITERATION = "#d3d7dc"
-#: Colours of phases on a terminal, which has no strips. They differ in greyscale, in 256 colours
-#: and in 16 colours.
+#: Colors of phases on a terminal, which cannot show strips. The colors are distinguishable in
+#: grayscale, on a terminal with 256 colors and on a terminal with 16 colors.
 TERMINAL = {
     Phase.F: "#2f7af2",
     Phase.B: "#2faac2",
@@ -48,9 +49,9 @@ TERMINAL = {
     Phase.OPTIMIZER: OPTIMIZER,
 }
 
-#: Colours of device activities, and of host activities while the device was idle. Work of the
-#: device is pale; idle time that can be avoided has strong colours. All other activities cycle
-#: through ``MORE_ACTIVITIES``.
+#: Colors of device activities, and of host activities while the device was idle, keyed by the name
+#: of the activity. Device work is pale, and avoidable idle time has strong colors. Activities that
+#: are not listed use the colors of ``MORE_ACTIVITIES`` in turn.
 ACTIVITIES = {
     "compute": "#c6d6f5",
     "communication": "#f3c99b",
@@ -78,26 +79,28 @@ ACTIVITIES = {
     "page migration": "#7b3f61",
 }
 MORE_ACTIVITIES = ("#9a3324", "#4d7c2a", "#6a3d9a", "#a6611a", "#1b5e8c", "#b0527c")
-#: Colour of the critical path.
+#: Color of the critical path.
 CRITICAL = "#c2185b"
-#: Colours of the scale of times: fast, usual and slow. Slower is darker, in greyscale as well.
+#: Colors of the time scale of a heat map: fast, usual and slow. Slower is darker, also in
+#: grayscale.
 _HEAT = ("#e4f1fb", "#c9c3ba", "#7f1d1d")
 
-# Fraction of black in the first of several chunks, and fraction of white in the last.
+# Fraction of black that is mixed into the color of the first chunk, and fraction of white that is
+# mixed into the color of the last chunk, if there are several chunks.
 _TOWARDS_BLACK = {FORWARD: 0.38, BACKWARD_INPUT: 0.36, BACKWARD_WEIGHT: 0.42, BACKWARD_BOTH: 0.42}
 _TOWARDS_WHITE = {FORWARD: 0.45, BACKWARD_INPUT: 0.58, BACKWARD_WEIGHT: 0.5, BACKWARD_BOTH: 0.5}
 
 
 @dataclass(frozen=True)
 class Hatch:
-    """The hatch of a cause of idle time: lines or dots on a square tile, in page units.
+    """The hatch pattern of a cause of idle time. A square tile with a line or a dot is repeated.
 
     Attributes:
-        spacing: Side of the tile.
-        angle: Rotation of the tile in degrees.
-        line: Width of the line, or radius of the dot; 0 for neither.
-        crossed: Whether a second line crosses the first.
-        dots: Whether there is a dot instead of a line.
+        spacing: Side length of the tile, in page units.
+        angle: Rotation of the tile, in degrees.
+        line: Width of the line or radius of the dot, in page units. 0 means no line and no dot.
+        crossed: Whether a second line crosses the first line.
+        dots: Whether the tile contains a dot instead of a line.
     """
 
     spacing: float
@@ -107,17 +110,23 @@ class Hatch:
     dots: bool = False
 
     def choose_ink(self, colour: str) -> str:
-        """Return the colour of hatch lines: darker than a light colour, lighter than a dark one."""
+        """Return the color of hatch lines on a fill: darker if it is light, lighter if it is dark.
+
+        A fill is light if its luminance is above 0.2. It is mixed with 50 % black or 65 % white.
+
+        Args:
+            colour: The fill color, such as ``#397af2``.
+        """
         return (
             mix(colour, BLACK, 0.5) if measure_luminance(colour) > 0.2 else mix(colour, WHITE, 0.65)
         )
 
 
-#: Colour, hatch, and closest named colour of Chrome's trace viewer, keyed by cause of idle time.
-#: Work is blue, green and yellow. Idle time is grey, brown, red and purple, and hatched if the
-#: medium supports it. A test checks that all causes differ from each other and from work for any
-#: colour vision, and that causes next to each other in this order, and BW next to dependency,
-#: differ in luma.
+#: For each cause of idle time: its color, its hatch, and the most similar named color of Chrome's
+#: trace viewer. Work is blue, green and yellow. Idle time is gray, brown, red and purple, and has a
+#: hatch if the output format supports it. A test checks that people with any kind of color vision
+#: can distinguish all causes from each other and from work. It also checks that adjacent causes in
+#: this order, and BW and ``dependency``, differ in luma.
 _IDLE = {
     "profiler": ("#1f2d2c", Hatch(4, 45, crossed=True), "black"),
     "collective": ("#746687", Hatch(4, 90), "thread_state_uninterruptible"),
@@ -137,7 +146,7 @@ _IDLE = {
 CAUSES = {name: colour for name, (colour, *_) in _IDLE.items()}
 CAUSE_HATCHES = {name: hatch for name, (_, hatch, _) in _IDLE.items()}
 CHROME_CAUSES = {name: chrome for name, (*_, chrome) in _IDLE.items()}
-#: Colours of the parts of a bubble: causes of idle time, and activities that do not count as work.
+#: Colors of the parts of a bubble: causes of idle time, and activities that do not count as work.
 BUBBLE_PARTS = CAUSES | {
     "unattributed": UNATTRIBUTED,
     "next iterations": FORWARD,
@@ -147,7 +156,7 @@ BUBBLE_PARTS = CAUSES | {
 
 @dataclass(frozen=True)
 class Ink:
-    """The colours that differ between light and dark mode. Operations have the same in both."""
+    """Colors that differ between light and dark mode. The colors of operations do not differ."""
 
     paper: str
     text: str
@@ -159,7 +168,7 @@ class Ink:
     grid: str
 
 
-#: Colours on white paper.
+#: Colors for light mode and for print.
 LIGHT = Ink(
     paper="#ffffff",
     text="#16191d",
@@ -170,7 +179,7 @@ LIGHT = Ink(
     gap="#eceef1",
     grid="#dfe3e8",
 )
-#: Colours on a dark screen.
+#: Colors for dark mode.
 DARK = Ink(
     paper="#14171c",
     text="#e8eaed",
@@ -185,12 +194,13 @@ DARK = Ink(
 
 @dataclass(frozen=True)
 class Paint:
-    """The fill of the box of an operation.
+    """The fill of an operation's box, which consists of one or more horizontal bands.
 
     Attributes:
-        name: Unique name of letters, digits and hyphens.
-        bands: Height and colour of each band, from top to bottom. The heights sum to 1.
-        number: Colour of the number in the box.
+        name: Unique name, which contains only letters, digits and hyphens.
+        bands: (height, color) of each band, from top to bottom. Heights are fractions of the box
+            and add up to 1.
+        number: Color of the microbatch number in the box.
     """
 
     name: str
@@ -199,7 +209,7 @@ class Paint:
 
     @property
     def main(self) -> str:
-        """The colour of the tallest band, on which the number is drawn."""
+        """The color of the tallest band, which is behind the number."""
         return max(self.bands, key=lambda band: band[0])[1]
 
 
@@ -209,41 +219,47 @@ def _split_channels(colour: str) -> tuple[int, int, int]:
 
 
 def mix(colour: str, other: str, fraction: float) -> str:
-    """Interpolate between ``colour`` (``fraction`` 0) and ``other`` (``fraction`` 1)."""
+    """Interpolate linearly between two sRGB colors, such as ``#397af2``.
+
+    A ``fraction`` of 0 returns ``colour``, and a ``fraction`` of 1 returns ``other``.
+    """
     pairs = zip(_split_channels(colour), _split_channels(other), strict=True)
     mixed = (round(a + (b - a) * fraction) for a, b in pairs)
     return "#" + "".join(f"{channel:02x}" for channel in mixed)
 
 
 def measure_luminance(colour: str) -> float:
-    """Return the relative luminance (WCAG 2), from 0 for black to 1 for white."""
+    """Return the relative luminance of a color as defined by WCAG 2: 0 for black, 1 for white."""
     red, green, blue = (_to_linear(channel / 255) for channel in _split_channels(colour))
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def _to_linear(channel: float) -> float:
-    """Convert a channel from sRGB to linear intensity, both from 0 to 1."""
+    """Convert an sRGB channel to linear intensity. Both are between 0 and 1."""
     return channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4
 
 
 def measure_contrast(colour: str, other: str) -> float:
-    """Return the contrast ratio (WCAG 2), from 1 to 21."""
+    """Return the contrast ratio of two colors as defined by WCAG 2, from 1 to 21."""
     low, high = sorted((measure_luminance(colour), measure_luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
 
 def choose_number_colour(fill: str) -> str:
-    """Return black or white, whichever has more contrast with ``fill`` (at least 4.5 : 1)."""
+    """Return black or white, whichever has more contrast with ``fill``. Black wins a tie."""
     return BLACK if measure_contrast(fill, BLACK) >= measure_contrast(fill, WHITE) else WHITE
 
 
 def make_shade(colour: str, shade: int, shades: int) -> str:
-    """Return one of several shades of a colour.
+    """Return one of several shades of a color.
+
+    Shades are interpolated from a darker color through the color itself to a lighter color.
 
     Args:
-        colour: The colour.
-        shade: Index of the shade, from dark to light, or -1 for the colour itself.
-        shades: Number of shades. A single shade is the colour itself.
+        colour: The base color.
+        shade: Index of the shade from 0 (darkest) to ``shades - 1`` (lightest), or -1 to return the
+            base color.
+        shades: Number of shades. If it is 1 or less, the base color is returned.
     """
     if shades <= 1 or shade < 0:
         return colour
@@ -258,7 +274,7 @@ def make_shade(colour: str, shade: int, shades: int) -> str:
 
 
 def get_heat_colour(fraction: float) -> str:
-    """Return the colour at a position on the scale of times, from 0 (fast) to 1 (slow)."""
+    """Return the color at a position on the time scale of a heat map, from 0 (fast) to 1 (slow)."""
     fast, usual, slow = _HEAT
     if fraction < 0.5:
         return mix(fast, usual, 2 * fraction)
@@ -267,13 +283,13 @@ def get_heat_colour(fraction: float) -> str:
 
 @cache
 def make_paint(phase: Phase, shade: int = -1, second_shade: int = -1, shades: int = 1) -> Paint:
-    """Return the paint of a phase, from a cache. All communication phases have the same paint.
+    """Return the cached paint of a phase. All communication phases share one paint.
 
     Args:
-        phase: Any phase.
-        shade: Index of the operation's chunk among the chunks, or -1 if it has none.
-        second_shade: Index of the second chunk, for ``FB``.
-        shades: Number of chunks with different shades.
+        phase: The phase.
+        shade: Index of the shade for the operation's chunk, from 0, or -1 if the chunk is unknown.
+        second_shade: Index of the shade for the second chunk of an ``FB``, or -1.
+        shades: Number of chunks, each of which has a different shade.
     """
     if phase in COMMUNICATION_PHASES:
         return make_plain_paint("communication", COMMUNICATION)
@@ -302,18 +318,20 @@ def make_paint(phase: Phase, shade: int = -1, second_shade: int = -1, shades: in
 
 
 def make_plain_paint(name: str, colour: str) -> Paint:
-    """Return a paint with a single band."""
+    """Return a paint that fills the entire box with one color."""
     return Paint(name, ((1.0, colour),), choose_number_colour(colour))
 
 
 def make_chunk_paint(phase: Phase, chunk: int, second: int, chunks: Sequence[int]) -> Paint:
-    """Return the paint of an operation on one or two chunks.
+    """Return the paint of an operation that runs on one chunk, or on two chunks for an ``FB``.
+
+    A chunk that is not in ``chunks`` gets the base color of the phase, and so does the only chunk.
 
     Args:
         phase: Phase of the operation.
-        chunk: Chunk of the operation, or -1 if it has none.
-        second: Second chunk of an ``FB``, otherwise ignored.
-        chunks: All chunks that are drawn, ascending.
+        chunk: Chunk of the operation, or -1 if unknown.
+        second: Second chunk of an ``FB``. It is ignored for other phases.
+        chunks: All chunks in the picture, ascending.
     """
 
     def find_shade(number: int) -> int:

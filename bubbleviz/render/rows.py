@@ -1,10 +1,10 @@
 """Rows of tables and pictures: one row per rank, or one row per stage with all its replicas.
 
-Tensor- and data-parallel replicas of a stage do the same work at the same time. One row of a
-picture shows one of them: the replica in the pipeline that the first advice is about, otherwise the
-first replica, or the replica with the median ratio if the run has very many ranks. The ratio next
-to the row is the ratio of the drawn rank. Rows of tables contain means over the replicas, and their
-titles say so. In pictures, ranks that stand out have separate rows.
+The tensor- and data-parallel replicas of a stage do the same work at the same time, so a row of a
+picture draws only one replica. It is the replica in the pipeline that the first advice is about,
+or else the first replica. If the run has very many ranks, it is the replica with the median bubble
+ratio. The ratio next to the row belongs to the drawn replica. Rows of tables contain means over all
+replicas, and the table titles say so. In pictures, ranks that stand out have additional rows.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from bubbleviz.report.rank_means import compute_rank_means, is_many_ranks, list_
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: Maximum number of ranks with separate rows, unless the view sets the rows; and the maximum in a
-#: figure for a paper, where each row needs the height of a line of text.
+#: Maximum number of ranks for which each rank gets a row, unless the view chooses the kind of rows.
+#: The second maximum applies to figures for papers, where a row is as high as a line of text.
 MAX_RANKS, MAX_RANKS_ON_PAPER = 64, 16
-#: Maximum number of rows for ranks that stand out.
+#: Maximum number of additional rows for ranks that stand out.
 _MOST_STANDOUTS = 8
 
 
@@ -33,9 +33,9 @@ class RankRow:
 
     Attributes:
         rank: The rank that is drawn.
-        replicas: Indices of all ranks that the row stands for, including the drawn one.
-        spread: Whether the rank is the median of its replicas, whose spread is shown.
-        reason: Reason why the rank stands out, or "" for an ordinary row.
+        replicas: Indices of all ranks that the row represents, including the drawn rank.
+        spread: Whether the row draws the median replica and also shows the spread of all replicas.
+        reason: Reason why the rank stands out, or "" if the row is not an additional row.
     """
 
     rank: Rank
@@ -45,13 +45,15 @@ class RankRow:
 
 
 def choose_row_kind(report: Report, view: View) -> str:
-    """Return what a row stands for, one of ``ROWS``.
+    """Return the kind of rows: ``rank``, ``stage`` or ``spread`` (stages with their spread).
 
-    The choice of the view wins. Otherwise rows are ``spread`` for very many ranks, ``stage`` for
-    more than ``MAX_RANKS`` ranks (``MAX_RANKS_ON_PAPER`` in the style ``paper``), else ``rank``.
+    If the view specifies a kind, this kind is returned. Otherwise the kind depends on the number of
+    selected ranks. It is ``spread`` for very many ranks (see :func:`.is_many_ranks`), ``stage`` for
+    more than ``MAX_RANKS`` ranks (``MAX_RANKS_ON_PAPER`` in the style ``paper``), and ``rank`` for
+    fewer ranks.
 
     Raises:
-        UsageError: The view asks for rows of an unknown kind.
+        UsageError: The view specifies an unknown kind of rows.
     """
     check_choice(view.rows, ROWS, "--rows")
     if view.rows is not None:
@@ -65,21 +67,26 @@ def choose_row_kind(report: Report, view: View) -> str:
 
 
 def select_ranks(report: Report, view: View) -> list[Rank]:
-    """Return the ranks that a view selects by number, or all ranks, in pipeline order."""
+    """Return the ranks whose numbers a view selects, in the order of the report.
+
+    A view without rank numbers selects all ranks. Numbers that no rank has are ignored.
+    """
     numbers = set(view.ranks)
     return [rank for rank in report.ranks if not numbers or rank.number in numbers]
 
 
 def make_rows(report: Report, view: View, *, with_standouts: bool = False) -> tuple[RankRow, ...]:
-    """Return the rows of the ranks of a view. A rank of unknown stage has a separate row.
+    """Return the rows for the ranks that a view selects: one per rank, or one per stage.
 
-    A row of a stage draws its first replica, or the replica with the median ratio if the kind of
-    rows is ``spread`` or there are very many ranks.
+    Rows of stages are in ascending order of the stage. A rank whose stage is unknown gets a row of
+    its own. The row of a stage draws the first replica, or the replica with the median ratio if the
+    kind of rows is ``spread`` or if there are very many ranks.
 
     Args:
-        report: Any report.
-        view: The ranks, and what a row stands for.
-        with_standouts: Whether rows for ranks that stand out follow if the spread is shown.
+        report: The report.
+        view: The selected ranks, and the kind of rows.
+        with_standouts: Whether to append rows for ranks that stand out, if the kind of rows is
+            ``spread``.
     """
     ranks = select_ranks(report, view)
     kind = choose_row_kind(report, view)
@@ -89,7 +96,7 @@ def make_rows(report: Report, view: View, *, with_standouts: bool = False) -> tu
     for rank in ranks:
         key = ("rank", rank.index) if rank.stage is None else ("stage", rank.stage)
         of_row.setdefault(key, []).append(rank)
-    # The first pipeline may lack a stage.
+    # Sort the stages, because the first pipeline may lack a stage that a later one has.
     stages = iter(sorted(key for key in of_row if key[0] == "stage"))
     replicas = [of_row[next(stages) if key[0] == "stage" else key] for key in of_row]
     if kind != "spread" and not is_many_ranks(len(ranks)):
@@ -107,16 +114,17 @@ def make_rows(report: Report, view: View, *, with_standouts: bool = False) -> tu
 def draw_advised_pipeline(
     report: Report, rows: Iterable[RankRow], marked: Collection[int]
 ) -> tuple[RankRow, ...]:
-    """Change rows to draw the replicas in the pipeline with the most marked ranks.
+    """Return rows that draw the replicas in the pipeline that contains the most marked ranks.
 
-    Otherwise a mark next to a row could contradict the replica that is drawn. If several pipelines
-    have equally many marked ranks, the pipeline of the first marked rank wins. A row without a
-    replica in that pipeline is not changed.
+    Marks point at the ranks that the advice is about, so the rows must draw these ranks. If several
+    pipelines contain the same number of marked ranks, the pipeline of the marked rank with the
+    smallest index wins. If several replicas of a row are in this pipeline, marked ranks win, then
+    the smallest index. A row without a replica in this pipeline is not changed.
 
     Args:
-        report: Any report.
+        report: The report.
         rows: Rows of the report.
-        marked: Indices of the marked ranks. If there are none, no row is changed.
+        marked: Indices of the marked ranks. If it is empty, no row is changed.
     """
     if not marked:
         return tuple(rows)
@@ -135,7 +143,14 @@ def draw_advised_pipeline(
 
 
 def _make_median_row(replicas: list[Rank], ratio: list[float]) -> RankRow:
-    """Return a row that draws the replica with the lower median of the known ratios."""
+    """Return a row that draws the replica whose ratio is the median of the known ratios.
+
+    If the number of known ratios is even, the lower of the two middle ratios is used.
+
+    Args:
+        replicas: The replicas of a stage. Must not be empty.
+        ratio: Bubble ratio of each rank, indexed by rank index, or NaN if unknown.
+    """
     ordered = sorted(replicas, key=lambda r: (ratio[r.index] != ratio[r.index], ratio[r.index]))
     n_known = sum(ratio[rank.index] == ratio[rank.index] for rank in replicas)
     middle = ordered[max(n_known - 1, 0) // 2]
@@ -145,14 +160,20 @@ def _make_median_row(replicas: list[Rank], ratio: list[float]) -> RankRow:
 def _make_standout_rows(
     report: Report, groups: tuple[Standout, ...], ranks_with_row: set[int]
 ) -> Iterator[RankRow]:
-    """Yield a row for each group of ranks that stands out: its first rank without a row.
+    """Yield an additional row for each group of ranks that stands out.
 
-    Stages are left out, because they have a row. There are at most ``_MOST_STANDOUTS`` rows.
+    The row draws the first rank of the group that has no row yet. Groups that are stages, and
+    groups without such a rank, are skipped. At most ``_MOST_STANDOUTS`` rows are yielded.
+
+    Args:
+        report: The report.
+        groups: Groups of ranks that stand out, most conspicuous first.
+        ranks_with_row: Indices of the ranks that have a row or must not get one.
     """
     n_rows = 0
     for standout in groups:
         ranks = [rank for rank in standout.ranks if rank not in ranks_with_row]
-        # A stage has a row already.
+        # A group that is a stage already has a row.
         if not ranks or standout.kind == "stage" or n_rows == _MOST_STANDOUTS:
             continue
         n_rows += 1

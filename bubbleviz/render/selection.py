@@ -1,4 +1,4 @@
-"""Selection: the part of a report that a picture shows."""
+"""Selects the part of a report that a picture shows: rows, iterations and a span of time."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from bubbleviz.report.view import View
 
 @dataclass(frozen=True)
 class Selection:
-    """The part of a report that is drawn: rows, iterations, and the time they span.
+    """The part of a report that is drawn: rows, iterations, and the time that they span.
 
     Attributes:
         rows: The rows, from top to bottom.
-        iterations: The iterations, ascending.
-        windows: For each iteration, the (start, end) in which idle time counts, keyed by rank
-            index.
-        start_ns: Time at the left edge.
-        end_ns: Time at the right edge, after ``start_ns``.
+        iterations: The iterations to draw, in ascending order.
+        windows: For each iteration, a mapping from rank index to the (start, end) in ns of the
+            window in which idle time counts as bubble.
+        start_ns: Time at the left edge of the picture, in ns.
+        end_ns: Time at the right edge of the picture, in ns. It is later than ``start_ns``.
     """
 
     rows: tuple[RankRow, ...]
@@ -46,17 +46,20 @@ class Selection:
 
     @property
     def span_ns(self) -> int:
-        """Length of the time that is drawn."""
+        """Time between the left and the right edge of the picture, in ns."""
         return self.end_ns - self.start_ns
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
-        """The rank that is drawn in each row."""
+        """The drawn rank of each row, from top to bottom."""
         return tuple(row.rank for row in self.rows)
 
     @cached_property
     def _row_of_rank(self) -> Ints:
-        """Row of each rank by its index, or -1 if it is not drawn; the last element is -1."""
+        """Row of each rank, indexed by rank index, or -1 if the rank is not drawn.
+
+        The last element is always -1, so that larger rank indices can be clipped to it.
+        """
         n_ranks = max((rank.index for rank in self.ranks), default=0) + 1
         rows = np.full(n_ranks + 1, NONE, np.int64)
         for row, rank in enumerate(self.ranks):
@@ -64,25 +67,27 @@ class Selection:
         return rows
 
     def row_of(self, ranks: Ints) -> Ints:
-        """Return the row of each of these rank indices, or -1 if the rank is not drawn."""
+        """Return the row that draws each of the given rank indices, or -1 if no row does."""
         return self._row_of_rank[np.minimum(ranks, len(self._row_of_rank) - 1)]
 
     def is_selected(self, iterations: Ints) -> Bools:
-        """Return a mask of the iteration indices that are drawn."""
+        """Return a mask of the iteration indices that belong to the drawn iterations."""
         return np.isin(iterations, [iteration.index for iteration in self.iterations])
 
 
 def select(report: Report, view: View, *, with_standouts: bool = False) -> Selection | None:
     """Return the part of a report that a view selects, or None if there is nothing to draw.
 
-    Without selected iterations, the typical iteration is drawn if the view has a critical path, and
-    otherwise the iteration of :func:`.choose_shown_iteration`. Rows without spread draw the
-    replicas in the pipeline that the advice is about.
+    If the view selects no iterations, one iteration is drawn. This is the typical iteration if the
+    view asks for the critical path, and otherwise the one that :func:`.choose_shown_iteration`
+    chooses. Unless a row shows the spread of replicas, rows draw the replicas in the pipeline that
+    the advice is about. The time spans all drawn iterations and their windows.
 
     Args:
-        report: Any report.
-        view: The ranks and iterations to draw.
-        with_standouts: See :func:`bubbleviz.render.rows.make_rows`.
+        report: The report.
+        view: The ranks and iterations to draw, and the kind of rows.
+        with_standouts: Whether to append rows for ranks that stand out; see
+            :func:`bubbleviz.render.rows.make_rows`.
     """
     rows = make_rows(report, view, with_standouts=with_standouts)
     if not any(row.spread for row in rows):
@@ -90,7 +95,7 @@ def select(report: Report, view: View, *, with_standouts: bool = False) -> Selec
     indices = set(view.iterations)
     iterations = tuple(it for it in report.iterations if it.index in indices)
     if not indices:
-        # The critical path is known for the typical iteration.
+        # The critical path is known only for the typical iteration.
         default_iteration = (
             report.typical_iteration() if view.critical else choose_shown_iteration(report)
         )
@@ -107,18 +112,19 @@ def select(report: Report, view: View, *, with_standouts: bool = False) -> Selec
 def measure_row_ratios(
     report: Report, selection: Selection
 ) -> list[tuple[float | None, tuple[float, float] | None]]:
-    """Return the bubble ratio that each row shows, and the range of the ratios of its replicas.
+    """Return the bubble ratio to show next to each row, and the range over its replicas.
 
-    The ratio describes the drawn rank. If several iterations are drawn, it is the mean over the
-    averaged iterations, or over all iterations if none is averaged.
+    The ratio is the mean of the drawn rank's primary ratio over the drawn iterations that are
+    averaged, or over all drawn iterations if none of them is averaged. Unknown ratios are ignored.
+    The range covers all replicas of the row and all drawn iterations.
 
     Args:
-        report: Any report.
+        report: The report.
         selection: Rows and iterations that are drawn.
 
     Returns:
-        One pair per row: the ratio, or None if it is unknown in all iterations, and the (minimum,
-        maximum) ratio of all replicas in the drawn iterations, or None if all are unknown.
+        For each row, the ratio (or None if it is unknown) and the (minimum, maximum) ratio of the
+        replicas (or None if all are unknown).
     """
     by_iteration = {
         iteration.index: _get_ratio_by_rank(iteration, report.headline)
@@ -137,7 +143,10 @@ def measure_row_ratios(
 
 
 def _get_ratio_by_rank(iteration: Iteration, name: str) -> dict[int, float | None]:
-    """Return a ratio of each active rank of an iteration, or None if unknown, keyed by rank."""
+    """Return a bubble ratio of each rank that is active in an iteration, keyed by rank index.
+
+    The value is None if the ratio of the rank is unknown.
+    """
     ranks = iteration.ranks
     return dict(zip(list_indices(ranks), compute_rank_ratios(ranks, name), strict=True))
 
@@ -145,16 +154,29 @@ def _get_ratio_by_rank(iteration: Iteration, name: str) -> dict[int, float | Non
 def _list_known(
     iterations: Iterable[Mapping[int, float | None]], ranks: Iterable[int]
 ) -> list[float]:
-    """Return the known ratios of the given ranks in all of the given iterations."""
+    """Return the known ratios of the given ranks in the given iterations as a flat list.
+
+    Args:
+        iterations: For each iteration, a mapping from rank index to the ratio, or None if unknown.
+        ranks: Indices of the ranks.
+    """
     ratios = [by_rank.get(rank) for by_rank, rank in product(iterations, ranks)]
     return [ratio for ratio in ratios if ratio is not None]
 
 
 def get_windows(iteration: Iteration, headline: str) -> Mapping[int, tuple[int, int]]:
-    """Return the window in which the idle time of each rank counts as bubble, keyed by rank index.
+    """Return for each rank the window in which idle time counts as bubble.
 
-    This is the window of the primary ratio. An iteration without it (the last one has no
-    ``period``) uses the window of ``schedule``, or else the extent of the rank's work.
+    This is the window of the primary ratio. An iteration may lack this window: the last iteration
+    has no ``period``. Then the window of ``schedule`` is used, or else the time from the start of
+    the rank's first operation to the end of its last operation.
+
+    Args:
+        iteration: The iteration.
+        headline: Name of the primary ratio.
+
+    Returns:
+        (start, end) in ns, keyed by rank index. Only active ranks are included.
     """
     ranks = iteration.ranks
     start_ns, end_ns = get_rank_column(ranks, "first_ns"), get_rank_column(ranks, "last_ns")

@@ -1,7 +1,7 @@
-"""Logging of a report to experiment trackers: Weights & Biases, MLflow and TensorBoard.
+"""Logs a report to an experiment tracker: Weights & Biases, MLflow or TensorBoard.
 
-The metrics have the same names as in ``bubbleviz watch``. Only TensorBoard is imported. For other
-trackers, the methods of the run object show how it accepts metrics.
+The metric names are the same as in ``bubbleviz watch``. TensorBoard is the only tracker that this
+module imports. For other trackers, the methods of the run object determine how metrics are logged.
 """
 
 from __future__ import annotations
@@ -18,14 +18,19 @@ from bubbleviz.errors import OutputError, UsageError
 from bubbleviz.report.bubble_parts import compute_bubble_parts
 from bubbleviz.report.report import Report
 
-#: Writes values, keyed by name, with their step and their time in seconds since 1970.
+#: Function that writes scalars (keyed by name), given their training step and Unix time in seconds.
 Write: TypeAlias = Callable[[Mapping[str, float], int, float], None]
 
 
 def compute_metrics(report: Report) -> dict[str, float]:
-    """Return the means over the averaged iterations, keyed by metric; ratios are fractions of 1.
+    """Return the metrics of a report, which are means over the averaged iterations.
 
-    Unknown ratios, and the duration if no iteration is averaged, are left out.
+    The metrics are the number of ranks, the iteration duration in seconds, the bubble ratios, and
+    the parts of the bubble. Ratios and parts are fractions of 1. Unknown ratios are left out. The
+    duration is left out if no iteration is averaged.
+
+    Returns:
+        Values keyed by metric name, for example ``bubbleviz/bubble_ratio/schedule``.
     """
     ratios = {name: spread.mean for name, spread in report.summary.bubble_ratio.items()}
     metrics = {"ranks/measured": float(len(report.ranks))}
@@ -39,19 +44,21 @@ def compute_metrics(report: Report) -> dict[str, float]:
 
 
 def log(report: Report, run: Any, step: int | None = None) -> None:
-    """Log the metrics of a report to a tracker.
+    """Log the metrics of a report to an experiment tracker.
 
-    The tracker is recognised by the type of ``run`` (a path) or by the methods that ``run`` has.
+    If ``run`` is a path, TensorBoard event files are written. Otherwise the tracker is recognized
+    by the methods of ``run``.
 
     Args:
         report: The report.
-        run: Result of ``wandb.init`` or ``mlflow.start_run``, the module ``wandb`` or ``mlflow``, a
-            ``SummaryWriter``, or the path of a folder for TensorBoard.
-        step: Training step, or None for the tracker's current step (0 for a folder).
+        run: The return value of ``wandb.init`` or ``mlflow.start_run``, the module ``wandb`` or
+            ``mlflow``, a ``SummaryWriter``, or the path of a directory for TensorBoard event files.
+        step: Training step, or None for the tracker's current step. If ``run`` is a path, None
+            means 0.
 
     Raises:
-        UsageError: ``run`` is not one of these.
-        OutputError: The folder cannot be written, or TensorBoard is not installed.
+        UsageError: ``run`` has none of these types.
+        OutputError: The directory cannot be written, or TensorBoard is not installed.
     """
     metrics = compute_metrics(report)
     if isinstance(run, (str, Path)):
@@ -65,7 +72,7 @@ def log(report: Report, run: Any, step: int | None = None) -> None:
     elif hasattr(run, "log"):
         run.log(metrics, step=step)
     elif hasattr(run, "info") and "mlflow" in sys.modules:
-        # An MLflow run is a plain record; the functions of its module log to it.
+        # An MLflow run only contains data. Metrics are logged with a function of its module.
         sys.modules["mlflow"].log_metrics(metrics, step=step, run_id=run.info.run_id)
     else:
         raise UsageError(
@@ -78,7 +85,7 @@ def log(report: Report, run: Any, step: int | None = None) -> None:
 def open_scalar_writer(directory: str) -> Iterator[Write]:
     """Open a TensorBoard event file in a directory, and yield a function that writes scalars to it.
 
-    TensorBoard is imported here because loading it takes half a second.
+    TensorBoard is imported in this function because the import takes half a second.
 
     Raises:
         OutputError: The file cannot be written, or TensorBoard is not installed.

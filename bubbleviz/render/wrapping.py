@@ -1,4 +1,4 @@
-"""Truncation and wrapping of text to a width: columns of a terminal, or units of a page."""
+"""Truncates and wraps text to a width, measured in terminal columns or page units."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import re
 from collections.abc import Callable
 from unicodedata import combining, east_asian_width
 
-#: Blanks at which a line is not broken: between a number and its unit.
+#: Matches a blank between a number and its unit, at which a line must not be broken.
 _GLUE = re.compile(r"(?<=\d) (?=(?:%|ms|us)(?:\W|$))|(?<=±) (?=\d)")
 
 
 def measure_cells(text: str) -> int:
-    """Return the number of columns that a text takes on a terminal."""
+    """Return the number of terminal columns that a text occupies.
+
+    Wide East Asian characters occupy two columns, and combining characters none.
+    """
     if text.isascii():
         return len(text)
     widths = (1 + (east_asian_width(c) in "WF") for c in text if not combining(c))
@@ -21,12 +24,14 @@ def measure_cells(text: str) -> int:
 def truncate_to_width(
     text: str, width: float, measure: Callable[[str], float] = measure_cells
 ) -> str:
-    """Return a text, with its end replaced by an ellipsis if it is wider than ``width``.
+    """Truncate a text that is wider than ``width``, and end it with an ellipsis.
+
+    The result is "" if there is no space for a character and an ellipsis.
 
     Args:
         text: The text.
-        width: Maximum width.
-        measure: Returns the width of a text, by default in columns of a terminal.
+        width: Maximum width, including the ellipsis.
+        measure: Function that returns the width of a text, by default in terminal columns.
     """
     if measure(text) <= width:
         return text
@@ -44,16 +49,19 @@ def wrap_text(
     keep_long_words: bool = False,
     measure: Callable[[str], float] = measure_cells,
 ) -> list[str]:
-    """Return a text in lines that are broken between words only.
+    """Split a text into lines of a maximum width. Lines are broken only between words.
+
+    A line is not broken between a number and its unit. A text without words gives no lines.
 
     Args:
-        text: The text, on one line.
-        width: Maximum width of a line. A longer word is truncated.
-        max_lines: Maximum number of lines, or None for any number. If there are more, the last
-            line ends with an ellipsis after a complete word.
-        hanging_indent: Number of blanks before each line but the first.
-        keep_long_words: Whether words that are wider than a line stay complete.
-        measure: Returns the width of a text, by default in columns of a terminal.
+        text: The text. Consecutive white space is treated as a single blank.
+        width: Maximum width of a line.
+        max_lines: Maximum number of lines, or None for no limit. If the text needs more lines, the
+            last line ends with an ellipsis.
+        hanging_indent: Number of blanks at the start of each line except the first.
+        keep_long_words: Whether to keep a word that is wider than a line. Otherwise it is
+            truncated.
+        measure: Function that returns the width of a text, by default in terminal columns.
     """
     lines: list[str] = []
     line = ""
@@ -77,20 +85,20 @@ def wrap_text(
 
 
 def _truncate_line(line: str, width: float, measure: Callable[[str], float]) -> str:
-    """Return as many words of a line as fit before an ellipsis.
+    """Return the first words of a line and an ellipsis, with as many words as fit.
 
-    If not even the first word fits, it is cut, or left out if it contains a digit, because a part
-    of a number would be another number.
+    If not even the first word fits, the word is truncated. A word that contains a digit is left out
+    instead, because a truncated number would be a different number.
 
     Args:
         line: The line.
         width: Maximum width, including the ellipsis.
-        measure: Returns the width of a text.
+        measure: Function that returns the width of a text.
     """
     while measure(f"{line} …") > width and " " in line.strip():
         line = line.rpartition(" ")[0]
     truncated = f"{line} …"
-    # A part of a number would be a different number.
+    # A truncated number would be a different number.
     if measure(truncated) > width and any(letter.isdigit() for letter in line):
         truncated = "…"
     return truncate_to_width(truncated, width, measure)

@@ -1,8 +1,9 @@
-"""Output formats of a report: a renderer for each row of ``formats.csv``.
+"""Output formats of a report. Each row of ``formats.csv`` describes a format.
 
-A row names the rendering function. It is imported only when it is called, so the command line can
-list all formats without importing them. A rendering function takes the report and the view, returns
-text or bytes, and opens no file. Tests over all formats cover a new row automatically.
+A row contains the path of the rendering function, which is imported only when it is called. So the
+command line can list all formats without importing them. A rendering function takes a report and a
+view, and returns text or bytes. It opens no files. New rows are tested automatically, because the
+tests run over all formats.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ if TYPE_CHECKING:  # the command line lists renderers without loading numpy
     from bubbleviz.report.report import Report
     from bubbleviz.report.view import View
 
-#: Endings of former formats of reports. Their shorter endings belong to formats with other content.
+#: Matches endings of report formats that no longer exist. These endings are rejected, because the
+#: last part of the ending now belongs to a format with other content.
 _FORMER_ENDINGS = re.compile(
     r"\.(?:bubbles|iterations)\.parquet$|\.(?:chunks|slowdowns|memory)\.(?:svg|pdf|png)$"
 )
-#: Endings of former formats of plans.
+#: Matches endings of plan formats that no longer exist.
 _FORMER_PLAN_ENDINGS = re.compile(r"\.comms\.csv$|\.zb\.json$")
 
-#: Messages if an optional package is needed but not installed, keyed by package.
+#: Error messages for optional packages that are needed but not installed, keyed by package.
 _EXTRAS = {
     "pyarrow": "Parquet is written by pyarrow; install it with: pip install 'bubbleviz[parquet]', "
     "or write a table: -o operations.csv",
@@ -54,17 +56,18 @@ def check_installed(package: str) -> None:
 
 @dataclass(frozen=True)
 class Renderer:
-    """A format of a report.
+    """An output format of a report.
 
     Attributes:
-        name: Name of the format, and of its command line option ``--NAME FILE``.
-        endings: Endings of the files that ``-o`` writes in this format, separated by blanks. If the
-            endings of several formats match a file, the longest ending decides.
-        function: Path of the rendering function below ``bubbleviz.render``. It takes the report and
-            the view, and returns text or bytes.
-        package: Optional package that the format needs, or "" for none.
-        draws: Picture options that affect the format (``causes``, ``width``), separated by blanks.
-        summary: Description for ``--help``, at most 48 characters.
+        name: Name of the format, and of the command-line option ``--NAME FILE``.
+        endings: File name endings for which ``-o`` writes this format, separated by blanks. If
+            endings of several formats match a file name, the longest ending wins.
+        function: Dotted path of the rendering function, relative to ``bubbleviz.render``. The
+            function takes a report and a view, and returns text or bytes.
+        package: Optional package that the format needs, or "" if it needs none.
+        draws: Picture options that affect the format, such as ``causes`` and ``width``, separated
+            by blanks. "" if the format is not a picture.
+        summary: Description for ``--help``, at most 48 characters long.
     """
 
     name: str
@@ -76,23 +79,23 @@ class Renderer:
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """The endings as a tuple."""
+        """The file name endings as a tuple, in the order of ``endings``."""
         return tuple(self.endings.split())
 
     @property
     def binary(self) -> bool:
-        """Whether the format is binary, so it cannot be printed on a terminal."""
+        """Whether the format is binary, so that it cannot be printed on a terminal."""
         return self.package in {"pyarrow", "typst"}
 
     def check(self, file: str = "") -> None:
-        """Check before any work that the format is available, and the file name is not a folder.
+        """Check that the format can be written. This is called before the analysis starts.
 
         Args:
-            file: Name of the output file, or "" to check only the format.
+            file: Path of the output file, or "" to check only whether the format is available.
 
         Raises:
-            UsageError: The name ends with a slash, so it is a folder.
-            OutputError: An optional package is not installed.
+            UsageError: The path ends with a slash, so it names a directory.
+            OutputError: The optional package that the format needs is not installed.
         """
         if file.endswith(("/", os.sep)):
             raise UsageError(f"{file}: --{self.name} writes a file; leave the slash out")
@@ -100,7 +103,11 @@ class Renderer:
             check_installed(package)
 
     def _find_conversion(self, file: str) -> str:
-        """Return ``pdf`` or ``png`` if a file is a converted SVG in that format, otherwise ""."""
+        """Return the format to which an SVG must be converted: ``pdf``, ``png``, or "" for none.
+
+        A conversion is needed if the file name has an ending of this format, other than the first
+        one, that ends in ``.pdf`` or ``.png``.
+        """
         typeset = [ending for ending in self.suffixes[1:] if ending.endswith((".pdf", ".png"))]
         return next((ending[-3:] for ending in typeset if file.lower().endswith(ending)), "")
 
@@ -110,7 +117,10 @@ class Renderer:
         return _import_function(self.function)(report, view)
 
     def content(self, report: Report, view: View, file: str) -> str | bytes:
-        """Return the content of a file; an SVG is converted if the name ends in .pdf or .png."""
+        """Return the content of an output file in this format.
+
+        If the file name asks for it, an SVG is converted to PDF or PNG.
+        """
         self.check(file)
         content: str | bytes = self.render(report, view)
         if ending := self._find_conversion(file):
@@ -124,14 +134,16 @@ def _import_function(path: str) -> Any:
 
 
 def format_of_suffix(file: str, names: Iterable[str], more_suffixes: Iterable[str] = ()) -> str:
-    """Return the name of the format that the suffix of a file stands for; the longest suffix wins.
+    """Return the name of the format to which the suffix of a file belongs.
 
-    A suffix of a former format is rejected, even if it ends with the suffix of a current format.
+    If suffixes of several formats match, the longest suffix wins. Upper and lower case are treated
+    alike. Suffixes of formats that no longer exist are rejected, even if they end with the suffix
+    of a current format.
 
     Args:
         file: Path of the file.
         names: Names of the formats to choose from.
-        more_suffixes: Further suffixes that the command accepts, for the message.
+        more_suffixes: Other suffixes that the command accepts. The error message lists them.
 
     Raises:
         UsageError: The suffix belongs to none of the formats.
@@ -155,14 +167,15 @@ def format_of_suffix(file: str, names: Iterable[str], more_suffixes: Iterable[st
 
 
 def check_suffix(file: str, name: str, names: Iterable[str]) -> None:
-    """Check that the suffix of an output file does not name a different format.
+    """Check that the suffix of an output file does not belong to a different format.
 
-    ``.txt`` and unknown suffixes are accepted for every format.
+    The suffix ``.txt``, and suffixes that belong to no format, are accepted for every format.
 
     Args:
         file: Path of the file.
-        name: Name of the option, which is also the name of the format it writes.
-        names: Names of the formats that ``-o`` of the command writes, for the message.
+        name: Name of the format, which is also the name of the option that writes it.
+        names: Names of the formats that the option ``-o`` of the command can write. If the suffix
+            belongs to one of them, the error message recommends ``-o``.
 
     Raises:
         UsageError: The suffix belongs to another format.
@@ -185,11 +198,11 @@ def check_suffix(file: str, name: str, names: Iterable[str]) -> None:
 
 @cache
 def list_renderers() -> tuple[Renderer, ...]:
-    """Return every renderer, in display order: the rows of ``formats.csv``."""
+    """Return all renderers in display order, which is the order of the rows in ``formats.csv``."""
     with Path(__file__).with_name("formats.csv").open(encoding="utf-8", newline="") as table:
         return tuple(Renderer(**row) for row in DictReader(table))
 
 
 def get_renderer(name: str) -> Renderer:
-    """Return the renderer of a format, which must exist."""
+    """Return the renderer of the format with this name. The format must exist."""
     return next(renderer for renderer in list_renderers() if renderer.name == name)

@@ -1,7 +1,8 @@
-"""CSV tables: one row per operation, in order of (rank, start), or per idle interval and cause.
+"""Renders operations or idle intervals as CSV tables.
 
-The table of operations has the columns for readers first, then the columns with which ``analyze``
-can read the table back. Idle intervals are limited to the windows of the primary ratio.
+The table of operations has one row per operation, sorted by (rank, start). The table of idle
+intervals has one row per interval and cause. It contains only idle time inside the windows of the
+primary ratio.
 """
 
 from __future__ import annotations
@@ -22,25 +23,26 @@ from bubbleviz.report.view import View
 
 
 def render(report: Report, _: View) -> str:
-    """Return all operations as CSV. The view is ignored."""
+    """Return all operations as CSV text. The view is ignored."""
     return write_csv(list_columns(report))
 
 
 def render_bubbles(report: Report, _: View) -> str:
-    """Return all idle intervals as CSV. The view is ignored."""
+    """Return all idle intervals as CSV text. The view is ignored."""
     return write_csv(list_bubble_columns(report))
 
 
 def write_csv(table: Mapping[str, Sequence[object]]) -> str:
-    """Format columns, keyed by header, as CSV."""
+    """Format columns of equal length, keyed by header, as CSV text."""
     return format_csv(tuple(table), zip(*table.values(), strict=True))
 
 
 def list_columns(report: Report) -> dict[str, Sequence[object]]:
-    """Return all columns of operations, keyed by header.
+    """Return all columns of the table of operations, keyed by header.
 
-    The columns for readers come first, then the columns with which ``analyze`` can read the table
-    back. The second microbatch and chunk of an operation are in the same cell as the first.
+    The first columns are meant for human readers. The remaining columns allow ``analyze`` to read
+    the table back. If an operation has two microbatches or two chunks, both are in the same cell,
+    separated by a semicolon.
     """
     operations, further = report.operations, list_further_columns(report)
     readable = operations.list_columns()
@@ -54,10 +56,10 @@ def list_columns(report: Report) -> dict[str, Sequence[object]]:
 
 
 def list_bubble_columns(report: Report) -> dict[str, Sequence[object]]:
-    """Return the columns of idle intervals, keyed by header.
+    """Return the columns of the table of idle intervals, keyed by header.
 
-    The columns of peers, collectives and host activities come last. Host activities are given only
-    for the cause ``HOST``.
+    The columns about peer operations, collectives, host activities and global ranks come last. Host
+    activities are given only if the cause is ``HOST``.
     """
     bubbles, labels, names = report.bubbles, format_operations(report), report.operations.names
     cells = {name: _list_cells(name, column) for name, column in bubbles.list_columns().items()}
@@ -65,7 +67,7 @@ def list_bubble_columns(report: Report) -> dict[str, Sequence[object]]:
     cells["before"] = labels.at(bubbles.before).listed()
     cells["after"] = labels.at(bubbles.after).listed()
     is_host = bubbles.cause == Cause.HOST
-    # Moved to the last columns.
+    # This column is moved to the end of the table.
     del cells["peer_operation"]
     last_columns = {
         "peer_operation": labels.at(bubbles.peer_operation).listed(),
@@ -80,7 +82,12 @@ def list_bubble_columns(report: Report) -> dict[str, Sequence[object]]:
 
 
 def _list_cells(name: str, column: Ints | CodedTexts) -> Sequence[object]:
-    """Return the cells of a column, with "" for missing values."""
+    """Return the cells of a column. Missing values become "".
+
+    Args:
+        name: Name of the column, which determines the values that mean "missing".
+        column: The column.
+    """
     if isinstance(column, CodedTexts):
         return column.listed()
     values = zip(column.tolist(), mask_known(name, column).tolist(), strict=True)
@@ -88,18 +95,29 @@ def _list_cells(name: str, column: Ints | CodedTexts) -> Sequence[object]:
 
 
 def _list_inert_names(code: Ints, names: Sequence[str]) -> Sequence[object]:
-    """Return the name of each code, escaped so that no spreadsheet evaluates it; "" for -1."""
+    """Return the name of each code, or "" for code -1.
+
+    Names are escaped so that no spreadsheet program evaluates them as a formula.
+    """
     return CodedTexts(code, [quote_formula(name) for name in names]).listed()
 
 
 def _list_iteration_names(report: Report, iteration: Ints) -> list[object]:
-    """Return the name of each iteration, as ``--iteration`` accepts it, or "" for none."""
+    """Return the name of the iteration for each index, or "" if there is no such iteration.
+
+    The option ``--iteration`` accepts these names.
+    """
     names = {i.index: quote_formula(i.name) for i in report.iterations}
     return [names.get(index, "") for index in iteration.tolist()]
 
 
 def _format_pairs(first: Ints, second: Sequence[object]) -> list[object]:
-    """Return cells with one or two numbers: ``7``, or ``7;3`` for an ``FB``, or "" without any."""
+    """Return one cell per operation: "7", or "7;3" if the operation has two numbers.
+
+    Args:
+        first: First number of each operation. If it is negative, the cell is "".
+        second: Second number of each operation, or "" if it has none.
+    """
     return [
         "" if a < 0 else a if b == "" else f"{a};{b}"
         for a, b in zip(first.tolist(), second, strict=True)

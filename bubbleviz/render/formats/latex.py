@@ -1,7 +1,7 @@
-"""LaTeX table of the bubble ratios for a paper, with the methods sentence as a comment.
+"""Renders the bubble ratios as a LaTeX table for a paper, with the methods sentence as a comment.
 
-It needs only pdflatex and booktabs. Names from profiles cannot break it: all text is printable
-ASCII, and characters with a meaning in TeX are escaped.
+The table needs only pdflatex and the package booktabs. Names from profiles cannot break it, because
+all text is printable ASCII and special characters of TeX are escaped.
 """
 
 from __future__ import annotations
@@ -21,38 +21,45 @@ from bubbleviz.report.published_paths import make_paths_relative
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: Maximum length of a text in a comment, and maximum number of profiles named in comments.
+#: Maximum number of characters in a text from a profile, and maximum number of profiles that
+#: comments list.
 _MAX_LENGTH, _MAX_PROFILES = 600, 16
 _SPELLED = {
     "\\": r"\textbackslash{}",
     **{character: f"\\{character}" for character in "{}$&%#_"},
     "^": r"\textasciicircum{}",
     "~": r"\textasciitilde{}",
-    # In the default font encoding (OT1) these codes are other characters.
+    # In the default font encoding (OT1), these codes print different characters.
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
     '"': "''",
-    # At the start of a row TeX would read these as arguments of the preceding ``\\``.
+    # At the start of a table row, TeX would read these as arguments of the preceding ``\\``.
     "[": "{[}",
     "]": "{]}",
     "*": "{*}",
 }
-#: An apostrophe that opens a quotation.
+#: Matches an apostrophe that opens a quotation.
 _OPENING = re.compile(r"(?<![^ (])'(?=\w)")
 
 
 def escape_latex(text: str) -> str:
-    """Escape a text for LaTeX, on one line of ASCII; characters without ASCII form become ``?``."""
+    """Escape a text for LaTeX, and return it as one line of ASCII.
+
+    Accents are removed. Other characters that have no ASCII form become ``?``.
+    """
     letters = (c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
     printable = (c if " " <= c <= "~" else "?" if c.isprintable() else " " for c in letters)
     return "".join(_SPELLED.get(c, c) for c in _OPENING.sub("`", "".join(printable)))
 
 
 def render(report: Report, view: View) -> str:
-    """Return the table of the averaged iterations. The view only affects the figure caption."""
+    """Return the LaTeX table of the bubble ratios over the averaged iterations.
+
+    The view only affects the figure caption, which is a comment above the table.
+    """
     report = make_paths_relative(report)
-    # Without a pipeline, idle time is not called a bubble.
+    # Idle time is called "bubble" only if the run has a pipeline.
     where = "between operations" if is_idle_elsewhere(report) else "in iterations"
     measure = "Bubble ratios" if report.no_pipeline is None else f"Idle time {where}"
     lines = (*_list_comments(report, view, measure), *_make_table(report, measure))
@@ -60,9 +67,15 @@ def render(report: Report, view: View) -> str:
 
 
 def _list_comments(report: Report, view: View, measure: str) -> Iterator[str]:
-    """Yield comment lines: profiles, methods, a figure environment to copy, and limitations.
+    """Yield the LaTeX comment lines above the table.
 
-    The figure is left out if the view selects nothing.
+    They list the profiles, the methods sentence, a figure environment to copy, and the limitations
+    of the measurement. The figure is left out if the view selects nothing.
+
+    Args:
+        report: The report.
+        view: The iterations and ranks of the figure.
+        measure: Name of the measured quantity.
     """
     yield f"% {measure} by bubbleviz {escape_latex(report.version)}."
     yield r"% Needs in the preamble: \usepackage{booktabs}"
@@ -88,16 +101,18 @@ def _list_comments(report: Report, view: View, measure: str) -> Iterator[str]:
 
 
 def _truncate(text: str) -> str:
-    """Return a text from a profile, truncated to ``_MAX_LENGTH`` characters and escaped."""
+    """Truncate a text from a profile to ``_MAX_LENGTH`` characters, and escape it for LaTeX."""
     return escape_latex(text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}...")
 
 
 def _make_table(report: Report, measure: str) -> Iterator[str]:
-    """Yield the lines of a LaTeX table of all ratios, one row per ratio, with a note below.
+    """Yield the lines of the LaTeX table, with one row per bubble ratio and a note below.
+
+    The primary ratio is the first row.
 
     Args:
-        report: The report. Its primary ratio is the first row.
-        measure: Name of what is measured, for the caption.
+        report: The report.
+        measure: Name of the measured quantity, for the caption.
     """
     names = [s.name for s in list_ratios()]
     ordered = sorted(names, key=lambda name: name != report.headline)
@@ -108,7 +123,8 @@ def _make_table(report: Report, measure: str) -> Iterator[str]:
     yield rf"  \caption{{{measure} in \% over {over} on {ranks}.}}"
     yield r"  \label{tab:bubble-ratios}"
     yield r"  \smallskip"  # standard classes have no space below a caption
-    # The table fits one column of a two-column page: 229 pt in the article class.
+    # With these settings, the table fits into one column of a two-column page (229 pt in the
+    # article class).
     yield r"  \small"
     yield r"  \setlength{\tabcolsep}{3pt}"
     yield r"  \begin{tabular}{@{}lrrrrrr@{}}"
@@ -126,10 +142,10 @@ def _make_table(report: Report, measure: str) -> Iterator[str]:
 
 
 def _list_cells(report: Report, name: str) -> tuple[str, ...]:
-    """Return the cells of a ratio, in order of the columns.
+    """Return the LaTeX cells of a bubble ratio, in the order of the columns.
 
-    The primary ratio is bold, and a ratio that contradicting clocks affect is marked with ``!``.
-    Unknown values are ``--``.
+    The name of the primary ratio is bold. The mean is marked with ``!`` if the ratio depends on
+    clocks that contradict each other. Unknown values are ``--``.
     """
     summary = report.summary
     ratio = summary.bubble_ratio[name]
@@ -152,7 +168,7 @@ def _format_number(value: float | None, unit: float) -> str:
 
 
 def _format_formula(definition: str) -> str:
-    """Return a definition of a ratio with minus and multiplication signs."""
+    """Return the definition of a ratio in LaTeX, with proper minus and multiplication signs."""
     text = escape_latex(format_definition(definition))
     return text.replace(" - ", " $-$ ").replace(" x ", r" $\times$ ")
 
@@ -160,8 +176,12 @@ def _format_formula(definition: str) -> str:
 def _make_note(report: Report, ordered: list[str]) -> str:
     """Return the note below the table, which defines the rows and columns.
 
-    It ends with the restrictions of the report, the clock bounds of the primary ratio unless they
-    are equal, and an explanation of the mark ``!`` if any ratio has it.
+    The note also contains the restrictions of the report, and the clock bounds of the primary ratio
+    if they are known and differ. If any ratio is marked with ``!``, the note explains the mark.
+
+    Args:
+        report: The report.
+        ordered: Names of the ratios, in the order of the rows.
     """
     definitions = {ratio.name: ratio.definition for ratio in list_ratios()}
     primary = {report.headline: " (primary)"}

@@ -1,1 +1,1 @@
-"""Traces for trace viewers: processes, slices, flows and counters."""
+"""Renders a report as a trace for trace viewers: processes, slices, flows and counters."""

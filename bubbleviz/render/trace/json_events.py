@@ -1,7 +1,7 @@
-"""A trace as JSON in the Trace Event Format (Google, 2016), with one event per line.
+"""Renders a trace as JSON in Google's Trace Event Format (2016), with one event per line.
 
-Times are in microseconds with three decimals. They are formatted from integers, so they are exact
-to the nanosecond.
+Times are in microseconds with three decimals. They are formatted from integer nanoseconds, so no
+precision is lost.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from bubbleviz.render.trace.tracks import Process, SliceTrack
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: Chrome's named colours that are closest to the colours of pictures. Chrome accepts only named
-#: colours. Perfetto ignores them and chooses a colour by the name of a slice without its numbers,
-#: which also gives each phase and each cause a single colour.
+#: Named color of Chrome's trace viewer that is closest to the color of a phase in pictures, keyed
+#: by phase. Chrome accepts only its named colors. Perfetto ignores them and derives the color from
+#: the name of the slice without digits, so there too each phase and each cause has one color.
 _PHASE_COLOURS = {
     "F": "rail_response",
     "B": "background_memory_dump",
@@ -29,8 +29,8 @@ _PHASE_COLOURS = {
     "Optimizer": "cq_build_running",
 }
 _COMMUNICATION_COLOURS = {phase.label: "rail_idle" for phase in COMMUNICATION}
-#: Named colours of slices, keyed by category and then by the first word of the slice's name. The
-#: viewer chooses the colour of other slices.
+#: Named colors of slices, keyed by category and then by the first word of the slice name. The
+#: viewer chooses the colors of all other slices.
 RESERVED = {
     "operation": _PHASE_COLOURS,
     "communication": _COMMUNICATION_COLOURS,
@@ -39,16 +39,16 @@ RESERVED = {
 
 
 def render(report: Report, _: View) -> str:
-    """Return the entire report as Chrome trace events. The view is ignored."""
-    # Joined once: the text can be half a gigabyte.
+    """Return the entire report as JSON text with Chrome trace events. The view is ignored."""
+    # The text can be half a gigabyte, so its pieces are joined only once.
     return "".join(write_events(make_trace(report)))
 
 
 def write_events(trace: Trace) -> Iterator[str]:
-    """Yield a trace in Chrome's JSON format (Trace Event Format), piece by piece."""
+    """Yield the JSON text of a trace in pieces."""
     facts = _encode_json(trace.facts())
     yield f'{{"displayTimeUnit": "ns",\n"otherData": {facts},\n"traceEvents": [\n'
-    # Lanes are threads, numbered above all processes.
+    # Each lane is a thread. Thread ids are greater than all process numbers.
     thread = len(trace.report.ranks) + 2
     for process in trace.processes():
         yield from _write_process(process, trace.ratio, thread)
@@ -57,24 +57,24 @@ def write_events(trace: Trace) -> Iterator[str]:
 
 
 def _encode_json(value: object) -> str:
-    """Return a value as JSON that can also be embedded in an HTML page."""
+    """Encode a value as JSON. All ``<`` are escaped, so that HTML pages can embed the result."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c")
 
 
 def _format_us(time_ns: int) -> str:
-    """Format a non-negative time as microseconds without rounding."""
+    """Format a non-negative time in ns as microseconds with three decimals, without rounding."""
     return f"{time_ns // 1000}.{time_ns % 1000:03d}"
 
 
 def _write_process(process: Process, ratio: str, thread: int) -> Iterator[str]:
-    """Yield the text of the events of a process.
+    """Yield the JSON text of all events of a process.
 
-    A comma precedes each event, except the first event of the first process (``order`` 0).
+    Each event starts with a comma, except the first event of the process whose ``order`` is 0.
 
     Args:
         process: The process.
-        ratio: Name of the ratio that the counter shows.
+        ratio: Name of the bubble ratio that the counter shows.
         thread: Thread id of the first lane of the first track.
     """
     where = f'"pid":{process.number}'
@@ -104,11 +104,13 @@ def _format_metadata(name: str, where: str, arguments: Mapping[str, object]) -> 
 
 
 def _write_slices(track: SliceTrack, process: int, first: int) -> Iterator[str]:
-    """Yield the events of a track: each slice, followed by the flows that end or start in it.
+    """Yield the JSON text of the events of a track.
+
+    Each slice is followed by the flows that end in the slice and the flows that start in it.
 
     Args:
         track: The track.
-        process: Number of the process.
+        process: Number of the process to which the track belongs.
         first: Thread id of the first lane of the track.
     """
     colours = RESERVED.get(track.category, {})

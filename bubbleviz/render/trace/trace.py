@@ -1,8 +1,8 @@
-"""A report as the processes, slices, flows and counters that trace viewers show.
+"""Converts a report to the processes, slices, flows and counters that trace viewers show.
 
-Ranks are processes. Each rank has a track of its operations, of its communication, of its bubbles
-and of its iterations, and its ratio as a counter. Flows follow each microbatch from stage to stage,
-to the last one and back::
+Each rank is a process. It has one track each for operations, communication, bubbles and iterations,
+and a counter that shows its bubble ratio. Flows connect the operations of a microbatch from the
+first stage to the last stage and back::
 
     rank 0   F 3 ──┐                ┌─> B 3
     rank 1         └─> F 3 ──> B 3 ─┘
@@ -27,13 +27,15 @@ from bubbleviz.render.trace.tracks import Column, Process, SliceTrack, Value
 from bubbleviz.report.labels import format_operations
 from bubbleviz.report.report import Report
 
-#: Maximum length of a name from a profile, in characters. Viewers show less, and names repeat.
+#: Maximum number of characters of a name from a profile. Viewers show fewer characters, and
+#: repeated long names would make the trace large.
 _MAX_NAME_LENGTH = 200
-#: Times below this are integers in every viewer, including viewers that compute in floats.
+#: Times below this are represented exactly in every viewer, even if the viewer uses floats.
 _MAX_EXACT_NS = 1 << 53
-#: Name of the process whose counter shows the ratio over all ranks.
+#: Name of the process whose counter shows the bubble ratio over all ranks.
 ALL_RANKS = "all ranks"
-#: Properties of operations in slices, and the minimum of the values that are known.
+#: Columns of the operations table that become arguments of slices, each with its minimum valid
+#: value. Smaller values mean "unknown" and are left out.
 _OPERATION_COLUMNS = {
     "microbatch": 0,
     "second_microbatch": 0,
@@ -52,16 +54,17 @@ class Trace:
 
     Attributes:
         report: The report.
-        ratio: Name of the ratio whose windows and bubbles are shown: the headline if any rank has
-            it.
-        base_ns: Time 0 of the trace on the report's clock: 0, unless times of the report are
-            negative or too large for viewers.
-        first_ns: Start of the first slice since the base.
-        names: Texts of ranges and calls, shortened.
-        rank_labels: Labels of the ranks, shortened.
-        labels: Label of each operation, as in tables.
-        leaving: Numbers of the flows that leave an operation, keyed by row of the operations.
-        entering: Numbers of the flows that enter an operation, keyed by row of the operations.
+        ratio: Name of the bubble ratio whose windows and bubbles are shown. This is the primary
+            ratio if any rank has it.
+        base_ns: Time on the report's clock that is time 0 of the trace, in ns. It is 0 unless times
+            of the report are negative or too large for viewers.
+        first_ns: Start of the first slice, in ns after ``base_ns``.
+        names: Names of ranges and API calls, truncated. They have the same indices as
+            ``report.operations.names``.
+        rank_labels: Label of each rank, truncated.
+        labels: Label of each operation, the same as in tables.
+        leaving: Ids of the flows that start at an operation, keyed by the operation's index.
+        entering: Ids of the flows that end at an operation, keyed by the operation's index.
     """
 
     report: Report
@@ -75,7 +78,7 @@ class Trace:
     entering: Mapping[int, Sequence[int]]
 
     def facts(self) -> dict[str, Value]:
-        """Return the properties of the entire trace, keyed by name."""
+        """Return properties of the entire trace, keyed by name, such as the bubbleviz version."""
         report = self.report
         return {
             "version": report.version,
@@ -87,10 +90,11 @@ class Trace:
         }
 
     def processes(self) -> Iterator[Process]:
-        """Yield the process "all ranks", which has only a counter of the ratio, then one per rank.
+        """Yield the processes of the trace: "all ranks", and then one process per rank.
 
-        The counter and the iteration track of a rank contain only the iterations in which the rank
-        has the ratio of the trace.
+        The process "all ranks" has only a counter, which shows the bubble ratio. The counter and
+        the iteration track of a rank contain only iterations in which ``ratio`` is measured for the
+        rank.
         """
         by_rank: list[list[tuple[int, RankIteration]]] = [[] for _ in self.report.ranks]
         for iteration in self.report.iterations:
@@ -117,9 +121,9 @@ class Trace:
             yield Process(number, number, _truncate(rank.label), tuple(labels), ratios, tracks)
 
     def _list_ratios_of_all_ranks(self) -> list[tuple[int, float]]:
-        """Return a (time, ratio) pair for each iteration whose ratio is known.
+        """Return a (time, ratio) pair for each iteration whose ratio over all ranks is known.
 
-        The time is the start of the earliest window of a rank, in ns after the base of the trace.
+        The time is the earliest start of any rank's window, in ns after ``base_ns``.
         """
         ratios = []
         for iteration in self.report.iterations:
@@ -135,10 +139,10 @@ class Trace:
     ) -> list[tuple[int, float]]:
         """Return a (time, ratio) pair for each iteration in which the ratio of a rank is known.
 
-        The time is the start of the rank's window, in ns after the base of the trace.
+        The time is the start of the rank's window, in ns after ``base_ns``.
 
         Args:
-            iterations: Index of each iteration, and the entry of the rank in it.
+            iterations: (iteration index, measurements of the rank in the iteration) pairs.
         """
         ratios = []
         for _, entry in iterations:
@@ -150,9 +154,15 @@ class Trace:
     def _make_operation_track(
         self, name: str, category: str, rank: int, phases: Sequence[Phase]
     ) -> SliceTrack:
-        """Return the track of a rank's operations of the given phases, in order of (start, end).
+        """Return a track with a rank's operations of the given phases, sorted by (start, end).
 
-        Operations without a span are left out.
+        Operations without a known start and end are left out.
+
+        Args:
+            name: Name of the track.
+            category: Category of the slices.
+            rank: Index of the rank.
+            phases: Phases of the operations to include.
         """
         operations = self.report.operations
         first, stop = np.searchsorted(operations.rank, (rank, rank + 1)).tolist()
@@ -182,7 +192,10 @@ class Trace:
         )
 
     def _make_bubble_track(self, rank: int) -> SliceTrack:
-        """Return the track of a rank's idle intervals, named by cause, in order of (start, end)."""
+        """Return a track with a rank's idle intervals, sorted by (start, end).
+
+        The name of a slice is the cause of the idle time.
+        """
         report, bubbles = self.report, self.report.bubbles
         first, stop = np.searchsorted(bubbles.rank, (rank, rank + 1)).tolist()
         rows = np.arange(first, stop)
@@ -207,11 +220,15 @@ class Trace:
         return SliceTrack("bubbles", "bubble", start_ns, end_ns, causes, properties)
 
     def _label_operations(self, rows: Ints) -> Column:
-        """Return the labels of operations, or None for row -1."""
+        """Return the label of each operation, or None for index -1."""
         return _list_texts(self.labels.texts, self.labels.at(rows).code)
 
     def _make_iteration_track(self, iterations: Sequence[tuple[int, RankIteration]]) -> SliceTrack:
-        """Return the track of a rank's windows of the listed ratio, one per iteration."""
+        """Return a track with one slice per iteration: the window of ``ratio`` on one rank.
+
+        Args:
+            iterations: (iteration index, measurements of the rank in the iteration) pairs.
+        """
         windows = [(index, rank, rank.accounts[self.ratio]) for index, rank in iterations]
         windows.sort(key=lambda window: (window[2].start_ns, window[2].end_ns, window[0]))
         iterations_of_windows = [self.report.iterations[index] for index, *_ in windows]
@@ -240,8 +257,9 @@ class Trace:
 def make_trace(report: Report) -> Trace:
     """Convert a report to a trace.
 
-    Times of the trace are relative to a base. The base is the start of the first slice if this
-    start is negative, or if the end of the last slice is too large for viewers. Otherwise it is 0.
+    Times in the trace are relative to a base time. The base time is the start of the first slice if
+    this start is negative, or if the end of the last slice is ``_MAX_EXACT_NS`` or later. Otherwise
+    it is 0.
     """
     ratio = report.explanation.listed_ratio
     first_ns, last_ns = _find_slice_bounds(report, ratio)
@@ -286,25 +304,32 @@ def _list_texts(texts: Sequence[str], code: Ints) -> Column:
 
 
 def _name_operation(phase: int, first: int | None, second: int | None) -> str:
-    """Return phase and microbatches of an operation: ``F 3``, or ``FB 3;7`` for two of them."""
+    """Return the name of an operation's slice, such as ``F 3``, or ``FB 3;7`` for two microbatches.
+
+    Args:
+        phase: Phase code.
+        first: Microbatch number, or None if unknown.
+        second: Number of the second microbatch, or None if there is none.
+    """
     numbers = ";".join(str(number) for number in (first, second) if number is not None)
     return f"{Phase(phase).label} {numbers}".rstrip()
 
 
 def _truncate(text: str) -> str:
-    """Return a text from a profile on one line, printable and not too long."""
+    """Return a text from a profile on one line, printable and truncated to _MAX_NAME_LENGTH."""
     return to_one_line(text[: _MAX_NAME_LENGTH + 1], _MAX_NAME_LENGTH)
 
 
 def _find_flows(report: Report) -> tuple[Ints, Ints]:
-    """Return the flows of microbatches from stage to stage, and from the last F to its B.
+    """Find the flows that follow microbatches from stage to stage, and from the last F to its B.
 
-    A W has no flow to it. A B that receives a gradient from the next stage has a flow from the B of
-    that stage, but none from its F. There is also no flow if the consumer does not start after the
-    producer, which happens if clocks contradict each other.
+    A flow connects an operation that produces a result with the operation that consumes it. No flow
+    leads to a W. A B that receives its gradient from the next stage has a flow from the B of that
+    stage, but no flow from the F of its own stage. A flow is left out if the consumer does not
+    start after the producer, which can happen if clocks contradict each other.
 
     Returns:
-        Rows of the operations that produce a result, and of the operations that consume it.
+        For each flow, the index of the producing operation and the index of the consuming one.
     """
     operations = report.operations
     dependencies = find_dependencies(operations, tuple(report.ranks))
@@ -318,11 +343,10 @@ def _find_flows(report: Report) -> tuple[Ints, Ints]:
 
 
 def _group_by_row(rows: Ints) -> dict[int, list[int]]:
-    """Return the numbers of the flows at each row of the operations.
+    """Return a mapping from the index of an operation to the ids of its flows, ascending.
 
     Args:
-        rows: Row of the operation at one end of each flow. Flows are numbered from 1, in this
-            order.
+        rows: For each flow, the index of the operation at one of its ends. The first flow has id 1.
     """
     flows: dict[int, list[int]] = {}
     for number, row in enumerate(rows.tolist(), 1):

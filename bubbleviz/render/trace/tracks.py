@@ -1,11 +1,11 @@
-"""Tracks: the elements of traces: processes, slices in time, flows and counters.
+"""Elements of a trace: processes, tracks of slices, flows and counters.
 
-Overlapping slices of a track are distributed over lanes, so that viewers show all of them::
+Overlapping slices of a track are placed in different lanes, so that viewers show all of them::
 
     lane 0   ├── F 3 ──┤├─── B 1 ───┤
     lane 1        ├── F 4 ──┤
 
-Times are nanoseconds since the base of the trace, and never negative.
+Times are in nanoseconds after the base time of the trace, and are never negative.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import numpy as np
 
 from bubbleviz.model.columns import Ints
 
-#: A property of the entire trace, or of one slice.
+#: Value of a property of the entire trace or of one slice.
 Value: TypeAlias = int | float | str
-#: A property of each slice, or None if the slice does not have it.
+#: Values of one property, one per slice. The value is None if the slice lacks the property.
 Column: TypeAlias = Sequence[int | float | str | None]
-#: The numbers of the flows of each slice.
+#: For each slice, the ids of its flows.
 Flows: TypeAlias = Sequence[Sequence[int]]
 
 
@@ -32,13 +32,13 @@ class Slice(NamedTuple):
     """A slice of a :class:`SliceTrack`.
 
     Attributes:
-        start_ns: Start since the base of the trace.
-        end_ns: End since the base of the trace.
-        lane: Lane of the track, from 0.
+        start_ns: Start of the slice, in ns after the base time of the trace.
+        end_ns: End of the slice, in ns after the base time of the trace.
+        lane: Index of the lane in the track, from 0.
         name: Name of the slice.
-        arguments: The properties that are not None, keyed by name.
-        leaving: Numbers of the flows that leave the slice.
-        entering: Numbers of the flows that enter the slice.
+        arguments: Properties of the slice, keyed by name. Properties that are None are left out.
+        leaving: Ids of the flows that start in the slice.
+        entering: Ids of the flows that end in the slice.
     """
 
     start_ns: int
@@ -52,17 +52,17 @@ class Slice(NamedTuple):
 
 @dataclass(frozen=True)
 class SliceTrack:
-    """Slices of one kind, in order of (start, end).
+    """A track of slices, sorted by (start, end).
 
     Attributes:
         name: Name of the track.
-        category: Category of the slices.
-        start_ns: Start of each slice since the base of the trace, shape (slices,).
-        end_ns: End of each slice since the base of the trace.
+        category: Category of the slices, such as ``operation`` or ``bubble``.
+        start_ns: Start of each slice in ns after the base time of the trace, shape (slices,).
+        end_ns: End of each slice in ns after the base time of the trace, shape (slices,).
         names: Name of each slice.
-        arguments: Properties of the slices, keyed by property name.
-        leaving: Numbers of the flows that leave each slice, or () if no flow leaves any slice.
-        entering: Numbers of the flows that enter each slice, or () if no flow enters any slice.
+        arguments: Properties of the slices: one column of values per property, keyed by name.
+        leaving: For each slice, the ids of the flows that start in it. () if the track has none.
+        entering: For each slice, the ids of the flows that end in it. () if the track has none.
     """
 
     name: str
@@ -76,16 +76,16 @@ class SliceTrack:
 
     @cached_property
     def lane(self) -> Ints:
-        """Lane of each slice, from 0. Slices in a lane do not overlap."""
+        """Index of the lane that contains each slice. Slices in the same lane do not overlap."""
         return assign_lanes(self.start_ns, self.end_ns)
 
     @property
     def lanes(self) -> int:
-        """Number of lanes; 1 if there are no slices."""
+        """Number of lanes. A track without slices has one lane."""
         return int(self.lane.max(initial=0)) + 1
 
     def slices(self) -> Iterator[Slice]:
-        """Yield the slices in their order."""
+        """Yield the slices in order of (start, end)."""
         columns = (column.tolist() for column in (self.start_ns, self.end_ns, self.lane))
         no_flows: Flows = [()] * len(self.names)
         flows = self.leaving or no_flows, self.entering or no_flows
@@ -98,15 +98,17 @@ class SliceTrack:
 
 @dataclass(frozen=True)
 class Process:
-    """A process of a trace viewer: a rank, or all ranks together.
+    """A process in a trace viewer, which represents one rank or all ranks together.
 
     Attributes:
-        number: Unique process number: 1 for rank 0. Process ids are not unique across hosts.
-        order: Position among the processes.
-        name: Label of the rank.
-        labels: Stage, pipeline, host and process of the rank.
-        ratios: Start and ratio of each iteration; starts are relative to the base of the trace.
-        tracks: Tracks in display order.
+        number: Unique number of the process. The first rank has number 1. Process ids of the
+            operating system are not used, because they are not unique across hosts.
+        order: Position of the process in the viewer, from 0.
+        name: Label of the rank, or ``all ranks``.
+        labels: Texts that describe the rank, such as "stage 0" and "host node1".
+        ratios: (time, bubble ratio) of each iteration. The time is the start of the iteration's
+            window, in ns after the base time of the trace.
+        tracks: The tracks in display order.
     """
 
     number: int
@@ -118,11 +120,16 @@ class Process:
 
 
 def assign_lanes(start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return the lane of each slice: the lowest lane that is free when the slice starts.
+    """Assign each slice to the lowest lane that is free when the slice starts.
+
+    A lane is free again at the end of its last slice, so a slice may start exactly at that time.
 
     Args:
-        start_ns: Start of each slice, in order of (start, end), shape (slices,).
-        end_ns: End of each slice.
+        start_ns: Start of each slice, shape (slices,). Slices must be sorted by (start, end).
+        end_ns: End of each slice, shape (slices,).
+
+    Returns:
+        Index of the lane of each slice, from 0, shape (slices,).
     """
     lane: list[int] = []
     busy: list[tuple[int, int]] = []
