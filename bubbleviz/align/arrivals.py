@@ -1,7 +1,7 @@
-"""Arrivals: times at which the inputs of operations were available, as recorded receives show.
+"""Arrivals: times at which the inputs of operations were available, inferred from receives.
 
-A span may begin with kernels that need no input, such as recomputation. The input then became
-available at the end of the receive, not at the start of the span::
+The span of an operation may begin with kernels that need no input, such as recomputation. The input
+then became available at the end of the receive, not at the start of the span::
 
     RECV_F3  ├▒▒▒▒▒▒▒▒▒▒──┤             launched before F3, or inside its range
     F3           ├██ waits ├████████┤
@@ -24,7 +24,7 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import CHAINED, TRANSFERS, Phase
 
-#: Marks an unknown time.
+#: Sentinel for an unknown time.
 NEVER = np.iinfo(np.int64).min
 
 
@@ -32,16 +32,20 @@ NEVER = np.iinfo(np.int64).min
 class Arrivals(Table):
     """Arrival of the input of each operation. Only F, B and BW have arrivals.
 
+    A named receive or send of an operation is a transfer of the same rank, microbatch, chunk and
+    sequence split.
+
     Attributes:
-        exact_ns: Latest end of the receive with the operation's name and of the receives inside its
-            ranges, or ``NEVER`` if there is none.
-        latest_ns: The same time. An operation without a named receive may also have waited for a
-            receive without a microbatch, so for it the time includes the latest end of those that
-            the host launched before the operation.
+        exact_ns: Latest end of the operation's named receive and of the receives inside its ranges,
+            or ``NEVER`` if there are none.
+        latest_ns: Equal to ``exact_ns`` for operations with a named receive. Other operations may
+            also have waited for a receive without a microbatch number. For these operations, it is
+            the later of ``exact_ns`` and the latest end of such a receive that the host launched
+            before the operation.
         receives: Mask of the operations whose rank has any receive in their direction (activations
             for F, gradients for B and BW).
-        receive: Row of the receive with the operation's name, or -1 if there is none.
-        send: Row of the send with the operation's name, or -1 if there is none.
+        receive: Row of the operation's named receive, or -1 if there is none.
+        send: Row of the operation's named send, or -1 if there is none.
     """
 
     exact_ns: Ints
@@ -75,7 +79,7 @@ def find_arrivals(operations: Operations) -> Arrivals:
 
 
 def _make_unknown_arrivals(count: int) -> Arrivals:
-    """Return the arrivals of operations of ranks without any transfer: all are unknown."""
+    """Return arrivals that are all unknown, for ``count`` operations of a run without transfers."""
     no_row, never = make_constant(NONE, count), make_constant(NEVER, count)
     return Arrivals(never, never, np.zeros(count, bool), no_row, no_row)
 
@@ -83,13 +87,16 @@ def _make_unknown_arrivals(count: int) -> Arrivals:
 def _has_receiving_rank(operations: Operations, consumers: Ints, phase: Phase) -> Bools:
     """Return a mask of the operations whose rank has any receive in their direction.
 
-    These are receives of the given phase, every SEND_RECV, and the receives inside the ranges of
-    ``consumers``.
+    Receives in this direction are receives of the given phase, every SEND_RECV, and the receives
+    inside the ranges of ``consumers``.
 
     Args:
         operations: Operations of all ranks.
         consumers: Rows of the forwards, or of the backwards, of all ranks.
-        phase: Phase of the receives in the direction of these operations.
+        phase: Phase of the receives in this direction.
+
+    Returns:
+        Mask with one entry per row of ``consumers``.
     """
     is_receive = mask_phases(operations.phase, (phase, Phase.SEND_RECV))
     n_ranks = int(operations.rank.max(initial=NONE)) + 1
@@ -100,16 +107,19 @@ def _has_receiving_rank(operations: Operations, consumers: Ints, phase: Phase) -
 
 
 def find_sends(operations: Operations) -> Ints:
-    """Return the row of the send with the name of each operation, or -1 if there is none."""
+    """Return, for each operation, the row of its named send, or -1 if there is none.
+
+    A named send has the rank, microbatch, chunk and sequence split of the operation.
+    """
     return _find_named_transfers(operations, (Phase.SEND_F, Phase.SEND_B), 1)
 
 
 def _find_named_transfers(operations: Operations, phases: tuple[Phase, Phase], side: int) -> Ints:
-    """Find the transfer with the name of each F, B and BW.
+    """Find the named transfer of each F, B and BW.
 
     A transfer and an operation have the same name if rank, microbatch, chunk and sequence split are
     equal. If another operation with this name was launched between the two, the transfer belongs to
-    that operation instead. Transfers without a microbatch have no name.
+    the other operation. Transfers without a microbatch number have no name.
 
     Args:
         operations: Operations of all ranks.
@@ -131,7 +141,7 @@ def _find_named_transfers(operations: Operations, phases: tuple[Phase, Phase], s
     host_ns = operations.host_end_ns if side < 0 else operations.host_start_ns
     time_ns = np.concatenate((operations.host_start_ns[transfers], host_ns[consumers])) * -side
     is_consumer = np.arange(len(rows)) >= len(transfers)
-    # Sort by time, away from the operation for side 1, so that the match is the previous row.
+    # For side 1, times are negated, so that the match is the previous row in both cases.
     order = sort_rows(group, time_ns, is_consumer)
     rows, group, is_consumer = rows[order], group[order], is_consumer[order]
     has_same_name = group[1:] == group[:-1]
@@ -146,11 +156,11 @@ def _group_by_name(operations: Operations, rows: Ints, transfer_phase: Ints) -> 
     Args:
         operations: Operations of all ranks.
         rows: Rows to group.
-        transfer_phase: Phase of each row that is a transfer, and for any other row the phase of its
-            transfer.
+        transfer_phase: For each row, its phase if it is a transfer, or else the phase of the
+            transfer that belongs to it.
 
     Returns:
-        Group of each of these rows.
+        Group number of each row in ``rows``.
     """
     names = operations.microbatch[rows], operations.chunk[rows], operations.sequence[rows]
     return group_rows(operations.rank[rows], transfer_phase, *names).of_row
@@ -159,8 +169,8 @@ def _group_by_name(operations: Operations, rows: Ints, transfer_phase: Ints) -> 
 def _find_latest_receive_end(operations: Operations, waiting: Ints, phase: Phase) -> Ints:
     """Return the latest end of the transfers that may carry the input of each operation.
 
-    These are the receives without a microbatch, and every SEND_RECV, that the rank launched before
-    the operation.
+    The transfers considered are the receives without a microbatch number and every SEND_RECV, if
+    the rank launched them before the operation, or at the same time.
 
     Args:
         operations: Operations of all ranks.
@@ -168,7 +178,7 @@ def _find_latest_receive_end(operations: Operations, waiting: Ints, phase: Phase
         phase: Phase of the receives.
 
     Returns:
-        Latest end for each row of ``waiting``, or ``NEVER`` if there is no transfer.
+        Latest end in ns for each row of ``waiting``, or ``NEVER`` if no such transfer was launched.
     """
     receives = _find_unnumbered_receives(operations, phase)
     if len(receives) == 0 or len(waiting) == 0:
@@ -176,8 +186,8 @@ def _find_latest_receive_end(operations: Operations, waiting: Ints, phase: Phase
     rank, waiting_rank = operations.rank[receives], operations.rank[waiting]
     n_ranks = int(max(rank.max(initial=NONE), waiting_rank.max(initial=NONE))) + 1
     end_ns = operations.end_ns[receives]
-    # On the packed line, all ends of a rank are after all ends of the previous ranks, so a single
-    # running maximum over all ranks suffices.
+    # After packing, all end times of a rank are larger than all end times of the previous ranks,
+    # so a single running maximum over all ranks suffices.
     packing = _pack_by_rank(rank, end_ns, n_ranks)
     packed_end_ns = np.concatenate((packing.place(rank, end_ns), np.full(len(waiting), NONE)))
     launched_ns = operations.host_start_ns[np.concatenate((receives, waiting))]
@@ -191,9 +201,9 @@ def _find_latest_receive_end(operations: Operations, waiting: Ints, phase: Phase
 
 
 def _find_unnumbered_receives(operations: Operations, phase: Phase) -> Ints:
-    """Return the rows of the receives of a phase without a microbatch, and of every SEND_RECV.
+    """Return the rows of receives of a phase without a microbatch number, and of every SEND_RECV.
 
-    Transfers without a span are left out.
+    Transfers without a device span are left out. Rows are in ascending order.
     """
     is_unnumbered = (operations.phase == phase) & (operations.microbatch < 0)
     is_receive = is_unnumbered | (operations.phase == Phase.SEND_RECV)
@@ -201,7 +211,7 @@ def _find_unnumbered_receives(operations: Operations, phase: Phase) -> Ints:
 
 
 def _pack_by_rank(rank: Ints, time_ns: Ints, n_ranks: int) -> Packing:
-    """Return a packing of the times of all ranks. A rank without times gets room for one.
+    """Return a packing of the times of all ranks. A rank without times gets room for one time.
 
     Args:
         rank: Rank of each time.
@@ -215,9 +225,9 @@ def _pack_by_rank(rank: Ints, time_ns: Ints, n_ranks: int) -> Packing:
 def find_ready_times(operations: Operations, inputs: Arrivals) -> Ints:
     """Return the time from which each operation could run with its input, or ``NEVER`` if unknown.
 
-    This is the start of the span or the arrival of the input (``latest_ns``), whichever is later.
-    Without an arrival, it is the start of the span if the rank has no receives in the direction of
-    the operation, and unknown otherwise.
+    The ready time is the start of the operation's span or the arrival of its input
+    (``latest_ns``), whichever is later. If the arrival is unknown, the ready time is the start of
+    the span if ``receives`` is False, and unknown otherwise.
 
     Args:
         operations: Operations of all ranks.

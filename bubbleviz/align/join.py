@@ -1,7 +1,7 @@
 """The recordings of several profiles, joined into one set of tables.
 
-Ranks, operations, names and meetings are renumbered over all profiles. Times stay integer
-nanoseconds; only :func:`apply_clocks` changes them.
+Ranks, operations, names and meetings are renumbered over all profiles. Times are integer
+nanoseconds. Only :func:`apply_clocks` changes them.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class JoinedRank:
 
     Attributes:
         profile: Index of the profile.
-        host: Host that a table declares for the rank, or else the host of the profile.
-        machine: Machine of the profile.
-        local: The rank as its recording describes it.
+        host: Host that a table of operations declares for the rank, or else the profile's host.
+        machine: Name of the machine whose clock the profile uses.
+        local: The rank as described in the recording of the profile.
     """
 
     profile: int
@@ -73,33 +73,37 @@ class JoinedRecordings(RecordedTables):
 
     Attributes:
         ranks: All ranks.
-        machine_of_profile: Machine whose clock each profile uses.
+        machine_of_profile: For each profile, the name of the machine whose clock it uses.
         declared_clocks: Clock that each profile declares, or None if it declares none.
         timed: Mask of the ranks whose profile records the UTC time of its session start.
-        recorded_start_ns: Time of the first kernel or call in the profile of each rank.
-        recorded_end_ns: Time of the last kernel or call in the profile of each rank.
-        named_stage: Virtual stage that the name of each operation gives, or -1 if it gives none.
-        named_iteration: Iteration that a range around each operation names, or -1 if there is none.
-        inferred: Whether microbatches of any recording were counted by the order of operations,
-            because names do not number them.
-        unmarked: Whether the names in any recording do not show where iterations begin.
-        arrivals: Times at which the inputs of operations were available, on their session's clock.
+        recorded_start_ns: For each rank, the time of the first kernel or call in its profile.
+        recorded_end_ns: For each rank, the time of the last kernel or call in its profile.
+        named_stage: Virtual stage in the name of each operation, or -1 if the name contains none.
+        named_iteration: Iteration number in the name of a range around each operation, or -1 if
+            there is none.
+        inferred: Whether the microbatches of any recording were numbered by the order of their
+            operations, because names do not number them.
+        unmarked: Whether the range names of any recording do not show where iterations begin.
+        arrivals: Times at which the inputs of operations were available, on the clocks of the
+            profiling sessions.
         stage_of_rank: Smallest virtual stage of each rank, or -1 if unknown.
         pipeline: Pipeline of each rank, or -1 if the replicas of a stage cannot be distinguished.
-        reducing: Group of the ranks that reduce gradients together, for each rank, or -1 if it is
-            in none.
-        common_iteration: Iteration of each operation, numbered over all ranks, or -1 if it belongs
-            to none. ``operations.iteration`` is numbered separately for each rank.
-        iteration_names: Name of each iteration over all ranks.
+        reducing: For each rank, the group of ranks with which it reduces gradients, or -1 if there
+            is none.
+        common_iteration: Common iteration of each operation, or -1 if it belongs to none. Equal
+            numbers mean the same iteration on all ranks, unlike in ``operations.iteration``, which
+            is numbered separately for each rank.
+        iteration_names: Name of each common iteration.
         paired: Whether it is known which iterations of different ranks are the same.
-        iteration_numbers: Columns (rank, iteration of that rank, iteration over all ranks).
+        iteration_numbers: Three columns that convert iteration numbers: rank, iteration number on
+            that rank, common iteration.
         stages_missing: Whether virtual stages are known to be missing.
-        ranks_missing: Whether ranks of these or other stages are known to be missing.
-        pipeline_unproven: Whether the ranks may be replicas of one stage instead of stages, because
-            there is no evidence.
+        ranks_missing: Whether ranks are known to be missing, on recorded or on other stages.
+        pipeline_unproven: Whether the ranks may be replicas of one stage, because there is no
+            evidence that they form a pipeline.
         ends_early: Whether stages may be missing after the last recorded stage.
-        order_refutes: Whether an exact match of the order with a known schedule would show that no
-            stages are missing.
+        order_refutes: Whether an exact match of the order of operations with a known schedule would
+            show that no stages are missing.
         limitations: Properties of stages and iterations that could not be inferred.
     """
 
@@ -153,13 +157,13 @@ class JoinedRecordings(RecordedTables):
         return np.array([index_of[rank.machine] for rank in self.ranks], np.int64)
 
     def get_common_iterations(self, rank: Ints, iteration: Ints) -> Ints:
-        """Convert iteration numbers of single ranks to iterations over all ranks.
+        """Convert iteration numbers of single ranks to common iterations of all ranks.
 
-        The result is -1 for an iteration that has no number over all ranks.
+        The result is -1 for an iteration that is not in ``iteration_numbers``.
 
         Args:
-            rank: Rank that each iteration belongs to.
-            iteration: Iterations, numbered per rank.
+            rank: Rank of each iteration.
+            iteration: Iteration numbers, counted separately for each rank.
         """
         ranks, iterations, common_iterations = self.iteration_numbers
         return grouping.lookup_values((ranks, iterations), common_iterations, (rank, iteration))
@@ -168,16 +172,16 @@ class JoinedRecordings(RecordedTables):
 def join(
     parts: Recordings, machines: Sequence[str], sessions: Sequence[ProfileClock]
 ) -> JoinedRecordings:
-    """Join recordings into one set of tables, with times on their session's clock.
+    """Join recordings into one set of tables, with times on the clocks of the profiling sessions.
 
-    Each profile counts its times from its own session start, so ranks of one machine share a clock
-    only after this correction. Stages, iterations and the clocks of other machines are then
-    inferred from the corrected times.
+    The times of a profile are relative to the start of its session. The correction ``sessions``
+    puts all ranks of one machine on one clock. Stages, iterations and the clocks of other machines
+    are inferred later from the corrected times.
 
     Args:
-        parts: One recording per clock of a profile.
-        machines: Machine of each recording.
-        sessions: Clock of each recording according to its session.
+        parts: The recordings, one per clock of a profile.
+        machines: Machine name of each recording.
+        sessions: For each recording, the clock correction that follows from its session start.
     """
     recordings = parts.recordings
     noted = {note.kind for recording in recordings for note in recording.limitations}
@@ -206,9 +210,10 @@ def join(
 
 
 def _number_over_all(parts: Recordings) -> dict[str, Any]:
-    """Return the recorded tables by name, with all references renumbered over all recordings.
+    """Return the recorded tables keyed by name, with references renumbered over all recordings.
 
-    References are ranks, operation rows, name ids and meetings. An entry of -1 stays -1.
+    The columns ``meeting``, ``rank``, ``operation`` and ``name_id`` are renumbered. An entry of -1
+    stays -1.
     """
     n_ranks = [len(recording.ranks) for recording in parts.recordings]
     first_number = {
@@ -246,10 +251,10 @@ def _find_host(recording: Recording, rank: LocalRank) -> str:
 
 
 def _find_first_meetings(parts: Recordings) -> Ints:
-    """Return the number that the first meeting of each recording gets in the run.
+    """Return, for each recording, the number that its first meeting gets in the run.
 
-    Each recording numbers its meetings from 0. In the run, the numbers of a recording continue
-    after those of the previous recordings.
+    Each recording numbers its meetings from 0. In the run, the meetings of a recording are numbered
+    after the meetings of all previous recordings.
     """
     lengths = parts.count_rows("collectives")
     pieces = np.split(parts.collectives.meeting, np.cumsum(lengths)[:-1])
@@ -265,13 +270,13 @@ def apply_clocks(
 ) -> JoinedRecordings:
     """Return recordings with corrected times. Unknown times stay -1.
 
-    This is called twice: :func:`join` converts times to the clocks of sessions, and once the clocks
-    of all machines are known, the remaining correction is applied. Without any correction,
-    ``recordings`` itself is returned.
+    This function is called twice. First, :func:`join` converts times to the clocks of the profiling
+    sessions. Once the clocks of all machines are known, the remaining correction is applied. If all
+    corrections are zero, ``recordings`` itself is returned.
 
     Args:
         recordings: The recordings.
-        corrections: Correction of the times of each profile.
+        corrections: Clock correction of each profile.
     """
     profile = np.array([rank.profile for rank in recordings.ranks], np.int64)
     offset_ns = np.array([clock.offset_ns for clock in corrections], np.int64)[profile]
@@ -324,26 +329,27 @@ def merge_stream(recordings: JoinedRecordings) -> JoinedRecordings:
     """Merge the iterations of an inference run into one window if each is one scheduler step.
 
     Serving frameworks mark each step of their scheduler as an iteration. A step passes one chunk of
-    tokens through the pipeline, and the next chunk enters while this one is still in it. A window
-    from the first start to the last end of one chunk would be nearly all bubble, whatever the
-    pipeline does::
+    tokens through the pipeline, and the next chunk enters before this chunk has left. A window from
+    the first start to the last end of one chunk would be nearly all bubble, even in a fully used
+    pipeline::
 
         steps    ├── 7 ──┤├── 8 ──┤├── 9 ──┤
         stage 0  ███ F7 ██ ███ F8 ██ ███ F9 ██
         stage 1           ███ F7 ██ ███ F8 ██ ███ F9 ██
         becomes  ├──────────── one window ───────────┤    with microbatches 7, 8, 9
 
-    The steps become microbatches, numbered by the ranges around them if every forward has such a
-    number, or else by their order. The recordings are returned unchanged if the run has backwards,
-    has fewer than two iterations, or runs several forwards of one model chunk and sequence split in
-    an iteration, such as the batches of an evaluation.
+    The steps become microbatches of iteration 0. They keep the iteration number in their range
+    names if every forward has one, or else the iteration number of their rank. The recordings are
+    returned unchanged if the run has backwards, has fewer than two iterations, or runs several
+    forwards of one model chunk and sequence split in one iteration on a rank (for example, the
+    batches of an evaluation).
     """
     operations = recordings.operations
     if run_kind(operations.phase) != INFERENCE:
         return recordings
     is_forward = operations.phase == Phase.F
     rows = np.flatnonzero(is_forward & (operations.iteration >= 0))
-    # Each of several iterations of each rank must contain one forward of each chunk.
+    # There must be several iterations, each with at most one forward per rank and chunk.
     iteration_of_rank = operations.rank[rows], operations.iteration[rows]
     chunk = operations.chunk[rows], operations.sequence[rows]
     n_iterations = len(grouping.find_distinct(operations.iteration[rows]))
@@ -372,11 +378,12 @@ def merge_stream(recordings: JoinedRecordings) -> JoinedRecordings:
 
 
 def _sum_active_time(recordings: JoinedRecordings) -> ActiveTime:
-    """Return the time for which each rank was active over all of its iterations.
+    """Add up the active times of each rank over all of its iterations.
 
-    The result has one row per rank that has iterations, all in iteration 0. ``kernel_ns`` is the
-    time of kernels between the first start and the last end of the rank's forwards, including the
-    time between iterations. The other times are sums over iterations.
+    The result has one row per rank that has iterations, in ascending order. All rows are in
+    iteration 0. ``kernel_ns`` is the running time of kernels between the first start and the last
+    end of the rank's forwards, including kernels between iterations. The other times are sums over
+    iterations.
     """
     active, running, operations = recordings.active, recordings.running, recordings.operations
     n_ranks = len(recordings.ranks)

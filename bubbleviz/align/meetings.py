@@ -1,12 +1,13 @@
-"""Meetings: which collectives of different ranks are one collective operation.
+"""Meetings: find the kernels of different ranks that form one collective operation.
 
 Members of a recorded communicator or process group meet in the order in which each rank launched
 its collectives. If no group is recorded, the candidates are sets of ranks that could be a group:
-all ranks, a pipeline, the replicas of a stage, or the first and the last stage. No member leaves a
-collective before all have entered, and all leave it together, so equal end times show a meeting::
+all ranks, a pipeline, the replicas of a stage, or the first and the last stage. No rank leaves a
+collective before all its members have entered, and all members leave together. Equal end times
+therefore show a meeting::
 
     rank 0   ├───────────────────┤        ├──┤
-    rank 1        ├──────────────┤  ├──┤             the first two meet, the others do not
+    rank 1        ├──────────────┤  ├──┤             only the first kernels of both ranks meet
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from bubbleviz.model.intervals import Packing, group_extents, measure_within
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import RankIntervals
 
-#: Ranks leave a collective within ``LEAVE_NS`` of each other, or within the time that data moved
-#: (the duration on the rank that entered last) divided by this number. In jobs that ByteDance
-#: published they leave within 1/1,000 of that time in the median, and 1/100 at most.
+#: Ranks leave a collective within ``LEAVE_NS`` of each other, or within the transfer time (the
+#: duration on the rank that entered last) divided by this number. In jobs that ByteDance published,
+#: ranks leave within 1/1,000 of the transfer time in the median, and always within 1/100.
 _LEAVE_DIVISOR = 50
 #: Maximum time between two pieces of one collective.
 _MAX_PIECE_GAP_NS = 5_000
@@ -47,23 +48,26 @@ def match_collectives(
 ) -> CollectiveIntervals:
     """Return the collectives of all ranks, with common iterations and meetings.
 
-    If a table of operations states any meetings, these are kept and no others are searched for.
+    If a table of operations states any meetings, no other meetings are searched for. If the
+    iterations of the ranks are not paired, meetings are found from recorded sequence numbers and
+    equal end times only.
 
     Args:
         recordings: The recordings on the report's clock, with stages, pipelines and iterations.
-        time: Uncertainty of the clocks.
-        parallel: Sizes of the run, or None if the user gives none.
+        time: The common clock, with the uncertainty of each machine.
+        parallel: Parallel sizes of the run, or None if the user gives none.
     """
     table = recordings.collectives
     table = table.replace_columns(
         iteration=recordings.get_common_iterations(table.rank, table.iteration)
     )
     if (table.meeting != NONE).any():
-        # A table of operations states the meetings.
+        # A table of operations already states the meetings.
         return table
     compared = table
     if not recordings.paired:
-        # Only sequence numbers within groups, and equal ends, show what meets.
+        # Iterations cannot be compared, so all collectives are put into one iteration. Only
+        # sequence numbers within groups and equal end times then show meetings.
         compared = table.replace_columns(iteration=np.zeros(len(table), np.int64))
     meeting = find_meetings(
         compared,
@@ -78,10 +82,10 @@ def match_collectives(
 
 
 class _Meetings:
-    """Meetings found so far. A collective keeps its first meeting.
+    """Accumulates the meetings that several methods find. A collective keeps its first meeting.
 
     Attributes:
-        number: Meeting of each collective, or -1 if unknown.
+        number: Meeting number of each collective, or -1 if unknown.
     """
 
     def __init__(self, n_collectives: int) -> None:
@@ -91,8 +95,8 @@ class _Meetings:
         """Add the meetings of another method, for the collectives that have no meeting yet.
 
         Args:
-            meeting: Meeting of each collective, or -1 if unknown. The numbers are changed, so that
-                they differ from those of earlier methods.
+            meeting: Meeting number of each collective, or -1 if unknown. An offset is added to the
+                numbers, so that they differ from the numbers of earlier methods.
         """
         is_new = (meeting >= 0) & (self.number == NONE)
         next_number = int(self.number.max(initial=NONE)) + 1
@@ -111,21 +115,28 @@ def find_meetings(
 ) -> Ints:
     """Find the meeting of each collective.
 
-    Methods are tried in order of reliability. Collectives with a recorded group are matched within
-    it. The others are matched by equal ends within candidate groups, largest groups first, and if
-    ``sizes_known``, finally by the order of launches among ranks that reduce together.
+    The most reliable methods are applied first, and a collective keeps the first meeting found:
+
+    1. Collectives with a recorded group are matched within their group
+       (:func:`_match_recorded_groups`).
+    2. Collectives without a recorded group, but with a kind and an iteration, are matched by equal
+       end times within candidate groups of ranks, largest groups first.
+    3. If ``sizes_known``, collectives that are still unmatched after step 2 are matched by launch
+       order among ranks that reduce gradients together.
 
     Args:
         collectives: Collectives of all ranks on the report's clock, with common iterations.
         stage: Stage of each rank, or -1 if unknown.
         pipeline: Pipeline of each rank, or -1 if the replicas of a stage cannot be distinguished.
-        reducing: Group of the ranks that reduce gradients together, or -1 if there is none.
-        time: Uncertainty of the clocks of ranks.
-        sizes_known: Whether the user gave the sizes of the run.
-        ordered: Whether iterations of different ranks are known to be the same.
+        reducing: For each rank, the group of ranks with which it reduces gradients, or -1 if there
+            is none.
+        time: The common clock, with the uncertainty of each machine.
+        sizes_known: Whether the user gave the parallel sizes of the run.
+        ordered: Whether equal iteration numbers of different ranks mean the same iteration.
 
     Returns:
-        Meeting of each collective, or -1 if unknown. Collectives that meet have equal numbers.
+        Meeting number of each collective, or -1 if unknown. Collectives that meet have equal
+        numbers.
     """
     meetings = _Meetings(len(collectives))
     if len(collectives) == 0:
@@ -152,17 +163,18 @@ def _match_in_partitions(
 ) -> None:
     """Add the meetings of collectives that end together in groups of each partition of the ranks.
 
-    A group is divided into parts if the clocks of its ranks cannot be compared. Ranks of different
-    parts may meet as well, so a meeting within a part is not certain and is not added. A collective
-    of a divided group is tried again in smaller groups only if its part has several ranks, and the
-    collective has no meeting within its part.
+    A group is divided into cells if the clocks of its ranks cannot be compared. Ranks of different
+    cells may meet as well, so a meeting within one cell is not certain and is not added. A
+    collective of a divided group is tried again in later partitions only if its cell has several
+    ranks and the collective has no meeting within that cell.
 
     Args:
-        meetings: Meetings so far; updated.
+        meetings: Meetings found so far. Modified in place.
         collectives: Collectives of all ranks.
-        is_open: Mask of the collectives without a recorded group.
-        partitions: Group of each rank, or -1 if it is in none, for each partition.
-        time: Uncertainty of the clocks of ranks.
+        is_open: Mask of the collectives to match. Not modified.
+        partitions: Partitions of the ranks, in the order in which they are tried. Each gives the
+            group of every rank, or -1 for a rank in no group.
+        time: The common clock, with the uncertainty of each machine.
     """
     is_open = is_open.copy()
     is_comparable = time.comparable & (time.uncertainty_ns >= 0)
@@ -176,21 +188,23 @@ def _match_in_partitions(
         meeting = match_by_ends(collectives, rows, cell[collectives.rank[rows]], members, time)
         meeting = _select_frequent(collectives, meeting)
         meetings.add(np.where(is_undivided[collectives.rank], meeting, NONE))
-        # Ranks whose clocks cannot be compared may be members, so no smaller group is certain.
+        # Ranks on clocks that cannot be compared may be members of the same collective. Therefore
+        # a match in a smaller group would not be certain either.
         is_only_member = np.bincount(members[0], minlength=1)[cell] == 1
         may_meet = (meeting == NONE) & ~is_only_member[collectives.rank]
         is_open &= is_undivided[collectives.rank] | may_meet
 
 
 def _divide_by_clock(partition: Ints, comparable_clock: Ints) -> tuple[Ints, Bools]:
-    """Divide groups of ranks into parts (cells) whose clocks can be compared.
+    """Divide groups of ranks into cells: ranks of one group whose clocks can be compared.
 
     Args:
-        partition: Group of each rank, or -1 if it is in none.
-        comparable_clock: Number of each rank that is equal for ranks whose clocks can be compared.
+        partition: Group of each rank, or -1 for a rank in no group.
+        comparable_clock: Clock number of each rank. Clocks can be compared if their numbers are
+            equal.
 
     Returns:
-        cell: Cell of each rank, or -1 if it is in no group.
+        cell: Cell of each rank, or -1 for a rank in no group.
         is_undivided: Mask of the ranks whose group is a single cell, and of the ranks in no group.
     """
     cells = group_rows(partition, comparable_clock)
@@ -203,20 +217,31 @@ def _divide_by_clock(partition: Ints, comparable_clock: Ints) -> tuple[Ints, Boo
 def _match_recorded_groups(
     collectives: CollectiveIntervals, time: Timebase, *, ordered: bool
 ) -> Iterator[Ints]:
-    """Yield the meetings of recorded groups: by sequence numbers, by order, and by equal ends.
+    """Match the collectives of recorded groups by three methods, and yield the result of each.
 
-    Sequence numbers are used for groups whose members are certain and whose collectives all have a
-    sequence number. Order is used for the other groups with certain members if iterations are known
-    to be the same. Equal ends are used for all collectives that remain.
+    Each collective is matched by the first method that applies to it. Groups have certain members
+    as defined by :func:`_mask_certain_groups`.
+
+    1. By sequence number, in groups with certain members in which every collective has a sequence
+       number: collectives of equal group and sequence number meet.
+    2. By launch order (:func:`_match_by_order`), in all other groups with certain members. This
+       method is skipped if ``ordered`` is False.
+    3. By equal end times (:func:`match_by_ends`), for all collectives of recorded groups that have
+       no meeting yet. All ranks that run collectives of the group must take part, or as many as
+       its recorded size if that is smaller.
+
+    Methods 2 and 3 leave out collectives that belong to no iteration. A meeting always has at least
+    two ranks.
 
     Args:
         collectives: Collectives of all ranks.
-        time: Uncertainty of the clocks of ranks.
-        ordered: Whether iterations of different ranks are known to be the same.
+        time: The common clock, with the uncertainty of each machine.
+        ordered: Whether equal iteration numbers of different ranks mean the same iteration.
 
     Yields:
-        Meeting of each collective, or -1 if unknown: one array per method, or nothing if no group
-        is recorded.
+        Three arrays, one per method, with the meeting number of each collective, or -1 if the
+        method finds none. Each array numbers its meetings independently. Nothing is yielded if no
+        collective has a recorded group.
     """
     group, groups = collectives.group, collectives.groups
     if not (group >= 0).any():
@@ -235,7 +260,8 @@ def _match_recorded_groups(
     rows = np.flatnonzero(has_certain_group & ~is_numbered[group] & has_iteration)
     by_order = _match_by_order(collectives, rows if ordered else rows[:0], group)
     yield by_order
-    # Equal ends remain if ranks ran one in different numbers of pieces, or groups share a name.
+    # Collectives are still unmatched if ranks ran them in different numbers of pieces, or if groups
+    # share a name.
     is_unmatched = (group >= 0) & (by_number == NONE) & (by_order == NONE)
     rows = np.flatnonzero(is_unmatched & has_iteration)
     max_size = [communicator.size or len(collectives) for communicator in groups]
@@ -245,15 +271,18 @@ def _match_recorded_groups(
 def _mask_certain_groups(groups: Sequence[Group], members: Ints) -> Bools:
     """Return a mask of the recorded groups whose members are certain.
 
-    Several groups may share a name. The members are certain only if that is excluded: the name is
-    unique, the group records its ranks, or as many ranks as its size run its collectives.
+    Several groups may share a name, which makes their members ambiguous. The members of a group are
+    certain if its name is unique, if the profile lists its ranks, or if the number of ranks that
+    run its collectives equals its recorded size.
 
     Args:
         groups: Recorded communicators and process groups.
-        members: Groups and the ranks that run their collectives, shape (2, members).
+        members: Distinct pairs of a group (row 0) and a rank that runs its collectives (row 1),
+            shape (2, pairs).
 
     Returns:
-        Mask with one entry per group, and a last entry of False for collectives of group -1.
+        Mask with one entry per group. An extra last entry is False, so that group -1 is not
+        certain.
     """
     n_present = np.bincount(members[0], minlength=len(groups)).tolist()
     is_certain = [
@@ -273,19 +302,20 @@ def _drop_single_ranks(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
 
 
 def _match_by_order(collectives: CollectiveIntervals, rows: Ints, cell: Ints) -> Ints:
-    """Match collectives by order: the n-th collective of a kind on each rank of a cell meet.
+    """Match collectives by launch order within a cell, which is a group of ranks.
 
-    A cell is a group of ranks. Collectives are counted separately in each iteration.
+    Collectives meet if they have equal cells, iterations, kinds and ``order`` (the position of a
+    collective among the collectives of its rank, kind, group and iteration). A combination of cell,
+    iteration and kind is left out if the ranks that run it have different numbers of rows.
 
     Args:
         collectives: Collectives of all ranks.
         rows: Rows to match.
-        cell: Cell of each collective, or -1 if it is in none.
+        cell: Cell of each collective (not only of ``rows``), or -1 for a collective in no cell.
 
     Returns:
-        Meeting of each collective. It is -1 for rows that are not matched, for meetings with a
-        single rank, and if the ranks of a cell run different numbers of collectives of a kind in
-        the iteration.
+        Meeting number of each collective, or -1 if it is not matched. Meetings with a single rank
+        are left out.
     """
     meeting = np.full(len(collectives), NONE, np.int64)
     rows = rows[cell[rows] >= 0]
@@ -301,17 +331,21 @@ def _match_by_order(collectives: CollectiveIntervals, rows: Ints, cell: Ints) ->
 
 
 def _list_partitions(stage: Ints, pipeline: Ints, reducing: Ints) -> Iterator[Ints]:
-    """Yield the group of each rank for each way to divide the ranks into groups, largest first.
+    """Yield partitions of the ranks into groups that may run collectives together.
 
-    The divisions are: all ranks, pipelines, stages, ranks that reduce together, first and last
-    stage of each pipeline, and replicas of a stage that reduce with different ranks (tensor
-    parallelism). The group is -1 for a rank that a division leaves out, such as one without a
-    stage. A division that equals an earlier one is skipped.
+    In this order, the partitions are: all ranks, pipelines, stages, ranks that reduce gradients
+    together, first and last stage of each pipeline, and replicas of a stage that reduce with
+    different ranks (:func:`_group_tensor_ranks`). Ranks without a stage are left out of the first
+    partition if any rank has a stage. A partition that equals an earlier one is skipped.
 
     Args:
         stage: Stage of each rank, or -1 if unknown.
         pipeline: Pipeline of each rank, or -1 if unknown.
-        reducing: Group of the ranks that reduce gradients together, or -1 if there is none.
+        reducing: For each rank, the group of ranks with which it reduces gradients, or -1 if there
+            is none.
+
+    Yields:
+        Group of each rank, or -1 for a rank that the partition leaves out.
     """
     is_working = stage >= 0
     all_ranks = np.zeros(len(stage), np.int64)
@@ -333,11 +367,13 @@ def _list_partitions(stage: Ints, pipeline: Ints, reducing: Ints) -> Iterator[In
 def _group_tensor_ranks(stage: Ints, reducing: Ints) -> Ints:
     """Group the replicas of each stage that reduce with different ranks (tensor parallelism).
 
-    The n-th ranks of all reducing groups of a stage form one group.
+    The first ranks of all reducing groups of a stage form one group, the second ranks another, and
+    so on. Ranks are counted in ascending order.
 
     Args:
         stage: Stage of each rank, or -1 if unknown.
-        reducing: Group of the ranks that reduce gradients together, or -1 if there is none.
+        reducing: For each rank, the group of ranks with which it reduces gradients, or -1 if there
+            is none.
 
     Returns:
         Group of each rank, or -1 if its stage or its reducing group is unknown.
@@ -348,11 +384,18 @@ def _group_tensor_ranks(stage: Ints, reducing: Ints) -> Ints:
 
 
 def _select_frequent(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
-    """Return the meetings, with -1 for those that do not recur in at least half of the iterations.
+    """Drop the meetings that do not recur in at least half of the iterations.
 
-    Ends that agree in only a few iterations agree by chance. Collectives of different iterations
-    with equal rank, kind and order form a series. A meeting is dropped if any of its members is
-    from a series in which fewer than half of the collectives have a meeting.
+    End times that agree in only a few iterations agree by chance. Collectives of different
+    iterations with equal rank, kind and order form a series. A meeting is dropped if any of its
+    members is from a series in which fewer than half of the collectives have a meeting.
+
+    Args:
+        collectives: Collectives of all ranks.
+        meeting: Meeting number of each collective, or -1 if it has none.
+
+    Returns:
+        A copy of ``meeting`` with -1 in place of the dropped meetings.
     """
     series = group_rows(collectives.rank, collectives.kind, collectives.order).of_row
     n_met = np.bincount(series, meeting >= 0)
@@ -371,25 +414,26 @@ def match_by_ends(
     time: Timebase,
     max_size: Ints | None = None,
 ) -> Ints:
-    """Match collectives of one kind and iteration that end together on all ranks of a cell.
+    """Match collectives of equal kind and iteration that end together on all ranks of a cell.
 
-    A cell is a group of ranks that may run the same collectives. Ends agree within the uncertainty
-    of the clocks plus ``LEAVE_NS``, or plus the shortest duration divided by ``_LEAVE_DIVISOR`` if
-    that is longer than ``LEAVE_NS``. On clocks of several machines, the differences of the ends
-    must also stay the same over iterations (:func:`_is_steady`).
+    A cell is a group of ranks that may run the same collectives. Collectives end together if their
+    first and last end times differ by at most the tolerance of the cell (:func:`_get_tolerance_ns`)
+    plus a slack for long collectives (:func:`_get_slack_ns` of the shortest duration). If the
+    clocks of a cell are uncertain, the time between the ends must also be constant over iterations
+    (:func:`_is_steady`).
 
     Args:
         collectives: Collectives of all ranks.
         rows: Rows to match.
-        cell: Cell of each of these rows, or -1 if it is in none.
-        members: Cell and rank of each member of a cell, shape (2, members).
-        time: Uncertainty of the clocks of ranks.
-        max_size: Maximum number of ranks of each cell that meet. By default all ranks of the cell
-            must meet.
+        cell: Cell of each row in ``rows``, or -1 for a row in no cell.
+        members: Cell (row 0) and rank (row 1) of each member of a cell, shape (2, members).
+        time: The common clock, with the uncertainty of each machine.
+        max_size: For each cell, the number of ranks that must meet if the cell has more ranks. By
+            default, all ranks of a cell must meet.
 
     Returns:
-        Meeting of each collective, or -1 if it ends with too few others. A meeting can contain
-        several rows of a rank, which are pieces of one collective.
+        Meeting number of each collective, or -1 if not enough ranks end together with it. A meeting
+        can contain several rows of a rank, which are pieces of one collective.
     """
     meeting = np.full(len(collectives), NONE, np.int64)
     n_cells = int(cell.max(initial=NONE)) + 2
@@ -422,9 +466,9 @@ class _Clustered(Table):
     """Collectives of all cells, divided into clusters that end together.
 
     Attributes:
-        row: Row of the collective.
-        cell: Cell of the collective.
-        cluster: Cluster of the collective.
+        row: Row of the collective in the table of all collectives.
+        cell: Cell (group of ranks that may run the same collectives) of the collective.
+        cluster: Cluster number of the collective, unique over all cells.
     """
 
     row: Ints
@@ -434,13 +478,15 @@ class _Clustered(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _ClusterEnds(Table):
-    """Ends of the clusters, one row per cluster. The last collective of each rank counts.
+    """End times of clusters of collectives, one row per cluster.
+
+    If a rank has several collectives in a cluster, only the last one to end is used.
 
     Attributes:
-        first_end_ns: First end among the ranks.
-        last_end_ns: Last end among the ranks.
-        shortest_ns: Shortest duration among the ranks.
-        n_ranks: Number of ranks.
+        first_end_ns: Earliest end time of any rank.
+        last_end_ns: Latest end time of any rank.
+        shortest_ns: Shortest duration on any rank.
+        n_ranks: Number of different ranks in the cluster.
     """
 
     first_end_ns: Ints
@@ -452,7 +498,8 @@ class _ClusterEnds(Table):
 def _measure_ends(collectives: CollectiveIntervals, clustered: _Clustered) -> _ClusterEnds:
     """Measure when each cluster ends on its first and on its last rank.
 
-    If a rank has several collectives in a cluster, which are pieces of one, the last to end counts.
+    If a rank has several collectives in a cluster, they are pieces of one collective. Only the
+    piece that ends last is used then.
 
     Args:
         collectives: Collectives of all ranks.
@@ -475,19 +522,20 @@ def _group_by_end(
 ) -> _Clustered:
     """Divide the collectives of a cell, iteration and kind into clusters that end together.
 
-    The collectives are divided at gaps between their end times. A gap is a difference of
-    consecutive end times that exceeds the tolerance of the cell plus the slack of the shorter of
-    the two collectives (:func:`_get_slack_ns`). If a cluster has several rows of each rank, it is
+    The collectives are sorted by end time, and a new cluster starts where two consecutive end times
+    differ by more than the tolerance of the cell plus the slack of the shorter of the two
+    collectives (:func:`_get_slack_ns`). A cluster in which all ranks have equally many rows is
     divided further (:func:`_split_clusters`).
 
     Args:
         collectives: Collectives of all ranks.
         rows: Rows to divide.
-        cell: Cell of each of these rows.
-        tolerance_of_cell: Maximum difference between the ends of one collective, for each cell.
+        cell: Cell of each row in ``rows``.
+        tolerance_of_cell: For each cell, the maximum difference in ns between the end times of one
+            collective.
 
     Returns:
-        The rows with their cells and clusters, sorted by (cell, iteration, kind) and end time.
+        The rows with their cells and clusters, sorted by (cell, iteration, kind, end time).
     """
     key = group_rows(cell, collectives.iteration[rows], collectives.kind[rows]).of_row
     order = sort_rows(key, collectives.end_ns[rows])
@@ -502,14 +550,15 @@ def _group_by_end(
 
 
 def _get_tolerances(time: Timebase, members: Ints, size: Ints) -> Ints:
-    """Return the maximum difference between the ends of one collective on the ranks of each cell.
+    """Return the maximum difference in ns between the end times of one collective, for each cell.
 
-    It is -1 for a cell with fewer than two ranks, or with clocks that cannot be compared.
+    It is -1 for a cell with a ``size`` of less than 2, and for a cell whose clocks cannot be
+    compared.
 
     Args:
-        time: Uncertainty of the clocks of ranks.
-        members: Cells and their ranks, shape (2, members).
-        size: Number of ranks of each cell that meet.
+        time: The common clock, with the uncertainty of each machine.
+        members: Cell (row 0) and rank (row 1) of each member of a cell, shape (2, members).
+        size: For each cell, the number of ranks that must meet.
     """
     tolerance_of_cell = np.full(len(size), NONE, np.int64)
     for cell in np.flatnonzero(size > 1).tolist():
@@ -518,10 +567,11 @@ def _get_tolerances(time: Timebase, members: Ints, size: Ints) -> Ints:
 
 
 def _get_tolerance_ns(time: Timebase, ranks: Ints) -> int:
-    """Return the maximum difference between the ends of one collective on the given ranks.
+    """Return the maximum difference in ns between the end times of a collective on several ranks.
 
-    On one clock it is ``LEAVE_NS``. On several clocks, the two largest uncertainties are added. It
-    is -1 if the clocks cannot be compared.
+    The result is ``LEAVE_NS`` if all ranks are on one machine. Otherwise, it is ``LEAVE_NS`` plus
+    the two largest clock uncertainties of the machines, or -1 if the clock of any machine cannot be
+    compared or has no bounded uncertainty.
     """
     machines = find_distinct(time.machine[ranks])
     if len(machines) == 1:
@@ -533,9 +583,9 @@ def _get_tolerance_ns(time: Timebase, ranks: Ints) -> int:
 
 
 def _get_slack_ns(length_ns: Ints) -> Ints:
-    """Return the additional tolerance for the ends of long collectives.
+    """Return the additional tolerance, in ns, for the end times of long collectives.
 
-    It is the duration divided by ``_LEAVE_DIVISOR``, minus ``LEAVE_NS``, and at least 0.
+    It is ``max(length_ns // _LEAVE_DIVISOR - LEAVE_NS, 0)``.
 
     Args:
         length_ns: Duration of each collective on the rank where it is shortest.
@@ -546,16 +596,18 @@ def _get_slack_ns(length_ns: Ints) -> Ints:
 def _split_clusters(cluster: Ints, rank: Ints, end_ns: Ints) -> Ints:
     """Split each cluster in which all ranks have equally many rows.
 
-    Several collectives in quick succession end within the tolerance. The n-th rows of all ranks, in
-    order of their ends, then form one cluster. Other clusters are not split.
+    Several collectives in quick succession may end within the tolerance and fall into one cluster.
+    The rows of each rank are sorted by end time. The first rows of all ranks then form one cluster,
+    the second rows another, and so on. Clusters whose ranks have different numbers of rows are not
+    split.
 
     Args:
-        cluster: Cluster of each row.
+        cluster: Cluster number of each row.
         rank: Rank of each row.
-        end_ns: End of each row.
+        end_ns: End time of each row.
 
     Returns:
-        New cluster of each row.
+        New cluster number of each row, counted from 0.
     """
     cluster_ranks = group_rows(cluster, rank)
     order = sort_rows(cluster_ranks.of_row, end_ns)
@@ -572,19 +624,19 @@ def _split_clusters(cluster: Ints, rank: Ints, end_ns: Ints) -> Ints:
 def _is_steady(
     collectives: CollectiveIntervals, cell: Ints, first_end_ns: Ints, is_doubtful: Bools
 ) -> Bools:
-    """Return a mask of the collectives whose ends keep their distance from the first end.
+    """Return a mask of the collectives whose delay after the first end is steady over iterations.
 
-    The distance is the time from the first end among the members of a meeting to the end of the
-    collective. If clocks are uncertain, many collectives end together by chance, and their
-    distances vary. The distances of members of one collective are the same in all iterations,
-    except for drift. If the distance of a rank varies, all collectives of its cell and kind are
-    left out of the mask. Collectives that are not doubtful do not count as varying.
+    The delay is the time from the first end among the members of a meeting to the end of the
+    collective. Members of one collective have the same delay in all iterations, except for drift.
+    If clocks are uncertain, many collectives end together by chance, and their delays vary. If a
+    rank has a delay that varies (:func:`is_unsteady`) and a doubtful collective, the mask is False
+    for all collectives of this cell and kind.
 
     Args:
         collectives: Collectives that end together.
-        cell: Cell of each collective.
-        first_end_ns: First end among the members of its meeting.
-        is_doubtful: Mask of the collectives on clocks with an uncertainty.
+        cell: Cell (group of ranks that may run the same collectives) of each collective.
+        first_end_ns: For each collective, the first end among the members of its meeting.
+        is_doubtful: Mask of the collectives in cells with uncertain clocks.
     """
     pairs = group_rows(cell, collectives.kind, collectives.rank)
     cells = group_rows(cell, collectives.kind)
@@ -598,21 +650,21 @@ def _is_steady(
 def _add_pieces(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
     """Return the meetings, with earlier pieces of a collective added to the last piece's meeting.
 
-    A rank may record one collective as several consecutive rows, its pieces. A row is a piece if
-    the next collective of its rank, kind, iteration and group starts within ``_MAX_PIECE_GAP_NS``
-    of its end, and that next collective has a meeting or is itself a piece. The rank must also run
-    more collectives of this kind, group and iteration than the member of the meeting that runs the
-    fewest::
+    A rank may record one collective as several consecutive rows, called pieces. A row without a
+    meeting is a piece if the next collective of the same rank, kind, iteration and group starts at
+    most ``_MAX_PIECE_GAP_NS`` after the row ends, and has a meeting or is itself a piece. The rank
+    must also run more collectives of this kind, group and iteration than the member of the meeting
+    that runs the fewest::
 
         rank 0   ├────────────────┤
         rank 1     ├─────┤├───────┤
 
     Args:
         collectives: Collectives of all ranks.
-        meeting: Meeting of each collective, or -1 if it has none.
+        meeting: Meeting number of each collective, or -1 if it has none. Not modified.
 
     Returns:
-        Meeting of each collective, including the pieces.
+        Meeting number of each collective, including the pieces.
     """
     key = group_rows(
         collectives.rank, collectives.kind, collectives.iteration, collectives.group
@@ -630,26 +682,27 @@ def _add_pieces(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
 
 
 def _find_chain_meetings(collectives: CollectiveIntervals, key: Ints, meeting: Ints) -> Ints:
-    """Find the meeting that each collective belongs to if it is a piece of one.
+    """Find the meeting that each collective would belong to as a piece of a longer collective.
 
-    Collectives of a group that follow each other within ``_MAX_PIECE_GAP_NS`` form a chain. A
-    collective with a meeting keeps that meeting. Any other collective gets the meeting of the next
-    collective in its chain that has one.
+    Collectives of equal ``key`` form a chain if each starts at most ``_MAX_PIECE_GAP_NS`` after the
+    previous one ends. A collective with a meeting keeps that meeting. Any other collective gets the
+    meeting of the next collective in its chain that has one.
 
     Args:
         collectives: Collectives of all ranks.
-        key: Group of collectives of one rank, kind, iteration and communicator, for each
-            collective.
-        meeting: Meeting of each collective, or -1 if it has none.
+        key: Number of each collective, equal for collectives of the same rank, kind, iteration and
+            communicator.
+        meeting: Meeting number of each collective, or -1 if it has none.
 
     Returns:
-        Meeting for each collective, or -1 if no later collective of its chain has one.
+        Meeting number for each collective, or -1 if neither the collective nor any later one in its
+        chain has a meeting.
     """
     order = sort_rows(key, collectives.start_ns)
     row, next_row = order[:-1], order[1:]
     gap_ns = collectives.start_ns[next_row] - collectives.end_ns[row]
     is_continued = (key[row] == key[next_row]) & (gap_ns <= _MAX_PIECE_GAP_NS)
-    # Find the next row in each chain of pieces that has a meeting, or that ends the chain.
+    # For each row, find the first row from it on that has a meeting or ends the chain.
     position = np.arange(len(order))
     is_last = np.append(~is_continued, True) | (meeting[order] >= 0)
     next_last = np.where(is_last, position, len(order))
@@ -662,20 +715,22 @@ def find_incomplete_collectives(
 ) -> Iterator[Limitation]:
     """Yield limitations for collectives whose members are unknown, or were not all recorded.
 
-    There are at most two limitations, each with the number of collectives. The first counts
-    collectives without a meeting in groups whose members are not certain. The second counts
-    collectives without a meeting in groups with certain members, and meetings with fewer ranks than
-    their group has. Only collectives that ran, at least in part, while nothing else did are
-    counted. Collectives without a meeting in groups of a single rank are ignored.
+    At most two limitations are yielded, each with a number of rows (collectives of one rank). The
+    first counts rows without a meeting whose group is unknown or has no certain members. The second
+    counts rows without a meeting whose group has certain members, and rows whose meeting has fewer
+    ranks than the recorded size of the group. Members are certain if the group lists its ranks or
+    has a unique name. Rows without a meeting in groups of a single rank are ignored. Only rows that
+    overlap ``exposed`` are counted.
 
     Args:
         collectives: Collectives of all ranks, with their meetings.
-        exposed: Time of each rank in which nothing but collectives ran.
+        exposed: Intervals of each rank in which only collectives ran.
     """
     groups, group, meeting = collectives.groups, collectives.group, collectives.meeting
     is_single = np.array([*(c.size == 1 for c in groups), False], bool)[group]
     is_unmet = (meeting == NONE) & ~is_single
-    # If the members of a group are certain, those of an unmatched collective were not recorded.
+    # If the members of a group are certain, an unmatched collective lacks members because these
+    # were not recorded.
     is_certain = np.array([*(c.has_unique_name or bool(c.ranks) for c in groups), False], bool)[
         group
     ]
@@ -702,11 +757,11 @@ def find_incomplete_collectives(
 def _count_exposed(
     collectives: CollectiveIntervals, exposed: RankIntervals, is_counted: Bools
 ) -> int:
-    """Count the collectives of a mask that ran, at least in part, while nothing else did.
+    """Count the selected collectives that overlap a time in which only collectives ran.
 
     Args:
         collectives: Collectives of all ranks.
-        exposed: Time of each rank in which nothing but collectives ran.
+        exposed: Intervals of each rank in which only collectives ran.
         is_counted: Mask of the collectives to count.
     """
     if not is_counted.any():

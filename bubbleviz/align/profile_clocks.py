@@ -23,21 +23,22 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Source
 from bubbleviz.model.texts import list_first
 
-#: Maximum drift between two clocks. Each may drift by half of it against a common mean.
+#: Maximum relative drift between two clocks. Each clock may drift by half of this relative to the
+#: mean of both.
 DRIFT = 50e-6
-#: Resolution of clocks in ns. Bounds that miss each other by less do not contradict each other.
+#: Resolution of clocks in ns. Two bounds that miss each other by less than this are consistent.
 GRAIN_NS = 5_000.0
-#: Maximum difference of the boot times of two profiles of one machine. UTC clocks are corrected by
-#: less than that, and two machines are rarely switched on that close together.
+#: Maximum difference between the boot times of two profiles of one machine. Corrections of UTC
+#: clocks are smaller than this, and two machines are rarely switched on this close together.
 _MAX_BOOT_DIFFERENCE_NS = 10_000_000_000
 #: Maximum gap in UTC between two captures of one run.
 _MAX_GAP_NS = 60_000_000_000
-#: Maximum error of a clock that is not synchronized. At most one in ``_MAX_WRONG_DIVISOR`` profiles
-#: may have such a clock, or one in ``_MAX_UNNUMBERED_WRONG_DIVISOR`` if the ranks of the run are
-#: not numbered.
+#: Maximum error of an unsynchronized clock, for which a run is still accepted. At most one in
+#: ``_MAX_WRONG_DIVISOR`` profiles may have an unsynchronized clock. If the ranks have no unique
+#: numbers, the limit is one in ``_MAX_UNNUMBERED_WRONG_DIVISOR``.
 _MAX_WRONG_NS = 3_600_000_000_000
 _MAX_WRONG_DIVISOR, _MAX_UNNUMBERED_WRONG_DIVISOR = 4, 8
-#: Maximum number of hosts that a limitation names. It counts all of them.
+#: Maximum number of hosts that a limitation lists by name. The others are only counted.
 _MAX_NAMES = 4
 
 
@@ -49,8 +50,8 @@ def correct_times(
     Args:
         times_ns: Times on one or several clocks.
         offset_ns: Offset of the clock, or one offset per time.
-        drift_ppm: Drift of the clock, or one drift per time.
-        t0_ns: Time at which the drift is 0, or one per time.
+        drift_ppm: Drift of the clock in parts per million, or one drift per time.
+        t0_ns: Time at which the drift term is 0, or one such time per time.
     """
     corrected_ns = times_ns + offset_ns
     if np.any(drift_ppm):
@@ -63,14 +64,14 @@ def correct_times(
 class ProfileClock:
     """Correction of the times of a clock, as described in :func:`correct_times`.
 
-    It converts times of a profile to the clock of the report, or corrects times that were converted
-    already.
+    A correction either converts the times of a profile to the clock of the report, or corrects
+    times that were converted before.
 
     Attributes:
-        offset_ns: Offset of the clock.
+        offset_ns: Offset to add to the times.
         uncertainty_ns: Bound on the error at every instant of the capture, or None if unbounded.
-        drift_ppm: Drift of the clock.
-        t0_ns: Time at which the drift is 0.
+        drift_ppm: Drift of the clock in parts per million.
+        t0_ns: Time at which the drift term is 0.
     """
 
     offset_ns: int
@@ -116,11 +117,11 @@ class ProfileClock:
 def subtract_sessions(
     clocks: Sequence[ProfileClock], sessions: Sequence[ProfileClock]
 ) -> tuple[ProfileClock, ...]:
-    """Return, for each profile, the correction from its session's clock to its other clock.
+    """Return, for each profile, the correction that converts session times to its final clock.
 
     Args:
-        clocks: Clock of each profile.
-        sessions: Clock of each profile according to its session, without drift.
+        clocks: Final clock of each profile.
+        sessions: For each profile, the clock that follows from its session start, without drift.
     """
     pairs = zip(clocks, sessions, strict=True)
     return tuple(clock.relative_to(session) for clock, session in pairs)
@@ -132,24 +133,24 @@ def find_machines(
     """Find the machine whose clock each profile uses.
 
     A profile is compared with the first profile that has the same hostname or declares the same
-    clock. The two share a machine, except in these cases:
+    clock. The two profiles share a machine, except in these cases:
 
-    - One of them does not record its host. Files of several nodes may have one name. This does not
-      matter if the profile declares a clock.
-    - Their machine ids differ.
+    - Either profile does not record its host, because files of several nodes may have the same
+      name. This case is ignored if the profile declares a clock.
+    - The machine ids of the profiles differ.
     - UTC and steady clock show that the machines were switched on at different times.
     - The time between the two session starts is unknown.
 
     For the hosts in ``same_clock``, only the last case applies.
 
     Args:
-        sources: Sources of the profiles.
+        sources: Descriptions of the profile files, one per profile.
         same_clock: Groups of hostnames that share one clock (containers of one machine).
 
     Returns:
-        Name of the machine of each profile: the first hostname of its group in ``same_clock``, or
-        else the clock that it declares, or else its hostname. If it cannot share that machine, its
-        path is appended.
+        Machine name of each profile: the first hostname of its group in ``same_clock``, or else the
+        name of the clock that it declares, or else its hostname. The path of the profile is
+        appended if it cannot share the machine of the first profile with this name.
 
     Raises:
         UsageError: A group contains a host that no profile has.
@@ -218,17 +219,17 @@ def build_session_clocks(
 ) -> tuple[ProfileClock, ...]:
     """Return the clock of each profile relative to the first profile, from the session starts.
 
-    A profile is related to the first profile of its machine by the steady clock. If that clock is
-    unknown, or if the boot times of the two profiles differ, UTC is used instead. The uncertainty
-    is that of the machine's first profile.
+    A profile is related to the first profile of its machine by the steady clock. If either profile
+    does not record that clock, or if their boot times differ by ``_MAX_BOOT_DIFFERENCE_NS`` or
+    more, UTC is used instead. The uncertainty is copied from the first profile of the machine.
 
-    The first profile of every other machine is related to the first profile of all by UTC, and its
-    error is unbounded. If either UTC start is unknown, its times are used unchanged. The same
-    applies to a profile that cannot be related to the first profile of its machine.
+    The first profile of every other machine is related to the very first profile by UTC, and its
+    uncertainty is unbounded (None). If either UTC start is unknown, its times are used unchanged. A
+    profile that cannot be related to the first profile of its machine is treated in the same way.
 
     Args:
-        sources: Sources of the profiles.
-        machines: Machine of each profile.
+        sources: Descriptions of the profile files, one per profile.
+        machines: Machine name of each profile.
     """
     clocks: list[ProfileClock] = []
     anchors: dict[str, int] = {}
@@ -252,13 +253,13 @@ def build_session_clocks(
 
 
 def _measure_session_offset(source: Source, other: Source, steady: bool) -> int | None:
-    """Return the time from the start of another session to the start of this one.
+    """Return the session start of a profile minus the session start of another one, in ns.
 
-    It is None if either session does not record the clock.
+    The result is None if either profile does not record the clock.
 
     Args:
-        source: Source with this session.
-        other: Source with the other session.
+        source: Profile whose session start is the minuend.
+        other: Profile whose session start is subtracted.
         steady: Whether to compare the steady clocks instead of UTC.
     """
     name = "session_clock_ns" if steady else "session_utc_ns"
@@ -269,14 +270,14 @@ def _measure_session_offset(source: Source, other: Source, steady: bool) -> int 
 def list_untimed_profiles(
     sources: Sequence[Source], machines: Sequence[str]
 ) -> tuple[Limitation, ...]:
-    """Return a limitation for each profile with an unknown UTC start.
+    """Return a limitation for each profile that does not record the UTC time of its session start.
 
-    Several machines are aligned by UTC, so the times of these profiles are used unchanged. On a
-    single machine this does not matter, so the result is empty.
+    Several machines are aligned by UTC, so the times of such a profile are used unchanged. If there
+    is a single machine, UTC is not needed, and the result is empty.
 
     Args:
-        sources: Sources of the profiles.
-        machines: Machine of each profile.
+        sources: Descriptions of the profile files, one per profile.
+        machines: Machine name of each profile.
     """
     untimed_sources = [source for source in sources if source.session_utc_ns is None]
     return tuple(
@@ -291,8 +292,8 @@ def list_untimed_profiles(
 def mask_typical_sizes(ranks: Ints, operations: Ints) -> Bools:
     """Return a mask of the profiles with the most frequent pair (ranks, operations) of counts.
 
-    If several pairs are equally frequent, profiles with any of them count. If all profiles differ,
-    the mask is False everywhere.
+    If several pairs are equally frequent, the mask covers the profiles with any of these pairs. If
+    all profiles differ, the mask is False everywhere.
 
     Args:
         ranks: Number of ranks in each profile.
@@ -313,21 +314,22 @@ def refuse_unrelated(
 ) -> tuple[Limitation, ...]:
     """Refuse captures that are more than a minute apart in UTC.
 
-    Gaps of more than a minute divide the captures into groups. The captures outside the largest
-    group are accepted in spite of the gap if all of these are true:
+    Gaps of more than a minute divide the captures into groups. Captures outside the largest group
+    (the earliest one if tied) are accepted in spite of the gap if all of these conditions hold:
 
-    - They are few (see ``_MAX_WRONG_DIVISOR``).
+    - At most one in ``_MAX_WRONG_DIVISOR`` captures is outside the largest group, or at most one in
+      ``_MAX_UNNUMBERED_WRONG_DIVISOR`` if not all ranks have unique numbers.
     - All captures start within an hour.
-    - Either all ranks have unique numbers, or each capture outside the largest group has a typical
+    - Either all ranks have unique numbers, or every capture outside the largest group has a typical
       size and a host that no capture in that group has.
 
-    Their UTC clocks are then wrong, which the returned limitation reports. Without a gap, the
-    result is (). Profiles without UTC are ignored.
+    The UTC clocks of accepted captures are then wrong, which the returned limitation reports. If
+    there is no gap, the result is an empty tuple. Profiles without UTC are ignored.
 
     Args:
-        sources: Sources of the profiles.
-        captures: First and last time of each profile, in its uncorrected times.
-        clocks: Clock of each profile according to its session.
+        sources: Descriptions of the profile files, one per profile.
+        captures: First and last time of each profile, on its uncorrected clock.
+        clocks: For each profile, the clock that follows from its session start.
         is_typical: Mask of the profiles with typical sizes (:func:`mask_typical_sizes`).
         is_numbered: Whether every rank has a unique number.
 
@@ -370,9 +372,9 @@ def _sort_captures(
     """Sort the captures whose UTC time is known, by start and then by end.
 
     Args:
-        sources: Sources of the profiles.
-        captures: First and last time of each profile, in its uncorrected times.
-        clocks: Clock of each profile according to its session.
+        sources: Descriptions of the profile files, one per profile.
+        captures: First and last time of each profile, on its uncorrected clock.
+        clocks: For each profile, the clock that follows from its session start.
 
     Returns:
         profile: Index of the profile of each capture.
@@ -391,14 +393,14 @@ def _sort_captures(
 def _are_typical(
     sources: Sequence[Source], profile: Sequence[int], wrong: Sequence[int], is_typical: Bools
 ) -> bool:
-    """Return whether every wrong capture has a typical size and a host that no right one has.
+    """Return whether each profile in ``wrong`` has a typical size and a host of no other profile.
 
     Args:
-        sources: Sources of the profiles.
+        sources: Descriptions of the profile files, one per profile.
         profile: Indices of the profiles whose UTC time is known.
-        wrong: Indices of the profiles to check, a subset of ``profile``. The right ones are the
-            rest.
-        is_typical: Mask of the profiles with typical sizes.
+        wrong: Indices of the profiles to check, a subset of ``profile``. Their hosts are compared
+            with the hosts of the other profiles in ``profile``.
+        is_typical: Mask of the profiles with typical sizes (:func:`mask_typical_sizes`).
     """
     other_hosts = {sources[i].host for i in profile if i not in wrong}
     return all(is_typical[i] and sources[i].host not in other_hosts for i in wrong)
@@ -408,7 +410,7 @@ def _describe_gap(sources: Sequence[Source], starts_ns: Ints, ends_ns: Ints, gap
     """Return the message that two captures are too far apart to be from one run.
 
     Args:
-        sources: Sources of the captures, in order of their starts.
+        sources: Descriptions of the captured files, sorted by start time.
         starts_ns: Start of each capture.
         ends_ns: End of each capture.
         gap: Index of the last capture that starts before the gap.

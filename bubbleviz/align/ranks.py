@@ -1,4 +1,4 @@
-"""Ranks of a run: their order and labels in the report, and ranks that take part in no ratio."""
+"""Ranks of a run: their order and labels in the report, and the ranks excluded from all ratios."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ _MAX_NAMES = 32
 def order_ranks(recordings: JoinedRecordings) -> Ints:
     """Return the index of each rank in the report.
 
-    Ranks are sorted by pipeline, then by stage, host, global rank, device and process. An unknown
-    pipeline counts as -1. Ranks without a stage come last. Ranks without a global rank come after
-    the ranks of the same stage and host that have one.
+    Ranks are sorted by pipeline, stage, host, global rank, device and process id, in this order.
+    Ranks whose pipeline is unknown come first, and ranks whose stage is unknown come last. Ranks
+    without a global rank come after the other ranks of the same pipeline, stage and host. Hosts are
+    sorted by natural order (:func:`make_natural_key`).
     """
     big = np.iinfo(np.int64).max
     stages = zip(recordings.stage_of_rank.tolist(), recordings.pipeline.tolist(), strict=True)
@@ -45,7 +46,7 @@ def order_ranks(recordings: JoinedRecordings) -> Ints:
 
 
 def build_ranks(recordings: JoinedRecordings, rank_index: Ints) -> tuple[tables.Rank, ...]:
-    """Build the ranks of the report, sorted by their index. Bubble ratios are not set yet.
+    """Build the ranks of the report, sorted by their index. Bubble ratios are not set here.
 
     Args:
         recordings: The recordings with their stages.
@@ -80,8 +81,8 @@ def build_ranks(recordings: JoinedRecordings, rank_index: Ints) -> tuple[tables.
 def _make_labels(recordings: JoinedRecordings) -> list[str]:
     """Return a unique label for each rank, usually its host and GPU.
 
-    If several ranks have this label, their pid is inserted. If labels still repeat, the index of
-    the rank is appended.
+    If several ranks have the same label, the process id is added between host and GPU. If labels
+    still repeat, the index of the rank is appended.
     """
     labels = [f"{rank.host} {rank.local.device_label}" for rank in recordings.ranks]
     n_uses = Counter(labels)
@@ -96,12 +97,14 @@ def _make_labels(recordings: JoinedRecordings) -> list[str]:
 def find_excluded_ranks(recordings: JoinedRecordings) -> Iterator[Limitation]:
     """Yield limitations for ranks that are excluded from all ratios.
 
-    There is at most one limitation for each of these cases, which exclude each other:
+    At most one limitation is yielded for each of these cases, in this order:
 
     - Ranks without forwards and backwards that computed little.
     - Ranks without forwards and backwards that computed at least half as long as the median working
-      rank. They probably have operations whose names were not recorded or are not recognized.
-    - Ranks whose forwards and backwards all lack GPU work, if other ranks have GPU work.
+      rank (:func:`_mask_computing`). The names of their operations were probably not recorded or
+      not recognized.
+    - Ranks whose forwards and backwards all lack GPU work, if those of any other rank have GPU
+      work.
     """
     operations, count = recordings.operations, len(recordings.ranks)
     working = make_mask(count, recordings.working)
@@ -143,8 +146,8 @@ def find_excluded_ranks(recordings: JoinedRecordings) -> Iterator[Limitation]:
 def _mask_computing(recordings: JoinedRecordings, working: Bools) -> Bools:
     """Return a mask of the ranks that compute outside operations for at least half the usual time.
 
-    The usual time is the median active time of the working ranks. Without working ranks, the mask
-    is False everywhere.
+    The usual time is the median active time of the working ranks. A rank must compute for at least
+    1 ns. If there are no working ranks, the mask is False everywhere.
 
     Args:
         recordings: The recordings of all ranks.

@@ -1,7 +1,7 @@
 """Receiving kernels: kernels with unknown names that count as compute but wait for their input.
 
 A receive begins in an operation whose input does not exist yet, and ends once the input exists.
-Compute that needs no input may also begin before the input exists, but some of it then also ends
+Compute kernels that need no input may also begin before the input exists, but some of them then end
 before the input exists::
 
     rank 0   F1 █████████ F2 █████████
@@ -28,14 +28,14 @@ from bubbleviz.model.intervals import group_latest
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import Operations
 
-#: Minimum number of receives on a rank, and their minimum share of the kernels that begin before
-#: the input of their operation exists.
+#: Minimum number of receives on a rank, and the minimum fraction of receives among the kernels that
+#: begin before the input of their operation exists.
 _MIN_RECEIVES, _MIN_RECEIVING = 3, 0.95
-#: Minimum share of a name's time on a rank that passes before inputs exist.
+#: Minimum fraction of a name's kernel time on a rank that passes before the inputs exist.
 _MIN_WAITED = 0.5
-#: Maximum time from the end of a receive until its input exists, as a share of the receive.
+#: Maximum time by which a receive may end before its input exists, as a fraction of its duration.
 _EARLY_END_SHARE = 0.02
-#: Maximum number of names that are checked.
+#: Maximum number of kernel names that are checked.
 _MAX_NAMES = 8
 
 
@@ -44,16 +44,16 @@ def find_receiving_kernels(
     sessions: Sequence[ProfileClock],
     joined_recordings: JoinedRecordings,
 ) -> Iterator[Limitation]:
-    """Yield a limitation for each name whose kernels wait for an input and count as compute.
+    """Yield a limitation for each kernel name that counts as compute but waits for an input.
 
-    Only inputs from ranks of the same machine are considered, because these share a clock. Nothing
-    is yielded if iterations are not paired.
+    Only inputs from ranks of the same machine are considered, because ranks of one machine share a
+    clock. Nothing is yielded if iterations are not paired.
 
     Args:
         recordings: All recordings of a run.
-        sessions: Clock of each recording according to its session.
-        joined_recordings: The recordings, with times on these clocks and with stages and
-            iterations.
+        sessions: For each recording, the clock that follows from its session start.
+        joined_recordings: The recordings with stages and iterations. Times are on the clocks in
+            ``sessions``.
     """
     kernels_of_name = _list_shared_names(recordings, sessions)
     if not kernels_of_name or not joined_recordings.paired:
@@ -77,16 +77,19 @@ def find_contradicting_kernels(
 ) -> Iterator[Limitation]:
     """Yield a limitation for each kernel name whose waiting explains why clocks contradict.
 
-    An operation that begins with a waiting kernel begins before its input exists, whatever the
-    clocks are. A name is reported if the clocks no longer contradict each other once operations are
-    counted from the end of its kernels, and if its kernels then wait for inputs on several ranks.
+    An operation that begins with a waiting kernel begins before its input exists, which no
+    correction of the clocks can explain. A kernel name is reported if both conditions hold:
+
+    - The clocks no longer contradict each other if each operation that begins with a kernel of this
+      name is assumed to begin when the kernel ends.
+    - With these clocks, kernels of this name wait for inputs on at least two ranks.
 
     Args:
         recordings: All recordings of a run.
-        captures: First and last time of each profile, in its uncorrected times.
-        sessions: Clock of each recording according to its session.
-        joined_recordings: The recordings, with times on these clocks and with stages and
-            iterations.
+        captures: First and last time of each profile, on its uncorrected clock.
+        sessions: For each recording, the clock that follows from its session start.
+        joined_recordings: The recordings with stages and iterations. Times are on the clocks in
+            ``sessions``.
     """
     for name, of_ranks in _list_shared_names(recordings, sessions).items():
         start_ns = _move_starts(of_ranks, joined_recordings.operations)
@@ -109,14 +112,14 @@ def find_contradicting_kernels(
 def _list_shared_names(
     recordings: Sequence[Recording], clocks: Sequence[ProfileClock]
 ) -> dict[str, list[UnknownKernels]]:
-    """Return the kernels of unknown names that several ranks run, keyed by name.
+    """Return the kernels with unknown names that several ranks run, keyed by name.
 
-    Each value has one element per rank. Only the ``_MAX_NAMES`` names with the most time over all
-    ranks are returned, the one with the most time first.
+    Each value has one element per rank. Only the ``_MAX_NAMES`` names with the most kernel time
+    over all ranks are returned, sorted in descending order of this time.
 
     Args:
         recordings: All recordings of a run.
-        clocks: Clock of each recording, to which the times are converted.
+        clocks: For each recording, the clock to which its times are converted.
     """
     by_name = group_kernels_by_name(_number_over_recordings(recordings, clocks))
     total_ns = {
@@ -131,13 +134,11 @@ def _list_shared_names(
 def _number_over_recordings(
     recordings: Sequence[Recording], sessions: Sequence[ProfileClock]
 ) -> Iterator[UnknownKernels]:
-    """Yield the kernels with unknown names, with times converted to the clocks ``sessions``.
-
-    Their ranks are renumbered over all recordings.
+    """Yield the kernels with unknown names, with ranks renumbered over all recordings.
 
     Args:
         recordings: All recordings of a run.
-        sessions: Clock of each recording.
+        sessions: For each recording, the clock to which its times are converted.
     """
     first_rank = 0
     for recording, clock in zip(recordings, sessions, strict=True):
@@ -154,8 +155,9 @@ def _number_over_recordings(
 def _find_ready_times(recordings: JoinedRecordings, precedences: Precedences) -> Ints:
     """Return the time from which all inputs of each operation exist, or ``NEVER`` if unknown.
 
-    It is unknown for operations whose arrival a recorded receive shows, and for operations that
-    depend on no other rank.
+    The time is the latest ``earlier_ns`` of the precedences of the operation. It is left unknown
+    for operations whose input arrived with a recorded receive, and for operations without
+    precedences.
 
     Args:
         recordings: The recordings with stages, pipelines and iterations.
@@ -168,14 +170,15 @@ def _find_ready_times(recordings: JoinedRecordings, precedences: Precedences) ->
 
 
 def _move_starts(of_ranks: Sequence[UnknownKernels], operations: Operations) -> Ints:
-    """Return the start of each operation, moved to the end of a kernel with which it begins.
+    """Return the start of each operation, moved to the end of the kernel with which it begins.
 
-    An operation begins with a kernel if both start at the same time. All other starts, and starts
-    of operations without a span, stay unchanged. No start is moved beyond the operation's end.
+    An operation begins with a kernel if both start at exactly the same time. If no kernel of the
+    given name starts then, or the operation has no span, its start is unchanged. No start is moved
+    beyond the end of its operation.
 
     Args:
-        of_ranks: Kernels of one name on each rank.
-        operations: Operations of all ranks, on the same clock.
+        of_ranks: Kernels of one name, one element per rank.
+        operations: Operations of all ranks, on the same clock, sorted by rank.
     """
     start_ns = operations.start_ns.copy()
     for kernels in of_ranks:
@@ -205,16 +208,20 @@ def _are_receiving(
 def _is_receiving(kernels: UnknownKernels, operations: Operations, ready_ns: Ints) -> bool:
     """Return whether kernels of one name on one rank wait for the inputs of their operations.
 
-    A kernel belongs to the operation that contains its middle. A kernel is early if it begins
-    before the input of its operation exists, and it waits if it is early and ends once the input
-    exists. The result is True if at least ``_MIN_RECEIVES`` kernels wait, nearly all early kernels
-    wait (``_MIN_RECEIVING``), and the time that kernels wait is at least half of the time of all
-    kernels.
+    A kernel belongs to the operation that contains its middle. It is early if it begins before the
+    input of its operation exists, and it waits if it is early and does not end before the input
+    exists. Both comparisons allow a tolerance: ``_EARLY_END_SHARE`` of the kernel's duration, but
+    at least ``GRAIN_NS``. The result is True if all of these conditions hold:
+
+    - At least ``_MIN_RECEIVES`` kernels wait.
+    - At least ``_MIN_RECEIVING`` of the early kernels wait.
+    - The time from the start of a waiting kernel until its input exists, added up over all waiting
+      kernels, is at least ``_MIN_WAITED`` of the duration of all kernels.
 
     Args:
-        kernels: The kernels, with the number of the rank among all ranks.
-        operations: Operations of all ranks, on the same clock.
-        ready_ns: Time from which the input of each operation exists, or ``NEVER``.
+        kernels: The kernels, with their rank number counted over all recordings.
+        operations: Operations of all ranks, on the same clock, sorted by rank.
+        ready_ns: Time from which the input of each operation exists, or ``NEVER`` if unknown.
     """
     rows = _find_rows_of_rank(operations, kernels.rank)
     rows = rows[ready_ns[rows] != NEVER]

@@ -35,8 +35,8 @@ def refuse_unrelated_captures(parts: Recordings, machines: Sequence[str]) -> tup
     See :func:`~bubbleviz.align.profile_clocks.refuse_unrelated` for the conditions.
 
     Args:
-        parts: One recording per clock of a profile.
-        machines: Machine of each profile.
+        parts: The recordings, one per clock of a profile.
+        machines: Machine name of each profile.
 
     Raises:
         MismatchError: The captures are not from a single run.
@@ -58,15 +58,15 @@ def refuse_other_runs(
     """Refuse recordings that are not from a single run.
 
     Args:
-        recordings: One recording per profile.
-        machines: Machine of each recording.
-        joined_recordings: All recordings, joined.
+        recordings: All recordings.
+        machines: Machine name of each recording.
+        joined_recordings: The joined tables of all recordings.
 
     Raises:
         MismatchError: Shapes of iterations or naming conventions differ, or two recordings contain
             the same process.
     """
-    # Recordings that lost names of ranges are not compared by their names.
+    # Recordings in which range names were lost are not compared by names.
     names_lost = LimitationKind.RANGE_NAMES_LOST
     has_all_names = [all(note.kind is not names_lost for note in r.limitations) for r in recordings]
     _refuse_other_shapes(recordings, np.array(has_all_names), joined_recordings)
@@ -80,16 +80,17 @@ def _refuse_other_shapes(
     """Raise MismatchError if profiles ran different numbers of microbatches or chunks.
 
     Only complete iterations are compared (:func:`_find_complete_iterations`). Each profile is
-    represented by its most frequent number, or the smallest of several that are equally frequent.
+    represented by its most frequent number, or the smallest number if tied. Profiles with lost
+    range names are not compared.
 
     Args:
-        recordings: One recording per profile.
-        has_all_names: Mask of the recordings that contain all names.
-        joined_recordings: All recordings, joined.
+        recordings: All recordings.
+        has_all_names: Mask of the recordings that contain all range names.
+        joined_recordings: The joined tables of all recordings.
     """
     rank, forwards, chunks = _find_complete_iterations(joined_recordings.operations, sure=False)
     if (forwards == forwards[:1]).all() and (chunks == chunks[:1]).all():
-        # The certainly complete iterations are a subset of these.
+        # All numbers are equal even among the iterations that may be incomplete.
         return
     rank, forwards, chunks = _find_complete_iterations(joined_recordings.operations)
     profile = np.array([rank.profile for rank in joined_recordings.ranks], np.int64)[rank]
@@ -107,13 +108,13 @@ def _refuse_other_numbers(
 ) -> None:
     """Raise MismatchError if the most frequent numbers of two profiles differ.
 
-    If several numbers of a profile are equally frequent, the smallest counts.
+    If several numbers of a profile are equally frequent, the smallest one is used.
 
     Args:
-        recordings: One recording per profile.
-        profile: Profile of each iteration.
+        recordings: All recordings.
+        profile: Profile index of each iteration.
         number: Number to compare, for each iteration.
-        noun: Plural noun that says what the numbers count.
+        noun: Plural noun for what is counted, for example "model chunks per rank".
     """
     groups = group_rows(profile, number)
     frequency = np.bincount(groups.of_row, minlength=len(groups))
@@ -135,8 +136,8 @@ def _refuse_other_numbers(
 def _refuse_other_namings(recordings: Sequence[Recording]) -> None:
     """Raise MismatchError if two profiles have no naming convention in common.
 
-    Profiles may use several conventions. Their main convention may differ, because ranks name their
-    layers or transfers more or less often.
+    A profile may use several naming conventions. The main conventions of two profiles of one run
+    may differ, because some ranks name more layers or transfers than others.
     """
     differing = {(r.convention, r.conventions): r for r in recordings}
     for first, second in combinations(differing.values(), 2):
@@ -151,9 +152,9 @@ def _refuse_other_namings(recordings: Sequence[Recording]) -> None:
 def _refuse_duplicates(recordings: Sequence[Recording], machines: Sequence[str]) -> None:
     """Raise MismatchError if two profiles contain the same process, or the same rank of a table.
 
-    Either a process was captured twice (``--capture-range-end=repeat``), or there are two runs.
-    Processes are the same if machine, host and pid are equal; they are not compared if the profile
-    does not record its host.
+    The cause is either that a process was captured twice (``--capture-range-end=repeat``), or that
+    the profiles are from two runs. Processes are the same if machine, host and pid are equal. The
+    processes of a profile that does not record its host are not compared.
     """
     paths: dict[tuple[str | int, ...], str] = {}
     clauses = (
@@ -182,18 +183,23 @@ def _refuse_duplicates(recordings: Sequence[Recording], machines: Sequence[str])
 def _find_complete_iterations(
     operations: Operations, *, sure: bool = True
 ) -> tuple[Ints, Ints, Ints]:
-    """Find the iterations of ranks that were captured completely.
+    """Find the iterations that were captured completely, separately for each rank.
 
-    A complete iteration contains a forward of microbatch 0. It contains an Optimizer, or the next
-    iteration contains a forward. Every forward has its backward and vice versa.
+    An iteration of a rank is complete if it meets these conditions:
+
+    - It contains a forward of microbatch 0.
+    - It contains an Optimizer, or the next iteration contains a forward.
+    - Every forward has a matching backward, and every backward has a matching forward. This is
+      checked only if ``sure``.
 
     Args:
         operations: Operations of all ranks, sorted by rank.
-        sure: Whether to check that forwards and backwards match. Without this check, more
-            iterations are returned.
+        sure: Whether to check that forwards and backwards match.
 
     Returns:
-        Rank, number of forwards and number of chunks of each complete iteration.
+        rank: Rank of each complete iteration.
+        forwards: Number of forwards in each complete iteration.
+        chunks: Number of model chunks that run a forward in each complete iteration.
     """
     parts = (
         _find_complete_in(operations.take(rows), sure) for rows in split_by_owner(operations.rank)
@@ -205,10 +211,11 @@ def _find_complete_iterations(
 def _find_complete_in(operations: Operations, sure: bool) -> tuple[Ints, Ints, Ints]:
     """Return the rank and the numbers of forwards and chunks of each complete iteration.
 
-    This is :func:`_find_complete_iterations` for some of the ranks, which limits memory.
+    This function is :func:`_find_complete_iterations` for a subset of the ranks, which limits
+    memory use.
 
     Args:
-        operations: Operations of these ranks.
+        operations: Operations of the ranks in this subset.
         sure: Whether to check that forwards and backwards match.
     """
     first = (operations.occurrence == 0) & (operations.iteration >= 0)
@@ -238,13 +245,13 @@ def _find_complete_in(operations: Operations, sure: bool) -> tuple[Ints, Ints, I
 def _find_unmatched(operations: Operations, forward: Ints, backward: Ints, cell: Ints) -> Ints:
     """Return the cells in which a forward has no backward, or a backward has no forward.
 
-    A cell may occur several times.
+    A cell is an iteration of a rank. A cell occurs once in the result for each unmatched pass.
 
     Args:
         operations: Operations of several ranks.
         forward: Rows that run a forward.
         backward: Rows that run a backward.
-        cell: Number of the rank and iteration (cell) of each operation.
+        cell: Cell number of each operation.
     """
     rows = np.concatenate((forward, backward))
     microbatch, chunk = get_pass_keys(operations, forward, backward)

@@ -1,7 +1,7 @@
 """The run: all profiles merged, on one clock, with ranks and operations in the report's order.
 
-Stages, iterations and clocks depend on each other. Stages and iterations are inferred from times on
-the clocks of sessions, which the ranks of a machine share::
+Stages, iterations and clocks depend on each other. Stages and iterations are inferred first, from
+times on the clocks of the profiling sessions. All ranks of a machine share such a clock::
 
     recordings ─ join ─ stages and iterations ─ clocks of all machines ─ run
 
@@ -60,15 +60,15 @@ IntervalsT = TypeVar("IntervalsT", tables.RankIntervals, tables.RunningTimes, Co
 
 @dataclass(frozen=True)
 class RunHints:
-    """Statements of the user about a run.
+    """What the user states about a run.
 
     Attributes:
-        order: Ranks in pipeline order, as the indices that they have in the report without this
-            option; empty to infer the order from the data.
-        parallel: Parallel sizes of the run, or None to infer the replicas of stages.
-        same_clock: Groups of hostnames that share one clock.
-        method: One of :data:`bubbleviz.model.choices.ALIGNMENTS`, or None for causal clocks of
-            captures that are not far apart in UTC.
+        order: Rank indices in pipeline order. The indices are those of the report without this
+            option. Empty to infer the order from the data.
+        parallel: Parallel sizes of the run, or None to infer which ranks are replicas.
+        same_clock: Groups of hostnames. The hosts of a group share one clock.
+        method: Alignment method, one of :data:`bubbleviz.model.choices.ALIGNMENTS`. None means
+            ``causal``, except that captures far apart in UTC are refused.
     """
 
     order: Sequence[int] = ()
@@ -79,47 +79,49 @@ class RunHints:
 
 @dataclass(frozen=True)
 class Run:
-    """All profiles merged into one run: the input of counting.
+    """All profiles merged into one run, from which idle times are counted.
 
     Attributes:
-        ranks: Ranks in pipeline order. The ``rank`` columns contain their indices.
-        clocks: Clock of each profile, in the given order.
-        timebase: Uncertainty of the clocks of all machines.
-        operations: Operations by (rank, start), on the report's clock.
+        ranks: Ranks in pipeline order. All ``rank`` columns are indices into this tuple.
+        clocks: Clock of each profile, in the order of the profiles.
+        timebase: The common clock, with the uncertainty of each machine.
+        operations: Operations sorted by (rank, start), with times on the report's clock.
         busy: Busy intervals of the operations.
         active_ns: Time for which at least one compute kernel ran, shape (iterations, ranks).
         kernel_ns: Time for which any kernel or copy ran between the first start and the last end of
-            the work of an iteration on a rank, same shape.
-        gap_ns: Time without a running kernel or copy while work kept the rank busy (launch gaps),
-            same shape.
-        collective_gap_ns: Time for which a collective ran without a compute kernel while an
-            operation kept the rank busy, same shape.
+            the work of an iteration on a rank, shape (iterations, ranks).
+        gap_ns: Time in launch gaps, in which an operation kept the rank busy but no kernel or copy
+            ran, shape (iterations, ranks).
+        collective_gap_ns: Time for which a collective but no compute kernel ran while an operation
+            kept the rank busy, shape (iterations, ranks).
         running: Running times of kernels and copies in and between iterations.
         unattributed: Intervals in which a rank ran compute kernels outside all compute operations.
         exposed: Intervals in which a rank ran no operation, only communication between more than
             two ranks.
-        collectives: Collectives of all ranks, with numbers for their meetings.
+        collectives: Collectives of all ranks. Rows that form one collective have the same meeting
+            number.
         overheads: Intervals in which the profiler delayed the process of a rank.
         unrecorded: Intervals in which a rank may have run work that was launched but not recorded.
-        hosts: Activities of launching threads before late launches.
+        hosts: What the launching threads did before late launches.
         iteration_names: Names of the iterations.
-        paired: Whether the matching of iterations between ranks is known.
-        stages_missing: Whether some virtual stages of the run are in no profile.
-        ranks_missing: Whether some ranks of the run are in no profile.
-        pipeline_unproven: Whether the ranks may be replicas of one stage instead of stages, because
-            there is no evidence.
+        paired: Whether it is known which iterations of different ranks are the same.
+        stages_missing: Whether any virtual stages of the run are known to be in no profile.
+        ranks_missing: Whether any ranks of the run are known to be in no profile.
+        pipeline_unproven: Whether the ranks may be replicas of one stage, because there is no
+            evidence that they form a pipeline.
         ends_early: Whether stages may be missing after the last recorded stage.
-        order_refutes: Whether an exact match of the order with a known schedule would show that no
-            stages are missing.
+        order_refutes: Whether an exact match of the order of operations with a known schedule would
+            show that no stages are missing.
         limitations: Properties of the run that could not be determined.
-        rank_of_local: For each profile, the index in the run of each of its ranks.
+        rank_of_local: One array per profile that maps the ranks of the profile to ``ranks``.
         pauses: Intervals without any recording on a rank.
-        layers: Work of the layers on each virtual stage; empty if no profile has layer ranges.
-        recorded_start_ns: Time at which the recording of each rank's profile began.
-        recorded: For each device, the start of its recording and the kernels that it may have
-            waited in.
-        profile_hosts: Name of the host of each profile. Machines that share a hostname have
-            different names.
+        layers: Kernel times of the layers of each virtual stage. Empty if no profile has layer
+            ranges.
+        recorded_start_ns: For each rank, the time of the first kernel or call in its profile.
+        recorded: For each device, the start of its recording and the kernels in which it may have
+            waited.
+        profile_hosts: Host name of each profile. Machines that share a hostname have different
+            names here.
         has_kernels: Whether all profiles contain kernels, which tables of operations do not.
     """
 
@@ -160,12 +162,12 @@ def merge(parts: Recordings, hints: RunHints) -> Run:
     """Merge recordings into one run, on one clock, with ranks numbered as in the report.
 
     Args:
-        parts: One recording per clock of a profile.
-        hints: Statements of the user about the run.
+        parts: The recordings, one per clock of a profile.
+        hints: What the user states about the run.
 
     Raises:
         MismatchError: The profiles are not from a single run.
-        UsageError: ``hints.order`` does not name every rank once.
+        UsageError: ``hints.order`` does not contain every rank exactly once.
     """
     alignment = _align_recordings(parts, hints)
     rank_index, time = alignment.rank_index, alignment.time
@@ -230,9 +232,10 @@ class _Renumbered:
 
     Attributes:
         operations: Operations, sorted by (rank, start).
-        busy: Busy intervals of the operations, in the same order.
-        hosts: Activities of launching threads before the operations, in the same order.
-        new_row: New row of each operation. An additional last entry is -1, so that -1 stays -1.
+        busy: Busy intervals, sorted by (operation, start).
+        hosts: Activities of launching threads, sorted by operation.
+        new_row: New row of each operation, indexed by its old row. An additional last entry is -1,
+            so that row -1 stays -1.
     """
 
     operations: tables.Operations
@@ -263,11 +266,11 @@ def _renumber_operations(
 
 
 def _split_by_profile(rank_index: Ints, recordings: Sequence[Recording]) -> tuple[Ints, ...]:
-    """Return, for each profile, the index in the report of each of its ranks.
+    """Split the report indices of all ranks into one array per recording.
 
     Args:
-        rank_index: Index in the report of each rank of all profiles, profile by profile.
-        recordings: One recording per clock of a profile.
+        rank_index: Index in the report of each rank, in the order of the recordings.
+        recordings: The recordings, one per clock of a profile.
     """
     n_ranks = [len(recording.ranks) for recording in recordings]
     bounds = np.cumsum([0, *n_ranks]).tolist()
@@ -276,17 +279,17 @@ def _split_by_profile(rank_index: Ints, recordings: Sequence[Recording]) -> tupl
 
 @dataclass(frozen=True)
 class _Alignment:
-    """Stages, matching iterations and clocks, under an assumption about the machines.
+    """Stages, matching iterations and clocks, for an assumed assignment of profiles to machines.
 
     Attributes:
-        machines: Assumed machine of each profile.
-        hosts: Name of the host of each profile.
-        sessions: Clock of each profile according to its session.
-        recordings: The recordings, with times on the clocks ``sessions`` and with stages, pipelines
-            and iterations.
+        machines: Assumed machine name of each profile.
+        hosts: Host name of each profile.
+        sessions: For each profile, the clock that follows from its session start.
+        recordings: The recordings with stages, pipelines and iterations. Times are on the clocks in
+            ``sessions``.
         rank_index: Index of each rank in the report.
-        time: Common clock of all profiles.
-        machine_notes: Limitations for ranks of one machine that contradict each other.
+        time: The common clock of all profiles.
+        machine_notes: Limitations for ranks of one machine whose times contradict each other.
         limitations: All limitations of the alignment.
     """
 
@@ -304,16 +307,17 @@ def _align_recordings(parts: Recordings, hints: RunHints) -> _Alignment:
     """Find the stages, matching iterations and clocks of recordings.
 
     Captures that are far apart in UTC are refused unless the user sets the method ``causal``. If
-    the clocks of profiles with one hostname contradict each other and the method is ``causal`` or
-    not set, the recordings are aligned again with these profiles on several machines.
+    the method is ``causal`` or None, and the clocks of profiles with the same hostname contradict
+    each other, these profiles are assigned to several machines and all recordings are aligned
+    again.
 
     Args:
-        parts: One recording per clock of a profile.
-        hints: Statements of the user about the run.
+        parts: The recordings, one per clock of a profile.
+        hints: What the user states about the run.
 
     Raises:
         MismatchError: The profiles are not from a single run.
-        UsageError: ``hints.order`` does not name every rank once.
+        UsageError: ``hints.order`` does not contain every rank exactly once.
     """
     sources = [recording.source for recording in parts.recordings]
     machines = find_machines(sources, hints.same_clock)
@@ -339,13 +343,13 @@ def _align(parts: Recordings, machines: tuple[str, ...], hints: RunHints) -> _Al
     """Find the stages and clocks of recordings, given the machine of each profile.
 
     Args:
-        parts: One recording per clock of a profile.
-        machines: Machine of each profile.
-        hints: Statements of the user about the run.
+        parts: The recordings, one per clock of a profile.
+        machines: Machine name of each profile.
+        hints: What the user states about the run.
 
     Raises:
         MismatchError: The profiles are not from a single run.
-        UsageError: ``hints.order`` does not name every rank once.
+        UsageError: ``hints.order`` does not contain every rank exactly once.
     """
     sources = [recording.source for recording in parts.recordings]
     sessions = build_session_clocks(sources, machines)
@@ -364,24 +368,24 @@ def _align(parts: Recordings, machines: tuple[str, ...], hints: RunHints) -> _Al
 
 
 def _list_captures(parts: Recordings) -> tuple[tuple[int, int], ...]:
-    """Return the first and last time of each profile, in its uncorrected times."""
+    """Return the first and last time of each profile, on its uncorrected clock."""
     return tuple((recording.start_ns, recording.end_ns) for recording in parts.recordings)
 
 
 def _find_stages(recordings: JoinedRecordings, hints: RunHints) -> tuple[JoinedRecordings, Ints]:
     """Find stages, pipelines and iterations, and the index of each rank in the report.
 
-    If the user gives an order of ranks, stages are found twice: without the order, to resolve the
-    rank indices that it contains, and then with it.
+    If the user gives an order of ranks, stages are found twice. The first pass ignores the order
+    and gives the rank indices to which the order refers. The second pass uses the order.
 
     Raises:
-        UsageError: ``hints.order`` does not name every rank once.
+        UsageError: ``hints.order`` does not contain every rank exactly once.
     """
     staged = find_stages(recordings, parallel=hints.parallel)
     rank_index = order_ranks(staged)
     if not hints.order:
         return staged, rank_index
-    # The order names ranks by the indices that they would have without it.
+    # The order contains the indices that the ranks have in a report without --order.
     if sorted(hints.order) != list(range(len(rank_index))):
         raise UsageError(
             f"--order {','.join(map(str, hints.order))}: must contain each rank from 0 to "
@@ -397,19 +401,21 @@ def _split_contradicting(
 ) -> tuple[_Alignment, tuple[Limitation, ...]]:
     """Assign profiles of one hostname to several machines if their clocks contradict each other.
 
-    On separate clocks, the iterations may no longer match, or a contradiction may remain. Stages or
-    times of operations are then wrong, so the machines do not change, and a limitation reports the
-    contradiction. Nothing is checked if the user or a table declares which clocks are shared, if
-    every profile has a separate machine, or if iterations are not paired.
+    After the recordings are aligned with separate machines, iterations may no longer match, or a
+    contradiction may remain. In that case, the stages or the times of operations are probably
+    wrong, so the machines stay as they are, and a limitation reports the contradiction. Nothing is
+    checked if the user or a table declares which clocks are shared, if every profile has a separate
+    machine, or if iterations are not paired.
 
     Args:
         alignment: The alignment with one machine per hostname.
-        parts: One recording per clock of a profile.
-        hints: Statements of the user about the run.
+        parts: The recordings, one per clock of a profile.
+        hints: What the user states about the run.
 
     Returns:
-        alignment: The alignment, or a new one if machines were separated.
-        notes: Limitations for hostnames that stand for several machines, or may do so.
+        alignment: A new alignment if machines were separated. Otherwise the given alignment, whose
+            ``machine_notes`` may be changed to report the contradiction.
+        notes: Limitations for hostnames that stand, or may stand, for several machines.
     """
     recordings = alignment.recordings
     given_hosts = {host for group in hints.same_clock for host in group}
@@ -436,7 +442,7 @@ def _split_contradicting(
 def _find_waiting_kernels(
     parts: Recordings, alignment: _Alignment, hints: RunHints
 ) -> tuple[Limitation, ...]:
-    """Return limitations for kernels with unknown names that count as compute but wait.
+    """Return limitations for kernels with unknown names that count as compute but probably wait.
 
     Kernels that end together with kernels of other ranks are always reported. If clocks contradict
     each other and the method is not ``utc``, kernels whose waiting would explain the contradiction
@@ -444,9 +450,9 @@ def _find_waiting_kernels(
     machine are also reported.
 
     Args:
-        parts: One recording per clock of a profile.
-        alignment: Their stages, iterations and clocks.
-        hints: Statements of the user about the run.
+        parts: The recordings, one per clock of a profile.
+        alignment: Stages, iterations and clocks of the recordings.
+        hints: What the user states about the run.
     """
     recordings = parts.recordings
     joined_recordings, time, sessions = alignment.recordings, alignment.time, alignment.sessions
@@ -465,13 +471,12 @@ def _convert_recorded_devices(
 ) -> Iterator[RecordedDevice]:
     """Yield the recorded devices of all profiles, with times on the clock of the run.
 
-    If nothing aligns the clock of a profile, its times are converted by UTC if that is known. Times
-    are comparable if the clock is aligned, or if UTC is known and operations do not contradict the
-    clocks.
+    A device is marked as having a common clock if the uncertainty of its profile's clock is
+    bounded, or if the profile records UTC and operations do not contradict the clocks.
 
     Args:
         recordings: All recordings of the run.
-        clocks: Conversion of the clock of each recording to the clock of the run.
+        clocks: For each recording, the conversion from its clock to the clock of the run.
         is_contradicted: Whether operations contradict the clocks.
     """
     for recording, clock in zip(recordings, clocks, strict=True):
@@ -485,10 +490,10 @@ def _convert_recorded_devices(
 
 
 def _build_active_times(recordings: JoinedRecordings, rank_index: Ints) -> dict[str, Ints]:
-    """Return the columns of active time keyed by name, each of shape (iterations, ranks), in ns.
+    """Return the active times in ns, keyed by column name, each of shape (iterations, ranks).
 
-    Times are 0 for an iteration in which a rank has none. Iterations without a common number are
-    left out.
+    A time is 0 if the rank has no active time in the iteration. Iterations without a common number
+    are left out.
 
     Args:
         recordings: The recordings with paired iterations.
@@ -507,7 +512,7 @@ def _build_active_times(recordings: JoinedRecordings, rank_index: Ints) -> dict[
 
 
 def _sort_intervals(table: IntervalsT, rank_index: Ints) -> IntervalsT:
-    """Return the intervals with ranks renumbered as in the report, sorted by (rank, start)."""
+    """Return the intervals with the ranks of the report, sorted by (rank, start)."""
     rank = rank_index[table.rank]
     return replace(table, rank=rank).take(sort_rows(rank, table.start_ns))
 
@@ -517,13 +522,13 @@ def _sort_operations(
 ) -> _Renumbered:
     """Sort operations by (rank, start), and renumber the tables that refer to their rows.
 
-    An operation without a span is sorted by its start on the host. At equal starts, the start on
-    the host decides.
+    An operation without a device span is sorted by its start on the host. If starts are equal, the
+    start on the host decides.
 
     Args:
-        operations: Operations, with the indices of ranks in the report.
-        busy: Busy intervals of these operations.
-        hosts: Activities of launching threads before these operations.
+        operations: Operations, with the rank indices of the report.
+        busy: Busy intervals of the operations.
+        hosts: Activities of launching threads before the operations.
     """
     has_span = operations.has_span == 1
     start_ns = operations.start_ns
@@ -541,16 +546,17 @@ def _sort_operations(
 def _sort_nearly_sorted(first: Ints, *then: Ints) -> Ints:
     """Return the order that sorts rows by several columns, like ``sort_rows(first, *then)``.
 
-    It is faster if the rows with equal first values are already sorted by the other columns.
+    This function is faster than ``sort_rows`` if rows with equal values of ``first`` are already
+    sorted by the other columns.
 
     Args:
-        first: The first column. Equal values mostly form runs of rows.
-        then: Further columns, mostly in ascending order within these runs.
+        first: Primary sort key. Rows with equal values are mostly adjacent.
+        then: Further sort keys, mostly in ascending order among rows with equal ``first``.
     """
     bounds = np.append(find_run_starts(first), len(first))
     start, end = bounds[:-1], bounds[1:]
     runs = sort_rows(first[start])
-    # Each run of equal values moves as a whole.
+    # Move each run of equal values as a block.
     order = expand_ranges(start[runs], end[runs])[1] if len(runs) < len(first) else runs
     rows = slice(None) if mask_run_starts(first[start[runs]]).all() else order
     ordered = first[rows]

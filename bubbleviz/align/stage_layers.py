@@ -12,8 +12,8 @@ from bubbleviz.model.grouping import find_distinct, find_distinct_rows
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 
-#: Work of one virtual stage: total kernel time by phase and layer, in ns, and the time of the first
-#: launch by layer.
+#: Layer times of one virtual stage: the total kernel time in ns, keyed by (phase, layer), and the
+#: time of the first launch, keyed by layer.
 StageLayers = tuple[dict[tuple[Phase, LayerName | None], int], dict[LayerName, int]]
 
 
@@ -22,14 +22,14 @@ def find_chunk_stages(
 ) -> Mapping[tuple[int, int], int]:
     """Return the virtual stage of each chunk of a profile, keyed by (rank in the profile, chunk).
 
-    Chunks and virtual stages of a rank are matched in ascending order. A rank is left out if its
-    numbers of chunks and of virtual stages differ.
+    The chunks and the virtual stages of a rank are both sorted, and matched in this order. A rank
+    is left out if its number of chunks differs from its number of virtual stages.
 
     Args:
-        rank: Rank of each row, as the profile numbers it. Ranks may repeat.
-        chunk: Chunk of each row, as the names of operations number it.
+        rank: Ranks as numbered in the profile. Pairs of rank and chunk may repeat.
+        chunk: Chunk of each entry in ``rank``, as numbered in operation names.
         operations: Operations of the run that the profile is part of.
-        rank_of_local: Rank in the run of each rank of the profile.
+        rank_of_local: Rank in the run, indexed by rank in the profile.
     """
     is_known = operations.virtual_stage != NONE
     pairs = find_distinct_rows(operations.rank, operations.virtual_stage, mask=is_known)
@@ -46,15 +46,15 @@ def find_chunk_stages(
 def build_stage_layers(
     recordings: Sequence[Recording], operations: Operations, rank_of_local: Sequence[Ints]
 ) -> tuple[StageLayers, ...]:
-    """Return the work of the layers on each virtual stage, summed over all ranks of the stage.
+    """Return the layer times of each virtual stage, summed over all ranks of the stage.
 
     The result is empty if no forward has layer ranges. Chunks whose virtual stage is unknown are
-    left out. Kernel time outside all layer ranges is counted under the layer None.
+    left out. Kernel time outside all layer ranges is stored under the layer None.
 
     Args:
-        recordings: One recording per profile.
-        operations: Operations of the run that these recordings form.
-        rank_of_local: For each recording, the rank in the run of each of its ranks.
+        recordings: All recordings of the run.
+        operations: Operations of the run.
+        rank_of_local: One array per recording that maps its ranks to ranks of the run.
     """
     layers: list[StageLayers] = []
     for recording, ranks in zip(recordings, rank_of_local, strict=True):
@@ -72,13 +72,15 @@ def build_stage_layers(
 def _add_layers(
     layers: Sequence[StageLayers], times: LayerTimes, stage_of_chunk: Mapping[tuple[int, int], int]
 ) -> None:
-    """Add the work of the layers of one profile to the work of each virtual stage.
+    """Add the layer times of one profile to the layer times of each virtual stage.
+
+    Kernel times are added. For the first launch of a layer in a forward, the earliest time is kept.
 
     Args:
-        layers: Work of the layers on each virtual stage so far; updated.
-        times: Work of the layers in the profile.
-        stage_of_chunk: Virtual stage of each (rank, chunk) of the profile. Other chunks are left
-            out.
+        layers: Layer times of each virtual stage. Modified in place.
+        times: Layer times of the profile.
+        stage_of_chunk: Virtual stage of each (rank, chunk) of the profile. Chunks that are not in
+            this mapping are left out.
     """
     columns = times.rank, times.chunk, times.phase, times.layer, times.kernel_ns, times.first_ns
     # One row per layer, chunk and phase: a few hundred per rank.

@@ -1,7 +1,7 @@
 """Waiting kernels: kernels with unknown names that count as compute but wait for other ranks.
 
-A collective or a receive ends when its last rank has arrived, however early it began on the other
-ranks. Compute kernels do not behave like this::
+A collective or a receive ends when the last rank has arrived, no matter how early it began on the
+other ranks. Compute kernels do not behave like this::
 
     rank 0   gemm █████ exchange ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒
     rank 1   gemm █████████████ exchange ▒▒▒▒▒▒▒▒▒
@@ -26,16 +26,17 @@ from bubbleviz.model.texts import format_count, to_one_line
 
 #: Minimum duration of a kernel that may be waiting.
 _MIN_WAIT_NS = 20_000
-#: Maximum difference of two ends that count as equal: in ns, and as a share of the kernel.
+#: Maximum difference of two end times that are treated as equal: in ns, and as a fraction of the
+#: kernel's duration. The smaller limit applies.
 _MAX_END_NS, _MAX_END_SHARE = 10_000, 0.02
-#: Minimum difference of the starts of two kernels, as a share of the longer one. A forward takes a
-#: half or a third of the time of a backward. If both end together by chance, the difference of
-#: their starts is smaller than this.
+#: Minimum difference between the starts of two kernels, as a fraction of the longer one. A forward
+#: takes between a third and a half of the time of a backward. If a forward and a backward end
+#: together by chance, the difference between their starts is smaller than this.
 _MIN_START_SHARE = 0.7
-#: Minimum share of waiting kernels in the time of a name on a rank, and the maximum probability
-#: that a kernel ends with another one by chance.
+#: Minimum fraction of a name's kernel time on a rank that is in waiting kernels, and maximum
+#: probability that a kernel ends together with another kernel by chance.
 _MIN_WAITING, _MAX_CHANCE = 0.5, 0.2
-#: Maximum number of ranks that are compared for each name.
+#: Maximum number of ranks that are compared for each kernel name.
 _MAX_RANKS = 16
 #: Maximum number of characters of a name in a message.
 _MAX_NAME = 60
@@ -44,11 +45,11 @@ _MAX_NAME = 60
 def find_waiting_kernels(
     recordings: Sequence[Recording], clocks: Sequence[ProfileClock]
 ) -> Iterator[Limitation]:
-    """Yield a limitation for each name whose kernels wait for each other and count as compute.
+    """Yield a limitation for each kernel name that counts as compute but waits for other ranks.
 
     Args:
         recordings: All recordings of a run.
-        clocks: For each recording, its clock relative to the clock of the report.
+        clocks: For each recording, the conversion from its clock to the clock of the report.
     """
     aligned = []
     for recording, clock in zip(recordings, clocks, strict=True):
@@ -59,14 +60,16 @@ def find_waiting_kernels(
 
 
 def find_waiting_names(kernels: Iterable[UnknownKernels], consequence: str) -> Iterator[Limitation]:
-    """Yield a limitation for each name whose kernels wait for each other and count as compute.
+    """Yield a limitation for each kernel name that counts as compute but waits for other ranks.
 
-    A name is reported if its kernels wait on any of the first ``_MAX_RANKS`` ranks that run it
-    (:func:`_is_waiting`).
+    Only the first ``_MAX_RANKS`` ranks that run kernels of a name are compared. The name is
+    reported if its kernels wait on any of these ranks (:func:`_is_waiting`).
 
     Args:
-        kernels: Kernels of unknown names on all ranks, with times on a common clock.
-        consequence: Clause on how the numbers are wrong.
+        kernels: Kernels with unknown names, one element per rank and name, with times on a common
+            clock.
+        consequence: Clause that says how the numbers are wrong, for example "bubbles are too
+            small".
     """
     for name, of_ranks in group_kernels_by_name(kernels).items():
         compared = of_ranks[:_MAX_RANKS]
@@ -80,10 +83,10 @@ def find_waiting_names(kernels: Iterable[UnknownKernels], consequence: str) -> I
 
 
 def group_kernels_by_name(kernels: Iterable[UnknownKernels]) -> dict[str, list[UnknownKernels]]:
-    """Return the kernels of each name, one element per rank.
+    """Return the kernels keyed by name. Each value is a list with one element per rank.
 
     Args:
-        kernels: Kernels of unknown names on all ranks.
+        kernels: Kernels with unknown names, one element per rank and name.
     """
     by_name: dict[str, list[UnknownKernels]] = defaultdict(list)
     for of_rank in kernels:
@@ -98,9 +101,9 @@ def describe_waiting(
 
     Args:
         name: Name of the kernels.
-        of_ranks: The kernels on each rank.
-        behaviour: Predicate of a sentence that describes the evidence for waiting.
-        consequence: Clause on how the numbers are wrong.
+        of_ranks: The kernels of this name, one element per rank.
+        behaviour: Evidence for waiting, as the predicate of a sentence about the kernels.
+        consequence: Clause that says how the numbers are wrong.
     """
     total_ms = sum(of_rank.total_ns for of_rank in of_ranks) / 1e6
     return Limitation(
@@ -114,16 +117,16 @@ def describe_waiting(
 
 
 def _is_waiting(kernels: UnknownKernels, other_ranks: Sequence[UnknownKernels]) -> bool:
-    """Return whether most kernel time of a rank is in kernels that wait for another rank.
+    """Return whether at least ``_MIN_WAITING`` of the kernel time of a rank is in waiting kernels.
 
-    Most is at least ``_MIN_WAITING``. A kernel waits if the kernel of another rank with the nearest
-    end ends at the same time, but began much earlier or later (``_MIN_START_SHARE``). Kernels
-    shorter than ``_MIN_WAIT_NS`` never count as waiting. The result is False if kernels are so
-    frequent that ends often agree by chance (``_MAX_CHANCE``).
+    A kernel waits if it lasts at least ``_MIN_WAIT_NS`` and ends at the same time as a kernel of
+    another rank that began much earlier or later (:func:`_mask_ending_with`). The result is False
+    if kernels are so frequent that their ends often agree by chance: the mean probability of an
+    equal end must not exceed ``_MAX_CHANCE``.
 
     Args:
         kernels: Kernels of one name on one rank.
-        other_ranks: Kernels of this name on the other ranks.
+        other_ranks: Kernels of this name on the other ranks, one element per rank.
     """
     length_ns = kernels.end_ns - kernels.start_ns
     can_wait = length_ns >= _MIN_WAIT_NS
@@ -145,16 +148,17 @@ def _is_waiting(kernels: UnknownKernels, other_ranks: Sequence[UnknownKernels]) 
 def _mask_ending_with(
     other: UnknownKernels, start_ns: Ints, end_ns: Ints, tolerance_ns: Floats
 ) -> Bools:
-    """Return a mask of the kernels that end with a kernel of another rank, but start far from it.
+    """Return a mask of the kernels that end with a kernel of another rank but start far from it.
 
-    Each kernel is compared with the kernel of the other rank whose end is nearest. The starts must
-    differ by at least ``_MIN_START_SHARE`` of the longer kernel.
+    Each kernel is compared with the kernel of the other rank whose end is nearest, or the earlier
+    one if tied. The starts must differ by at least ``_MIN_START_SHARE`` of the longer kernel.
 
     Args:
-        other: Kernels of the other rank, at least one.
-        start_ns: Starts of the kernels.
-        end_ns: Ends of the kernels.
-        tolerance_ns: Maximum difference of two ends that count as equal, for each kernel.
+        other: Kernels of the other rank. Must not be empty.
+        start_ns: Start times of the kernels.
+        end_ns: End times of the kernels.
+        tolerance_ns: For each kernel, the maximum difference of two end times that are treated as
+            equal.
     """
     by_end = np.argsort(other.end_ns, kind="stable")
     nearest = by_end[_find_nearest(other.end_ns[by_end], end_ns)]
@@ -166,10 +170,10 @@ def _mask_ending_with(
 
 
 def _find_nearest(ascending: Ints, values: Ints) -> Ints:
-    """Return the index of the array element nearest to each value; the lower one if tied.
+    """Return the index of the array element nearest to each value. The smaller element wins ties.
 
     Args:
-        ascending: Sorted array, not empty.
+        ascending: Array in ascending order. Must not be empty.
         values: Values to look up.
     """
     above = np.clip(np.searchsorted(ascending, values), 0, len(ascending) - 1)

@@ -9,8 +9,8 @@ arrives, which is the input of its B. Waits of consecutive stages therefore nest
 
 A wait is the difference of two times on one rank, so the clocks of ranks need not agree.
 
-1. Collect the forwards and the backwards, one row per direction of an operation
-   (``get_pass_keys``).
+1. Collect the forwards and the backwards (``get_pass_keys``). A fused operation is collected as
+   both.
 2. Match each forward with the backward of the same rank, chunk, microbatch, sequence split and
    iteration (``_match_first_rows``). Passes without a counterpart are left out.
 3. The wait lasts from the end of the forward to the arrival of the gradient, or to the start of
@@ -37,9 +37,11 @@ _BACKWARD = (Phase.B, Phase.BW)
 
 
 def get_pass_keys(operations: Operations, forward: Ints, backward: Ints) -> tuple[Ints, Ints]:
-    """Return the microbatches and chunks of passes, in two arrays: forwards first, then backwards.
+    """Return the microbatches and the chunks of forwards and backwards.
 
-    An FB is the forward of its first microbatch and the backward of its second one.
+    Each of the two arrays contains the values of all forwards, then the values of all backwards. An
+    FB (a fused forward and backward) is the forward of its first microbatch and the backward of its
+    second one.
 
     Args:
         operations: Operations of all ranks.
@@ -59,12 +61,12 @@ def get_pass_keys(operations: Operations, forward: Ints, backward: Ints) -> tupl
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Waits(Table):
-    """Times that microbatches are away from a (rank, chunk), one row per F and B.
+    """Times for which microbatches are away from a (rank, chunk), one row per pair of F and B.
 
     Attributes:
-        rank: Rank.
-        chunk: Model chunk, as named.
-        microbatch: Microbatch.
+        rank: Index of the rank.
+        chunk: Model chunk, as numbered in operation names.
+        microbatch: Microbatch number.
         sequence: Sequence split, or -1 if there is none.
         iteration: Iteration, or -1 if the row is a median over iterations and sequence splits.
         left_ns: End of the F, or -1 for a median.
@@ -88,19 +90,19 @@ class Waits(Table):
 def measure_waits(operations: Operations, inputs: Arrivals) -> Waits:
     """Measure the wait of each microbatch that has both an F and a B, in each iteration.
 
-    Only the first occurrence of an operation counts, and only operations with a device span. A BW
-    counts as a B, and an FB as the F of its first microbatch and the B of its second.
+    Only the first occurrence of an operation is used, and only if it has a device span. A BW is
+    treated as a B, and an FB as the F of its first microbatch and the B of its second one. If the
+    arrival of a gradient is unknown, the wait ends at the start of the B.
 
     Args:
         operations: Operations of all ranks.
-        inputs: Arrivals of the inputs of these operations. An operation whose arrival is unknown
-            counts from the start of its span.
+        inputs: Arrivals of the inputs of these operations.
 
     Returns:
         Waits, sorted by rank, chunk, microbatch, sequence and iteration.
     """
     forward, backward = _match_passes(operations)
-    # Kernels of a span that run before its input arrives are neither waiting nor work on it.
+    # Kernels that run before the input of their operation arrives are not counted as work.
     ready_ns = np.maximum(operations.start_ns, inputs.exact_ns)
     forward_ns = _measure_work(operations, ready_ns, forward)
     backward_ns = _measure_work(operations, ready_ns, backward)
@@ -124,8 +126,9 @@ def _match_passes(operations: Operations) -> tuple[Ints, Ints]:
         operations: Operations of all ranks.
 
     Returns:
-        Row of each forward that has a backward, and row of its backward, sorted by rank, chunk,
-        microbatch, sequence and iteration.
+        forward: Row of each forward that has a backward, sorted by rank, chunk, microbatch,
+            sequence and iteration.
+        backward: Row of the backward of each of these forwards.
     """
     is_usable = (operations.has_span == 1) & (operations.occurrence == 0)
     is_forward = mask_phases(operations.phase, (Phase.F, Phase.FB))
@@ -146,10 +149,11 @@ def _match_passes(operations: Operations) -> tuple[Ints, Ints]:
 
 
 def _measure_work(operations: Operations, ready_ns: Ints, rows: Ints) -> Ints:
-    """Return how long operations keep their rank busy after their input has arrived.
+    """Return for how long, in ns, operations keep their rank busy after their input has arrived.
 
-    This is the busy time, at most the time from the arrival to the end of the operation, and at
-    least 0. An FB, which overlaps a forward and a backward, counts half for each of them.
+    The result is the busy time of the operation, limited to the time from the arrival to the end of
+    the operation, and never negative. For an FB, which overlaps a forward and a backward, half of
+    this time is returned.
 
     Args:
         operations: Operations of all ranks.
@@ -169,12 +173,14 @@ def _match_first_rows(key: Ints, n_first: int) -> tuple[Ints, Ints]:
     are left out.
 
     Args:
-        key: Keys (0 or larger) of the first list, then of the second list.
+        key: The two lists, concatenated. Keys are never negative.
         n_first: Length of the first list.
 
     Returns:
-        For each key in both lists, in ascending order, the index of its first occurrence in the
-        first list, and in the second list.
+        first: For each key in both lists, in ascending order of keys, the index of its first
+            occurrence in the first list.
+        second: The index of its first occurrence in the second list, counted from the start of that
+            list.
     """
     n_keys = int(key.max(initial=NONE)) + 1
     # Writing the rows in reverse order leaves the first row of each key.
@@ -238,21 +244,21 @@ def _reduce_to_medians(waits: Waits) -> Waits:
 
 
 def pair_consecutive_stages(waits: Waits) -> tuple[Ints, Ints]:
-    """Pair the waits of each microbatch on a virtual stage and on the next one.
+    """Pair the waits of each microbatch on a virtual stage and on the next virtual stage.
 
     Microbatch, iteration and sequence split are equal in a pair. If several ranks run a microbatch
-    on one virtual stage, the first row is paired.
+    on the same virtual stage, the first row of that stage is paired.
 
     Args:
-        waits: Waits with virtual stages as their chunks.
+        waits: Waits whose ``chunk`` column contains virtual stages. Negative stages are ignored.
 
     Returns:
-        Row of the wait on the earlier stage, and row of the wait on the next stage, which lies
-        within it.
+        upper: Row of the wait on the earlier stage.
+        lower: Row of the wait on the next stage. On correct stages, it is within the first wait.
     """
     columns = waits.iteration, waits.microbatch, waits.sequence
     doubled = [np.concatenate((column, column)) for column in columns]
-    # Row i of the first half asks for stage chunk + 1; row j of the second half offers its chunk.
+    # The first half contains the stage that each row looks for, the second half its actual stage.
     stage = np.concatenate((waits.chunk + 1, waits.chunk))
     upper, lower = _match_first_rows(group_rows(stage, *doubled).of_row, len(waits))
     is_staged = waits.chunk[upper] >= 0

@@ -1,9 +1,9 @@
 """Evidence that two ranks are paired correctly: how well their iteration times agree for a shift.
 
-Ranks that wait for each other lengthen and shorten their iterations together. If iterations are
+Ranks that wait for each other have long and short iterations at the same time. If iterations are
 paired correctly, the time from an event to the same event of the next iteration (a *step*) is
-nearly equal on both ranks. If they are paired incorrectly, steps differ as much as two steps of one
-rank do::
+nearly equal on both ranks. If iterations are paired incorrectly, steps of the two ranks differ as
+much as any two steps of one rank do::
 
     rank a   ├───────┤├─────────┤├──────┤├────────┤
     rank b       ├───────┤├─────────┤├──────┤├────────┤      shift 0: steps differ by microseconds
@@ -14,8 +14,8 @@ All shifts are tested at once:
 1. Compute the steps of both ranks, with the typical step subtracted (``_compute_steps``).
 2. Compare every step of rank a with every step of rank b (``_compare_all``). The differences over
    the events of the iteration have a mean (the *level*) and a variance (the *scatter*).
-3. Read the diagonal of each shift from this matrix (``_select_diagonals``) and average its
-   squares. The cell in row i and column j belongs to shift i - j::
+3. Read the diagonal of each shift from this matrix (``_select_diagonals``) and average the squares
+   of its cells. The cell in row i and column j belongs to shift i - j::
 
                         steps of rank b
                          0    1    2    3
@@ -24,14 +24,15 @@ All shifts are tested at once:
                     2    2    1    0   -1
                     3    3    2    1    0
 
-4. Do the same for each rank with itself (``_measure_null``). This shows how much the steps of
-   different iterations differ, which is the null hypothesis.
-5. The evidence for a shift is how unlikely a mean square as small as the one on its diagonal is
-   under the null hypothesis, by an F test (``_test_ratio``).
-6. The evidence is limited by a nonparametric test (``_match_surprisal``), because iteration times
-   follow no common law.
+4. Compare each rank with itself in the same way (``_measure_null``). Under the null hypothesis, two
+   ranks differ as much as different iterations of one rank.
+5. Compute the evidence for each shift with an F test (``_test_ratio``): how unlikely a mean square
+   as small as the one on its diagonal is under the null hypothesis.
+6. Limit the evidence by a nonparametric test (``_match_surprisal``), because iteration times follow
+   no known distribution.
 
-Only durations are compared, each measured with one clock. The clocks need not agree.
+Only durations are compared, and each duration is measured with one clock. The clocks of the two
+ranks need not agree.
 """
 
 from __future__ import annotations
@@ -45,30 +46,35 @@ import numpy as np
 from bubbleviz.align.profile_clocks import DRIFT
 from bubbleviz.model.columns import Bools, Floats, Ints
 
-#: Resolution of timestamps. Smaller differences are no evidence.
+#: Resolution of timestamps in ns. Smaller differences between steps are no evidence.
 _GRAIN_NS = 200.0
-#: Minimum number of values for a trimmed mean without the largest, and without the two largest.
+#: Minimum number of values for a trimmed mean that leaves out the largest value, and for one that
+#: leaves out the two largest.
 _TRIM_ONE, _TRIM_TWO = 3, 6
-#: Maximum degrees of freedom of the scatter of the events within an iteration.
+#: Maximum degrees of freedom of the scatter (the variance of step differences over the events).
 _MAX_SCATTER_DOF = 4
-#: Penalty, in nats, for using the best of several ways to compare the same numbers.
+#: Penalty, in nats, for using the largest of several evidence values for the same data.
 _CHOICE_PENALTY = math.log(2)
-#: Maximum evidence, in nats, from the nearest neighbor of one step that is unlike all others.
+#: Maximum evidence, in nats, from the distance of a step to its nearest neighbor. It limits the
+#: evidence of a step that is unlike all other steps.
 _MAX_OUTLIER_EVIDENCE = 3.0
-#: Maximum evidence for a shift, and of each of its parts, in nats.
+#: Maximum evidence for a shift, and maximum evidence of a single F test, in nats.
 _MAX_EVIDENCE = 60.0
-#: Mean squares, and the number of values in each, or 0 if the mean is not available.
+#: Mean squares and their numbers of values (or degrees of freedom). The number is 0 if a mean is
+#: not available.
 _Means = tuple[Floats, Ints]
 
 
 @dataclass(frozen=True)
 class _Differences:
-    """Differences between every step of one rank and every step of another, or of itself.
+    """Differences between every step of a rank a and every step of a rank b, which may be a itself.
+
+    A step is the time from an event to the same event of the next iteration.
 
     Attributes:
         level_ns: Mean difference over the events, shape (pairs, steps of a, steps of b). NaN if the
             two steps have too few events in common.
-        scatter: Variance of the differences over the events, in ns², same shape.
+        scatter: Variance of the differences over the events, in ns², same shape as ``level_ns``.
     """
 
     level_ns: Floats
@@ -79,12 +85,15 @@ class _Differences:
 class _NullStatistics:
     """Mean square differences between steps of one rank, shape (pairs, steps).
 
-    Column 0 covers any two different steps, column k the steps that are k iterations apart.
+    Column 0 covers any two different steps. Column k > 0 covers the steps that are k iterations
+    apart.
 
     Attributes:
-        level_sq: Mean square of the levels, or infinity if there is no pair of steps.
-        scatter: Mean scatter, or infinity if there is no pair of steps.
-        dof: Degrees of freedom of ``level_sq``, or 0 if there is no pair of steps.
+        level_sq: Mean square of the levels (mean differences over the events) in ns², or infinity
+            if no two steps can be compared.
+        scatter: Mean scatter (variance over the events) in ns², or infinity if no two steps can be
+            compared.
+        dof: Degrees of freedom of ``level_sq``, or 0 if no two steps can be compared.
     """
 
     level_sq: Floats
@@ -94,15 +103,20 @@ class _NullStatistics:
 
 @dataclass(frozen=True)
 class StepComparison:
-    """Statistics of one way to compare the steps of pairs of ranks, for all candidate shifts.
+    """Statistics of the differences between the steps of pairs of ranks, for all candidate shifts.
+
+    The difference between two steps has a level (its mean over the events) and a scatter (its
+    variance over the events).
 
     Attributes:
-        levels: Mean squares of the levels, shape (pairs, shifts), in four variants: with or without
-            the largest values, and with drift counted as noise or subtracted.
-        scatters: Mean scatter, with or without the largest values. Empty if not compared.
-        null: The same statistics between different iterations of one rank.
-        scatter_dof: Degrees of freedom of the scatter of one step.
-        max_evidence: Upper bound of the evidence for each shift, shape (pairs, shifts).
+        levels: Mean squares of the levels and their degrees of freedom, each of shape
+            (pairs, shifts), in four variants: with and without the largest values, and with clock
+            drift added as noise or subtracted (:func:`_compute_mean_squares`).
+        scatters: Means of the scatter and their numbers of values, each of shape (pairs, shifts),
+            with and without the largest values. Empty if scatters are not compared.
+        null: Statistics of the differences between different iterations of one rank.
+        scatter_dof: Degrees of freedom of the scatter of one pair of steps.
+        max_evidence: Upper bound of the evidence for each shift in nats, shape (pairs, shifts).
     """
 
     levels: tuple[_Means, ...]
@@ -116,23 +130,28 @@ class StepComparison:
 
         The evidence is -log of the probability of steps that agree at least as well. Under the null
         hypothesis, paired steps belong to different iterations, so they differ as much as two steps
-        of one rank. If iterations repeat a pattern, steps some distance apart are nearly equal;
-        ``lags`` then compares only steps that far apart.
+        of one rank. If iterations repeat a pattern, steps that are a period apart are nearly equal.
+        With ``lags``, the null hypothesis uses only steps that are this many iterations apart.
 
-        The levels and the scatters each give the largest evidence over several variants, less a
-        penalty for the choice. The sum s of the two counts as ``s - log(1 + s)``; without scatters,
-        the levels alone count. The result is at most ``max_evidence`` and ``_MAX_EVIDENCE``. One
-        variant of the levels replaces the null level by the scatter if the scatter is smaller. With
-        few iterations, the scatter is the better estimate of how much a step varies.
+        Levels are tested in all variants of ``levels``, each against the null level and, if
+        ``scatter_dof`` is positive, also against the smaller of the null level and the null
+        scatter. With few iterations, the scatter is the better estimate of how much a step varies.
+        Scatters are tested in all variants of ``scatters`` against the null scatter. Levels and
+        scatters each give their largest evidence, less a penalty for the choice
+        (:func:`_choose_largest`). If both are available, their sum ``s`` becomes
+        ``s - log(1 + s)``. The result is limited to ``max_evidence`` and ``_MAX_EVIDENCE``.
 
         Args:
-            lags: Distance of each shift from the correct one, shape (pairs, shifts). By default,
-                any two different steps are the null hypothesis.
-            shift_index: Index of one shift per pair. Every column of the evidence is then for this
-                shift, tested against the lag of the column. By default, each shift is tested.
+            lags: Columns of the null statistics to test each shift against, shape (pairs, shifts):
+                a distance in iterations, or 0 for any two different steps. By default, column 0
+                is used for all shifts.
+            shift_index: Index of one shift per pair, shape (pairs,). Column k of the result is then
+                the evidence for this shift, tested against column k of ``lags``. By default, each
+                shift is tested.
 
         Returns:
-            Evidence, shape (pairs, shifts). It is at least 0, and 0 without common steps.
+            Evidence in nats, shape (pairs, shifts). It is never negative. It is 0 if no steps can
+            be compared, or if there are no null statistics.
         """
         if lags is None:
             lags = np.zeros((len(self.null.dof), 1), np.int64)
@@ -166,7 +185,7 @@ class StepComparison:
 
 
 def _select_shift(means: tuple[_Means, ...], shift_index: Ints) -> tuple[_Means, ...]:
-    """Select the means and counts of one shift per pair, shape (pairs, 1)."""
+    """Select the means and counts of one shift per pair, each of shape (pairs, 1)."""
     index = shift_index[:, None]
     return tuple(
         (np.take_along_axis(mean, index, axis=1), np.take_along_axis(count, index, axis=1))
@@ -177,19 +196,27 @@ def _select_shift(means: tuple[_Means, ...], shift_index: Ints) -> tuple[_Means,
 def compare_steps(
     a_ns: Floats, b_ns: Floats, shifts: Ints, bounds: tuple[Floats, Floats] | None = None
 ) -> list[StepComparison]:
-    """Compare the iterations of pairs of ranks for each shift.
+    """Compare the steps of pairs of ranks (a, b) for each candidate shift.
+
+    A step is the time from an event to the same event of the next iteration. For each shift, step i
+    of rank a is compared with step i - shift of rank b. The result contains statistics of their
+    differences, and of the differences between steps of the same rank.
 
     Args:
-        a_ns: Times of the events of the first ranks, shape (pairs, iterations, events). NaN if
-            missing.
-        b_ns: Times of the same events of the second ranks.
-        shifts: Candidate shifts: iteration i of a is paired with iteration i - shift of b.
-        bounds: Lower and upper bounds of the correction of b's clock in each iteration, shape
-            (pairs, shifts, iterations), or infinite where there is no bound.
+        a_ns: Event times in ns on the first rank of each pair, shape (pairs, iterations, events).
+            NaN if missing.
+        b_ns: Times of the same events on the second rank of each pair, same shape as ``a_ns``.
+        shifts: Candidate shifts, shape (shifts,). Iteration i of rank a is paired with iteration
+            i - shift of rank b.
+        bounds: Lower and upper bounds in ns of the correction of rank b's clock, each of shape
+            (pairs, shifts, iterations of a). An infinite value means no bound. By default, event
+            times alone are compared.
 
     Returns:
-        The comparison of the event times. If there are bounds, a second comparison uses the
-        midpoint between them as the only event.
+        A list with the comparison of the event times. If ``bounds`` is given, a second comparison
+        follows. Its levels are the changes of the midpoint between the two bounds from one
+        iteration to the next. It has no scatters, and its null statistics are those of the first
+        comparison.
     """
     a_steps, b_steps, typical_ns = _compute_steps(a_ns, b_ns)
     scatter_dof = min(max(a_steps.shape[2] - 1, 0), _MAX_SCATTER_DOF)
@@ -217,19 +244,21 @@ def _compare_midpoints(
     typical_ns: Floats,
     shifts: Ints,
 ) -> tuple[tuple[_Means, ...], Floats]:
-    """Compare the iterations of pairs of ranks by the midpoints of the bounds between their clocks.
+    """Compare the iterations of pairs of ranks by the midpoint of two bounds of a clock correction.
+
+    If iterations are paired correctly, the midpoint hardly changes from iteration to iteration.
 
     Args:
-        bounds: Lower and upper bounds of the correction of b's clock in each iteration, shape
-            (pairs, shifts, iterations).
-        within_level_ns: Levels between the steps of a, and between the steps of b, each of shape
-            (pairs, steps, steps).
-        typical_ns: Typical step of each pair.
-        shifts: Candidate shifts.
+        bounds: Lower and upper bounds of the correction of rank b's clock, each of shape
+            (pairs, shifts, iterations of a).
+        within_level_ns: Mean differences between the steps of rank a, and between the steps of
+            rank b, each of shape (pairs, steps, steps).
+        typical_ns: Typical step of each pair, shape (pairs,).
+        shifts: Candidate shifts, shape (shifts,).
 
     Returns:
         levels: Mean squares of the changes of the midpoint, as in :class:`StepComparison`.
-        max_evidence: Upper bound of the evidence for each shift, shape (pairs, shifts).
+        max_evidence: Upper bound of the evidence for each shift in nats, shape (pairs, shifts).
     """
     changes_ns = _compute_midpoint_steps(bounds)
     cross_ns = _fill_diagonals(changes_ns, within_level_ns[0].shape, shifts)
@@ -242,18 +271,19 @@ def _compare_midpoints(
 def _compute_steps(a_ns: Floats, b_ns: Floats) -> tuple[Floats, Floats, Floats]:
     """Compute the time from each event to the same event of the next iteration.
 
-    The typical step of a pair (the median over all events of both ranks) is subtracted, which keeps
-    rounding errors small.
+    The typical step of a pair (the median over all steps and events of both ranks) is subtracted,
+    which keeps rounding errors small.
 
     Args:
-        a_ns: Event times of the first ranks, shape (pairs, iterations, events). NaN if missing.
-        b_ns: Event times of the second ranks.
+        a_ns: Event times on the first rank of each pair, shape (pairs, iterations, events). NaN if
+            missing.
+        b_ns: Event times on the second rank of each pair.
 
     Returns:
-        a_steps: Steps of the first ranks less the typical step, shape
+        a_steps: Steps of the first ranks minus the typical step, shape
             (pairs, iterations - 1, events).
-        b_steps: Steps of the second ranks less the typical step.
-        typical_ns: Typical step of each pair, or 0 if there is no step.
+        b_steps: Steps of the second ranks minus the typical step.
+        typical_ns: Typical step of each pair, or 0 if the pair has no steps.
     """
     a_steps, b_steps = np.diff(a_ns, axis=1), np.diff(b_ns, axis=1)
     all_steps = [steps.reshape(len(steps), -1) for steps in (a_steps, b_steps)]
@@ -266,11 +296,11 @@ def _compute_midpoint_steps(bounds: tuple[Floats, Floats]) -> Floats:
     """Compute by how much the midpoint between two bounds changes from iteration to iteration.
 
     Args:
-        bounds: Lower and upper bounds, shape (pairs, shifts, iterations).
+        bounds: Lower and upper bounds, each of shape (pairs, shifts, iterations).
 
     Returns:
-        Differences of the midpoints, shape (pairs, shifts, iterations - 1). NaN unless both bounds
-        are finite in both iterations.
+        Midpoint of an iteration minus midpoint of the previous one, shape
+        (pairs, shifts, iterations - 1). NaN unless both bounds are finite in both iterations.
     """
     is_bounded = np.isfinite(bounds[0]) & np.isfinite(bounds[1])
     lower, upper = (np.where(is_bounded, bound, np.nan) for bound in bounds)
@@ -282,14 +312,16 @@ def _bound_evidence(
 ) -> Floats:
     """Return an upper bound of the evidence for each shift, in nats, shape (pairs, shifts).
 
-    It is the sum of the surprisals of the paired steps. The surprisal of a pair of steps is the
-    smaller of the surprisals relative to each of the two ranks (:func:`_match_surprisal`).
+    The bound is the sum of the surprisals of the paired steps. Two surprisals are computed for a
+    pair of steps, one relative to each rank (:func:`_match_surprisal`), and the smaller one is
+    used. Pairs that cannot be compared add nothing.
 
     Args:
-        cross_sq: Mean square difference of each step of a and each step of b, shape
+        cross_sq: Mean square difference between each step of rank a and each step of rank b, shape
             (pairs, steps of a, steps of b).
-        within_sq: Mean square differences between steps of a, and between steps of b.
-        shifts: Candidate shifts.
+        within_sq: Mean square differences between the steps of rank a, and between the steps of
+            rank b, each of shape (pairs, steps, steps).
+        shifts: Candidate shifts, shape (shifts,).
         dof: Number of independent values per mean square.
     """
     of_a = _match_surprisal(cross_sq, within_sq[0], dof)
@@ -299,10 +331,12 @@ def _bound_evidence(
 
 
 def _square_beyond_drift(level_ns: Floats, typical_ns: Floats) -> Floats:
-    """Return the squares of the levels, reduced by the drift that clocks may have in one step.
+    """Return the squares of the levels after subtracting the maximum clock drift of one step.
+
+    The maximum drift is ``DRIFT`` times the typical step. Levels below it become 0.
 
     Args:
-        level_ns: Levels, shape (pairs, steps of a, steps of b).
+        level_ns: Mean differences between steps, shape (pairs, steps of a, steps of b).
         typical_ns: Typical step of each pair.
     """
     max_drift_ns = (DRIFT * typical_ns)[:, None, None]
@@ -313,12 +347,16 @@ def _match_surprisal(cross_sq: Floats, within_sq: Floats, dof: int) -> Floats:
     """Return how surprising it is that two ranks have steps this similar, in nats.
 
     The null hypothesis is that step j of the other rank has nothing to do with step i of this rank.
-    Its distribution is empirical, because iteration times follow no common law: training iterations
-    may agree to the nanosecond while an evaluation takes much longer. Therefore j is ranked among
-    the n other steps of *this* rank by its distance to i::
+    An empirical distribution is used, because iteration times follow no known distribution:
+    training iterations may agree to the nanosecond while an evaluation takes much longer. Therefore
+    step j is ranked among the n other steps of *this* rank by its distance to step i. The surprisal
+    depends on the number of steps that are closer to step i than step j is (``n_closer``, including
+    ties)::
 
         n_closer > 0    log((n + 1) / n_closer)
         n_closer == 0   log(n + 1) + volume term, which grows the closer j is to i
+
+    The volume term is computed by :func:`_compute_volume_term`.
 
     Args:
         cross_sq: Mean square difference of step i of this rank and step j of the other rank, shape
@@ -328,14 +366,14 @@ def _match_surprisal(cross_sq: Floats, within_sq: Floats, dof: int) -> Floats:
         dof: Number of independent values per mean square.
 
     Returns:
-        Surprisal, same shape as ``cross_sq``. NaN where the input is NaN, and infinity for a step
-        that can be compared with no other step of its rank.
+        Surprisal, same shape as ``cross_sq``. NaN where ``cross_sq`` is NaN, otherwise infinity for
+        a step i that cannot be compared with any other step of this rank.
     """
     n_within = within_sq.shape[2]
     within_sq = np.where(np.eye(n_within, dtype=bool), np.nan, within_sq)
     n_comparable = _count(within_sq)[..., None]
 
-    # The sort is stable and the differences within the rank come first, so ties count as closer.
+    # The sort is stable and the differences within the rank come first, so a tie adds to n_closer.
     order = np.argsort(np.concatenate((within_sq, cross_sq), axis=2), axis=2, kind="stable")
     n_closer = np.empty(order.shape, np.int64)
     np.put_along_axis(n_closer, order, np.cumsum(order < n_within, axis=2), axis=2)
@@ -351,10 +389,12 @@ def _match_surprisal(cross_sq: Floats, within_sq: Floats, dof: int) -> Floats:
 def _compute_volume_term(cross_sq: Floats, within_sq: Floats, dof: int) -> Floats:
     """Return the log ratio of the volumes within two distances: to the neighbor, and to the match.
 
-    The neighbor of a step is the most similar step of its own rank, and the match is the step of
-    the other rank. In ``dof`` dimensions the volume grows as distance ** dof. The neighbor of an
-    outlier says little about how steps like it vary, so it contributes at most
-    ``_MAX_OUTLIER_EVIDENCE``, unless the match is closer than any two steps of the rank.
+    The neighbor of a step is the most similar other step of the same rank, and the match is the
+    step of the other rank. In ``dof`` dimensions, the volume grows as distance ** dof. The
+    resolution ``_GRAIN_NS`` is added in quadrature to both distances. The neighbor of an outlier
+    says little about how much similar steps vary, so the log ratio is limited to
+    ``_MAX_OUTLIER_EVIDENCE``. If the log ratio relative to the two closest steps of the rank is
+    larger than this limited value, it is returned instead.
 
     Args:
         cross_sq: Mean square differences between the ranks, shape (pairs, n_i, n_j).
@@ -376,17 +416,20 @@ def _compute_volume_term(cross_sq: Floats, within_sq: Floats, dof: int) -> Float
 def _compute_mean_squares(level_ns: Floats, typical_ns: Floats) -> tuple[_Means, ...]:
     """Compute mean squares of the levels of each shift, in four variants.
 
-    A clock that drifts makes all steps of a rank longer. The first two means add the maximum drift
-    as noise. The last two subtract the median level, limited to the maximum drift, which costs one
-    degree of freedom. Each is computed with all values and without the largest
+    A drifting clock changes all steps of a rank by the same factor. The first two variants add the
+    square of the maximum drift (``DRIFT`` times the typical step) to the mean square, as noise. The
+    last two variants subtract the median level, limited to the maximum drift, from all levels. This
+    costs one degree of freedom, and needs at least ``_TRIM_ONE`` levels. Within each of the two
+    pairs, the first variant uses all values and the second leaves out the largest
     (:func:`_compute_means`).
 
     Args:
-        level_ns: Levels of paired steps, shape (pairs, shifts, steps).
+        level_ns: Mean differences of paired steps, shape (pairs, shifts, steps).
         typical_ns: Typical step of each pair.
 
     Returns:
-        Means and their degrees of freedom, each of shape (pairs, shifts).
+        Four tuples of means and their degrees of freedom, each array of shape (pairs, shifts). The
+        degrees of freedom are 0 if a variant is not available.
     """
     max_drift_ns = (DRIFT * typical_ns)[:, None]
     drift_ns = np.clip(np.nan_to_num(compute_median(level_ns)), -max_drift_ns, max_drift_ns)
@@ -402,10 +445,11 @@ def _compute_mean_squares(level_ns: Floats, typical_ns: Floats) -> tuple[_Means,
 def _measure_null(a: _Differences, b: _Differences) -> _NullStatistics:
     """Measure, for each pair of ranks, how much steps of different iterations of one rank differ.
 
-    Ranks that wait for each other vary together, so their differences are not independent. For each
-    lag, the smaller value of the two ranks is used. Its degrees of freedom are the larger number of
-    differences of the two ranks, but at most the number of steps. A lag with few differences has
-    the values of any two steps (column 0).
+    Ranks that wait for each other vary together, so the differences of the two ranks are not
+    independent. For each lag (number of iterations between two steps), the smaller mean of the two
+    ranks is used. Its degrees of freedom are the larger number of differences of the two ranks, but
+    at most the number of steps of the first rank. If either rank has fewer than ``_TRIM_ONE``
+    differences at a lag, the statistics of any two steps (column 0) are used for that lag.
 
     Args:
         a: Differences between the steps of the first rank of each pair.
@@ -432,17 +476,18 @@ def _measure_lags(within: _Differences) -> tuple[Floats, Floats, Ints]:
 
     Returns:
         level_sq: Trimmed mean square of the levels, shape (pairs, steps). Column 0 covers any two
-            different steps, column k > 0 the steps that are k apart. Lags with few values have the
-            mean of column 0, because few values do not show a repeating pattern.
-        scatter: Trimmed mean of the scatter, same shape and columns.
-        count: Number of values of each column.
+            different steps. Column k > 0 covers the steps that are k iterations apart. Columns with
+            fewer than ``_TRIM_ONE`` values contain the mean of column 0, because few values do not
+            show a repeating pattern.
+        scatter: Trimmed mean of the scatter, with the same shape and columns as ``level_sq``.
+        count: Number of levels that each column covers, same shape.
     """
     n_steps = within.level_ns.shape[1]
     is_upper = np.triu(np.ones((n_steps, n_steps), bool), 1)
     lags = np.arange(1, n_steps)
 
     def compute_means(values: Floats) -> tuple[Floats, Ints]:
-        """Return the trimmed mean and the number of values of each column."""
+        """Return the trimmed mean and the number of values for any two steps, and for each lag."""
         parts = values[:, None, is_upper], _select_diagonals(values, lags)
         count = np.concatenate([_count(part) for part in parts], axis=1)
         mean = np.concatenate([_compute_trimmed_mean(part) for part in parts], axis=1)
@@ -468,12 +513,12 @@ def _compare_all(a_steps: Floats, b_steps: Floats) -> _Differences:
     """Compare every step of one rank with every step of another by matrix products.
 
     The level of two steps is the mean of ``a - b`` over their common events, and the scatter is the
-    variance. Two steps are compared only if they have at least a quarter of the largest number of
-    common events of any two steps.
+    population variance of ``a - b``. Let n be the largest number of common events of any two steps
+    of the pair. Two steps are compared only if they have at least ``max(n / 4, 1)`` common events.
 
     Args:
-        a_steps: Steps of the first rank, shape (pairs, steps, events). NaN if missing.
-        b_steps: Steps of the second rank.
+        a_steps: Steps of the first rank of each pair, shape (pairs, steps, events). NaN if missing.
+        b_steps: Steps of the second rank of each pair, shape (pairs, steps, events).
     """
     b_steps = b_steps.swapaxes(1, 2)
     has_a, has_b = ((~np.isnan(steps)).astype(np.float64) for steps in (a_steps, b_steps))
@@ -489,26 +534,31 @@ def _compare_all(a_steps: Floats, b_steps: Floats) -> _Differences:
 
 
 def _select_diagonals(matrix: Floats, shifts: Ints) -> Floats:
-    """Select the cells of each shift from a matrix of steps, shape (pairs, shifts, steps of a).
+    """Select the diagonal of each shift from a matrix over the steps of two ranks.
 
     Args:
-        matrix: A value for each step of a and step of b, shape (pairs, steps of a, steps of b).
-        shifts: Row minus column of the diagonals.
+        matrix: Value for each pair of a step of rank a and a step of rank b, shape
+            (pairs, steps of a, steps of b).
+        shifts: For each diagonal, the row minus the column of its cells.
 
     Returns:
-        Value of step i of a and step i - shift of b, or NaN if there is no such step.
+        Value for step i of rank a and step i - shift of rank b, shape (pairs, shifts, steps of a).
+        NaN if rank b has no step i - shift.
     """
     row, column, exists = _index_diagonals(matrix.shape, shifts)
     return np.where(exists, matrix[:, row, column], np.nan)
 
 
 def _fill_diagonals(values: Floats, shape: tuple[int, ...], shifts: Ints) -> Floats:
-    """Return a matrix of steps with the given diagonals, the inverse of :func:`_select_diagonals`.
+    """Return a matrix with the given diagonals. This is the inverse of :func:`_select_diagonals`.
+
+    All other cells are NaN.
 
     Args:
-        values: Values of the diagonals, shape (pairs, shifts, steps of a).
+        values: Values on the diagonals, shape (pairs, shifts, steps of a). Values whose column is
+            outside the matrix are ignored.
         shape: Shape of the matrix, (pairs, steps of a, steps of b).
-        shifts: Row minus column of the diagonals.
+        shifts: For each diagonal, the row minus the column of its cells.
     """
     matrix = np.full(shape, np.nan)
     row, column, exists = _index_diagonals(shape, shifts)
@@ -517,9 +567,13 @@ def _fill_diagonals(values: Floats, shape: tuple[int, ...], shifts: Ints) -> Flo
 
 
 def _index_diagonals(shape: tuple[int, ...], shifts: Ints) -> tuple[Ints, Ints, Bools]:
-    """Return the row and column of each cell of the diagonals, and whether the cell exists.
+    """Return the row and column of each cell on some diagonals, and whether the cell exists.
 
-    Each has shape (shifts, steps of a). The column of a cell that does not exist is 0.
+    All three arrays have shape (shifts, steps of a). The column of a cell outside the matrix is 0.
+
+    Args:
+        shape: Shape of the matrix, (pairs, steps of a, steps of b).
+        shifts: For each diagonal, the row minus the column of its cells.
     """
     _, n_rows, n_columns = shape
     row = np.broadcast_to(np.arange(n_rows), (len(shifts), n_rows))
@@ -534,9 +588,9 @@ def _count(values: Floats) -> Ints:
 
 
 def compute_median(values: Floats) -> Floats:
-    """Return the median along the last axis without NaNs, or NaN if there are no values.
+    """Return the median along the last axis, ignoring NaNs, or NaN if there are no values.
 
-    Unlike ``numpy.nanmedian``, it does not warn of empty slices.
+    Unlike ``numpy.nanmedian``, this function does not warn about empty slices.
     """
     if values.shape[-1] == 0:
         return np.full(values.shape[:-1], np.nan)
@@ -550,9 +604,10 @@ def compute_median(values: Floats) -> Floats:
 def _compute_means(values: Floats) -> tuple[_Means, _Means]:
     """Compute the mean along the last axis, and the mean without the largest values.
 
-    The second one tolerates a clock that was set once, which makes a single step too long. It is
-    without the largest value, or without the two largest if there are ``_TRIM_TWO`` or more. With
-    fewer than ``_TRIM_ONE`` values it is not available and has count 0.
+    NaNs are ignored. Both means come with the number of values that they average. The second mean
+    tolerates a clock that was set once, which makes a single step too long. It leaves out the
+    largest value, or the two largest if there are ``_TRIM_TWO`` or more values. With fewer than
+    ``_TRIM_ONE`` values, the second mean is not available and its count is 0.
     """
     count = _count(values)
     n_trimmed = np.where(count < _TRIM_ONE, 0, np.where(count < _TRIM_TWO, 1, 2))
@@ -567,25 +622,26 @@ def _compute_means(values: Floats) -> tuple[_Means, _Means]:
 
 
 def _compute_trimmed_mean(values: Floats) -> Floats:
-    """Return the mean without the one or two largest values, or of all values if there are few.
+    """Return the mean along the last axis without the largest values (see :func:`_compute_means`).
 
-    The values are averaged along the last axis (see :func:`_compute_means`).
+    With fewer than ``_TRIM_ONE`` values, the mean of all values is returned.
     """
     (mean, _), (trimmed_mean, n_used) = _compute_means(values)
     return np.where(n_used > 0, trimmed_mean, mean)
 
 
 def _choose_largest(evidence: Iterable[Floats]) -> Floats:
-    """Return the largest of several arrays of evidence, less ``_CHOICE_PENALTY``; never below 0."""
+    """Return the elementwise maximum of several arrays minus ``_CHOICE_PENALTY``, at least 0."""
     largest = np.maximum.reduce(list(evidence))
     return np.asarray(np.maximum(largest - _CHOICE_PENALTY, 0.0), np.float64)
 
 
 def _test_ratio(mean_sq: Floats, null_sq: Floats, dof: Ints, null_dof: Ints) -> Floats:
-    """Return how unlikely so small a mean square is under the null hypothesis, in nats.
+    """Return the surprisal of a mean square this small under the null hypothesis, in nats.
 
     This is the negated logarithm of the lower tail of Fisher's F distribution, for the ratio of the
-    two mean squares. The resolution of timestamps is added to both of them.
+    two mean squares. The squared resolution of timestamps (``_GRAIN_NS``) is added to both mean
+    squares first.
 
     Args:
         mean_sq: Mean square to test.

@@ -1,8 +1,8 @@
-"""Pairing: find which iterations of different ranks are the same.
+"""Pairing: find which iterations of different ranks are the same iteration of the run.
 
 Iterations with equal names are the same. Without names, the iterations of two ranks are paired by
-their order. If the capture of one rank began later, its iterations are shifted against those of
-other ranks. If data dependencies do not show by how many, the pairing is unknown.
+their order. If the capture of one rank began later, its iteration numbers are shifted against those
+of other ranks. If data dependencies do not show the size of this shift, the pairing is unknown.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _GRADIENTS = (Phase.B, Phase.BW, Phase.FB)
 
 
 def pair_iterations(recordings: JoinedRecordings) -> JoinedRecordings:
-    """Number the iterations of all ranks together.
+    """Give equal numbers to the iterations of different ranks that are the same iteration.
 
     Iterations are paired by name if every working rank has a forward or backward that names its
-    iteration, otherwise by order. The pairing counts as unknown if the names in any recording do
-    not show where iterations begin.
+    iteration, otherwise by order. The pairing is reported as unknown if the range names of any
+    recording do not show where iterations begin.
 
     Args:
         recordings: The recordings with virtual stages and pipelines.
@@ -76,15 +76,16 @@ def pair_iterations(recordings: JoinedRecordings) -> JoinedRecordings:
 def _pair_by_order(recordings: JoinedRecordings) -> tuple[JoinedRecordings, tuple[Link, ...]]:
     """Pair iterations by their order, and by their times if the order does not decide.
 
-    If all ranks are on one clock, times decide if a shift is unknown or ranks have different
-    numbers of iterations, provided that data dependencies confirm them. On several clocks, a
-    pairing of ranks with different numbers of iterations is accepted only if the times on the
-    linked clocks agree with it.
+    Iterations are paired by order first, with the shifts of :func:`_find_shifts`. If all ranks are
+    on one clock, and a shift is unknown or ranks have different numbers of iterations, a numbering
+    by time replaces this pairing, provided that data dependencies confirm it
+    (:func:`_find_fitting_times`). On several clocks, a pairing of ranks with different numbers of
+    iterations is accepted only if the times on the linked clocks agree with it.
 
     Returns:
         recordings: The recordings with paired iterations. ``paired`` is False if the pairing is
             unknown or not accepted.
-        links: Links that joined the machines, or else the closest candidates.
+        links: Links that joined the clocks of machines, or else the closest candidates.
     """
     operations = recordings.operations
     working = find_distinct(operations.rank[recordings.works & (operations.has_span == 1)])
@@ -111,9 +112,9 @@ def _build_histories(
     """Build the iteration times of all ranks.
 
     Args:
-        recordings: The recordings, with the time that each covers.
-        operations: Operations of these recordings, possibly with other iterations.
-        ready_ns: Time at which each operation could run with its input, or ``NEVER``.
+        recordings: The recordings, with the start and end time of each.
+        operations: Operations of these recordings, possibly with changed iteration numbers.
+        ready_ns: Time at which the input of each operation was available, or ``NEVER``.
     """
     recorded_ns = recordings.recorded_start_ns, recordings.recorded_end_ns
     return build_histories(operations, ready_ns, recorded_ns)
@@ -122,13 +123,13 @@ def _build_histories(
 def _find_fitting_times(recordings: JoinedRecordings, working: Ints, ready_ns: Ints) -> Ints | None:
     """Number the iterations of all ranks by time so that data dependencies confirm the numbers.
 
-    The first numbering of :func:`_number_by_times` is used for which all shifts between ranks are
-    known and are 0.
+    The result is the first numbering of :func:`_number_by_times` after which all shifts between
+    ranks are known and are 0.
 
     Args:
         recordings: The recordings with virtual stages and pipelines, all on one clock.
-        working: Ranks with GPU work.
-        ready_ns: Time at which each operation could run with its input, or ``NEVER``.
+        working: Ranks that ran forwards or backwards on the GPU.
+        ready_ns: Time at which the input of each operation was available, or ``NEVER``.
 
     Returns:
         Iteration of each operation over all ranks, or -1 if it belongs to none. None if no
@@ -147,8 +148,9 @@ def _find_fitting_times(recordings: JoinedRecordings, working: Ints, ready_ns: I
 def _number_worked_iterations(recordings: JoinedRecordings, iteration: Ints) -> JoinedRecordings:
     """Set the common iterations: the iterations in which any rank works, numbered from 0.
 
-    An iteration in which no rank works (an Optimizer alone) gets the number of the previous
-    iteration, or -1 if there is none.
+    A rank works in an iteration if it runs a forward or backward. An iteration in which no rank
+    works (only an Optimizer) gets the number of the previous iteration, or -1 if there is none.
+    Operations that belong to no iteration get -1.
 
     Args:
         recordings: The recordings.
@@ -176,9 +178,9 @@ def _number_worked_iterations(recordings: JoinedRecordings, iteration: Ints) -> 
 def _select_compared(operations: Operations, works: Bools) -> Iterator[Bools]:
     """Yield masks of operations whose times show which iterations of ranks belong together.
 
-    The best mask comes first. Backwards are best, because after iterations without work a rank may
-    run its forwards long before the other ranks. They are used only if every iteration of every
-    rank has a backward.
+    The more reliable mask comes first: all backwards, but only if every iteration of every rank has
+    a backward. The second mask contains all forwards and backwards. It is less reliable because,
+    after iterations without work, a rank may run its forwards long before the other ranks.
 
     Args:
         operations: Operations of all ranks.
@@ -196,7 +198,7 @@ def _select_compared(operations: Operations, works: Bools) -> Iterator[Bools]:
 
 
 def _number_by_times(operations: Operations, works: Bools) -> Iterator[Ints]:
-    """Yield numbers of the iterations of all ranks by time, the best ones first.
+    """Number the iterations of all ranks by time, and yield the most reliable numbering first.
 
     Args:
         operations: Operations of all ranks, on one clock.
@@ -226,13 +228,14 @@ def _agrees_with_times(
 ) -> bool:
     """Return whether numbering the iterations by time gives the same pairing as ``iteration``.
 
-    Only forwards and backwards are compared. The result is True if times give no numbers.
+    Only forwards and backwards are compared. The result is True if the iterations cannot be
+    numbered by time.
 
     Args:
         operations: Operations of all ranks, with iterations numbered per rank.
         works: Mask of the forwards and backwards.
-        iteration: Iteration of each operation over all ranks.
-        offset_ns: Correction to add to the clock of each rank.
+        iteration: Iteration of each operation, with numbers that mean the same on all ranks.
+        offset_ns: Correction in ns to add to the clock of each rank.
     """
     moved_ns = offset_ns[operations.rank]
     start_ns, end_ns = operations.start_ns + moved_ns, operations.end_ns + moved_ns
@@ -251,21 +254,22 @@ def _find_shifts(
     """Find the shifts of iteration numbers and clocks that align the iterations of all ranks.
 
     Ranks are compared in pairs (:func:`_pair_neighbours`). Machines are linked first, which gives a
-    correction for the clock of each linked machine. Then each pair whose clocks are the same or
-    linked gives a shift, and the shifts are added up along the pairs. A pair without a known shift
-    counts as 0. Ranks without GPU work are not shifted.
+    correction for the clock of each linked machine. A shift is then computed for each pair of ranks
+    on one machine or on two linked machines. The shifts are added up along the pairs, and an
+    unknown shift is treated as 0. Only the ranks in ``working`` are shifted.
 
     Args:
         recordings: The recordings with virtual stages and pipelines.
         histories: Iteration times of all ranks.
-        working: Ranks with GPU work.
+        working: Ranks that ran forwards or backwards on the GPU.
 
     Returns:
         moves: Number to add to the iteration numbers of each rank.
-        offset_ns: Correction to add to the clock of each machine, or 0 if it is not linked.
-        is_known: Whether all shifts are known.
-        links: Links that joined the machines, or else the closest candidates. There is one for each
-            machine but the first.
+        offset_ns: Correction in ns to add to the clock of each machine, or 0 if the machine is not
+            linked.
+        is_known: Whether the shifts of all pairs are known.
+        links: Links that joined the clocks of machines, or else the closest candidates. There is
+            one for each machine except the first.
     """
     machine = recordings.machine_of_rank
     neighbours = _list_neighbours(recordings, working)
@@ -290,12 +294,13 @@ def _find_comparable_shifts(
     Args:
         histories: Iteration times of all ranks.
         neighbours: Pairs of ranks to compare.
-        by_ns: Correction of the second clock of each pair that puts both on one clock.
-        is_comparable: Mask of the pairs whose clocks are the same or linked.
+        by_ns: For each pair, the correction in ns that puts the clock of the second rank on the
+            clock of the first.
+        is_comparable: Mask of the pairs on one machine or on two linked machines.
 
     Returns:
-        Iteration number on the first rank minus the number on the second rank, for each pair, or
-        None if it is unknown or the clocks cannot be compared.
+        For each pair, the iteration number on the first rank minus the number of the same iteration
+        on the second rank. None if it is unknown or the clocks cannot be compared.
     """
     rows = np.flatnonzero(is_comparable)
     first, second, is_replica = neighbours
@@ -307,16 +312,20 @@ def _find_comparable_shifts(
 
 
 def _add_shifts(neighbours: _Neighbours, shift_of_pair: Sequence[int | None], n_ranks: int) -> Ints:
-    """Add up the shifts of pairs of ranks, from the first rank on, to one shift per rank.
+    """Add up the shifts of pairs of ranks to one shift per rank.
+
+    The shift of the second rank of a pair is the shift of the first rank plus the shift of the
+    pair.
 
     Args:
-        neighbours: Pairs of ranks. The first rank of each pair is the first rank of all, or the
+        neighbours: Pairs of ranks. The first rank of each pair is either the reference rank, or the
             second rank of an earlier pair.
-        shift_of_pair: Shift of the second rank against the first. An unknown shift counts as 0.
+        shift_of_pair: Shift of the second rank against the first rank of each pair. None means
+            unknown and is treated as 0.
         n_ranks: Number of ranks.
 
     Returns:
-        Shift of each rank, 0 for a rank in no pair.
+        Shift of each rank. It is 0 for the reference rank and for ranks in no pair.
     """
     moves = np.zeros(n_ranks, np.int64)
     first, second, _ = neighbours
@@ -328,13 +337,13 @@ def _add_shifts(neighbours: _Neighbours, shift_of_pair: Sequence[int | None], n_
 def _list_neighbours(recordings: JoinedRecordings, working: Ints) -> _Neighbours:
     """Return the pairs of ranks whose iterations are compared.
 
-    Ranks are put in order and paired by :func:`_pair_neighbours`. Pipelines with the most ranks
-    come first, so that other pipelines are compared with them. Within a pipeline, ranks are sorted
-    by stage, with unknown stages last.
+    Ranks are sorted and then paired by :func:`_pair_neighbours`. Pipelines with the most ranks come
+    first, so that other pipelines are compared with them. Only ranks whose stage is known are
+    counted. Within a pipeline, ranks are sorted by stage, with unknown stages last.
 
     Args:
         recordings: The recordings with virtual stages and pipelines.
-        working: Ranks with GPU work.
+        working: Ranks that ran forwards or backwards on the GPU.
     """
     stage, pipeline = recordings.stage_of_rank, recordings.pipeline
     n_pipelines = int(pipeline.max(initial=0)) + 1
@@ -348,23 +357,26 @@ def _list_neighbours(recordings: JoinedRecordings, working: Ints) -> _Neighbours
 
 
 def _pair_neighbours(order: Ints, pipeline: Ints, stage: Ints, in_step: Ints) -> _Neighbours:
-    """Return the pairs of ranks that are compared: each rank with the previous one in an order.
+    """Return the pairs of ranks to compare: each rank with the previous rank of the same pipeline.
 
-    The first rank of a pipeline is compared with the first of all ranks of its stage. If it is that
-    rank itself, it is compared with the first rank of the order. A pair counts as replicas if the
-    ranks are in two pipelines, if both are on one stage, or if both are on one clock and it is
-    unknown which of them waits for the other.
+    The first rank of a pipeline has no previous rank. It is compared with the first rank in
+    ``order`` that is on the same stage, or, if it is that rank itself, with the first rank in
+    ``order``. A pair is treated as replicas in each of these cases:
+
+    - The second rank is the first rank of its pipeline.
+    - Both ranks are on the same known stage.
+    - Both ranks have the same clock number in ``in_step``.
 
     Args:
-        order: Order of the ranks.
+        order: The ranks, sorted by pipeline.
         pipeline: Pipeline of each rank, or -1 if unknown.
         stage: Stage of each rank, or -1 if unknown.
-        in_step: Clock of each rank if it is unknown for which ranks it waits, else -1.
+        in_step: Clock of each rank if it is unknown for which ranks it waits, otherwise -1.
 
     Returns:
-        neighbour: Rank to compare with, for each rank of the order but the first.
-        rank: These ranks.
-        is_replica: Mask of the pairs of replicas.
+        neighbour: The rank that each rank in ``rank`` is compared with.
+        rank: All ranks of ``order`` except the first.
+        is_replica: Mask of the pairs that are treated as replicas.
     """
     above, rank = order[:-1], order[1:]
     first = pipeline[above] != pipeline[rank]
@@ -377,11 +389,12 @@ def _pair_neighbours(order: Ints, pipeline: Ints, stage: Ints, in_step: Ints) ->
 
 
 def _pair_by_name(recordings: JoinedRecordings) -> JoinedRecordings:
-    """Pair the iterations of all ranks by the numbers that names give them.
+    """Pair the iterations of all ranks by the iteration numbers in range names.
 
     An iteration without a name is identified by its distance from the nearest named iteration of
-    its rank. The common iteration is -1 if no rank works in it, or if the rank runs no forward or
-    backward in it and no name gives its number. The result counts as paired.
+    its rank. The common iteration of an operation is -1 if no rank works in that iteration. It is
+    also -1 if the rank runs no forward or backward in the iteration and no name gives its number.
+    ``paired`` is set to True.
     """
     operations = recordings.operations
     iteration_in_name = recordings.named_iteration
@@ -409,16 +422,18 @@ def _match_named_iterations(
 ) -> tuple[Ints, tuple[str, ...]]:
     """Match the iterations of all ranks that have equal distances from equal named iterations.
 
+    All arguments have one entry per (rank, iteration), sorted by rank and iteration.
+
     Args:
-        rank: Rank of each iteration of a rank, sorted by (rank, iteration).
-        iteration: Number of the iteration on its rank, or -1 for the operations in no iteration.
-        number: Number of the iteration in range names, or -1 if there is none.
-        is_idle: Mask of the iterations in which the rank runs no forward or backward.
+        rank: Rank of each entry.
+        iteration: Iteration number on the rank. The entry -1 stands for operations in no iteration.
+        number: Iteration number in range names, or -1 if there is none.
+        is_idle: Mask of the entries in which the rank runs no forward or backward.
 
     Returns:
-        common: Iteration over all ranks, or -1 if no rank works in it, or if the rank is idle and
-            no name gives the number.
-        names: Names of the iterations over all ranks.
+        common: Common iteration of each entry, equal for matching iterations. It is -1 if no rank
+            works in the iteration, or if the rank is idle and no name gives the number.
+        names: Name of each common iteration (:func:`_name_iteration`).
     """
     used = np.flatnonzero((~is_idle | (number >= 0)) & (iteration >= 0))
     anchor, away = _find_nearest_named(rank[used], number[used])
@@ -434,18 +449,19 @@ def _match_named_iterations(
 def _find_names(
     iteration_in_name: Ints, works: Bools, owner: Ints, iteration: Ints
 ) -> tuple[Ints, Bools]:
-    """Return the number of each iteration of each rank, and a mask of the iterations without work.
+    """Find the number that names give to each (rank, iteration), and which of them have no work.
 
     Args:
-        iteration_in_name: Iteration that the name of each row gives, or -1 if it gives none.
-        works: Mask of the rows that are forwards or backwards.
-        owner: Index of the iteration of a rank that each row belongs to.
-        iteration: Iteration of each row, or -1 if it belongs to none.
+        iteration_in_name: Iteration number in the name of each operation, or -1 if there is none.
+        works: Mask of the operations that are forwards or backwards.
+        owner: Index of the (rank, iteration) of each operation.
+        iteration: Iteration of each operation, or -1 if it belongs to none.
 
     Returns:
-        number: Largest number that forwards and backwards name. In an iteration without them, it is
-            the largest number of any operation, or -1.
-        is_idle: Mask of the iterations without a forward or backward.
+        number: For each (rank, iteration), the largest number in the names of its forwards and
+            backwards. Without forwards and backwards, it is the largest number in the name of any
+            operation. It is -1 if no name contains a number.
+        is_idle: Mask of each (rank, iteration) without a forward or backward.
     """
     n_owners = int(owner.max(initial=NONE)) + 1
     _, number = group_extents(
@@ -460,18 +476,19 @@ def _find_names(
 def _number_idle_iterations(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
     """Correct the numbers of iterations in which a rank runs only an Optimizer.
 
-    The Optimizer of such an iteration may be outside every range that names an iteration. It then
-    has the number of the previous iteration of its rank, or -1 at the start of a recording. A
-    repeated number becomes the next number, and -1 at the start becomes the number before the next
-    iteration, each only if some rank worked in the iteration with the new number.
+    The Optimizer of such an iteration may be outside every range that names an iteration. The
+    Optimizer then has the number of the previous iteration of its rank, or -1 at the start of a
+    recording. A repeated number is counted up (:func:`_advance_repeated`), and numbers at the start
+    are counted down from the next iteration (:func:`_number_leading`). A new number is used only if
+    some rank worked in the iteration with this number.
 
     Args:
-        rank: Rank of each iteration of a rank, sorted by (rank, iteration).
-        number: Number of the iteration in range names, or -1 if there is none.
+        rank: Rank of each (rank, iteration), sorted by rank and iteration.
+        number: Iteration number in range names, or -1 if there is none.
         is_idle: Mask of the iterations in which the rank runs no forward or backward.
 
     Returns:
-        Number of each iteration, or -1 if it has none.
+        Corrected number of each (rank, iteration), or -1 if it has none.
     """
     number = _advance_repeated(rank, number, is_idle)
     return _number_leading(rank, number, is_idle)
@@ -480,12 +497,13 @@ def _number_idle_iterations(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
 def _advance_repeated(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
     """Return the numbers of iterations, counting up where idle iterations repeat a number.
 
-    The n-th repetition of a number by consecutive idle iterations of a rank gets the number plus n,
-    if some rank worked in an iteration with this number. Other numbers are unchanged.
+    If consecutive idle iterations of a rank repeat the number of the iteration before them, the
+    n-th of them gets the number plus n. The new number is used only if some rank worked in an
+    iteration with this number. All other numbers are unchanged.
 
     Args:
-        rank: Rank of each iteration of a rank, sorted by (rank, iteration).
-        number: Number of the iteration in range names, or -1 if there is none.
+        rank: Rank of each (rank, iteration), sorted by rank and iteration.
+        number: Iteration number in range names, or -1 if there is none.
         is_idle: Mask of the iterations in which the rank runs no forward or backward.
     """
     follows = np.append(False, rank[1:] == rank[:-1])
@@ -498,16 +516,16 @@ def _advance_repeated(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
 
 
 def _number_leading(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
-    """Return the numbers of iterations, counting down before the first working one of each rank.
+    """Number the idle iterations before the first working iteration of each rank.
 
     An idle iteration without a number is changed if its rank has not worked before. The next
-    iteration that works or has a number is taken as the anchor. The new number is the anchor's
-    number minus the distance to the anchor. It is used only if some rank worked in an iteration
-    with this number. All other numbers are unchanged.
+    iteration that has work or a number is the anchor. The new number is the number of the anchor
+    minus the distance to the anchor. It is used only if some rank worked in an iteration with this
+    number. All other numbers are unchanged.
 
     Args:
-        rank: Rank of each iteration of a rank, sorted by (rank, iteration).
-        number: Number of the iteration, or -1 if there is none.
+        rank: Rank of each (rank, iteration), sorted by rank and iteration.
+        number: Iteration number, or -1 if there is none.
         is_idle: Mask of the iterations in which the rank runs no forward or backward.
     """
     row = np.arange(len(number))
@@ -522,15 +540,20 @@ def _number_leading(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
 
 
 def _find_nearest_named(rank: Ints, number: Ints) -> tuple[Ints, Ints]:
-    """Return the number of the nearest named iteration of each iteration, and the distance from it.
+    """Find the nearest named iteration of each iteration.
 
-    An iteration with a name is nearest to itself. Any other iteration uses the last named one
-    before it on its rank, or else the first named one of the rank, in which case the distance is
-    negative. Every rank must have a named iteration.
+    The nearest named iteration is the iteration itself if it has a name. Otherwise, it is the last
+    named iteration before it on the same rank, or else the first named iteration of the rank. Every
+    rank must have a named iteration.
 
     Args:
-        rank: Rank of each iteration, in order of (rank, iteration).
-        number: Number of the iteration in names, or -1 if it has none.
+        rank: Rank of each (rank, iteration), sorted by rank and iteration.
+        number: Iteration number in names, or -1 if there is none.
+
+    Returns:
+        anchor: Number of the nearest named iteration.
+        away: Distance from the nearest named iteration in iterations. It is negative for iterations
+            before the named one.
     """
     row = np.arange(len(rank))
     start = np.searchsorted(rank, rank)
@@ -543,7 +566,7 @@ def _find_nearest_named(rank: Ints, number: Ints) -> tuple[Ints, Ints]:
 
 
 def _name_iteration(number: int, away: int) -> str:
-    """Return the name of an iteration: "5", "after 5" or "after 5 (2)".
+    """Return the name of an iteration, such as "5", "after 5", "after 5 (2)" or "before 5".
 
     Args:
         number: Number of the named iteration from which the distance is counted.
@@ -555,7 +578,7 @@ def _name_iteration(number: int, away: int) -> str:
     return where if abs(away) == 1 else f"{where} ({abs(away)})"
 
 
-#: Minimum evidence of a fit, in nats, that a limitation mentions.
+#: Minimum evidence, in nats, from comparing iteration times. Weaker evidence is not mentioned.
 _WORTH = 1.0
 _EVIDENCE = "data dependencies, capture times, counts and UTC"
 _TO_TELL = (
@@ -567,12 +590,12 @@ _TO_TELL = (
 def _list_limitations(recordings: JoinedRecordings, links: Sequence[Link]) -> Iterator[Limitation]:
     """Yield a limitation if iterations are not paired, or if links had to pair them across hosts.
 
-    The first case names the undecided link with the smallest margin, the second case the least
-    certain link.
+    If iterations are not paired, the limitation names the undecided link with the smallest margin.
+    If links between machines paired them, it names the link with the smallest margin.
 
     Args:
-        recordings: The recordings with paired iterations.
-        links: Links that joined the machines, or else the closest candidates.
+        recordings: The recordings after pairing.
+        links: Links that joined the clocks of machines, or else the closest candidates.
     """
     links = sorted(links, key=lambda link: link.margin)
     undecided = [link for link in links if not link.decided]

@@ -1,9 +1,14 @@
 """Staging: find the virtual stage of each (rank, chunk), and match the iterations of ranks.
 
-Each depends on the other: dependencies between stages show which iterations match, and matched
-iterations show whether an order of stages is possible. An order of ranks given by the user takes
-precedence, then names, then parallel sizes given by the user, then tables of operations and file
-names, then waiting times, each of which is measured on the clock of one rank.
+Stages and matching iterations depend on each other: dependencies between stages show which
+iterations match, and matched iterations show whether an order of stages is possible. Stages come
+from the first available source:
+
+1. the order of ranks that the user gives,
+2. range names,
+3. the parallel sizes that the user gives,
+4. tables of operations and file names,
+5. waiting times. Each waiting time is measured on the clock of a single rank.
 """
 
 from __future__ import annotations
@@ -41,7 +46,8 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.run_kinds import INFERENCE, run_kind
 
-#: Maximum number of missing last ranks, which rank numbers do not show: the GPUs of a server.
+#: Maximum assumed number of missing ranks after the last recorded rank: the GPUs of one server.
+#: Rank numbers do not show whether ranks at the end are missing.
 _MAX_LAST_MISSING = 8
 _UNPROVEN = Limitation(
     "stages of ranks",
@@ -94,10 +100,12 @@ class _Inputs:
     """The recordings, and properties of their ranks that are known before stages are inferred.
 
     Attributes:
-        recordings: The recordings, with times on their session's clock and with arrivals.
-        machine: Index of the machine of each rank.
-        numbers: Numbers of the ranks, in the user's order if there is one.
-        named_stages: Virtual stages in names, or None unless all forwards and backwards have one.
+        recordings: The recordings, with arrival times of inputs. Times are on the clocks of the
+            profiling sessions.
+        machine: Machine index of each rank.
+        numbers: Rank numbers. If the user gives an order of the ranks, they follow that order.
+        named_stages: Virtual stages from range names, or None if any forward or backward has no
+            stage in its name.
         parallel: Parallel sizes of the run, or None if the user gives none.
     """
 
@@ -117,7 +125,7 @@ class _Inputs:
 
     @property
     def counts_chunks(self) -> bool:
-        """Whether the run only goes forward and its chunks are numbered by their order."""
+        """Whether this is an inference run whose chunks are only numbered by their order."""
         operations = self.recordings.operations
         forward = run_kind(operations.phase) == INFERENCE
         return forward and self.recordings.inferred and is_counted_by_order(operations)
@@ -134,16 +142,22 @@ class _Inputs:
 
     @property
     def world(self) -> int:
-        """Number of ranks of the run; at least the number of recorded or named ranks."""
+        """Number of ranks of the run, or a lower bound if the profiles do not state it.
+
+        The result is the maximum of ``world_size``, the number of recorded ranks, and the largest
+        rank number in names plus 1.
+        """
         numbers = self.numbers
         max_named = int(numbers.number.max(initial=0)) + 1 if numbers.from_names else 0
         return max(self.world_size, max_named, len(numbers.number))
 
     @cached_property
     def comparable(self) -> Operations | None:
-        """The operations with iterations that are the same on all ranks, or None if unknown.
+        """The operations, with iteration numbers that mean the same on all ranks, or None.
 
-        Iterations are the same if names number them, or if all ranks ran equally many.
+        If the name of every forward and backward contains an iteration number, these numbers are
+        used. Otherwise, the numbers per rank are used if all working ranks ran equally many
+        iterations. The result is None in all other cases.
         """
         operations, iteration_in_name = self.recordings.operations, self.recordings.named_iteration
         work = self.recordings.works
@@ -159,16 +173,16 @@ def find_stages(
     order: Sequence[int] = (),
     parallel: pipelines.Parallel | None = None,
 ) -> JoinedRecordings:
-    """Find the stages and pipelines of ranks, and number their iterations together.
+    """Find the stages and pipelines of all ranks, and match the iterations of different ranks.
 
     Args:
-        recordings: The recordings, with times on their session's clock.
-        order: Indices of the ranks in pipeline order; empty to infer the order.
-        parallel: Parallel sizes of the run, or None to infer the replicas of stages.
+        recordings: The recordings, with times on the clocks of the profiling sessions.
+        order: Indices of the ranks in pipeline order. Empty to infer the order.
+        parallel: Parallel sizes of the run, or None to infer which ranks are replicas.
 
     Returns:
-        The recordings, with all attributes set. Their operations have virtual stages, and chunks
-        numbered in the model's order.
+        The recordings, with all attributes set. Their operations have virtual stages, and their
+        chunks are numbered in the order in which the model runs them.
 
     Raises:
         MismatchError: The ranks do not match the sizes ``parallel``.
@@ -184,7 +198,7 @@ def find_stages(
         if _contradicts_waits(inputs, staged):
             return _add_limitations(inputs, staged, (_GIVEN_CONTRADICTED,))
     elif named_stages is not None:
-        # Names may give a chunk by its stage; tables number the chunks of each rank.
+        # Range names may number a chunk by its stage. Tables number the chunks of each rank.
         by_name = any(rank.local.declared is None for rank in recordings.ranks)
         staged = _apply_stages(inputs, named_stages, by_name=by_name)
     elif (declared := virtual_stages.get_declared_stages(recordings)) is not None:
@@ -199,9 +213,9 @@ def find_stages(
 
 
 def _use_given_order(inputs: _Inputs) -> JoinedRecordings:
-    """Set the stages from the sizes of the run if given, or else from the user's order of ranks.
+    """Set the stages from the user's parallel sizes, or else from the user's order of ranks.
 
-    Without sizes, every rank is on a separate stage.
+    If the user gives only an order, every rank is on a separate stage.
     """
     number = inputs.numbers.number
     stage_of_rank, n_stages = np.searchsorted(np.sort(number), number), len(number)
@@ -215,7 +229,7 @@ def _use_given_order(inputs: _Inputs) -> JoinedRecordings:
 def _lacks_named_stage(inputs: _Inputs) -> bool:
     """Return whether the stage numbers in names, tables or file names leave out a number.
 
-    The result is False if none of these gives the stages.
+    The result is False if neither names nor tables nor file names give the stages.
     """
     if inputs.named_stages is not None:
         return _has_gap(inputs.named_stages.virtual_stage)
@@ -229,10 +243,11 @@ def _has_gap(stage: Ints) -> bool:
 
 
 def _use_waits(inputs: _Inputs) -> JoinedRecordings:
-    """Return the recordings with the stages that are inferred from waiting times.
+    """Set the stages that are inferred from waiting times, with the limitations that apply.
 
-    All stages stay unknown if a recording has no names that show where iterations begin, or if
-    nothing shows that the ranks are stages rather than replicas.
+    All stages stay unknown if the range names of any recording do not show where iterations begin,
+    or if there is no evidence that the ranks are stages rather than replicas
+    (:func:`_forms_pipeline`).
     """
     if inputs.recordings.unmarked:
         return _add_limitations(inputs, _apply_stages(inputs, VirtualStages.make_empty()), ())
@@ -254,12 +269,24 @@ def _use_waits(inputs: _Inputs) -> JoinedRecordings:
 def _number_stages_as_job(
     inputs: _Inputs, stages: VirtualStages, staged: JoinedRecordings
 ) -> JoinedRecordings:
-    """Renumber the stages as in the whole job if the rank numbers determine this.
+    """Renumber the stages as in the whole job if the rank numbers determine these numbers.
 
-    Profiles may contain only later stages. Frameworks number ranks stage by stage, so with ``n``
-    ranks per stage, rank ``i`` is on stage ``i // n``. The stages stay unchanged unless names give
-    the rank numbers, every rank has one chunk, all stages have equally many ranks, all ranks imply
-    the same number of earlier stages, and the first stage receives activations.
+    The profiles may contain only later stages of the job. Frameworks number ranks stage by stage,
+    so with ``n`` ranks per stage, rank ``i`` is on stage ``i // n``. The stages are renumbered only
+    if all of these conditions hold:
+
+    - The rank numbers come from names.
+    - Every working rank has a single chunk.
+    - All stages have equally many ranks.
+    - All ranks imply the same number of earlier stages, and this number is positive.
+    - The first recorded stage receives activations.
+
+    Otherwise, ``staged`` itself is returned.
+
+    Args:
+        inputs: The recordings, and properties of their ranks.
+        stages: The inferred virtual stages.
+        staged: The recordings with these stages.
     """
     stage, numbers = staged.stage_of_rank, inputs.numbers
     working = np.flatnonzero(stage >= 0)
@@ -281,17 +308,22 @@ def _number_stages_as_job(
 
 
 def _forms_pipeline(inputs: _Inputs, staged: JoinedRecordings, *, is_known: bool) -> bool:
-    """Return whether there is evidence that ranks without named stages are not only replicas.
+    """Return whether there is evidence that the ranks form a pipeline and are not only replicas.
 
-    Evidence is that ranges name transfers, that ranks run different orders of operations, or that
-    the waits of several microbatches nest (:func:`can_nest`), which can be checked only if the
-    stages and the matching iterations of the ranks are known. A single stage needs no evidence, and
-    neither does an inference run with known stages.
+    Each of the following is evidence:
+
+    - Ranges name transfers.
+    - Ranks run different orders of operations.
+    - The waits of at least two microbatches nest (:func:`can_nest`). This is checked only if the
+      stages and the matching iterations of the ranks are known.
+
+    No evidence is needed, and the result is True, if fewer than two ranks work, if the known stages
+    are a single stage, or if the stages of an inference run are known.
 
     Args:
         inputs: The recordings, and properties of their ranks.
-        staged: The recordings with the stages that waiting times give.
-        is_known: Whether these stages are known.
+        staged: The recordings with the stages inferred from waiting times.
+        is_known: Whether the stages of all working ranks are known.
     """
     operations, working = inputs.recordings.operations, inputs.recordings.working
     stages = grouping.find_distinct(staged.stage_of_rank[working])
@@ -319,17 +351,17 @@ def _add_limitations(
     *,
     stages_missing: bool = False,
 ) -> JoinedRecordings:
-    """Set the limitations of the stages, and the attributes on missing stages and ranks.
+    """Set the limitations of the stages, and the attributes about missing stages and ranks.
 
-    Missing stages between recorded ones are searched for only if neither names nor tables nor file
-    names give the stages. Missing stages at the end are searched for only if no ranks or stages are
-    known to be missing. Both searches are skipped if the profiles contain all ranks or the user
-    gives the sizes of the run.
+    Missing stages before or between the recorded stages are searched for only if neither names nor
+    tables nor file names give the stages. Missing stages at the end are searched for only if no
+    ranks or stages are known to be missing. Both searches are skipped if the profiles contain all
+    ranks, if the user gives parallel sizes, or if the user's order contradicts the data.
 
     Args:
         inputs: The recordings, and properties of their ranks.
         staged: The recordings with stages, pipelines and paired iterations.
-        notes: Limitations so far.
+        notes: Limitations that were found before.
         stages_missing: Whether stages are already known to be missing.
     """
     parallel = inputs.parallel
@@ -368,11 +400,11 @@ def _add_limitations(
 
 
 def _has_fewer_stages(stage_of_rank: Ints, parallel: pipelines.Parallel | None) -> bool:
-    """Return whether the profiles contain fewer stages than the user's sizes of the run imply.
+    """Return whether the profiles contain fewer stages than the user's pipeline size ``pp``.
 
     Args:
         stage_of_rank: Smallest virtual stage of each rank, or -1 if unknown.
-        parallel: Parallel sizes of the run, or None if the user gives none.
+        parallel: Parallel sizes of the run. If it is None, the result is False.
     """
     stages = grouping.find_distinct(stage_of_rank[stage_of_rank >= 0])
     return parallel is not None and len(stages) < parallel.pp
@@ -388,13 +420,13 @@ def _find_stage_gaps(
         staged: The recordings with stages, pipelines and paired iterations.
 
     Returns:
-        notes: Limitations, at most one.
+        notes: The limitation that describes the evidence, or an empty tuple if there is none.
         is_certain: Whether stages are certainly missing.
-        is_refutable: Whether an exact match of the order with a known schedule would show that no
-            stages are missing. It is True without evidence.
+        is_refutable: Whether the evidence is refuted if the order of operations exactly matches a
+            known schedule. True if there is no evidence.
     """
     operations, numbers = staged.operations, inputs.numbers
-    # Rank numbers in tables are arbitrary.
+    # Tables of operations number ranks arbitrarily.
     is_table = any(rank.local.declared is not None for rank in inputs.recordings.ranks)
     iteration = staged.common_iteration if staged.paired else None
     gaps = stage_gaps.find_stages_before_gaps(
@@ -412,7 +444,7 @@ def _find_stage_gaps(
         if numbered_gaps and not are_adjacent:
             return (stage_gaps.describe_numbered_gaps(numbered_gaps),), True, False
         if numbered_gaps or not numbers.from_names or (is_table and not are_adjacent):
-            # Waits of ranks with several chunks may also be caused by late hosts.
+            # Late hosts may also cause the waits of ranks with several chunks.
             has_chunks = bool((operations.chunk > 0).any())
             return (
                 (stage_gaps.describe_gaps(gaps_between_ranks),),
@@ -431,16 +463,21 @@ def _find_stage_gaps(
 def _apply_stages(
     inputs: _Inputs, stages: VirtualStages, *, by_name: bool = False
 ) -> JoinedRecordings:
-    """Set the virtual stages, and find the pipelines and iterations that follow from them.
+    """Set the virtual stages, find the pipelines, and pair the iterations of the ranks.
 
-    Pipelines are given by the sizes of the run, or else by tables of operations and file names, or
-    else by rank numbers. If rank numbers do not distinguish replicas, the times of microbatches
-    decide, provided that it is known which iterations of different ranks are the same.
+    The pipeline of each rank comes from the user's parallel sizes, or else from tables of
+    operations and file names, or else from rank numbers. If rank numbers do not distinguish the
+    replicas of a stage, the times of microbatches decide (:func:`match_replicas`). This requires
+    iteration numbers that mean the same on all ranks.
 
     Args:
         inputs: The recordings, and properties of their ranks.
         stages: Virtual stage of each (rank, chunk), or -1 if unknown.
         by_name: Whether names number chunks by their stage (see :func:`set_stages`).
+
+    Returns:
+        The recordings with virtual stages, pipelines, groups that reduce gradients together, and
+        paired iterations.
     """
     recordings = inputs.recordings
     operations = virtual_stages.set_stages(recordings.operations, stages, by_name=by_name)
@@ -476,24 +513,28 @@ def _apply_stages(
 def _infer_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
     """Infer virtual stages from waiting times.
 
-    An inference run is ordered by the times of its chunks (:func:`order_forward_stages`). In other
-    runs, these methods are tried in turn:
+    The ranks of an inference run are ordered by :func:`order_forward_stages`. For other runs, the
+    first of these methods that succeeds gives the stages:
 
-    - Sort the ranks by their waits. If several ranks share a stage, they must run equal orders. If
-      no ranks share a stage, the waits must nest, unless it is unknown which iterations of
-      different ranks are the same.
-    - Divide the ranks into stages and replicas (:func:`find_division`).
-    - Use the rank numbers in names (:func:`_infer_stages_by_number`).
+    1. :func:`order_virtual_stages` sorts every (rank, chunk) by its waits and groups similar waits
+       into stages. It fails if it leaves stages unknown. If any stage is shared, ranks that share a
+       stage must also run equal orders of operations. If no stage is shared, the waits must nest
+       (:func:`can_nest`), unless ``inputs.comparable`` is None.
+    2. :func:`find_division` divides the ranks into stages and replicas. This method is skipped if
+       ``inputs.comparable`` is None.
+    3. :func:`_infer_stages_by_number` uses rank numbers. This method is skipped if the rank numbers
+       do not come from names.
 
     Returns:
-        stages: The virtual stages of the first method that succeeds. If none does, they are the
-            stages sorted by waits if these stages only fail to nest, and otherwise all -1.
-        by_number: Whether the order of hosts, devices and processes decided.
+        stages: The virtual stages. If all three methods fail, they are the stages of method 1 if
+            only the nesting failed, and otherwise all -1.
+        by_number: Whether method 2 gave the stages and used rank numbers that come from the order
+            of hosts, devices and processes. It is False for all other methods and for inference.
     """
     operations = inputs.recordings.operations
     if run_kind(operations.phase) == INFERENCE:
         comparable = inputs.comparable
-        # Rank numbers in tables are arbitrary.
+        # Tables of operations number ranks arbitrarily.
         is_declared = any(rank.local.declared is not None for rank in inputs.recordings.ranks)
         numbers = replace(inputs.numbers, from_names=inputs.numbers.from_names and not is_declared)
         if comparable is not None:
@@ -528,12 +569,12 @@ def _infer_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
 
 
 def _infer_stages_by_number(inputs: _Inputs) -> VirtualStages | None:
-    """Infer virtual stages from the numbers of ranks, or return None if these show no pipelines.
+    """Infer virtual stages from rank numbers, or return None if no pipeline size fits.
 
-    Possible sizes are tried in turn (:func:`_list_possible_sizes`). The first sizes are used for
-    which all ranks of a stage run the same order and the waits of each pipeline nest. This is
-    reliable even if replicas are not equally fast. The result is None with fewer than two
-    microbatches.
+    The sizes of :func:`_list_possible_sizes` are tried in turn. The first sizes are used for which
+    all ranks of a stage run their operations in the same order and the waits of each pipeline nest
+    (:func:`can_nest`). This method is reliable even if replicas are not equally fast. The result is
+    also None if the run has fewer than two microbatches.
     """
     operations = inputs.recordings.operations
     if len(grouping.find_distinct(operations.microbatch[inputs.recordings.works])) < 2:
@@ -542,7 +583,7 @@ def _infer_stages_by_number(inputs: _Inputs) -> VirtualStages | None:
         stage_of_rank = position // replicas
         stages = virtual_stages.assign_in_order(inputs.recordings, stage_of_rank, stage_count)
         staged = virtual_stages.set_stages(operations, stages, by_name=False)
-        # Microbatches of different pipelines must not be compared, so each pipeline gets its own
+        # Microbatches of different pipelines must not be compared, so every pipeline gets different
         # iteration numbers.
         replica = position[staged.rank] % replicas
         staged = staged.replace_columns(iteration=staged.iteration * replicas + replica)
@@ -557,11 +598,16 @@ def _infer_stages_by_number(inputs: _Inputs) -> VirtualStages | None:
 def _list_possible_sizes(inputs: _Inputs) -> list[tuple[Ints, int, int]]:
     """Return possible sizes of a run as tuples (position of each rank, stages, replicas per stage).
 
-    There are at least two stages with at least two replicas each. All stages have equally many
-    replicas, so the number of replicas divides the number of ranks. The profiles may contain all
-    ranks or only some of them. If the last ranks are missing, rank numbers do not show the size of
-    the run. Unless the profiles record this size, the run may be larger by up to
-    ``_MAX_LAST_MISSING`` ranks.
+    There are at least two stages, each with the same number of replicas, which is at least two. The
+    number of ranks in the run is assumed first, in ascending order:
+
+    - No rank is missing. The position of a rank is then the index of its number in sorted order.
+    - Ranks are missing, and the position of a rank is its number. The number of ranks is at least
+      ``inputs.world``. Unless the profiles record the size of the run, it may be larger by up to
+      ``_MAX_LAST_MISSING``, because rank numbers do not show missing ranks at the end.
+
+    For each number of ranks, the possible numbers of replicas are listed in ascending order. Sizes
+    in which at least one whole stage would be missing after the last rank are left out.
     """
     number, world = inputs.numbers.number, inputs.world
     count = len(number)
@@ -580,9 +626,13 @@ def _list_possible_sizes(inputs: _Inputs) -> list[tuple[Ints, int, int]]:
 
 
 def _contradicts_waits(inputs: _Inputs, staged: JoinedRecordings) -> bool:
-    """Return whether the waiting times give an order other than the user's.
+    """Return whether the stages inferred from waiting times differ from the user's stages.
 
-    The result is False if waiting times leave any stage unknown.
+    The result is False if no stages can be inferred, or if any inferred stage is unknown.
+
+    Args:
+        inputs: The recordings, and properties of their ranks.
+        staged: The recordings with the stages that the user gives.
     """
     inferred, _ = _infer_stages(inputs)
     if (inferred.virtual_stage < 0).any() or not len(inferred.virtual_stage):
