@@ -29,7 +29,7 @@ from bubbleviz.model.operations import Operations
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Receives(Table):
-    """The last receive of each operation for which the producer of the received data is known.
+    """The last receive of each operation whose input was received from a known producer.
 
     Attributes:
         operation: Row of the operation that used the received data.
@@ -62,12 +62,13 @@ class CommunicationTimes:
     """Communication time of each rank in each iteration; columns of shape (iterations, ranks).
 
     Attributes:
-        wait_ns: Time that receives waited for their input to be ready, plus the time in the window
-            that collectives with known members waited for the last member.
-        transfer_ns: Remaining time of the same receives and collectives.
-        exposed_ns: Part of the transfers, including collectives with unknown members, in which the
-            rank was idle, plus the time inside operations in which a collective but no compute
-            kernel ran.
+        wait_ns: Time for which receives waited until their input was ready. The time for which
+            collectives in the window waited for their last member is added, if the members are
+            known.
+        transfer_ns: Remaining time of the receives and collectives in ``wait_ns``.
+        exposed_ns: Time in which data moved and the rank was idle, including collectives whose
+            members are unknown. Time inside operations in which a collective but no compute kernel
+            ran is added.
         communication_ns: Time in which at least one communication kernel ran, within the rank's
             window of the listed ratio. The window is extended to the start of the iteration's first
             receive if that is earlier.
@@ -84,13 +85,17 @@ class CommunicationTimes:
 def list_receives(
     operations: Operations, inputs: Inputs, arrivals: Arrivals, idle: IdleIntervals
 ) -> Receives:
-    """Return the last receive of each operation, if its end and the producer are known.
+    """List the last receive of each operation for which its end and its producer are known.
 
     Args:
         operations: Operations of all ranks.
         inputs: Inputs of the operations from other ranks.
         arrivals: Arrival times of these inputs, measured from receives.
         idle: Idle intervals of all ranks.
+
+    Returns:
+        Receives sorted by operation. Operations without a receive, or whose producer is unknown,
+        are left out.
     """
     rows = np.flatnonzero((arrivals.exact_ns != NEVER) & (inputs.ready_ns != NEVER))
     if not len(rows):
@@ -107,7 +112,7 @@ def _find_receive_starts(operations: Operations, receive_of: Ints, rows: Ints) -
     """Return the start of the last receive of operations whose receive is recorded.
 
     An operation can have a receive inside it and a separate receive that names its microbatch. If
-    it has both, the receive that ends later is used.
+    it has both, the receive that ends later is used. At equal ends, the inner receive is used.
 
     Args:
         operations: Operations of all ranks.
@@ -127,10 +132,10 @@ def measure_communication(
 ) -> CommunicationTimes:
     """Measure how long the ranks of a stretch communicated in each iteration.
 
-    Receives count in full, in the iteration of the operation that uses their data. Kernels and
+    A receive counts in full in the iteration of the operation that uses its data. Kernels and
     collectives count only within the rank's window of the listed ratio. The window is extended to
-    the start of the iteration's first receive if that is earlier. If an iteration has no such
-    window, it is measured from its first to its last work.
+    the start of the iteration's first receive if that is earlier. If the iteration has no window of
+    the listed ratio, the time from its first to its last work is used as the window.
 
     Args:
         stretch: The stretch, which consists of complete pipelines.
@@ -170,10 +175,10 @@ def measure_communication(
 
 
 def _find_bounds(stretch: Stretch) -> Intervals:
-    """Return the start and end of each rank's window of the listed ratio, in ns.
+    """Return the start and end of each rank's window of the listed ratio in each iteration, in ns.
 
-    Both have the shape (iterations, ranks). If there is no window, they are the start of the first
-    and the end of the last work.
+    Both arrays have the shape (iterations, ranks). If there is no window, the start of the rank's
+    first work and the end of its last work in the iteration are returned.
     """
     window, extents = stretch.windows[stretch.listed_ratio], stretch.extents
     has_window = window.is_known[:, None] & extents.present

@@ -49,14 +49,14 @@ from bubbleviz.model.texts import format_count
 if TYPE_CHECKING:
     from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
 
-#: Maximum number of operations of an iteration that is replayed, which takes seconds.
+#: Maximum number of operations in an iteration that is replayed. The replay takes seconds.
 MAX_OPERATIONS = 500_000
-#: Maximum number of operations of a run that is replayed, which takes half a minute and several
-#: gigabytes.
+#: Maximum number of operations in a run that is replayed. The replay takes half a minute and
+#: several gigabytes of memory.
 MAX_RUN_OPERATIONS = 5_000_000
 
-#: Calls a function with each stretch and yields the results in the order of the stretches, like
-#: the built-in ``map``.
+#: A function like the built-in ``map``, which calls a function with each stretch and yields the
+#: results in the order of the stretches.
 MapStretches: TypeAlias = Callable[
     [Callable[[stretches.Stretch], StretchExplanation], Iterable[stretches.Stretch]],
     Iterable[StretchExplanation],
@@ -69,21 +69,21 @@ class Explanation:
 
     Attributes:
         causes: Idle time by cause in each window.
-        explained: Function that returns the tables that have rows for single operations.
+        explained: Function that returns the tables about single operations.
         listed_ratio: Name of the ratio whose windows contain the listed bubbles.
-        received: Number of receives with a known input, per iteration.
-        communication: How long receives waited, and how long their transfers took.
-        phase_times: How long operations take.
+        received: Number of receives whose producer is known, per iteration.
+        communication: How long receives and collectives waited, and how long data moved.
+        phase_times: How long operations take, by kind.
         path: Critical path of the typical iteration, or None if it is unknown.
-        changes: The typical iteration under each change, or empty if they are unknown.
-        no_path_reason: Reason why path and changes are unknown, or "" if they are known or another
-            part of the report gives the reason.
-        slowdown_source: Input of the slowdowns over all iterations, or None if the report has no
-            slowdowns.
+        changes: Length of the typical iteration under each change, or empty if unknown.
+        no_path_reason: Reason why path and changes are unknown. It is "" if they are known, or if
+            another part of the report gives the reason.
+        slowdown_source: Input of the replay that measures slowdowns over all iterations, or None if
+            the report has no slowdowns.
         replayed_ranks: Ranks from which path, changes and diagnosis are computed, or None for all.
-        replayed_source: The part of ``slowdown_source`` that covers these ranks, or None for all.
-        chunk_costs: Duration of forwards by number of tokens, per virtual stage. Empty if names
-            do not contain numbers of tokens.
+        replayed_source: The part of ``slowdown_source`` on ``replayed_ranks``, or None for all.
+        chunk_costs: Fitted duration of forwards as a function of their tokens, per virtual stage.
+            Empty if no number of tokens is known.
         layout: The layers of the stages, or None if they are unknown.
         ran: Name of the schedule that ran, or None if it is unknown.
         period_ns: Mean time from one iteration to the next if training iterations overlap, or None
@@ -109,22 +109,22 @@ class Explanation:
 
     @property
     def bubbles(self) -> Bubbles:
-        """The idle intervals in the headline's windows.
+        """The idle intervals in the windows of ``listed_ratio``, split by cause.
 
-        In a run of many ranks they are computed on first access, as are the receives.
+        In a run of many ranks, bubbles and receives are computed on first access.
         """
         return self.explained().bubbles
 
     @property
     def receives(self) -> Receives:
-        """How long single receives waited, and how long their transfers took."""
+        """The last receive of each operation whose input was received from a known producer."""
         return self.explained().receives
 
     @cached_property
     def scenarios(self) -> Scenarios | None:
-        """Replay of the averaged iterations of all ranks, or None if it is unknown.
+        """Replay of the averaged iterations of all ranks, or None if it is impossible.
 
-        It is computed on first access, which takes seconds for a million operations.
+        The replay is built on first access, which takes seconds for a million operations.
         """
         return (
             None if self.slowdown_source is None else build_scenarios_of_run(self.slowdown_source)
@@ -132,9 +132,9 @@ class Explanation:
 
     @cached_property
     def slowdowns(self) -> Slowdowns | None:
-        """Cost of stragglers over all averaged iterations, or None if it is unknown.
+        """Slowdowns over all averaged iterations, or None if they are unknown.
 
-        It is computed on first access.
+        The slowdowns are computed on first access.
         """
         return None if self.scenarios is None else measure_slowdowns(self.scenarios)
 
@@ -142,7 +142,8 @@ class Explanation:
     def diagnosis(self) -> Diagnosis | None:
         """Reasons why the averaged iterations are long, or None if they are unknown.
 
-        They are found on first access, by replaying ``replayed_source``, or all ranks.
+        The reasons are found on first access by a replay of ``replayed_source``, or of all ranks if
+        that is None.
         """
         part, source = self.replayed_source, self.replayed_source or self.slowdown_source
         scenarios = self.scenarios if part is None else build_scenarios_of_run(part)
@@ -152,7 +153,7 @@ class Explanation:
 
 
 def _explain_all_rows(run: Run, counts: Counts) -> ExplainedRows:
-    """Explain the stretches of a run again, and return the rows of all ranks."""
+    """Explain all stretches of a run again, and return the tables about single operations."""
     parts = map(explain_stretch, stretches.split_into_stretches(run, counts))
     return join_rows([part.kept_rows for part in parts], run.operations)
 
@@ -172,13 +173,15 @@ def read_once(read: Callable[[], ExplainedRows], cache: list[ExplainedRows]) -> 
 def explain(run: Run, counts: Counts, map_stretches: MapStretches = map) -> Explanation:
     """Explain why a run has bubbles, and what bounds its typical iteration.
 
-    The critical path and the changes are left out if there is no typical iteration, if its clocks
-    or dependencies are unknown, or if it is too large to replay.
+    The critical path and the changes are left out if there is no typical iteration. They are also
+    left out if the typical iteration is too large to replay, if its ranks share no clock, or if its
+    dependencies are unknown.
 
     Args:
         run: The merged profiles.
         counts: Ratios of the run.
-        map_stretches: Function that explains the stretches, in this process or on other machines.
+        map_stretches: Function that applies another function to each stretch, in this process or on
+            other machines.
     """
     averaged = np.array([iteration.averaged for iteration in counts.iterations], bool)
     selection = choose_replayed_ranks(run.operations, run.ranks, averaged)
@@ -262,7 +265,7 @@ def _get_period(counts: Counts) -> float | None:
 
 
 def _join_causes(parts: Sequence[StretchExplanation]) -> CauseTimes:
-    """Return the idle time by cause of all ranks, from the explanations of the stretches."""
+    """Join the idle times by cause of all stretches to a single table of all ranks."""
     causes = join_ranks([part.idle_ns for part in parts])
     return CauseTimes(dict(zip(tuple(parts[0].idle_ns), causes, strict=True)))
 
@@ -279,7 +282,7 @@ def _build_replayed_run(
     Args:
         run: The merged profiles.
         counts: Ratios of the run.
-        explained: Function that returns the tables that have rows for single operations.
+        explained: Function that returns the tables about single operations.
         averaged: Mask of the averaged iterations.
         reason: Reason why the run is not replayed, or "" if it is.
     """
@@ -303,9 +306,9 @@ class _TypicalReplay:
 
     Attributes:
         path: Critical path of the iteration, or None if it is unknown.
-        changes: The iteration under each change, or empty if they are unknown.
-        reason: Reason why both are unknown, or "" if they are known or another part of the report
-            gives the reason.
+        changes: Length of the iteration under each change, or empty if unknown.
+        reason: Reason why path and changes are unknown. It is "" if they are known, or if another
+            part of the report gives the reason.
     """
 
     path: CriticalPath | None
@@ -327,7 +330,7 @@ def _replay_typical(
         iteration: The typical iteration, or None if there is none.
         operations: Operations of all ranks; rows of the path refer to them.
         is_replayed: Mask of the ranks that are replayed, or None if all are.
-        unordered: Reason why dependencies are unknown, or "" if they are known.
+        unordered: Reason why dependencies between ranks are unknown, or "" if they are known.
     """
     if iteration is None:
         return _TypicalReplay(None, (), unordered)
@@ -350,10 +353,10 @@ def _replay_typical(
 def _find_unordered_reason(
     run: Run, iteration: Iteration | None, parts: Sequence[StretchExplanation]
 ) -> str:
-    """Return the reason why dependencies in an iteration are unknown, or "" if they are known.
+    """Return the reason why dependencies between ranks are unknown, or "" if they are known.
 
-    Without known dependencies between ranks, a replay would treat each rank as independent. The
-    result is "" if there is no iteration to check.
+    If dependencies are unknown, a replay would treat each rank as independent. The result is "" if
+    there is no iteration to check.
 
     Args:
         run: The merged profiles.
@@ -393,7 +396,7 @@ def _check_size(subject: str, count: int, max_count: int) -> str:
 def _find_no_replay_reason(run: Run, iteration: Iteration | None) -> str:
     """Return the reason why iterations cannot be replayed over all ranks, or "" if they can.
 
-    Unknown dependencies are checked separately; see :func:`_find_unordered_reason`.
+    :func:`_find_unordered_reason` checks separately whether dependencies are unknown.
     """
     if iteration is None or not iteration.averaged:
         return "no complete training iteration was recorded"
@@ -405,6 +408,9 @@ def _find_no_replay_reason(run: Run, iteration: Iteration | None) -> str:
 
 
 def _has_common_clock(iteration: Iteration) -> bool:
-    """Return whether the schedule ratio is known, which needs comparable clocks of all ranks."""
+    """Return whether the clocks of all ranks can be compared in an iteration.
+
+    Only then is the ``schedule`` ratio of the iteration known.
+    """
     ratio = iteration.ratios.get("schedule")
     return ratio is not None and ratio.value is not None

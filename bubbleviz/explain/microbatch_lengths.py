@@ -1,4 +1,8 @@
-"""Estimate the relative lengths of microbatches from the times of their operations."""
+"""Estimate the relative lengths of microbatches from the times of their operations.
+
+The length of a microbatch is how much time its operations take, as a multiple of the mean over all
+microbatches.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,9 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import WORK, Phase
 
-#: Maximum number of iterations whose microbatches are returned.
+#: Maximum number of iterations that are measured.
 _MAX_ITERATIONS = 40
-#: Minimum ratio of the variance of lengths to the variance that chance alone explains.
+#: Minimum variance of the lengths, as a multiple of the variance that is expected by chance.
 _MORE_THAN_CHANCE = 2.0
 #: Minimum standard deviation of lengths, as a fraction of their mean.
 _MIN_SPREAD = 0.01
@@ -24,8 +28,10 @@ def measure_lengths(
 ) -> Floats:
     """Return the length of each microbatch as a multiple of the mean length.
 
-    The operations of a microbatch are assumed to take the same multiple of the mean of their kind,
-    plus independent noise. The variance that the noise adds to the lengths is subtracted.
+    The time of an operation is divided by the mean of its kind (rank, chunk and phase). All
+    operations of a microbatch are assumed to have the same quotient, plus independent noise. So the
+    mean quotient of a microbatch is its length. The variance that the noise adds to the lengths is
+    subtracted (:func:`_shrink_lengths`).
 
     Args:
         operations: Operations of all ranks.
@@ -34,9 +40,9 @@ def measure_lengths(
         microbatches: Number of microbatches of each iteration.
 
     Returns:
-        Lengths of shape (rows, microbatches), with one row per iteration and pipeline, for at most
-        ``_MAX_ITERATIONS`` iterations. There are no rows if the lengths vary only by chance, or if
-        any microbatch has fewer than two operations.
+        Lengths of shape (rows, microbatches), with one row per measured iteration and pipeline.
+        At most ``_MAX_ITERATIONS`` iterations are measured. There are no rows if the lengths vary
+        only by chance, or if any microbatch has fewer than two operations.
     """
     no_lengths = np.zeros((0, microbatches))
     sampled_iterations = _sample_iterations(iterations)
@@ -67,15 +73,15 @@ def _sample_iterations(iterations: Sequence[int]) -> list[int]:
 
 
 def _estimate_lengths(cell: Ints, count: Ints, relative: Floats) -> Floats | None:
-    """Return the mean of each microbatch's operations without the variance due to chance.
+    """Return the mean of each microbatch's operations, shrunk by the variance due to chance.
 
     Args:
-        cell: Index of the microbatch of each operation.
+        cell: For each operation, the index of its microbatch in ``count``.
         count: Number of operations of each microbatch, at least 2.
         relative: Time of each operation as a multiple of the mean of its kind.
 
     Returns:
-        Multiples of the mean length, or None if the lengths vary only by chance.
+        Lengths as multiples of the mean length, or None if they vary only by chance.
     """
     length = np.bincount(cell, relative) / count
     residual = float(((relative - length[cell]) ** 2).sum()) / (len(cell) - len(count))
@@ -85,15 +91,15 @@ def _estimate_lengths(cell: Ints, count: Ints, relative: Floats) -> Floats | Non
 def _shrink_lengths(length: Floats, chance: float) -> Floats | None:
     """Shrink lengths towards their mean to remove the variance due to chance.
 
-    The result is in multiples of the mean.
+    The deviations from the mean are multiplied by sqrt((variance - chance) / variance).
 
     Args:
         length: Measured lengths.
         chance: Variance of the lengths that is expected by chance.
 
     Returns:
-        The lengths, or None if their variance is at most twice ``chance``, or their standard
-        deviation is below 0.01.
+        The shrunk lengths divided by their mean, or None if the lengths vary only by chance: their
+        variance is at most twice ``chance``, or their standard deviation is below 0.01.
     """
     variance, mean = float(length.var()), float(length.mean())
     if variance <= _MORE_THAN_CHANCE * chance or variance < _MIN_SPREAD**2:
@@ -105,17 +111,17 @@ def _shrink_lengths(length: Floats, chance: float) -> Floats | None:
 def get_lengths(operations: Operations, iteration: int, microbatches: int) -> tuple[float, ...]:
     """Return the length of each microbatch of one iteration as a multiple of the mean length.
 
-    The length of a microbatch is the busy time of its forwards and backwards on all ranks. The
-    variance due to chance is not subtracted.
+    Here the length of a microbatch is the total busy time of its forwards and backwards on all
+    ranks. The variance due to chance is not subtracted.
 
     Args:
         operations: Operations of all ranks.
         iteration: Index of the iteration.
-        microbatches: Number of its microbatches.
+        microbatches: Number of microbatches in the iteration.
 
     Returns:
-        The lengths, or empty if the microbatch number of an operation is unknown or too large, or
-        if no operation was busy.
+        The lengths. Empty if the microbatch number of an operation is unknown or not below
+        ``microbatches``, or if no operation was busy.
     """
     rows = np.flatnonzero((operations.iteration == iteration) & mask_phases(operations.phase, WORK))
     microbatch = operations.microbatch[rows]
@@ -135,7 +141,9 @@ def _number_iterations(operations: Operations, iterations: Sequence[int]) -> Int
 
 
 def _normalize_by_kind(operations: Operations, rows: Ints) -> Floats:
-    """Return the busy time of operations as a multiple of the mean of their rank, chunk and phase.
+    """Return the busy time of operations as multiples of the mean of their rank, chunk and phase.
+
+    A mean below 1 ns is replaced by 1 ns.
 
     Args:
         operations: Operations of all ranks.

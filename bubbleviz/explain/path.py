@@ -1,16 +1,17 @@
 """Build the graph of an iteration and find its critical path.
 
-Each piece of work starts after its last predecessor has ended, with an optional delay. Its
-predecessors are the previous operation of its rank, the transfers of its inputs from other ranks,
-and collectives. A collective moves data once the last member has entered::
+The graph contains operations, transfers and collectives. An operation starts after its last
+predecessor has ended, with an optional delay. The predecessors of an operation are the previous
+operation of its rank, the transfers of its inputs from other ranks, and collectives. A collective
+moves data once the last member has entered::
 
     rank 0   ├── F0 ──┼── F1 ──┤ ...  ├── B7 ──┤▒ waits ▒│▓ all-reduce ▓┤├ Optimizer ┤
                       └transfer┐
     rank 1                     └delay├── F0 ──┤ ... ├─ B7 ─┤▓ all-reduce ▓┤├ Optimizer ┤
 
-The critical path is found backwards from the end of the iteration: from each piece of work to the
-predecessor that ended last. From a collective it continues at the member that entered last, which
-may be on another rank::
+The critical path is traced backwards from the end of the iteration: from each operation, transfer
+or collective to the predecessor that ended last. At a collective, the path continues with the
+member that entered last, which may be on another rank::
 
     rank 0   ██ F0 ██                      ██ B0 ██             ▓ all-reduce ▓█ Optimizer █
                     │                      │       │            │
@@ -58,14 +59,14 @@ class Graph:
             producer.
         dependencies: Pairs of a row and one of its predecessors.
         replay: The work in the order in which it is replayed.
-        operation_rows: Row in the operations table of each operation of the work.
-        is_counted: Mask of the forwards and backwards.
+        operation_rows: For each operation of the work, its row in the operations table.
+        is_counted: Mask of the rows of ``work`` that are forwards or backwards.
         duration_ns: Duration of each row without waiting.
-        delay_ns: Time from the end of the last predecessor of each row to its start. Without a
-            predecessor, it counts from the start of the iteration.
+        delay_ns: Time from the end of the last predecessor of each row to its start. If the row has
+            no predecessor, the time from the start of the iteration to the start of the row.
         follows: Mask of the rows that have a predecessor.
-        delay_by_cause_ns: Delay of each row by cause, shape (rows, causes). Rows that are not
-            operations are 0.
+        delay_by_cause_ns: Idle time in the delay of each row by cause, shape (rows, causes). It is
+            0 for rows without a predecessor and for rows that are not operations.
     """
 
     work: Work
@@ -92,7 +93,8 @@ class Graph:
 def build_graph(run: ReplayedRun, iteration: int) -> Graph:
     """Build the graph of one iteration.
 
-    If clock errors make a collective wait for itself, the graph is built without collectives.
+    If the dependencies contain a cycle, which clock errors at collectives can cause, the graph is
+    built without collectives.
 
     Args:
         run: The operations of all ranks.
@@ -125,22 +127,24 @@ def build_graph(run: ReplayedRun, iteration: int) -> Graph:
 
 
 def _split_delays(work: Work, delay_ns: Ints, delayed: Ints, idle: IdleIntervals) -> Ints:
-    """Split the delay of each row by the causes of the idle time in it.
+    """Split the delay of each row by the causes of the idle time in it, shape (rows, causes).
 
-    The result has shape (rows, causes).
+    Idle time from the start of the delay to the end of the row is counted, because an operation can
+    also be idle after its start. The causes are added up in the order of their codes, and time that
+    exceeds the delay is dropped.
 
     Args:
         work: The work of the iteration.
-        delay_ns: Delay of each row.
-        delayed: Rows whose delays are split. The other rows of the result are 0.
+        delay_ns: Delay of each row in ns.
+        delayed: Rows whose delays are split. All other rows of the result are 0.
         idle: Idle intervals of all ranks.
     """
     end_ns = work.end_ns[delayed]
     since_ns = np.minimum(work.start_ns[delayed] - delay_ns[delayed], end_ns)
     divided_ns = np.zeros((len(work), len(Cause)), np.int64)
     divided_ns[delayed] = sum_idle_by_cause(idle, work.rank[delayed], since_ns, end_ns)
-    # An operation that starts with work that needs no input is also idle after its start. So causes
-    # are added up in their order until they reach the delay.
+    # If the first kernels of an operation need no input, the operation is also idle after its
+    # start. So causes are added up in the order of their codes until they reach the delay.
     taken_before_ns = np.cumsum(divided_ns, axis=1) - divided_ns
     left_ns = np.maximum(delay_ns, 0)[:, None] - taken_before_ns
     return np.clip(divided_ns, 0, np.maximum(left_ns, 0))
@@ -158,10 +162,10 @@ def build_work(
     Args:
         run: The operations of all ranks.
         included: Mask of the iterations.
-        tokens: Pairs of operations, of which the first waits for the token of the second.
+        tokens: Pairs of an operation and the operation whose token it waits for.
         collectives: Collectives of all ranks.
-        turns: For each operation, the operation whose position in the order of the rank it takes,
-            or None for the measured order.
+        turns: For each operation of the work, the operation whose position it takes in the order of
+            the rank. Both are indices in the work. None keeps the measured order.
     """
     operations = run.operations
     rows = find_computing_rows(operations, included)
@@ -184,13 +188,13 @@ def build_work(
 
 
 def _mask_ordered(work: Work, n_operations: int, row_of_work: Ints, messages: Messages) -> Bools:
-    """Return a mask of the messages whose consumer comes after the producer, sorted by time.
+    """Return a mask of the messages whose consumer comes after their producer in order of time.
 
     Operations are sorted by start, then by end.
 
     Args:
         work: Work of the iterations, whose first rows are operations.
-        n_operations: Number of these operations.
+        n_operations: Number of operations in ``work``.
         row_of_work: Row in ``work`` of each operation of the run, or -1 if it is not included.
         messages: Messages between included operations.
     """
@@ -215,8 +219,8 @@ def _take_turns(work: Work, turns: Ints) -> Work:
 def _build_transfers(run: ReplayedRun, work: Work, messages: Messages, row_of_work: Ints) -> Work:
     """Build the transfer of each message, which starts at the end of its producer.
 
-    The duration of a transfer is limited to the time between the end of the consumer's last
-    producer and the start of the consumer.
+    The duration of a transfer is limited to the time from the latest end of the consumer's
+    producers to the start of the consumer.
 
     Args:
         run: The operations of all ranks.
@@ -242,11 +246,10 @@ def _build_transfers(run: ReplayedRun, work: Work, messages: Messages, row_of_wo
 def _measure_transfers(run: ReplayedRun) -> Ints:
     """Estimate how long the transfer of each operation's input took.
 
-    The transfer time can be measured only if the receive waited for its input. Other receives
-    started late (as all receives of the stage before a bottleneck do) or were not recorded. Their
-    transfers get the lower median of their virtual stage and direction, or the lower median of the
-    run if no receive of that stage and direction waited. All transfers take 0 ns if no receive of
-    the run waited.
+    The transfer time can be measured only if the receive waited for its input. If the receive
+    started late or was not recorded, the lower median of the same virtual stage and direction is
+    used. If no receive of that stage and direction waited, the lower median of the run is used. If
+    no receive of the run waited, all transfers take 0 ns.
 
     Returns:
         Transfer times in ns, one per operation.
@@ -269,11 +272,11 @@ def _measure_transfers(run: ReplayedRun) -> Ints:
 
 @dataclass(frozen=True)
 class PathPart:
-    """A part of the critical path: the work of one rank in one phase, or its delay by one cause.
+    """Time that the critical path spends on one rank in one phase, collective or cause of delay.
 
     Attributes:
         rank: Index of the rank.
-        what: Printed name of the phase, the kind of collective, or the cause.
+        what: Name of the phase, the kind of collective or the cause, as printed in reports.
         time_ns: Total time of this part on the path.
         count: Number of operations, collectives or delays in this part.
     """
@@ -289,11 +292,11 @@ class PathCollective:
     """A collective on the critical path.
 
     Attributes:
-        what: Printed name of the kind of collective.
-        last_rank: Rank that entered the collective last, and on which the path reaches it.
-        rank: Rank on which the path continues.
-        start_ns: Time at which the last rank entered.
-        end_ns: Time at which ``rank`` left.
+        what: Name of the kind of collective, as printed in reports.
+        last_rank: Rank that entered the collective last. The path reaches the collective there.
+        rank: Rank on which the path continues after the collective.
+        start_ns: Time at which ``last_rank`` entered the collective.
+        end_ns: Time at which ``rank`` left the collective.
     """
 
     what: str
@@ -305,18 +308,19 @@ class PathCollective:
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """The chain of work that determines how long an iteration takes, and its operations' slack.
+    """The chain of work that determines how long an iteration takes, and the slack of operations.
 
     Attributes:
         iteration: Index of the iteration.
         operations: Rows of the operations on the path, in order of time.
-        length_ns: Time from the start of the path to the end of the iteration, including its
-            optimizer.
-        parts: Parts that add up to the length, the largest first.
+        length_ns: Time from the start of the path to the end of the iteration. The optimizer is
+            part of the iteration.
+        parts: Parts of the path, sorted by time, largest first. Their times add up to
+            ``length_ns``.
         collectives: Collectives on the path, in order of time.
         replayed: Rows of the iteration's operations whose slack is known, ascending.
-        slack_ns: For each row of ``replayed``, how much later it could end without making the
-            iteration longer.
+        slack_ns: For each row of ``replayed``, how much later the operation could end without
+            making the iteration longer, in ns.
     """
 
     iteration: int
@@ -359,8 +363,9 @@ def find_critical_path(graph: Graph, idle: IdleIntervals, iteration: int) -> Cri
 def _trace_path(graph: Graph) -> tuple[Ints, Ints]:
     """Find the steps of the critical path backwards from the end of the iteration.
 
-    Steps are returned in order of time. A step through a collective begins at its last member and
-    ends at the member on which the path continues. Any other step begins and ends at the same row.
+    Steps are returned in order of time. A step through a collective begins at the member that
+    entered last, and ends at the member on which the path continues. Any other step begins and ends
+    at the same row.
 
     Returns:
         entered: Row at which each step begins.
@@ -382,8 +387,8 @@ def _trace_path(graph: Graph) -> tuple[Ints, Ints]:
 def _find_last_members(work: Work) -> Ints:
     """Return for each row the member of its collective that entered last.
 
-    A row that entered at the same time as the last member returns itself, and so do rows that are
-    not a collective with known members.
+    The result is the row itself if it entered at the same time as the last member, or if it has no
+    meeting.
     """
     last_member = np.arange(len(work))
     met = np.flatnonzero(work.meeting != NONE)
@@ -408,7 +413,11 @@ def _find_last_predecessors(graph: Graph) -> Ints:
 
 
 def _find_last_of_each(group: Ints, *columns: Ints) -> Ints:
-    """Return the last row of each group when rows are sorted by the columns, in order of groups."""
+    """Return the last row of each group if the group is sorted by the columns.
+
+    The result is in ascending order of groups. If rows of a group are equal in all columns, the
+    largest row index wins.
+    """
     order = sort_rows(group, *columns)
     ordered = group[order]
     is_last = np.append(ordered[1:] != ordered[:-1], True)[: len(order)]
@@ -440,7 +449,7 @@ def _list_collectives(graph: Graph, entered: Ints, left: Ints) -> Iterator[PathC
 def _list_parts(work: Work, entered: Ints, left: Ints, idle: IdleIntervals) -> list[PathPart]:
     """Return the parts of a path: work by rank and kind, and delays by rank and cause.
 
-    The largest part comes first. At equal times, parts are sorted by rank, then by name.
+    Parts are sorted by time, largest first; at equal times, by rank and then by name.
 
     Args:
         work: The work of the iteration.
@@ -466,10 +475,13 @@ def _list_parts(work: Work, entered: Ints, left: Ints, idle: IdleIntervals) -> l
 
 
 def _sum_by_rank(labelled: Iterable[tuple[str, Ints, Ints]]) -> list[PathPart]:
-    """Sum the times of each rank and label. Labels without time on a rank are left out.
+    """Sum the times of each rank and label.
+
+    A label is left out for a rank if all of its times on that rank are 0.
 
     Args:
-        labelled: Labels, each with the rank and the time in ns of its steps or delays.
+        labelled: Triples of a label, the ranks of its steps or delays, and their times in ns. A
+            label can occur several times.
     """
     times: dict[tuple[int, str], tuple[int, int]] = {}
     for label, ranks, label_ns in labelled:
@@ -481,7 +493,10 @@ def _sum_by_rank(labelled: Iterable[tuple[str, Ints, Ints]]) -> list[PathPart]:
 
 
 def _sum_work_by_label(work: Work, left: Ints, work_ns: Ints) -> Iterator[tuple[str, Ints, Ints]]:
-    """Yield each printed kind of work, with the rank and time of each of its steps."""
+    """Yield each printed kind of work, the ranks of its steps, and their times in ns.
+
+    Transfers between two ranks have the label of the cause COMMUNICATION.
+    """
     label_of_kind = [
         Cause.COMMUNICATION.label if kind.role in POINT_TO_POINT else kind.phase
         for kind in work.kinds
@@ -497,7 +512,9 @@ def _sum_work_by_label(work: Work, left: Ints, work_ns: Ints) -> Iterator[tuple[
 def _sum_delays_by_label(
     idle: IdleIntervals, rank: Ints, since_ns: Ints, delay_ns: Ints
 ) -> Iterator[tuple[str, Ints, Ints]]:
-    """Yield each cause with the ranks and times of its delays, then the delays without a cause.
+    """Yield the label of each cause, the ranks of its delays, and their times in ns.
+
+    The last label, ``other work``, covers the part of the delays that was not idle time.
 
     Args:
         idle: Idle intervals of all ranks.

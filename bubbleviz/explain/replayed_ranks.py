@@ -1,8 +1,8 @@
 """Select the pipelines of a large run that are replayed.
 
-Pipelines wait for each other only at the end of an iteration, so the slowest pipelines determine
-its length with and without a fault. An equally large sample of the other pipelines shows the usual
-times::
+Pipelines wait for each other only at the end of an iteration. So the slowest pipelines determine
+the length of the iteration, with and without a fault. An equally large sample of the remaining
+pipelines shows the usual times::
 
     pipelines by when they end    ████████████████▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏
     replayed                      ████████████████   ▏    ▏    ▏    ▏    ▏    ▏    ▏    ▏
@@ -28,8 +28,8 @@ from bubbleviz.model.grouping import (
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import WORK
 
-#: Maximum number of forwards and backwards of a run that is replayed as a whole. About as
-#: many operations of a larger run are replayed.
+#: Maximum number of forwards and backwards of a run that is replayed as a whole. In a larger run,
+#: pipelines with about this number of forwards and backwards in total are replayed.
 MAX_REPLAYED_OPERATIONS = 100_000
 #: Minimum number of pipelines that are replayed.
 _MIN_PIPELINES = 4
@@ -55,13 +55,14 @@ def choose_replayed_ranks(
 ) -> ReplayedRanks | None:
     """Choose the pipelines whose ranks are replayed, or return None if all ranks are replayed.
 
-    Half of the chosen pipelines are those that end latest. The other half is spread evenly over the
-    other pipelines.
+    Half of the chosen pipelines, rounded down, are the first pipelines of
+    :func:`_order_by_latest_end`. The other half is spread evenly over the remaining pipelines of
+    this order. At least ``_MIN_PIPELINES`` pipelines are chosen.
 
     Args:
         operations: Operations of all ranks.
         ranks: The ranks, by index.
-        included: Mask of the iterations that count.
+        included: Mask of the iterations whose operations are counted.
 
     Returns:
         The choice, or None if all ranks are replayed: the run is small, or the pipeline of a rank
@@ -89,20 +90,21 @@ def choose_replayed_ranks(
 def _order_by_latest_end(
     operations: tables.Operations, rows: Ints, pipeline: Ints, count: int, included: Bools
 ) -> Ints:
-    """Return the pipelines, those that end latest first.
+    """Return the numbers of the pipelines, sorted so that those that end latest come first.
 
-    In each iteration, the pipeline that ends latest has the first place. Pipelines are sorted by
-    their best place in any iteration, and at equal best places by the sum of their places.
+    In each iteration, pipelines are ranked by their end: the pipeline that ends latest has rank 0.
+    Pipelines are sorted by their best rank in any iteration, then by the sum of their ranks.
 
     Args:
         operations: Operations of all ranks.
-        rows: Rows of the forwards and backwards of the iterations that count.
-        pipeline: Pipeline of each rank, from 0.
+        rows: Rows of the forwards and backwards of the included iterations.
+        pipeline: Number of each rank's pipeline, from 0.
         count: Number of pipelines.
-        included: Mask of the iterations that count.
+        included: Mask of the iterations.
     """
     end_ns = np.full((count, len(included)), np.iinfo(np.int64).min)
-    # Operations of a rank and an iteration are mostly consecutive: reduce each run of rows first.
+    # Operations of a rank and an iteration are mostly consecutive, so each run of consecutive rows
+    # is reduced to its latest end first.
     cell = pipeline[operations.rank[rows]] * len(included) + operations.iteration[rows]
     first = find_run_starts(cell)
     latest_ns = np.maximum.reduceat(operations.end_ns[rows], first)

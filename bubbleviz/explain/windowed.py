@@ -38,7 +38,9 @@ def _select_rows(
     new_row: Ints,
     operations: Operations,
 ) -> ExplainedRows:
-    """Return the bubbles and receives inside a window, with their rows renumbered.
+    """Return the tables about single operations, with bubbles and receives limited to a window.
+
+    The operation rows and iterations in these two tables are renumbered.
 
     All other tables are returned unchanged. They describe the whole run and use its row numbers.
 
@@ -150,7 +152,10 @@ def _cut_explanation(
 
 
 def _select_iterations(columns: IterationColumns, iterations: Ints) -> IterationColumns:
-    """Return a table of columns of shape (iterations, ...), restricted to the given iterations."""
+    """Return a table restricted to the given iterations.
+
+    The first axis of each column is the iteration. Columns that are None stay None.
+    """
     selected: dict[str, Any] = {
         n: None if column is None else column[iterations] for n, column in vars(columns).items()
     }
@@ -173,8 +178,9 @@ def _describe_left_out(window: Window, counts: Counts) -> Limitation:
 def _cut_run(run: Run, counts: Counts, iterations: Ints, new_iteration: Ints, new_row: Ints) -> Run:
     """Return a run restricted to the given iterations.
 
-    Intervals without an iteration are clipped to the time from the first start to the last end of
-    these iterations and of all their windows.
+    Tables of intervals that name no iteration are clipped to the extent of the window. The extent
+    is the time from the first start to the last end of the iterations in the window and of their
+    measurement windows.
 
     Args:
         run: The whole run.

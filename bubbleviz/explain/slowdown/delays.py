@@ -17,7 +17,7 @@ def measure_iterations(work: Work, iterations: Ints) -> Ints:
 
     Args:
         work: Work of all ranks.
-        iterations: Numbers of the iterations, ascending.
+        iterations: Numbers of the iterations to measure, ascending.
     """
     start_ns, end_ns = _find_extents(work, iterations)
     return end_ns - start_ns
@@ -54,10 +54,10 @@ def measure_delays(work: Work, order: Dependencies) -> Ints:
 
 
 def keep_early_starts(work: Work, delays_ns: Ints) -> Ints:
-    """Return the negative delays of computes, and 0 for all other rows.
+    """Return the negative delays of computes; all other delays are replaced by 0.
 
-    A compute can start before its input is ready, with a part that needs no input. No other row
-    starts before its predecessors end.
+    A compute can start before its input is ready if its first part needs no input. In a replay, no
+    other row starts before its predecessors end.
 
     Args:
         work: Work of all ranks.

@@ -1,15 +1,16 @@
 """Messages of a run: inputs that operations take from other ranks, with their sends and receives.
 
-The transfer of a message is a send and a receive that meet. A consumer whose transfer is unknown
-just follows its producer. Transfers are found in four steps:
+The transfer of a message is a send and a receive that meet. If the transfer of a message is
+unknown, the consumer just follows the producer. Transfers are found in four steps:
 
-1. The dependencies between ranks are the messages (:func:`_select_remote_inputs`).
-2. A message has the receive that the explanation of its consumer names. If names give no
-   microbatch, the n-th receive of a rank belongs to its n-th operation with an input from another
-   rank, if there are as many of both. Sends are matched in the same way.
-3. A receive that starts after the start of its consumer, or ends after its end, is ignored. So are
-   the receives between two ranks that do not arrive in the order in which they were sent
-   (:func:`_mask_crossing`).
+1. Each dependency between two ranks is a message (:func:`_select_remote_inputs`).
+2. The receive of a message is the last receive of its consumer, as found by the explanation. If the
+   name of a receive contains no microbatch, the n-th receive of a rank belongs to the n-th
+   operation that takes an input from another rank, provided that both are equally many. Sends are
+   matched in the same way.
+3. A receive that starts after the start of its consumer, or ends after the end of its consumer, is
+   ignored. Receives between two ranks are also ignored if they do not arrive in the order in which
+   they were sent (:func:`_mask_crossing`).
 4. Remaining messages get a transfer of the usual length of their link (:func:`_infer_transfers`).
 """
 
@@ -35,25 +36,26 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import Phase
 
-#: Maximum difference between the clocks of transfers and of computes, as in the published analyzer.
+#: Maximum difference in ns between the clocks of transfers and of computes, as in the published
+#: analyzer.
 CLOCK_NS = 50_000
-#: Minimum number of idle consumers that show how long data moves on a link without receives.
+#: Minimum number of messages that must show the transfer time of a link before it is used.
 _MIN_IDLE_CONSUMERS = 3
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Messages(Table):
-    """Inputs that operations take from other ranks, one row each.
+    """Inputs that operations take from other ranks, one row per input.
 
     Attributes:
         consumer: Row of the operation that takes the input.
         producer: Row of the operation that produces the input.
-        forward: Whether activations move, rather than gradients.
-        receive_start_ns: Start of the receive; meaningless without ``has_transfer``.
-        receive_end_ns: End of the receive; meaningless without ``has_transfer``.
+        forward: Whether the message carries activations rather than gradients.
+        receive_start_ns: Start of the receive; meaningless if ``has_transfer`` is false.
+        receive_end_ns: End of the receive; meaningless if ``has_transfer`` is false.
         send_start_ns: Start of the send, or the end of the producer if that is later.
         send_end_ns: End of the send, or the end of the producer if that is later.
-        has_transfer: Whether a receive shows how long data moved, or it was inferred.
+        has_transfer: Whether the transfer is known, from a receive or because it was inferred.
     """
 
     consumer: Ints
@@ -67,18 +69,19 @@ class Messages(Table):
 
 
 def list_messages(run: ReplayedRun, rows: Ints) -> Messages:
-    """List the inputs that operations take from other ranks in their iteration, with transfers.
+    """List the inputs that operations take from other ranks in the same iteration, with transfers.
 
     Args:
         run: The replayed run.
-        rows: Rows of the operations; messages between other operations are left out.
+        rows: Rows of the operations. Messages from or to any other operation are left out.
     """
     operations = run.operations
     consumer, producer = _select_remote_inputs(run, rows)
     forward = _mask_forward_messages(operations, consumer, producer)
 
     start_ns, end_ns = _find_receive_times(run, consumer, producer, forward)
-    # A receive that began after its consumer, or ended after it, did not bring its input.
+    # A receive that began after its consumer began, or ended after its consumer ended, did not
+    # deliver the consumer's input.
     begin_ns = operations.end_ns[consumer] - operations.busy_ns[consumer]
     is_received = start_ns != NONE
     is_received &= (start_ns <= begin_ns) & (end_ns <= operations.end_ns[consumer])
@@ -98,10 +101,10 @@ def list_messages(run: ReplayedRun, rows: Ints) -> Messages:
 
 
 def _mask_forward_messages(operations: Operations, consumer: Ints, producer: Ints) -> Bools:
-    """Return a mask of the messages that carry activations, rather than gradients.
+    """Return a mask of the messages that carry activations rather than gradients.
 
-    These are the messages from or to a forward. Between two overlapped pairs of a forward and a
-    backward, a message to a later stage carries activations.
+    A message from or to a forward carries activations. A message between two overlapped pairs of a
+    forward and a backward carries activations if it goes to a later virtual stage.
 
     Args:
         operations: Operations of all ranks.
@@ -115,11 +118,11 @@ def _mask_forward_messages(operations: Operations, consumer: Ints, producer: Int
 
 
 def _select_remote_inputs(run: ReplayedRun, rows: Ints) -> tuple[Ints, Ints]:
-    """Return (consumer, producer) of dependencies between ranks within an iteration.
+    """Return (consumer, producer) of the dependencies between ranks within an iteration.
 
     Args:
         run: The replayed run.
-        rows: Rows of the operations between which dependencies count.
+        rows: Rows of the operations. Dependencies from or to any other operation are left out.
     """
     operations, dependencies = run.operations, run.explained().dependencies
     is_included = make_mask(len(operations), rows)
@@ -143,7 +146,8 @@ def _find_receive_times(
     """
     operations, receives = run.operations, run.explained().receives
     receive_of = scatter(len(operations), receives.operation, np.arange(len(receives)))
-    # An overlapped pair takes two inputs; its last receive belongs to the input produced later.
+    # An overlapped pair takes two inputs. Its last receive belongs to the input that was produced
+    # later.
     last_inputs = find_first_rows(consumer, -operations.end_ns[producer])
     receive = np.where(make_mask(len(consumer), last_inputs), receive_of[consumer], NONE)
     unnamed = _match_unnamed_transfers(operations, consumer, forward, (Phase.RECV_F, Phase.RECV_B))
@@ -163,8 +167,8 @@ def _find_send_times(
 ) -> tuple[Ints, Ints]:
     """Return the start and the end of the send of each message.
 
-    If no send was recorded, the time from the end of the producer to the end of the receive is
-    returned. Neither time is before the end of the producer.
+    If no send was recorded, they are the end of the producer and the end of the receive. A start or
+    end before the end of the producer is replaced by the end of the producer.
 
     Args:
         run: The replayed run.
@@ -186,19 +190,20 @@ def _find_send_times(
 def _match_unnamed_transfers(
     operations: Operations, owner: Ints, forward: Bools, phases: tuple[Phase, Phase]
 ) -> Ints:
-    """Match transfers without a microbatch with the operations that they belong to, by order.
+    """Match transfers that name no microbatch with the operations that they belong to, by order.
 
-    The n-th transfer of a rank, iteration and direction belongs to the n-th operation with a
-    message in the same rank, iteration and direction, if there are as many transfers as operations.
+    Transfers and messages are grouped by rank, iteration and direction. If a group has equally many
+    transfers and messages, the n-th transfer belongs to the n-th message, both sorted by start.
+    Otherwise none of the group's transfers is matched.
 
     Args:
         operations: Operations of all ranks.
-        owner: Rows of operations that receive or send a message.
+        owner: For each message, the row of the operation that receives or sends it.
         forward: Whether the message carries activations.
-        phases: Phases of transfers of activations, and of gradients.
+        phases: Phase of the transfers of activations, and phase of the transfers of gradients.
 
     Returns:
-        Row of the transfer of each owner, or -1 if there is none.
+        Row of the transfer of each message, or -1 if there is none.
     """
     rows = np.flatnonzero(
         mask_phases(operations.phase, phases)
@@ -228,8 +233,9 @@ def _mask_crossing(operations: Operations, messages: Messages) -> Bools:
         sender     ├ B3 ┤├ B4 ┤
         receiver   ├─ B4 ─┤├ B3 ┤
 
-    A link is a pair of ranks and a direction, in one iteration. Receives on these links are not
-    trusted, because their streams did not run in order.
+    Here a link is a sender, a receiver and a direction (forward or backward) in one iteration. If
+    messages overtake each other, all receives of the link are considered unreliable, because the
+    streams did not run in order. Messages without a transfer are never marked.
     """
     rows = np.flatnonzero(messages.has_transfer)
     transfers = messages.take(rows)
@@ -248,20 +254,22 @@ def _mask_crossing(operations: Operations, messages: Messages) -> Bools:
 
 
 def _infer_transfers(run: ReplayedRun, rows: Ints, messages: Messages) -> Messages:
-    """Infer transfers for the messages without one, if the transfer time of their link is known.
+    """Infer transfers for messages without one, if the transfer time of their link is known.
 
-    An idle consumer that was launched starts as soon as its input arrives, so it shows how long
-    data moves on its link. A busy consumer would have waited equally long::
+    A consumer that was launched while its rank was idle starts as soon as its input arrives. So it
+    shows how long data moves on its link::
 
         producer   ├─ F3 ─┤
         consumer           │ RECV │├─ F3 ─┤        idle since before the end of F3
 
-    A receive that was posted late does not show the transfer time either if data moves ahead of
-    late receives. Then its transfer is also inferred.
+    A late receive is posted after the data was sent. If data moves before late receives are posted
+    (:func:`_has_data_moved_ahead`), a late receive does not show the transfer time, and its
+    transfer is inferred as well.
 
     An inferred transfer starts when its data was sent. It lasts until the data was received if the
-    message shows the transfer time itself, or if its late receive took more than ``CLOCK_NS``.
-    Otherwise it takes the median time of its link, but lasts at most until the data was received.
+    message itself shows the transfer time, or if its receive was late and took more than
+    ``CLOCK_NS``. Otherwise it takes the median time of its link, but lasts at most until the data
+    was received.
 
     Args:
         run: Operations of all ranks.
@@ -307,12 +315,13 @@ def _has_data_moved_ahead(
 ) -> bool:
     """Return whether data moves before late receives are posted, so that less is left to move.
 
-    Only receives count that were posted more than half a transfer time after the send. Data moves
-    ahead if more than half of these receives took less than half a transfer time.
+    Only receives that were posted more than half a transfer time after the send are considered.
+    Data moves ahead if more than half of these receives took less than half a transfer time.
 
     Args:
         messages: Messages between operations.
-        is_late: Mask of the messages whose receive was posted late.
+        is_late: Mask of the messages whose receive was posted after the send, and whose link has a
+            known transfer time.
         sent_ns: Time at which the data of each message was sent.
         received_ns: Time at which each message was received.
         link_ns: Usual transfer time of the link of each message.
@@ -326,7 +335,7 @@ def _has_data_moved_ahead(
 def _bound_transfer_times(
     operations: Operations, rows: Ints, messages: Messages, is_late: Bools
 ) -> tuple[Ints, Ints, Bools]:
-    """Return when the data of each message was sent at the earliest, and received at the latest.
+    """Return the earliest time at which each message was sent, and the latest time of its receipt.
 
     Args:
         operations: Operations of all ranks.
@@ -335,10 +344,13 @@ def _bound_transfer_times(
         is_late: Mask of the messages whose receive was posted late.
 
     Returns:
-        sent_ns: Start of the send, or the end of the producer without a transfer.
-        received_ns: End of the receive, or the start of the consumer without a transfer.
-        shows_time: Whether data moved for all of the time between the two: the receive was posted
-            in time, or the consumer was idle and launched when its input was produced.
+        sent_ns: Start of the send, or the end of the producer if the message has no transfer.
+        received_ns: End of the receive, or the start of the consumer if the message has no
+            transfer.
+        shows_time: Whether data moved during all of the time between the two. For a message with a
+            transfer, the receive must not be late. For a message without a transfer, the rank of
+            the consumer must have been idle, and the consumer must have been launched, before the
+            producer ended.
     """
     start_ns, end_ns = compute_operation_times(operations, rows)
     position = scatter(len(operations), rows, np.arange(len(rows)))[messages.consumer]
@@ -356,15 +368,16 @@ def _bound_transfer_times(
 def _measure_link_times(
     operations: Operations, messages: Messages, gap_ns: Floats, shows_time: Bools
 ) -> Floats:
-    """Return the median transfer time of the link of each message, or 0 if too few show it.
+    """Return the median transfer time of the link of each message in ns.
 
-    A link is a pair of ranks and a direction.
+    Here a link is a sending and a receiving rank. The lower median over the messages that show the
+    transfer time is returned, or 0 if fewer than ``_MIN_IDLE_CONSUMERS`` messages show it.
 
     Args:
         operations: Operations of all ranks.
         messages: Messages between operations.
         gap_ns: Time from the send to the receipt of each message.
-        shows_time: Mask of the messages whose data moved for all of this time.
+        shows_time: Mask of the messages whose data moved during all of this time.
     """
     links = group_rows(operations.rank[messages.producer], operations.rank[messages.consumer])
     measured_link, measured_ns = links.of_row[shows_time], gap_ns[shows_time]
@@ -377,7 +390,9 @@ def _measure_link_times(
 def compute_operation_times(operations: Operations, rows: Ints) -> tuple[Ints, Ints]:
     """Return the start and end of operations without waiting, so that none overlap on a rank.
 
-    An operation that overlaps with earlier ones starts when they have ended::
+    Without waiting, an operation starts ``busy_ns`` before its end. If an operation overlaps with
+    earlier operations of its rank, its start is moved to the latest end of these operations. Its
+    end is moved as well if the operation would otherwise end before it starts::
 
         stream 1   ├────── F3 ──────┤              ├────── F3 ──────┤
         stream 2        ├──── B1 ────────┤                          ├ B1 ┤

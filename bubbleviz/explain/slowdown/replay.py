@@ -1,4 +1,4 @@
-"""Replay iterations in the measured order, with other durations and delays of their work.
+"""Replay iterations in the measured order of their work, with changed durations and delays.
 
 Communication moves data once the last member of its meeting has started, and each member ends after
 its own transfer time (:mod:`bubbleviz.schedules.timing`)::
@@ -24,15 +24,16 @@ from bubbleviz.schedules.timing import Timing, build_timing
 
 @dataclass(frozen=True)
 class Replay:
-    """Work in the order in which it is replayed, and the rows that end iterations.
+    """Work in the order in which it is replayed, and the rows that can end iterations.
 
     An iteration whose dependencies contain a cycle is not replayed.
 
     Attributes:
-        timing: Rows of the work table, level by level.
-        iterations: Number of each iteration, ascending.
-        closing: Positions of the rows that end iterations, iteration by iteration.
-        first_closing: Index in ``closing`` of the first row of each iteration.
+        timing: Replayed rows of the work table in topological order.
+        iterations: Numbers of the replayed iterations, ascending.
+        closing: Positions in :attr:`rows` of the rows that can end an iteration, sorted by
+            iteration.
+        first_closing: For each iteration, the index of its first entry in ``closing``.
     """
 
     timing: Timing
@@ -42,7 +43,7 @@ class Replay:
 
     @property
     def rows(self) -> Ints:
-        """Row of the work table at each position."""
+        """Rows of the work table in the order of the replay."""
         return self.timing.rows
 
     @property
@@ -69,10 +70,11 @@ class Replay:
         return self.timing.compute_ends(own_ns, delay_ns)
 
     def lengths_ns(self, own_ns: Ints, delay_ns: Ints, *, in_replay_order: bool = False) -> Ints:
-        """Return how long iterations take, shape (iterations, scenarios).
+        """Return how long iterations take in ns, shape (iterations, scenarios).
 
-        An iteration ends with its last optimizer. On ranks without an optimizer, it ends with their
-        last work. See :meth:`compute_ends` for the arguments.
+        A rank ends an iteration with its last optimizer, or with its last work if it has no
+        optimizer. The iteration ends when the last rank ends it. :meth:`compute_ends` describes the
+        arguments.
         """
         if not len(self.iterations):
             return np.zeros((0, own_ns.shape[1]), np.int64)
@@ -81,16 +83,21 @@ class Replay:
         )
 
     def find_iteration_ends(self, ends_ns: Ints) -> Ints:
-        """Return the end of each iteration, which is the latest end of its closing rows.
+        """Return the end of each iteration, shape (iterations, scenarios).
+
+        This is the latest end of the iteration's rows in :attr:`closing`.
 
         Args:
-            ends_ns: End of each row, as returned by :meth:`compute_ends`.
+            ends_ns: Ends of rows as returned by :meth:`compute_ends`, shape (rows, scenarios).
         """
         closing_ns = ends_ns[self.closing]
         return np.asarray(np.maximum.reduceat(closing_ns, self.first_closing, axis=0), np.int64)
 
     def mask_mixed(self, group: Ints) -> Bools:
-        """Return a mask of the rows that depend on work of several groups, directly or indirectly.
+        """Return a mask of the rows that depend on several groups, directly or indirectly.
+
+        A row depends on its own group and on the groups of its direct and indirect predecessors,
+        including those of the other rows of its meeting. Rows that are not replayed are not marked.
 
         Args:
             group: Group of each row of the work.
@@ -107,7 +114,9 @@ class Replay:
 
 
 def build_replay(work: Work, order: Dependencies) -> Replay:
-    """Sort work topologically for the replay. Iterations with cycles are left out.
+    """Sort work topologically for the replay.
+
+    Iterations whose dependencies contain a cycle are left out.
 
     Args:
         work: Work of all ranks.
@@ -122,11 +131,14 @@ def build_replay(work: Work, order: Dependencies) -> Replay:
 
 
 def _find_closing_positions(work: Work, rows: Ints) -> Ints:
-    """Return the positions of the rows that may end their iteration, iteration by iteration.
+    """Return the positions in ``rows`` of the rows that can end their iteration.
+
+    These are the optimizers, and all work of ranks that have no optimizer in the iteration. The
+    positions are sorted by iteration.
 
     Args:
         work: Work of all ranks.
-        rows: Row at each position.
+        rows: Rows of the work in the order of the replay.
     """
     if not len(rows):
         return rows

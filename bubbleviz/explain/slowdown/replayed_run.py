@@ -27,9 +27,8 @@ class ExplainedRows:
 
     Attributes:
         dependencies: Dependencies between operations.
-        receives: The last receive of each operation for which the producer of the received data is
-            known.
-        idle: Idle intervals between the earliest and the latest window of each rank.
+        receives: The last receive of each operation whose input was received from a known producer.
+        idle: Idle intervals of each rank between its earliest and its latest window.
         bubbles: Idle intervals in the windows of one ratio.
         tokens: Operations that wait for a token, and the operations that produce it.
     """
@@ -41,10 +40,10 @@ class ExplainedRows:
     tokens: Dependencies
 
     def select_ranks(self, is_selected: Bools, rank: Ints) -> ExplainedRows:
-        """Return the rows of the selected ranks, which take no input from the other ranks.
+        """Return the rows of the selected ranks.
 
         Args:
-            is_selected: Mask of the ranks.
+            is_selected: Mask of the ranks to select. They must not take inputs from other ranks.
             rank: Rank of each operation.
         """
         return ExplainedRows(
@@ -61,9 +60,9 @@ class ExplainedRows:
         """Return the same rows with renumbered operations and ranks.
 
         Args:
-            get_row: Returns the new rows of operations; -1 stays -1.
+            get_row: Function that maps rows of operations to new rows, and -1 to -1.
             operations: The table that the new rows refer to.
-            first_rank: Number that is added to indices of ranks.
+            first_rank: Number that is added to rank indices.
         """
         tables = {name: renumber(table, get_row, first_rank) for name, table in vars(self).items()}
         rows = ExplainedRows(**tables)
@@ -75,8 +74,8 @@ def renumber(table: TableT, get_row: Callable[[Ints], Ints], first_rank: int = 0
 
     Args:
         table: A table of :class:`ExplainedRows`.
-        get_row: Returns the new rows of operations; -1 stays -1.
-        first_rank: Number that is added to indices of ranks.
+        get_row: Function that maps rows of operations to new rows, and -1 to -1.
+        first_rank: Number that is added to rank indices.
     """
     columns = {
         name: get_row(column) for name, column in vars(table).items() if name in _ROW_COLUMNS
@@ -87,11 +86,12 @@ def renumber(table: TableT, get_row: Callable[[Ints], Ints], first_rank: int = 0
 
 
 def join_rows(parts: Sequence[ExplainedRows], operations: Operations) -> ExplainedRows:
-    """Concatenate the rows of stretches, which must be renumbered (:meth:`ExplainedRows.renumber`).
+    """Concatenate the tables of all stretches.
 
     Args:
-        parts: Rows of each stretch, with the numbers of the run.
-        operations: Operations of the run, to which the bubbles then refer.
+        parts: Tables of each stretch, with the row numbers and rank indices of the run (see
+            :meth:`ExplainedRows.renumber`).
+        operations: Operations of the run, which the returned bubbles refer to.
     """
     bubbles = join_tables([part.bubbles for part in parts]).compact()
     return ExplainedRows(
@@ -127,7 +127,7 @@ def make_row_converter(first: int, count: int, elsewhere: Ints) -> Callable[[Int
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ReplayedRun:
-    """The input of replays: what ranks did, and why they waited.
+    """The input of a replay: what ranks did, and why they waited.
 
     Attributes:
         operations: Operations of all ranks.
@@ -136,11 +136,11 @@ class ReplayedRun:
         collectives: Collectives of all ranks.
         averaged: Mask of the iterations that are replayed.
         hosts: Activities of launching threads before late launches.
-        numbers: Number of each iteration in the report, or -1 if a window leaves it out.
+        numbers: Number of each iteration in the report, or -1 if it is outside the report's window.
         reason: Reason why the run is not replayed, or "" if it is.
         paused: Mask of the iterations after which recording paused, or None if there are none.
-        launch_gap_ns: Time in operations in which no kernel ran at all, shape (iterations, ranks),
-            or None if it is unknown.
+        launch_gap_ns: Time inside operations in which no kernel ran, in ns, shape (iterations,
+            ranks), or None if unknown.
     """
 
     operations: Operations
@@ -160,13 +160,13 @@ class ReplayedRun:
         return find_sends(self.operations)
 
     def select_ranks(self, is_selected: Bools, rows: ExplainedRows) -> ReplayedRun:
-        """Return the part of the run on the selected ranks, which take no input from the others.
+        """Return the part of the run on the selected ranks.
 
         Rows of operations are renumbered. Ranks keep their indices.
 
         Args:
-            is_selected: Mask of the ranks.
-            rows: Tables about single operations, with the rows of at least these ranks.
+            is_selected: Mask of the ranks to select. They must not take inputs from other ranks.
+            rows: Tables about single operations of at least the selected ranks.
         """
         is_included = is_selected[self.operations.rank]
         operations = self.operations.take(is_included)
@@ -187,5 +187,5 @@ class ReplayedRun:
 
 
 def _return_rows(rows: ExplainedRows) -> ExplainedRows:
-    """Return its argument: a partial of this function, unlike a lambda, can be pickled."""
+    """Return the argument. Unlike a lambda, a partial of this function can be pickled."""
     return rows

@@ -7,7 +7,8 @@
    (:func:`.list_messages`).
 3. Select the collectives that run outside of operations, one row per rank and collective
    (:func:`select_outer_collectives`).
-4. Concatenate them (:func:`build_work_table`). Rows with the same meeting are one communication::
+4. Concatenate the operations, sends, receives and collectives (:func:`build_work_table`). Rows with
+   the same meeting are one communication::
 
        rows      ├─ operations ─┼─ sends ─┼─ receives ─┼─ collectives ─┤
        meeting         -1         0 ... n    0 ... n      n + 1 ...
@@ -35,7 +36,7 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMPUTE, Phase
 
-#: Maximum error of the clocks of ranks.
+#: Maximum error of the clocks of ranks, in ns.
 _MAX_CLOCK_ERROR_NS = 1_000_000
 _ROLES = {
     Phase.F: Role.FORWARD,
@@ -43,11 +44,11 @@ _ROLES = {
     Phase.BW: Role.BACKWARD,
     Phase.OPTIMIZER: Role.OPTIMIZER,
 }
-#: Kinds of operations, by phase.
+#: Kind of operation of each phase, indexed by phase.
 _OPERATION_KINDS = tuple(
     Kind(phase.label, _ROLES.get(phase, Role.COMPUTE), phase.label) for phase in Phase
 )
-#: Kinds of messages, which are numbered after the kinds of operations.
+#: Kinds of sends and receives, which are numbered after the kinds of operations.
 _MESSAGE_KINDS = (
     Kind("SEND_F", Role.SEND_F, "forward transfers"),
     Kind("RECV_F", Role.RECV_F, "forward transfers"),
@@ -62,7 +63,7 @@ _SEND_F, _RECV_F, _SEND_B, _RECV_B = (
 def build_work_of_run(run: ReplayedRun, tokens: Dependencies) -> tuple[Work, Dependencies]:
     """Build the work of the averaged iterations, and the order of its rows.
 
-    Iterations of the work have the numbers of the report (:attr:`ReplayedRun.numbers`).
+    The iterations of the returned work are numbered as in the report (:attr:`ReplayedRun.numbers`).
 
     Args:
         run: The replayed run.
@@ -139,7 +140,7 @@ def build_work_table(
 def _build_collective_work(
     collectives: CollectiveIntervals, stage: Ints, replica: Ints, n_transfers: int
 ) -> Work:
-    """Build the work of collectives, with the kinds of all work of the run.
+    """Build the work of collectives. The ``kinds`` contain the kinds of all work of the run.
 
     Args:
         collectives: Collectives, one row per rank and collective.
@@ -183,9 +184,9 @@ def select_outer_collectives(
 ) -> CollectiveIntervals:
     """Select the collectives that run outside of operations, one row per rank and collective.
 
-    A collective inside the span of its own operation is part of that operation. The pieces of a
-    collective on a rank are merged. Meetings that a member left before all members had entered
-    become -1.
+    A collective inside the span of the operation that it belongs to is left out. The pieces of a
+    collective on a rank are merged into one row. If a member of a collective left before all
+    members had entered, the meetings of its rows become -1.
 
     Args:
         collectives: Collectives of all ranks.
@@ -207,7 +208,10 @@ def select_outer_collectives(
 
 
 def _mask_inner_collectives(collectives: CollectiveIntervals, operations: Operations) -> Bools:
-    """Return a mask of the collectives that run inside the span of their own operation."""
+    """Return a mask of the collectives that run inside the span of the operation they belong to.
+
+    Only compute operations with GPU work count.
+    """
     owner = collectives.operation
     owner_phase = np.append(operations.phase, NONE)[owner]
     is_inner: Bools = (owner != NONE) & mask_phases(owner_phase, COMPUTE)
@@ -218,10 +222,11 @@ def _mask_inner_collectives(collectives: CollectiveIntervals, operations: Operat
 
 
 def _remove_impossible_meetings(meeting: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return meetings with -1 for those that a member left before all members had entered.
+    """Return meetings, with -1 for each meeting that a member left before all had entered.
 
-    The rows of such a meeting cannot be one collective, even if the input says so. A member may
-    leave 1 ms early, which is the maximum error of the clocks.
+    The rows of an impossible meeting cannot be one collective, even if the input says so. A meeting
+    is impossible if a member left more than 1 ms (the maximum clock error) before the last member
+    entered.
 
     Args:
         meeting: Meeting of each row, or -1 if unknown.
@@ -244,9 +249,9 @@ def _classify_collectives(
 ) -> tuple[tuple[Kind, ...], Ints]:
     """Return the kinds of collectives, and the index of the kind of each collective.
 
-    Collectives of one kind do the same work: they are the same NCCL operation, and have the same
-    position in the launch order of their rank (:attr:`.CollectiveIntervals.order`). Either all or
-    none of them span several stages, and either all or none span several replicas.
+    Collectives of one kind do the same work. They are the same NCCL operation and have the same
+    position in the launch order of their rank (:attr:`.CollectiveIntervals.order`). They also agree
+    in whether their members are on several stages, and in whether they are in several replicas.
 
     Args:
         collectives: Collectives of all ranks.

@@ -1,19 +1,19 @@
 """Measure how many times longer iterations take than ideal ones, and which work causes it.
 
-In an ideal iteration all work of the same kind takes equally long. Computes take the mean of their
-kind over all ranks and iterations, and transfers take the median. The cost of a set of work is
-measured in two ways::
+In an ideal iteration, all work of the same kind takes equally long. Communication takes the median
+of its kind over all ranks and iterations, and all other work takes the mean. The cost of a set of
+work is measured in two ways::
 
     ideal ──────────┤
     added           ├──┤          ideal times, but measured times for the set
     removed             ├─────┤   measured times, but ideal times for the set
     original ─────────────────┤
 
-The slowdown S is the mean length of the replayed iterations divided by the mean length of ideal
-ones. S of a group of work is S of ideal iterations in which the group has its measured times. S of
-a worker is the minimum of S of its stage and S of its replica (``explain_slowdown`` and
-``AnalyzerResult`` of the published analyzer, ``analyzer/compute_mw.py`` and
-``analyzer/compute_ms.py``).
+The slowdown S is the mean length of the iterations, replayed with their measured times, divided by
+the mean length of ideal iterations. For S of a group of work, only the work of the group has its
+measured times, and all other work has ideal times. S of a worker (a rank) is the minimum of S of
+its stage and S of its replica. These definitions are from the published analyzer:
+``explain_slowdown``, ``AnalyzerResult``, ``analyzer/compute_mw.py`` and ``analyzer/compute_ms.py``.
 """
 
 from __future__ import annotations
@@ -73,16 +73,20 @@ class Scenarios:
 
     @cached_property
     def own_ns(self) -> Ints:
-        """Time of each row without waiting (see :attr:`Work.own_ns`)."""
+        """Time of each row in ns without waiting.
+
+        This is :attr:`bounded_ns` if ``clocks_apart``, else :attr:`Work.own_ns`.
+        """
         return self.bounded_ns if self.clocks_apart else self.work.own_ns
 
     @cached_property
     def bounded_ns(self) -> Ints:
-        """Time of each row without waiting; for collectives at most the shortest member's duration.
+        """Time of each row in ns without waiting; for collectives limited by the shortest member.
 
-        This bound does not depend on clocks: the member that entered a collective last waited
-        least, so the transfer took no longer than its duration. If the members are unknown, all
-        collectives of the same kind in the iteration count as members.
+        The time of a collective's row is at most the duration of the shortest member of the same
+        collective. This bound does not depend on clocks: the member that entered last waited least,
+        so the transfer took no longer than the duration of that member. If the members are unknown,
+        all collectives of the same kind in the iteration are treated as members.
         """
         work = self.work
         own_ns = work.own_ns if self.clocks_apart else self.own_ns.copy()
@@ -95,12 +99,12 @@ class Scenarios:
 
     @cached_property
     def ideal_ns(self) -> Ints:
-        """Time of each row in an ideal iteration."""
+        """Time of each row in an ideal iteration, in ns."""
         return compute_ideal_times(self.work, self.own_ns)
 
     @cached_property
     def lengths_ns(self) -> Ints:
-        """Lengths of iterations at measured and at ideal times, shape (iterations, 2).
+        """Lengths of iterations in ns at measured and at ideal times, shape (iterations, 2).
 
         Launch delays are left out. The replay runs on first access, because advice on faults does
         not need it.
@@ -119,14 +123,14 @@ class Scenarios:
         return float(self.lengths_ns[:, 1].mean())
 
     def measure_groups(self, label: Ints, values: Ints) -> Floats:
-        """Replay ideal iterations in which one group of rows has its measured times.
+        """Replay ideal iterations, except that the rows of one group have their measured times.
 
         Args:
-            label: Label of each row's group, or -1 if it is in no group.
+            label: Label of each row's group, or -1 if the row is in no group.
             values: The labels, ascending.
 
         Returns:
-            Mean length of the iterations in ns for each group.
+            Mean length of the iterations in ns for each group, in the order of ``values``.
         """
         group, own_ns, ideal_ns, early_ns = (
             column[self.replay.rows]
@@ -141,11 +145,14 @@ class Scenarios:
     def measure_removal(self, sets: Iterable[Bools]) -> list[float | None]:
         """Return the fraction of the slowdown that disappears if a set of rows takes ideal times.
 
+        The slowdown here is :attr:`original` minus :attr:`ideal`. All rows that are not in the set
+        keep their measured times.
+
         Args:
             sets: Mask of the rows of each set.
 
         Returns:
-            One fraction per set. All are None if there is no slowdown.
+            One fraction per set, or None for all sets if the slowdown is 0.
         """
         slowdown_ns = self.original - self.ideal
         times_ns = [np.where(is_in_set, self.ideal_ns, self.own_ns) for is_in_set in sets]
@@ -155,21 +162,21 @@ class Scenarios:
     def measure_independent_groups(self, label: Ints, values: Ints) -> Floats:
         """Compute the same as :meth:`measure_groups`, faster if groups rarely wait for each other.
 
-        Replicas of a pipeline are independent up to the collectives that they share. One replay of
-        all groups at measured times and one at ideal times determine the ends of all work that
-        depends on a single group. Only work that depends on several groups is replayed once per
-        group::
+        Replicas of a pipeline do not depend on each other before the collectives that they share.
+        One replay of all groups at measured times and one at ideal times determine the ends of all
+        work that depends on a single group. Only the work that depends on several groups is
+        replayed once per group::
 
             replica 0   ├─ F0 ─┤├─ B0 ─┤│▓ all-reduce ▓┤├ Optimizer ┤
             replica 1   ├─ F0 ─┤├─ B0 ─┤│▓ all-reduce ▓┤├ Optimizer ┤
                         replayed once   │  replayed for each replica
 
         Args:
-            label: Label of each row's group, or -1 if it is in no group.
+            label: Label of each row's group, or -1 if the row is in no group.
             values: The labels, ascending.
 
         Returns:
-            Mean length of the iterations in ns for each group.
+            Mean length of the iterations in ns for each group, in the order of ``values``.
         """
         if len(values) == 1 and (label == values).all():
             return np.asarray(self.lengths_ns[:, :1].mean(axis=0), np.float64)
@@ -182,14 +189,16 @@ class Scenarios:
     ) -> Floats:
         """Replay the rows that depend on several groups once per group.
 
-        In each replay one group has its measured times and all other rows have ideal times.
+        In each replay, the rows of one group have their measured times and all other rows have
+        ideal times.
 
         Args:
-            group: Group of each row. Rows whose number is out of range belong to no group.
+            group: Number of each row's group. A row whose number is not in ``[0, n_groups)``
+                belongs to no group.
             n_groups: Number of groups.
             is_mixed: Mask of the rows that depend on several groups.
-            ends_ns: End of each other row if its group has its measured times, and in ideal
-                iterations, shape (rows, 2).
+            ends_ns: End of each row if its group has measured times, and its end in ideal
+                iterations, shape (rows, 2). Ends of the rows in ``is_mixed`` are not read.
 
         Returns:
             Mean length of the iterations in ns for each group.
@@ -224,10 +233,11 @@ class Scenarios:
         return ends_ns
 
     def _find_closing_rows(self, group: Ints, is_mixed: Bools, ends_ns: Ints) -> Ints:
-        """Return the rows that can be the last ones of an iteration, sorted by iteration.
+        """Return the rows that can be the last to end in an iteration, sorted by iteration.
 
-        From the rows that depend on a single group, only the last one of the group is returned, for
-        each iteration and column of ``ends_ns``.
+        All closing rows that depend on several groups are returned. Of the closing rows that depend
+        on a single group, only the last one is returned for each group, iteration and column of
+        ``ends_ns``.
 
         Args:
             group: Group of each row.
@@ -245,12 +255,13 @@ class Scenarios:
     def _build_mixed_replay(self, is_mixed: Bools, closing: Ints) -> tuple[Ints, Replay]:
         """Build the replay of the rows that depend on several groups.
 
-        It contains their predecessors and ``closing`` as well. Of these, rows that depend on a
-        single group have no predecessors in it, because their ends are already known.
+        The replay also contains the direct predecessors of these rows, and ``closing``. Rows that
+        depend on a single group have no predecessors in the replay, because their ends are already
+        known.
 
         Args:
             is_mixed: Mask of the rows that depend on several groups.
-            closing: Rows that can be the last ones of an iteration.
+            closing: Rows that can be the last to end in an iteration.
 
         Returns:
             rows: Rows of ``work`` in the replay, ascending.
@@ -266,16 +277,19 @@ class Scenarios:
 
 
 def _list_scenario_times(group: Ints, groups: int, own_ns: Ints, ideal_ns: Ints) -> Iterator[Ints]:
-    """Yield times in batches of groups: measured times for the rows of the group, else ideal ones.
+    """Yield the times of all rows for each group, in batches of groups.
+
+    The rows of the group have their measured times, and all other rows have ideal times.
 
     Args:
-        group: Group of each row. Rows whose number is out of range belong to no group.
+        group: Number of each row's group. A row whose number is not in ``[0, groups)`` belongs to
+            no group.
         groups: Number of groups.
         own_ns: Measured time of each row.
         ideal_ns: Ideal time of each row.
 
     Yields:
-        Times of shape (rows, groups of the batch).
+        Times in ns, shape (rows, groups in the batch).
     """
     step = count_scenarios_together(len(group))
     for first in range(0, groups, step):
@@ -312,13 +326,14 @@ def build_scenarios_of_run(run: ReplayedRun) -> Scenarios | None:
 
 
 def compute_ideal_times(work: Work, own_ns: Ints) -> Ints:
-    """Return the time of each row in an ideal iteration.
+    """Return the time of each row in an ideal iteration, in ns.
 
-    This is the median of its kind for communication and the mean for all other work.
+    Communication takes the median time of its kind, and all other work takes the mean time of its
+    kind. Both are rounded to integers.
 
     Args:
         work: Work of all ranks.
-        own_ns: Measured time of each row.
+        own_ns: Measured time of each row without waiting.
     """
     kinds = group_rows(work.kind)
     size = np.bincount(kinds.of_row, minlength=len(kinds))
@@ -356,20 +371,21 @@ class Slowdowns:
     Attributes:
         total: S of all work.
         by_phase: S of each phase, direction of transfers, and kind of collective.
-        by_stage: S of each stage.
-        by_replica: S of each replica of the pipeline.
+        by_stage: S of the work of each stage.
+        by_replica: S of the work of each replica of the pipeline.
         by_rank: S of each rank; see :func:`.compute_rank_slowdowns`. Outputs read it as a column of
             :class:`.Slowness`.
-        by_microbatch: S of each microbatch.
-        by_link: S of the transfers from one stage to another.
-        by_iteration: Replayed length divided by ideal length, per iteration.
+        by_microbatch: S of the work of each microbatch.
+        by_link: S of the transfers between two stages, keyed by (source stage, destination stage).
+        by_iteration: Length replayed at measured times divided by ideal length, keyed by iteration.
         worker_share: M_W: the fraction of the slowdown that disappears if the slowest 3 % of the
             workers (at least one) take ideal times, or None if there is no slowdown.
         last_stage_share: M_S: the fraction that disappears if the last stage takes ideal times, or
             None if there is no slowdown.
-        original_ns: Mean length of the replayed iterations, without launch delays.
-        ideal_ns: Mean length of ideal iterations.
-        replay_error: Error of the replay.
+        original_ns: Mean length in ns of the iterations replayed at measured times, without launch
+            delays.
+        ideal_ns: Mean length of ideal iterations in ns.
+        replay_error: Differences between the replayed and the measured iterations.
     """
 
     total: float
@@ -430,12 +446,12 @@ def measure_slowdowns(scenarios: Scenarios) -> Slowdowns | None:
 
 
 def _number_links(work: Work) -> tuple[Ints, list[tuple[int, int]]]:
-    """Number the links, which are pairs of a source and a destination stage.
+    """Number the links. A link is a pair of a source and a destination stage.
 
     Returns:
         link: Number of the link of each row, or -1 if the row is not a transfer.
-        stages: Source and destination stage by link number. Rows that are not transfers share an
-            additional number, whose stages are -1.
+        stages: (source, destination) of each link, indexed by link number. If some rows are not
+            transfers, the first entry is (-1, -1) and belongs to no link.
     """
     source, destination = work.link
     links = group_rows(source, destination)
@@ -453,7 +469,7 @@ def _measure_iteration_slowdowns(scenarios: Scenarios) -> dict[int, float]:
 def _measure_replay_error(scenarios: Scenarios) -> ReplayError:
     """Return the relative differences between replayed and measured iteration lengths.
 
-    Their mean and maximum are measured for a replay without delays and for one with delays.
+    The iterations are replayed at measured times, once without launch delays and once with them.
     """
     replay = scenarios.replay
     without_delays_ns = scenarios.lengths_ns[:, 0]
@@ -470,7 +486,10 @@ def _measure_replay_error(scenarios: Scenarios) -> ReplayError:
 
 
 def _find_slowest_ranks(by_rank: Mapping[int, float]) -> Ints:
-    """Return the 3 % of the ranks (at least one) with the largest S. The lower rank wins ties."""
+    """Return the 3 % of the ranks with the largest S, rounded up to at least one rank.
+
+    At equal S, the lower rank wins.
+    """
     ranks = sorted(by_rank, key=lambda rank: (-by_rank[rank], rank))
     n_slowest = -(-len(by_rank) * _SLOWEST_PERCENT // 100)
     return np.array(ranks[:n_slowest], np.int64)
@@ -479,11 +498,12 @@ def _find_slowest_ranks(by_rank: Mapping[int, float]) -> Ints:
 def _measure_group_slowdowns(
     scenarios: Scenarios, labels: Mapping[str, Ints]
 ) -> dict[str, dict[int, float]]:
-    """Return the slowdown S of each group, keyed by kind of group and label of the group.
+    """Return the slowdown S of each group, keyed by grouping and by label of the group.
 
     Args:
         scenarios: The replayed work.
-        labels: Label of each row's group, or -1 if it is in no group, keyed by kind of group.
+        labels: For each grouping, such as ``stage``, the label of each row's group. The label is -1
+            if the row is in no group.
     """
     slowdowns_by = {}
     for name, label in labels.items():

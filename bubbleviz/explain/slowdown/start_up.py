@@ -31,9 +31,10 @@ def remove_start_up(
 ) -> CollectiveIntervals:
     """Cut or remove one-off collectives before the first compute of their iteration.
 
-    A collective that begins before the first compute is cut at the first compute, or removed if it
-    also ends before it. If collectives usually run there, up to twice their usual time is kept. The
-    usual time is the lower median over iterations; a single iteration has none.
+    A collective that begins before the first compute is shortened so that it begins with the first
+    compute. It is removed if it ends before the first compute begins. If collectives usually run
+    before the first compute, up to twice their usual time is kept. The usual time is the lower
+    median over the averaged iterations. If there is only one averaged iteration, nothing is kept.
 
     Args:
         collectives: Collectives of all ranks, on one clock.
@@ -56,19 +57,19 @@ def remove_start_up(
 def _find_earliest_starts(
     collectives: CollectiveIntervals, operations: Operations, rows: Ints, n_iterations: int
 ) -> Ints:
-    """Return the time before which no collective of an iteration is kept, by iteration, in ns.
+    """Return the earliest allowed start of collectives in each iteration, in ns.
 
-    This is the start of the first compute, or ``NEVER`` if the iteration has no compute. If
-    collectives usually run before it, twice their usual lead and ``CLOCK_NS`` are subtracted. The
-    lead of an iteration is the time from the start of its first collective to its first compute, at
-    least 0. The usual lead is the lower median over the iterations with a compute, or 0 if there is
-    only one.
+    This is the start of the first compute, or ``NEVER`` if the iteration has no compute. If the
+    usual lead is positive, twice the usual lead plus ``CLOCK_NS`` is subtracted. The lead of an
+    iteration is the time from the start of its first collective to its first compute. A lead is
+    never negative, and it is 0 if the iteration has no collective. The usual lead is the lower
+    median over the iterations that have a compute, or 0 if there is only one such iteration.
 
     Args:
         collectives: Collectives of the averaged iterations.
         operations: Operations of all ranks.
         rows: Rows of the operations that compute in the averaged iterations.
-        n_iterations: Number of all iterations.
+        n_iterations: Number of iterations of the run, including those that are not averaged.
     """
     first_ns, last_ns = group_extents(
         operations.iteration[rows], n_iterations, operations.start_ns[rows], operations.end_ns[rows]

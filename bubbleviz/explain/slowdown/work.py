@@ -1,7 +1,8 @@
 """Work: what ranks did in iterations, independent of how it was recorded.
 
-Each row is an operation or a communication. Rows of one *meeting* are one communication: a send and
-its receive, or the members of a collective. No member moves data before the last one has started::
+Each row is an operation of a rank, or the part of a rank in a communication. A *meeting* is the set
+of rows of one communication: a send and its receive, or the members of a collective. Data moves
+only after the last row of a meeting has started::
 
     rank 0   ├▒▒▒▒ waits ▒▒▒▒│▓ transfer ▓┤
     rank 1           ├▒ waits │▓ transfer ▓┤
@@ -22,16 +23,17 @@ from bubbleviz.model.grouping import group_rows, sort_rows
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.phase_masks import make_code_mask
 
-#: A member that ended this long before another one started had buffered the data, so its transfer
-#: is 0 (``get_transfer_time`` of the published ``analyzer/wia.py``). Clock errors are smaller.
+#: A send or receive that ended at least this many ns before its peer started had buffered the data,
+#: so its transfer time is 0 (``get_transfer_time`` of the published ``analyzer/wia.py``). Clock
+#: errors are smaller than this.
 _BUFFERED_NS = 10_000_000
 
 
 class Role(IntEnum):
     """The role of a kind of work in an iteration, which determines its dependencies.
 
-    Roles from ``SEND_F`` on are communication: in an ideal iteration they take the median transfer
-    time of their kind. The other roles take the mean duration.
+    Roles from ``SEND_F`` on are communication. In an ideal iteration, communication takes the
+    median transfer time of its kind, and all other work takes the mean duration of its kind.
     """
 
     FORWARD = 0
@@ -45,18 +47,18 @@ class Role(IntEnum):
     COLLECTIVE = 8
 
 
-#: Work that a rank computes one after the other.
+#: Roles of work that a rank computes one after the other.
 COMPUTING = (Role.FORWARD, Role.BACKWARD, Role.COMPUTE)
-#: Receives from another rank.
+#: Roles of receives from another rank.
 RECEIVES = (Role.RECV_F, Role.RECV_B)
-#: Sends to another rank.
+#: Roles of sends to another rank.
 SENDS = (Role.SEND_F, Role.SEND_B)
-#: Communication between two ranks.
+#: Roles of communication between two ranks.
 POINT_TO_POINT = (Role.SEND_F, Role.RECV_F, Role.SEND_B, Role.RECV_B)
 
 
 def has_role(role: Ints, roles: Sequence[Role]) -> Bools:
-    """Return a mask of the rows that have one of ``roles``; false for role -1 (unknown)."""
+    """Return a mask of the rows whose role is one of ``roles``. False for the role -1 (unknown)."""
     return make_code_mask(len(Role), tuple(roles))[role]
 
 
@@ -65,9 +67,10 @@ class Kind:
     """A kind of work; all rows of one kind take equally long in an ideal iteration.
 
     Attributes:
-        name: Name of the kind, for example ``F``, ``SEND_F``, or a collective and its number.
-        role: Role in the iteration.
-        phase: Name in reports, which several kinds can share.
+        name: Unique name of the kind, for example ``F``, ``SEND_F`` or ``AllReduce 2``.
+        role: Role of the work in its iteration.
+        phase: Name of the work in reports. Several kinds can share it, for example ``SEND_F`` and
+            ``RECV_F`` share ``forward transfers``.
     """
 
     name: str
@@ -79,18 +82,19 @@ class Kind:
 class Work(Table):
     """Operations and communication of iterations. A value of -1 means unknown or none.
 
-    Rows of the same rank and kind that start at the same time are in the order in which they ran.
+    If rows of the same rank and kind start at the same time, they are in the order in which they
+    ran.
 
     Attributes:
-        rank: Rank that did the work.
+        rank: Index of the rank that did the work.
         stage: Stage of the rank.
-        replica: Replica of the pipeline (data-parallel rank).
+        replica: Replica of the pipeline that the rank belongs to (its data-parallel rank).
         iteration: Index of the iteration.
         kind: Index in ``kinds``.
         microbatch: Number of the microbatch.
         chunk: Index of the model chunk on the rank.
         virtual_stage: Position of the chunk in the model.
-        start_ns: Start of the work; within an iteration, all ranks share a clock.
+        start_ns: Start of the work. Times of an iteration are on a clock that all ranks share.
         end_ns: End of the work.
         meeting: Number shared by the rows of one communication.
         kinds: Kinds of work.
@@ -121,11 +125,12 @@ class Work(Table):
 
     @property
     def own_ns(self) -> Ints:
-        """Duration of each row without waiting; for communication, its transfer time.
+        """Duration of each row in ns without waiting.
 
-        The transfer time is the end minus the latest start of the members of the meeting, as in
-        ``get_transfer_time`` of the published ``analyzer/wia.py``. It is 0 for a member that had
-        buffered the data, because it ended at least 10 ms before another one started.
+        For a row with a meeting, this is its transfer time: its end minus the latest start of the
+        rows of its meeting, as in ``get_transfer_time`` of the published ``analyzer/wia.py``. The
+        difference can be negative. If it is -10 ms or less, the row had buffered the data, and its
+        transfer time is 0.
         """
         met = np.flatnonzero(self.meeting != NONE)
         meetings = group_rows(self.meeting[met])
@@ -138,14 +143,14 @@ class Work(Table):
 
     @cached_property
     def rank_iteration(self) -> Ints:
-        """Number of the (rank, iteration) pair of each row."""
+        """Number of each row's (iteration, rank) pair, from 0 in ascending order of the pairs."""
         return group_rows(self.iteration, self.rank).of_row
 
     @cached_property
     def link(self) -> tuple[Ints, Ints]:
-        """Source and destination stage of each row.
+        """Source and destination stage of each send and receive.
 
-        Both are -1 if the row is not a transfer, or if its send or receive is missing.
+        Both are -1 for all other rows, and if the matching receive or send is missing.
         """
         paired = np.flatnonzero(has_role(self.role, POINT_TO_POINT) & (self.meeting != NONE))
         is_send = has_role(self.role[paired], (Role.SEND_F, Role.SEND_B))
@@ -164,9 +169,9 @@ def find_median_rows(group: Ints, n_groups: int, values: Ints | Floats) -> Ints:
     """Return the row of the lower median of each group, or -1 if a group has no rows.
 
     Args:
-        group: Group of each value, from 0 to below ``n_groups``.
+        group: Group of each value, in ``[0, n_groups)``.
         n_groups: Number of groups.
-        values: Values whose medians are located.
+        values: One value per row.
     """
     order = sort_rows(group, values)
     size = np.bincount(group, minlength=n_groups)

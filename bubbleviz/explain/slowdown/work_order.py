@@ -1,8 +1,8 @@
 """Find the predecessors of each row of a run's work, as far as the measured times show them.
 
 The operations of a rank keep their measured order. A collective follows the last operation that had
-ended when it began. If the collective was exposed, the next operation follows it, otherwise the
-optimizer does::
+ended when the collective began. If the collective was exposed, the next operation follows it.
+Otherwise the next optimizer follows it::
 
     compute     ├─ B6 ─┤├─ B7 ─┤                 ├ Optimizer ┤
     collective          ├─ bucket 0 ─┤├ bucket 1 ┤
@@ -38,10 +38,13 @@ def order_work(
 ) -> Dependencies:
     """Return the order of a run's work as pairs of a row and one of its predecessors.
 
+    The same pair can occur several times.
+
     Args:
-        work: Operations, then sends, then receives, then collectives.
+        work: Work of the run: operations, then sends, then receives, then collectives.
         rows: For each row of ``work[: len(rows)]``, its row in the operations table.
-        messages: Messages between operations. Those with a transfer are the sends and receives.
+        messages: Messages between operations. The sends and receives in ``work`` are those of the
+            messages that have a transfer, in the same order.
         operations: Operations of all ranks.
         tokens: Operations that waited for a token, and the operations that produced it.
     """
@@ -80,7 +83,7 @@ def _select_token_waits(operations: Operations, row_of: Ints, tokens: Dependenci
 
     Args:
         operations: Operations of all ranks.
-        row_of: Row of the work of each operation, or -1.
+        row_of: For each operation, its row in the work, or -1 if it is not included.
         tokens: Operations that waited for a token, and the operations that produced it.
     """
     waiting, producer = row_of[tokens.successor], row_of[tokens.predecessor]
@@ -96,13 +99,13 @@ def _order_transfers(
 ) -> list[Pairs]:
     """Return the order of sends and receives, without pairs that the measured times contradict.
 
-    The times contradict a pair if a send or receive starts more than ``CLOCK_NS`` before the end of
-    the row that it would follow.
+    The pairs are those of :func:`.order_messages`. The times contradict a pair if its row is a send
+    or receive that starts more than ``CLOCK_NS`` before its predecessor ends.
 
-    A rank can post a receive before the compute that the receive would follow has ended. This shows
-    only if the data was sent before the end of the compute. If most of these receives were posted
-    early, all receives in the same list of pairs are assumed to be posted early, and none of them
-    follows its compute.
+    A rank can post a receive before the compute that the receive would follow has ended. This is
+    visible only if the data was sent more than ``CLOCK_NS`` before the end of the compute. If more
+    than half of the receives for which it is visible were posted early, all receives in the same
+    entry of the list are assumed to be posted early, and none of them follows a compute.
 
     Args:
         work: Work of all ranks.
@@ -110,6 +113,9 @@ def _order_transfers(
         compute: Row of the compute that produces or consumes the data of each transfer.
         sent_ns: Start of the send of each transfer.
         computes: Rows that ranks compute one after the other, in order.
+
+    Returns:
+        Pairs (row, predecessor), with one entry per entry of :func:`.order_messages`.
     """
     send_start_ns = np.full(len(work), NEVER, np.int64)
     send_start_ns[transfers] = sent_ns
@@ -135,9 +141,18 @@ def find_queued_transfers(work: Work, order: Dependencies) -> Pairs:
         RECV_F 5   ├▒▒▒▒▒▒ waits ▒▒▒▒▒▒│▓▓┤
         SEND_F 2          computed        ├▓▓┤
 
+    A transfer is queued if two conditions hold:
+
+    1. It started more than ``CLOCK_NS`` after its data was ready.
+    2. It started at most ``CLOCK_NS`` after the end of the last transfer of its rank and iteration
+       that ended before it and had waited for its peer (:func:`_find_waiting_transfers`).
+
     Args:
         work: Work of all ranks.
         order: Pairs of a row and one of its predecessors, including the compute of each send.
+
+    Returns:
+        Pairs (queued transfer, transfer ahead).
     """
     transfers = np.flatnonzero(has_role(work.role, POINT_TO_POINT))
     ready_ns = _find_ready_times(work, transfers, order)
@@ -150,7 +165,7 @@ def find_queued_transfers(work: Work, order: Dependencies) -> Pairs:
 
 
 def _find_ready_times(work: Work, transfers: Ints, order: Dependencies) -> Ints:
-    """Return when the data of each row was ready, or ``NEVER`` if that is unknown.
+    """Return when the data of each send and receive was ready, or ``NEVER`` if it is unknown.
 
     The data of a receive is ready when its send starts, and the data of a send when its compute
     ends.
@@ -174,9 +189,9 @@ def _find_ready_times(work: Work, transfers: Ints, order: Dependencies) -> Ints:
 
 
 def _find_waiting_transfers(work: Work) -> Ints:
-    """Return the rows of the sends and receives that started clearly before their peer.
+    """Return the rows of the sends and receives that waited for their peer.
 
-    The difference must exceed ``CLOCK_NS``.
+    They started more than ``CLOCK_NS`` before their peer.
     """
     transfers = np.flatnonzero(has_role(work.role, POINT_TO_POINT))
     meetings, start_ns = group_rows(work.meeting[transfers]), work.start_ns[transfers]
@@ -187,8 +202,9 @@ def _find_waiting_transfers(work: Work) -> Ints:
 def find_queued_collectives(run: ReplayedRun, work: Work, rows: Ints) -> tuple[Ints, Ints]:
     """Find operations whose inner collectives were queued after transfers.
 
-    Experts exchange tokens inside a forward. If they share a link with a receive that was posted
-    first, no kernel of the forward runs while this receive waits::
+    An inner collective runs inside an operation. For example, experts exchange tokens inside a
+    forward. If the collective shares a link with a receive that was posted first, no kernel of the
+    forward runs while this receive waits::
 
         RECV_F 5        ├▒▒▒▒▒▒▒▒ waits ▒▒▒▒▒▒▒▒│▓▓┤
         F 2         ├ attention ┤    queued        ├ all-to-all ┤├ experts ┤
@@ -199,8 +215,9 @@ def find_queued_collectives(run: ReplayedRun, work: Work, rows: Ints) -> tuple[I
         rows: For each row of ``work[: len(rows)]``, its row in the operations table.
 
     Returns:
-        Rows of the work, and the time in ns for which each was queued: at most the time in which
-        neither a kernel of the operation nor a collective ran.
+        Rows of the work, ascending, and the time in ns for which each operation was queued. This
+        time is limited to the time in which neither a kernel of the operation nor a collective ran.
+        Operations that were queued for at most ``CLOCK_NS`` are left out.
     """
     operations = run.operations
     row_of = scatter(len(operations) + 1, rows, np.arange(len(rows)))
@@ -209,7 +226,7 @@ def find_queued_collectives(run: ReplayedRun, work: Work, rows: Ints) -> tuple[I
     owner = row_of[inner.operation]
     ahead = _find_last_waiting_transfers(work, inner.rank, inner.start_ns)
     is_queued = (ahead != NONE) & (inner.start_ns <= work.end_ns[ahead] + CLOCK_NS)
-    # An operation waits for its own receive, whatever it runs then.
+    # An operation has to wait for its own receive in any case, so this is no queueing.
     is_own_receive = work.microbatch[ahead] == work.microbatch[owner]
     is_own_receive &= work.virtual_stage[ahead] == work.virtual_stage[owner]
     is_queued &= ~is_own_receive
@@ -223,15 +240,16 @@ def find_queued_collectives(run: ReplayedRun, work: Work, rows: Ints) -> tuple[I
 
 
 def _find_last_waiting_transfers(work: Work, rank: Ints, time_ns: Ints) -> Ints:
-    """Return the last transfer of each rank that waited for its peer and ended before a time.
+    """Find the last transfer of a rank that waited for its peer and ended before a time.
 
     Args:
         work: Work of all ranks.
         rank: One rank per query.
-        time_ns: Time of each query. Transfers may end up to ``CLOCK_NS`` after it.
+        time_ns: Time of each query. A transfer counts if it ends less than ``CLOCK_NS`` after this
+            time.
 
     Returns:
-        Rows of ``work``, or -1 if there is no such transfer.
+        The row of ``work`` for each query, or -1 if there is no such transfer.
     """
     waiting = _find_waiting_transfers(work)
     end_ns = work.end_ns[waiting] - CLOCK_NS
@@ -240,9 +258,10 @@ def _find_last_waiting_transfers(work: Work, rank: Ints, time_ns: Ints) -> Ints:
 
 
 def _match_last_finished(work: Work, finishing: Ints, starting: Ints) -> Pairs:
-    """Match each starting row with the row that finished last before it.
+    """Match each starting row with the last row that finished before it.
 
-    This is ``pandas.merge_asof`` by (rank, iteration) on time; see :func:`_sort_events`.
+    This is ``pandas.merge_asof`` by (rank, iteration) on time. :func:`_sort_events` defines the
+    time of each event and what happens at equal times.
 
     Args:
         work: Work of all ranks.
@@ -250,7 +269,7 @@ def _match_last_finished(work: Work, finishing: Ints, starting: Ints) -> Pairs:
         starting: Rows to match by their start.
 
     Returns:
-        The rows of ``starting`` that have a match, and their matches.
+        The rows of ``starting`` that have a match, and the row of ``finishing`` matched with each.
     """
     rows, is_start = _sort_events(work, finishing, starting)
     position = np.arange(len(rows))
@@ -262,7 +281,8 @@ def _match_last_finished(work: Work, finishing: Ints, starting: Ints) -> Pairs:
 def _match_first_started(work: Work, finishing: Ints, starting: Ints) -> Pairs:
     """Match each finishing row with the first row that starts after it.
 
-    The counterpart of :func:`_match_last_finished`, with ``direction="forward"``.
+    This is ``pandas.merge_asof`` by (rank, iteration) on time, with ``direction="forward"``.
+    :func:`_sort_events` defines the time of each event and what happens at equal times.
 
     Args:
         work: Work of all ranks.
@@ -270,7 +290,7 @@ def _match_first_started(work: Work, finishing: Ints, starting: Ints) -> Pairs:
         starting: Rows to match by their start.
 
     Returns:
-        The rows of ``finishing`` that have a match, and their matches.
+        The rows of ``finishing`` that have a match, and the row of ``starting`` matched with each.
     """
     rows, is_start = _sort_events(work, finishing, starting)
     position = np.arange(len(rows))
@@ -283,9 +303,9 @@ def _match_first_started(work: Work, finishing: Ints, starting: Ints) -> Pairs:
 def _sort_events(work: Work, finishing: Ints, starting: Ints) -> tuple[Ints, Bools]:
     """Sort the ends of rows and the starts of rows by rank, iteration and time.
 
-    A row counts as ended ``CLOCK_NS`` early, to allow for clock noise, but never before its own
-    start. At equal times, ends come first, then starts, then ends of rows clamped to zero length.
-    So no row is matched with itself.
+    To allow for clock noise, the end of a row is moved ``CLOCK_NS`` earlier, but not before its
+    start. At equal times, the order is: ends after their row's start, then starts, then ends at
+    their row's start. So no row is matched with itself. Remaining ties are sorted by row.
 
     Args:
         work: Work of all ranks.
@@ -315,9 +335,10 @@ def _select_pairs_of_rank(work: Work, rows: Ints, matches: Ints) -> Pairs:
 def _find_followers(work: Work, computes: Ints, collectives: Ints) -> Pairs:
     """Return pairs of the row that follows a collective, and the collective.
 
-    If the collective was exposed, the next compute follows it, else the next optimizer. A
-    collective is exposed if the compute before the next one ended before the collective did, or if
-    there is no such compute. Collectives that no row follows are left out.
+    If the collective was exposed, the first compute that started after it follows it. Otherwise the
+    first optimizer that started after it does. The collective was exposed if the compute before
+    that first compute ended at most ``CLOCK_NS`` after the collective. It was also exposed if there
+    is no such previous compute. Collectives that no row follows are left out.
 
     Args:
         work: Work of all ranks.
