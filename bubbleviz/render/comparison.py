@@ -314,7 +314,7 @@ def _make_time_table(
         _make_time_row(name, [parts.get(name, 0.0) if parts else None for parts in times], titles)
         for name in part_names
     ]
-    rows += [{}, _make_time_row("in all", total_ns, titles)]
+    rows += [{}, _make_time_row("total", total_ns, titles)]
     yield doc.Table(unit, rows, left=("spent on",))
 
 
@@ -341,7 +341,7 @@ def _split_times(comparison: Comparison, n_runs: int) -> tuple[str, list[dict[st
         unit = f"ms per device and {'step' if runs[0].has_steps else 'capture'}"
     has_mixed_headlines = len({run.headline for run in runs}) > 1
     if has_mixed_headlines or headline != comparison.longest:
-        unit += f", in the window of {headline}"
+        unit += f", in the {headline} window"
     times = [
         split_window(run, headline) if has_mixed_headlines else split_primary_window(run)
         for run in compared
@@ -519,7 +519,7 @@ def _describe_window_change(comparison: Comparison, name: str, index: int) -> st
 
 def _describe_relative_change(change: float) -> str:
     if not change:
-        return "as long"
+        return "equally long"
     return f"{abs(100 * change):.2f} % {'shorter' if change < 0 else 'longer'}"
 
 
@@ -548,7 +548,7 @@ def _describe_difference(difference: MeanDifference) -> str:
     direction = "lower" if difference.mean < 0 else "higher"
     points = f"{100 * abs(difference.mean):.2f} points {direction}"
     if difference.p is None:
-        return f"{points} (no test)"
+        return f"{points} (no significance test possible)"
     chance = "" if difference.significant_sign else ", may be chance"
     return f"{points} (p {_format_probability(difference.p, ' = ')}{chance})"
 

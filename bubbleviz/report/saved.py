@@ -28,8 +28,9 @@ _TRACE_KEYS, _HEAD = re.compile(rb'"(traceEvents|schemaVersion|displayTimeUnit|p
 #: Schema of reports that are not read any more.
 _OLD_SCHEMA = "bubbleviz.report/1"
 _UNREADABLE = (DecodeError, ValidationError, RecursionError, UnicodeDecodeError)
-#: Messages of msgspec about a value of the wrong type, and about a missing value.
+#: Messages of msgspec about a value of the wrong type or out of range, and about a missing value.
 _WRONG_TYPE = re.compile(r"Expected `(.+)`, got `(.+)` - at `\$\.?(.+)`")
+_OUT_OF_RANGE = re.compile(r"Expected `(.+?)` (.+) - at `\$\.?(.+)`")
 _MISSING = re.compile(r"Object missing required field `(.+?)`(?: - at `\$\.?(.+)`)?")
 
 
@@ -254,6 +255,9 @@ def _describe_reason(reason: str) -> str:
     if wrong_type := _WRONG_TYPE.fullmatch(reason):
         expected, actual, location = wrong_type.groups()
         return f"{location} has type {actual} instead of {expected}"
+    if out_of_range := _OUT_OF_RANGE.fullmatch(reason):
+        expected, bounds, location = out_of_range.groups()
+        return f"{location} must be {expected} {bounds}"
     if missing := _MISSING.fullmatch(reason):
         field, location = missing.groups()
         return f"{location} has no field {field}" if location else f"it has no field {field}"

@@ -24,7 +24,6 @@ from bubbleviz.report.advice import (
     find_replay,
 )
 from bubbleviz.report.labels import (
-    capitalize_label,
     format_ms,
     list_rank_numbers,
     name_rank_with_number,
@@ -48,8 +47,10 @@ if TYPE_CHECKING:
 
 #: Maximum number of names in a sentence.
 _MAX_NAMED = 3
-#: Advice for transfers, or a profiler, that cost time although none is unusually slow.
+#: Advice for transfers that cost time although none is unusually slow, for slow ranks, and for a
+#: profiler that costs time.
 _FASTER_TRANSFERS = "Make transfers between stages faster, or overlap them with other microbatches"
+_CHECK_SLOW_RANKS = "Check clocks, temperature, cooling and other jobs there"
 _RECORD_LESS = "Record less (fewer traces, larger buffers): profiler overhead delays the GPUs"
 
 
@@ -439,7 +440,8 @@ def _describe_finding(report: Report, finding: Finding) -> tuple[str, str]:
     actions, evidence, next_steps = zip(*texts, strict=True)
     first, *other_actions = actions
     action = ", and ".join((first, *(other[:1].lower() + other[1:] for other in other_actions)))
-    return action, join_sentences(*evidence, *next_steps)
+    # Several faults may ask for the same check.
+    return action, join_sentences(*evidence, *dict.fromkeys(next_steps))
 
 
 def _describe_saving(report: Report, advice: Advice, *, is_of_period: bool) -> str:
@@ -513,16 +515,15 @@ def _describe_slow_rank(report: Report, fault: Fault, iteration_count: str) -> _
         n_ranks = format_count(len(fault.ranks), "rank")
         return (
             f"Find out why replica {report.ranks[first].pipeline} is slow, all of its {n_ranks}",
-            f"{_format_phases(fault)} the other replicas, in {iteration_count}",
-            "Check what its hosts have in common",
+            f"There, {_compare_phases(fault, 'in the other replicas')}, in {iteration_count}",
+            "Check what the hosts of this replica have in common",
         )
-    compared_with = (
-        "its peers" if fault.stage is None else f"the other ranks of stage {fault.stage}"
-    )
+    name = name_rank_with_number(report, first)
+    others = "its peers" if fault.stage is None else f"the other ranks of stage {fault.stage}"
     return (
-        f"Find out why {name_rank_with_number(report, first)} is slow",
-        f"{_format_phases(fault)} {compared_with}, in {iteration_count}",
-        "Check its clocks, temperature and other jobs",
+        f"Find out why {name} is slow",
+        f"On {name}, {_compare_phases(fault, f'on {others}')}, in {iteration_count}",
+        _CHECK_SLOW_RANKS,
     )
 
 
@@ -537,17 +538,18 @@ def _describe_slow_ranks(report: Report, faults: Sequence[Fault], iteration_coun
     """
     stages = {fault.stage for fault in faults}
     stage = faults[0].stage if len(stages) == 1 else None
-    compared_with = "ranks of their stages" if stage is None else f"ranks of stage {stage}"
+    others = "ranks of their stages" if stage is None else f"ranks of stage {stage}"
     multiples: dict[str, list[float]] = {}
     for fault in faults:
         for phase, multiple in fault.phases[:_MAX_NAMED]:
             multiples.setdefault(phase, []).append(multiple)
-    phases = ", ".join(f"{phase} {_format_range(values)}" for phase, values in multiples.items())
+    times = {phase: _format_range(values) for phase, values in multiples.items()}
+    phases = _format_comparison(times, f"on the other {others}")
     names = " and ".join(name_rank_with_number(report, fault.ranks[0]) for fault in faults)
     return (
         f"Find out why {names} are slow",
-        f"{phases} the other {compared_with}, in {iteration_count}",
-        "Check their clocks, temperatures and other jobs",
+        f"On these ranks, {phases}, in {iteration_count}",
+        _CHECK_SLOW_RANKS,
     )
 
 
@@ -562,8 +564,9 @@ def _describe_slow_host(report: Report, fault: Fault, iteration_count: str) -> _
     host, n_ranks = report.ranks[fault.ranks[0]].host, format_count(len(fault.ranks), "rank")
     return (
         f"Find out why host {host} is slow",
-        f"{_format_phases(fault)} the other hosts on all of its {n_ranks}, in {iteration_count}",
-        "Check its clocks, cooling and other jobs",
+        f"On all {n_ranks} of {host}, {_compare_phases(fault, 'on other hosts')}, in "
+        f"{iteration_count}",
+        _CHECK_SLOW_RANKS,
     )
 
 
@@ -575,12 +578,14 @@ def _describe_heavy_stage(report: Report, fault: Fault, iteration_count: str) ->
     stages = list_first([str(stage) for stage in fault.stages], _MAX_NAMED)
     moves = f"Move {list_first(list(fault.moves), _MAX_NAMED)}" if fault.moves else ""
     if len(fault.stages) > 1:
-        evidence = f"These stages take {_format_phases(fault)} the others, in {iteration_count}"
+        phases = _compare_phases(fault, "on the other stages")
+        evidence = f"On these stages, {phases}, in {iteration_count}"
         return f"Move layers off stages {stages}", evidence, moves
-    who = "That stage"
+    where = f"stage {fault.stage}"
     if sum(rank.stage == fault.stage for rank in report.ranks) == 1:
-        who = capitalize_label(name_rank_with_number(report, fault.ranks[0]))
-    evidence = f"{who} takes {_format_phases(fault)} the others, in {iteration_count}"
+        where = name_rank_with_number(report, fault.ranks[0])
+    phases = _compare_phases(fault, "on the other stages")
+    evidence = f"On {where}, {phases}, in {iteration_count}"
     return f"Move layers off stage {stages}", evidence, moves
 
 
@@ -589,13 +594,13 @@ def _describe_long_microbatches(_: Report, fault: Fault, __: str) -> _Text:
     times = f"{_format_multiple(fault)} times"
     action = "Spread tokens evenly over the microbatches"
     if fault.detail:
-        evidence = f"On every stage the longest 5 % take {times} as long as the shortest"
+        evidence = f"On every stage, the longest 5 % take {times} as long as the shortest"
         return action, evidence, ""
     numbers = sorted({microbatch for _, microbatch in fault.microbatches})
     names = list_first([str(number) for number in numbers], _MAX_NAMED)
     are_long = f"microbatches {names} are" if len(numbers) > 1 else f"microbatch {names} is"
-    n_long = f"{len(fault.microbatches):,} in all"
-    evidence = f"On every stage, {times} as long as the others ({n_long})"
+    n_long = f"{len(fault.microbatches):,} over all iterations"
+    evidence = f"On every stage, they take {times} as long as the others ({n_long})"
     return f"{action}: {are_long} too long", evidence, ""
 
 
@@ -803,6 +808,26 @@ def _format_multiple(fault: Fault) -> str:
     return f"{fault.phases[0][1]:.2f}"
 
 
-def _format_phases(fault: Fault) -> str:
-    """Format the time of each phase as a multiple of its usual time: ``F 2.50x, BW 2.27x``."""
-    return ", ".join(f"{phase} {ratio:.2f}x" for phase, ratio in fault.phases[:_MAX_NAMED])
+def _compare_phases(fault: Fault, others: str) -> str:
+    """Return a clause that compares the time of each phase with its usual time.
+
+    Args:
+        fault: A fault with slow operations.
+        others: Where operations take their usual time, such as ``on other hosts``.
+    """
+    times = {phase: f"{multiple:.2f}x" for phase, multiple in fault.phases[:_MAX_NAMED]}
+    return _format_comparison(times, others)
+
+
+def _format_comparison(times: Mapping[str, str], others: str) -> str:
+    """Return ``F takes 1.50x and BW 1.27x as long as on other hosts``.
+
+    Args:
+        times: Multiples of the usual time, as text, keyed by phase. At least one.
+        others: Where operations take their usual time.
+    """
+    clauses = [f"{phase} {multiple}" for phase, multiple in times.items()]
+    clauses[0] = clauses[0].replace(" ", " takes ", 1)
+    *earlier, last = clauses
+    phases = f"{', '.join(earlier)} and {last}" if earlier else last
+    return f"{phases} as long as {others}"

@@ -101,7 +101,7 @@ def test_a_narrow_screen_shows_every_number_of_a_wide_one(width: int) -> None:
         " ".join(" ".join(render_lines(report, Display(width=columns))).split())
         for columns in (width, 160)
     )
-    advice = wide[wide.index("First: ") : wide.index(". F 1.")]
+    advice = wide[wide.index("First: ") : wide.index(", F takes 1.")]
     assert "-" in advice
     assert advice in narrow
     further = wide[wide.index("Then: ") : wide.index(" More: ")]
@@ -281,7 +281,7 @@ def test_a_marked_rank_has_the_same_name_as_in_the_advice(tmp_path: Path, cli: C
     screen = " ".join(cli.printed("analyze", str(tmp_path)).split())
 
     assert "► node0 GPU 2 (pipeline order 2): see the advice" in screen
-    assert "node0 GPU 2 (pipeline order 2) takes F 1.50x" in screen
+    assert "On node0 GPU 2 (pipeline order 2), F takes 1.50x" in screen
 
 
 @pytest.mark.parametrize(

@@ -241,7 +241,7 @@ def test_a_timeline_that_contradicts_itself_is_refused(
     Path(path).write_text(json.dumps(values), encoding="utf-8")
     with pytest.raises(
         InputError,
-        match=r"its timeline .*; write the report again with|report \(Expected .*timeline.tables",
+        match=r"its timeline .*; write the report again with|report \(timeline.tables",
     ):
         read_timeline(path, read_summary(path))
 

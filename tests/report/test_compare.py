@@ -147,11 +147,16 @@ def test_differences_are_relative_to_the_first_run() -> None:
 @pytest.mark.parametrize(
     ("periods_ms", "n", "expected", "worse"),
     [
-        ((34, 42), 4, "schedule windows as long; iterations 23.53 % longer (period)", ["b"]),
-        ((42, 34), 4, "schedule windows as long; iterations 19.05 % shorter (period)", []),
-        ((34, 34), 4, "the same; iterations as long", []),
+        ((34, 42), 4, "schedule windows equally long; iterations 23.53 % longer (period)", ["b"]),
+        ((42, 34), 4, "schedule windows equally long; iterations 19.05 % shorter (period)", []),
+        ((34, 34), 4, "the same; iterations equally long", []),
         # A single value allows no test, so the step is compared.
-        ((34, 42), 1, "the same; schedule windows as long; iterations 2.94 % shorter (step)", []),
+        (
+            (34, 42),
+            1,
+            "the same; schedule windows equally long; iterations 2.94 % shorter (step)",
+            [],
+        ),
     ],
 )
 def test_iterations_are_as_long_as_the_longest_window_that_all_have(
@@ -166,7 +171,7 @@ def test_iterations_are_as_long_as_the_longest_window_that_all_have(
 
     text = " ".join(printed(comparison).split())
     assert expected in text
-    assert "ms per rank and iteration, in the window of schedule" in text
+    assert "ms per rank and iteration, in the schedule window" in text
     assert find_worse_runs(comparison) == worse
     (limit,) = make_baseline_limits(runs[0].saved, ["2%"], "a.json", runs[1].saved)
     (check,) = check_limits(runs[1].saved, [limit], "b.json")
@@ -187,7 +192,7 @@ def test_one_iteration_gives_no_test_and_says_so() -> None:
     entry = make_document(comparison)["ratios"][0]["runs"][1]["difference"]
 
     assert entry == {"mean": pytest.approx(-0.05), "ci95": None, "t": None, "df": None, "p": None}
-    assert "5.00 points lower (no test)" in printed(comparison)
+    assert "5.00 points lower (no significance test possible)" in printed(comparison)
     assert comparison.notes[-1] == "a test needs two iterations of each run; too few in b"
 
 
@@ -227,7 +232,7 @@ def test_times_of_different_windows_are_never_subtracted() -> None:
 
         assert comparison.headline == "period"
         assert text.startswith("period bubble ratio 25.00 %")
-        assert "ms per rank and iteration, in the window of period" in text
+        assert "ms per rank and iteration, in the period window" in text
         assert "work 45.000 45.000 +0.000 +0.0 bubble 15.000 15.000 +0.000 +0.0" in text
         assert "drain" not in text
 
@@ -498,9 +503,9 @@ def test_parts_without_a_row_count_once() -> None:
     (complete,) = (
         line
         for line in render_plain_text(list_sections(comparison, screen=True)).splitlines()
-        if "in all" in line
+        if line.startswith("total ")
     )
-    assert complete.split()[2:4] == ["33.000", "33.000"]
+    assert complete.split()[1:3] == ["33.000", "33.000"]
 
 
 # The command line
@@ -517,7 +522,7 @@ def test_profiles_and_saved_reports_give_the_same_comparison(
     for words in (
         "schedule: 1f1b -> zb-v",
         "work           24.000  24.030  +0.030",
-        "in all         33.000  25.877  -7.123  -21.6",
+        "total          33.000  25.877  -7.123  -21.6",
     ):
         assert words in from_json
     worse = "compare", saved[1], saved[0], "--fail-if-worse"

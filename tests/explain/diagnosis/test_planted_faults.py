@@ -141,7 +141,7 @@ def test_two_slow_ranks_of_a_tensor_group_share_a_sentence() -> None:
     assert write_all_advice(report)[0].kind == "rank+rank"
     assert re.match(r"Find out why node0 GPU 8 \(.*\) and node0 GPU 9 \(.*\) are slow \(-", first)
     assert first.count("the other ranks of stage 1, in 2 of 2 iterations") == 1
-    assert first.endswith("Check their clocks, temperatures and other jobs")
+    assert first.endswith("Check clocks, temperature, cooling and other jobs there")
 
 
 @pytest.mark.parametrize("iterations", [1, 3])

@@ -138,7 +138,7 @@ FAULTS: dict[str, tuple[Job, dict[str, Any], dict[str, Any], str, tuple[int, ...
 #: Part of the text of the first advice, for some jobs.
 WORDS = {
     "rank": "rank 6 is slow",
-    "rank of four copies": "x the other ranks of stage 1",
+    "rank of four copies": "x as long as on the other ranks of stage 1",
     "replica": "replica 1 is slow, all of its 4 ranks",
     "stage": "layers off stage 2",
     "microbatch": "microbatch 3 is too long",
