@@ -14,11 +14,12 @@ from bubbleviz.model.grouping import group_rows
 from bubbleviz.model.profile import Activities
 from bubbleviz.model.texts import format_percent
 
-#: Minimum share of the copy time for which a hint on one kind of copies is given.
+#: Minimum share of the copy time that one kind of copies must take to get a hint.
 _MIN_SHARE = 0.5
-#: Maximum size of small copies in bytes. Launching a small copy takes longer than its transfer.
+#: Mean size in bytes below which copies are small. Launching a small copy takes longer than its
+#: transfer.
 _SMALL = 64 * 1024
-#: Directions of copies from or to host memory, which may be pinned.
+#: Directions of copies between a host and a device. The host memory may be pinned.
 _OF_HOST = (Direction.HOST_TO_DEVICE, Direction.DEVICE_TO_HOST)
 #: Remedies for copies between host and device, keyed by the kind of host memory.
 _OF_HOST_MEMORY = {
@@ -55,7 +56,7 @@ class CopyTotal:
 
     @property
     def bytes_per_ns(self) -> float | None:
-        """Bytes per nanosecond, which is GB/s, or None if the size is unknown or the time is 0."""
+        """Transfer rate in bytes per ns, equal to GB/s, or None if size is unknown or time is 0."""
         return None if self.size is None or not self.time_ns else self.size / self.time_ns
 
     @property
@@ -67,7 +68,7 @@ class CopyTotal:
 
     @property
     def label(self) -> str:
-        """Direction and memory in words."""
+        """Direction in words, followed by the kind of host memory if it is known."""
         of_host = f" ({self.host_memory.label})" if self.host_memory is not Memory.UNKNOWN else ""
         return f"{self.direction.label}{of_host}"
 
@@ -75,10 +76,10 @@ class CopyTotal:
 def sum_copies(
     copies: Copies | None, activities: Activities, device: Device
 ) -> tuple[CopyTotal, ...]:
-    """Sum the copies of a device inside its span by kind, the longest total first.
+    """Sum the copies in a device's span by direction and kinds of memory, longest total first.
 
-    A copy that the end of the span cuts counts with all its bytes, but only the time inside. The
-    result is empty if neither the direction nor the size of any copy is known.
+    A copy that extends beyond the span contributes all its bytes, but only its time inside the
+    span. The result is empty if neither the direction nor the size of any copy is known.
 
     Args:
         copies: Copies of the profile, or None if it records no details of copies.
@@ -114,7 +115,11 @@ def sum_copies(
 
 
 def merge_totals(totals: Iterable[CopyTotal]) -> tuple[CopyTotal, ...]:
-    """Merge totals of the same kind of copies, the longest total first."""
+    """Add up the totals with the same direction and kinds of memory, longest total first.
+
+    The size of a sum is None if the size of any of its totals is None. On ties, totals are sorted
+    by label.
+    """
     sums: dict[tuple[Direction, Memory, Memory], CopyTotal] = {}
     for total in totals:
         key = total.direction, total.source, total.target
@@ -135,7 +140,8 @@ def merge_totals(totals: Iterable[CopyTotal]) -> tuple[CopyTotal, ...]:
 def describe_longest(totals: Sequence[CopyTotal]) -> str | None:
     """Return a hint on the kind of copies that takes most of the copy time.
 
-    The hint is None if no kind with a known direction takes at least half of the time.
+    Copies with an unknown direction are not considered. The hint is None if the longest total is
+    below ``_MIN_SHARE`` of the time of all copies.
 
     Args:
         totals: Copies by kind, the longest total first.
@@ -155,8 +161,8 @@ def describe_longest(totals: Sequence[CopyTotal]) -> str | None:
 def _suggest_remedy(total: CopyTotal) -> str:
     """Return a remedy for one kind of copies.
 
-    The first case that applies decides: small on average, managed memory, host memory, inside a
-    device, and all others.
+    The first case that applies decides: copies that are small on average, managed memory, copies
+    between host and device, copies inside a device, or any other copies.
     """
     if total.size is not None and total.size < _SMALL * total.count:
         mean = format_size(total.size / total.count)
@@ -171,7 +177,7 @@ def _suggest_remedy(total: CopyTotal) -> str:
 
 
 def format_size(size: float) -> str:
-    """Format a number of bytes with a decimal unit."""
+    """Format a number of bytes with a decimal unit, such as ``1.50 MB``."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= factor:
             return f"{size / factor:,.2f} {unit}"

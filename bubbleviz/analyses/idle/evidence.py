@@ -1,4 +1,4 @@
-"""Evidence: everything in a profile that explains the idle time of its devices."""
+"""Gathers the evidence: everything in a profile that explains the idle time of its devices."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ class IdleOptions:
 
     Attributes:
         shortest_ns: Length below which gaps are kernel-to-kernel gaps.
-        step: Pattern of the names of ranges that are steps, or None to recognize them.
-        activities: Classifies ranges and calls of hosts as activities, by their names.
+        step: Pattern for the names of ranges that are steps, or None to recognize steps
+            automatically.
+        activities: Rules that classify ranges and calls of hosts as activities, by name.
         kinds: Names of communication kernels.
         window: The part of the run to analyze, or None for the complete run.
     """
@@ -60,18 +61,20 @@ class Evidence:
         activities: Kernels, followed by copies. Kernels for sends and receives are named after the
             operations that they carry out.
         calls: Calls that launched the work after long gaps, and long calls in gaps, sorted by row.
-        call: Row of the call that launched each kernel and copy, or -1 if unknown.
-        ranges: Ranges of hosts, without steps.
-        host: Ranges and calls of hosts as activities.
+        call: For each kernel or copy, the row of the API call that launched it, or -1 if unknown.
+        ranges: Ranges of hosts that overlap idle time, without steps.
+        host: Ranges and calls of hosts, classified as activities.
         steps: Steps of the training loop, keyed by process.
-        lead: Thread that launched the work after most long gaps, keyed by rank; -1 if unknown.
+        lead: For each rank, the thread that launched the work after most of its long gaps, or -1 if
+            unknown.
         numbers: Numbering of the activity names.
-        launched_ns: Launch time of each kernel and copy, undefined if the call is unknown.
+        launched_ns: Launch time of each kernel or copy, undefined if the call is unknown.
         waiting: Proved waits of streams and hosts.
         unrecorded: Times at which devices may have run work that was launched but not recorded.
         limitations: Information that the profile lacks or that the analysis leaves out.
         copies: Details of the copies, or None if the profile records none.
-        recorded: Start of the recording of each device, and its first and longest communication.
+        recorded: For each device, when its recording started, and its first and its longest
+            communication kernel.
     """
 
     devices: tuple[Device, ...]
@@ -91,7 +94,7 @@ class Evidence:
     recorded: tuple[start_skew.RecordedDevice, ...]
 
     def launches_of(self, device: Device) -> Launches:
-        """Return the calls that launched the work after each gap of a device."""
+        """Return, for each gap of a device, the call that launched the work after it."""
         return _find_launches(device.gaps.after, self.calls, self.call)
 
 
@@ -205,7 +208,7 @@ def _find_evidence(
 
     Args:
         linked: The profile with its work linked to calls.
-        devices: Its devices.
+        devices: Devices of the profile.
         options: Options of the analysis.
         synchronisation: Synchronization events of the profile, or None if there are none.
 
@@ -232,7 +235,7 @@ def _find_evidence(
     events = host.collect_host_events(
         ranges, long_calls, call, profile, lookup, numbers, waiting.hosts
     )
-    # Sends and receives are named after the operations in records and ranges.
+    # Kernels of sends and receives get the names of the operations in records and ranges.
     renamed = rename_vague_kernels(linked)
     return Evidence(
         devices=tuple(devices),
@@ -301,13 +304,14 @@ def _find_threads(
 
     Args:
         profile: The profile.
-        devices: Its devices.
+        devices: Devices of the profile.
         calls: Calls that launched the work after gaps, sorted by row.
-        call: Row of the call that launched each kernel and copy, or -1 if unknown.
+        call: For each kernel or copy, the row of the API call that launched it, or -1 if unknown.
 
     Returns:
-        lead: For each rank, the thread that launched the work after most long gaps, or -1.
-        threads: All launching threads and the main thread of each process, distinct.
+        lead: For each rank, the thread that launched the work after most of its long gaps, or -1 if
+            unknown. On ties, the smallest thread number wins.
+        threads: All launching threads and the main thread of each process, distinct and ascending.
     """
     lead, launching_threads = {}, []
     for device in devices:
@@ -323,7 +327,7 @@ def _find_threads(
 
 
 def _note_short_calls(profile: Profile, shortest_ns: int) -> tuple[Limitation, ...]:
-    """Return a limitation if short calls were left out because there are too many."""
+    """Return a limitation if short calls were left out because there were too many."""
     if shortest_ns <= host.GRAIN_NS:
         return ()
     return (
@@ -343,14 +347,14 @@ def _read_streams(profile: Profile) -> Ints:
 
 
 def _find_launches(next_work: Codes, calls: Calls, call: Codes) -> Launches:
-    """Return the calls that launched the work after each gap of a device.
+    """Return, for each gap of a device, the call that launched the work after it.
 
     All columns are -1 for gaps whose launching call is unknown or not among ``calls``.
 
     Args:
-        next_work: Activity after each gap.
+        next_work: Row of the activity after each gap.
         calls: Relevant calls of the profile, sorted by row.
-        call: Row of the call that launched each kernel and copy, or -1 if unknown.
+        call: For each kernel or copy, the row of the API call that launched it, or -1 if unknown.
     """
     index = find_positions(calls.row, call[next_work].astype(np.int64))
     columns = calls.thread, calls.start_ns, calls.end_ns
@@ -366,17 +370,18 @@ def _find_steps(
 ) -> dict[int, Steps]:
     """Find the steps of each process.
 
-    Ranges shorter than 1/20000 of a device's span are ignored.
+    Ranges shorter than 1/20000 of the shortest device span are ignored.
 
     Args:
         profile: The profile.
-        devices: Its devices.
+        devices: Devices of the profile.
         threads: Launching threads and main threads.
-        lookup: Classifies ranges by their names.
-        pattern: Pattern of the step names that the user gave, or None to recognize steps.
+        lookup: Rules that classify ranges by name.
+        pattern: Pattern for step names that the user gave, or None to recognize steps
+            automatically.
 
     Raises:
-        UsageError: No range has the name of a step that the user gave.
+        UsageError: The name of no range matches the pattern.
     """
     first_ns, last_ns = (np.array(time) for time in zip(*(d.span_ns for d in devices), strict=True))
     shortest_ns = max(int((last_ns - first_ns).min()) // _SHORTEST_STEP, 1)

@@ -1,4 +1,4 @@
-"""Gaps of devices: when a device was busy, with which work, and when it ran nothing.
+"""Gaps of devices: the times in which a device runs nothing, and the work before and after them.
 
 ::
 
@@ -24,9 +24,9 @@ from bubbleviz.model.intervals import Intervals
 from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.profile import Activities, Profile
 
-#: Maximum time from the start of the launching call to the start of the work. It is 5 to 10 us on
-#: an idle device, and up to 20 us with a clock error of 1 us or a slow host. If it takes longer,
-#: the work waits for something else.
+#: Maximum launch latency: the time in ns from the start of the launching call to the start of the
+#: work. The latency is 5 to 10 us on an idle device, and up to 20 us with a clock error of 1 us or
+#: a slow host. Work that starts later waits for something else.
 LATENCY_NS = 20_000
 
 
@@ -49,20 +49,20 @@ class Launches(Table):
 class Device:
     """A device of a process, and its gaps.
 
-    Short gaps, as between the kernels of a full queue, may be millions. They have no rows in
-    ``gaps``, except those in which the profiler or unrecorded work took part of the time.
+    There can be millions of short gaps, for example between the kernels of a full launch queue. A
+    short gap has a row in ``gaps`` only if it overlaps profiler overhead or unrecorded time.
 
     Attributes:
-        rank: Row of the profile's ranks.
+        rank: Index of the device in :attr:`.Activities.ranks`.
         process: Process of the device.
         gaps: The gaps, one row each. ``before`` and ``after`` are rows of the activities.
         shortest_ns: Length below which a gap is short.
-        after_short: First work after each short gap that has no row.
-        longest_short_ns: Length of the longest of these gaps, or 0 if there are none.
-        overhead: Intervals in which the profiler delayed the process.
+        after_short: For each short gap without a row, the row of the first activity after it.
+        longest_short_ns: Length of the longest short gap without a row, or 0 if there is none.
+        overhead: Disjoint intervals in which the profiler delayed the process.
         unrecorded: Intervals in which the device may have run work that was not recorded.
-        span_ns: From the start of the first work to the end of the last, inside the window.
-        is_single: Whether a single kernel or copy is all that the device ran.
+        span_ns: Start of the first work and end of the last work, clipped to the window.
+        is_single: Whether the device ran only one kernel or copy.
     """
 
     rank: int
@@ -83,7 +83,7 @@ class Device:
 
     @property
     def long_gaps(self) -> IdleIntervals:
-        """The gaps that are attributed to what the host did."""
+        """The gaps that are not short. Only these are attributed to what the host did."""
         return self.gaps.take(~self.is_short)
 
 
@@ -97,10 +97,10 @@ def find_devices(
 
     Args:
         profile: The profile.
-        unrecorded: Times at which ranks may have run work that was not recorded, disjoint and
-            ascending within a rank.
-        shortest_ns: Gaps below this length are not listed, unless they overlap profiler overhead or
-            unrecorded time.
+        unrecorded: Times at which ranks may have run work that was not recorded. They are disjoint
+            and ascending within a rank.
+        shortest_ns: Length below which a gap is short. Short gaps are not listed, unless they
+            overlap profiler overhead or unrecorded time.
         window_ns: Start and end of the window, or None for the whole profile. Devices without work
             in the window are left out.
     """
@@ -132,13 +132,13 @@ def _make_device(
 
     Args:
         profile: The profile.
-        rank: Row of the profile's ranks.
+        rank: Index of the device in the profile's ranks.
         work: Work of the device, sorted by start.
         span_ns: Start and end of the device's span.
         missing: Times at which the device may have run work that was not recorded.
-        shortest_ns: Gaps below this length get no row, unless they overlap profiler overhead or
-            ``missing``.
-        is_single: Whether a single kernel or copy is all that the device ran.
+        shortest_ns: Length below which a gap is short. A short gap gets no row, unless it overlaps
+            profiler overhead or ``missing``.
+        is_single: Whether the device ran only one kernel or copy.
     """
     process = int(profile.activities.ranks[rank, 0])
     delays = profile.overheads.take(profile.overheads.process == process)
@@ -167,7 +167,7 @@ def _make_device(
 
 
 def _find_work(activities: Activities, rank: int, rows: Ints) -> BusyTimes:
-    """Return the given rows of the activities of a rank as busy times, sorted by start."""
+    """Return the busy times of a rank, sorted by start: one per given row of the activities."""
     return BusyTimes(
         make_constant(rank, len(rows)),
         narrow(rows, len(activities)),
@@ -177,7 +177,10 @@ def _find_work(activities: Activities, rank: int, rows: Ints) -> BusyTimes:
 
 
 def _find_span(work: BusyTimes, window_ns: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Return the start and end of a device's work in a window, or None if there is none."""
+    """Return the start of the first work and the end of the last work, clipped to a window.
+
+    The result is None if there is no work, or if the clipped span is empty.
+    """
     if not len(work):
         return None
     start_ns, end_ns = int(work.start_ns[0]), int(work.end_ns.max())
@@ -189,19 +192,21 @@ def _find_span(work: BusyTimes, window_ns: tuple[int, int] | None) -> tuple[int,
 def measure_times(
     device: Device, activities: Activities, kinds: Kinds
 ) -> dict[str, intervals.Intervals]:
-    """Return when a device ran each kind of work.
+    """Return the times at which a device ran each kind of work.
 
-    Communication is exposed if no compute kernel runs at the same time, and a copy is exposed if no
+    Communication is exposed if no compute kernel runs at the same time. A copy is exposed if no
     kernel runs at the same time.
 
     Args:
-        device: The device. Only times inside its span are returned.
+        device: The device. Times are clipped to its span.
         activities: Kernels, followed by copies, of the profile.
         kinds: Names of communication kernels.
 
     Returns:
-        Disjoint intervals by kind of time. The keys are the fields of :class:`.report.RankIdle`
-        without ``_ns``.
+        Disjoint, ascending intervals, keyed by kind of time: ``busy``, ``compute``,
+        ``communication``, ``copy``, ``exposed_communication``, ``exposed_point_to_point`` and
+        ``exposed_copy``. With the suffix ``_ns``, the keys are fields of
+        :class:`.report.RankIdle`.
     """
     rows = np.flatnonzero(activities.rank == device.rank)
     start_ns, end_ns = activities.start_ns[rows], activities.end_ns[rows]

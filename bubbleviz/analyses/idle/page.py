@@ -1,6 +1,7 @@
-"""The web page on idle time: the timeline of a pipeline's page with one row per device, and tables.
+"""The web page on idle time: a timeline with one row per device, and tables.
 
-A row shows when the device was busy. Idle time has the color of the host's activity.
+A row of the timeline shows when the device was busy. Idle time is drawn in the color of the host's
+activity. The timeline is the same component as in the page on a pipeline.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from bubbleviz.render.web.shards import compress, encode_tables
 
 
 def format_output(measurement: IdleMeasurement, name: str, gaps: int) -> str:
-    """Return an output by its name: ``svg``, ``csv``, ``json``, or otherwise the page.
+    """Return the report in the given format.
 
     Args:
         measurement: The measured idle time.
-        name: Name of the output.
+        name: Format: ``svg``, ``csv`` or ``json``. Any other name selects the HTML page.
         gaps: Maximum number of gaps per rank in the JSON.
     """
     if name == "json":
@@ -71,10 +72,11 @@ def render(measurement: IdleMeasurement) -> str:
 
 
 def _make_timeline(measurement: IdleMeasurement) -> tuple[dict[str, Any], bytes]:
-    """Return the data that the timeline is drawn from: names, and encoded columns.
+    """Return the data from which the page draws the timeline: names, and encoded columns.
 
     ``assets/idle.js`` reads three tables: ``busy`` (code: the work after each gap), ``gaps`` (code:
-    the activity) and ``spans`` (code: the step, or -1 for the span of a device).
+    the activity) and ``spans`` (code: the step, or -1 for the span of a device). Times are relative
+    to the first start on any device of the same profile.
     """
     first_ns: dict[str, int] = {}
     for rank in measurement.ranks:
@@ -96,11 +98,11 @@ def _make_timeline(measurement: IdleMeasurement) -> tuple[dict[str, Any], bytes]
 
 
 def _stack_columns(rank: int, origin_ns: int, start_ns: Ints, end_ns: Ints, code: Ints) -> Ints:
-    """Return rank, start, length and code of each entry of a table as the rows of an array.
+    """Return an array with one column per table entry, and the rows rank, start, length and code.
 
     Args:
         rank: Index of the device in the report.
-        origin_ns: Time from which starts are measured.
+        origin_ns: Time that is subtracted from each start.
         start_ns: Start of each entry.
         end_ns: End of each entry.
         code: Code of each entry; its meaning depends on the table.
@@ -112,7 +114,8 @@ def _encode_columns(tables: Mapping[str, Sequence[Ints]]) -> bytes:
     """Encode the tables of the timeline for the page.
 
     Args:
-        tables: Parts of each table by its name, as :func:`_stack_columns` returns them.
+        tables: For each table name, arrays returned by :func:`_stack_columns`, which are
+            concatenated.
     """
     names = "rank", "start_ns", "length_ns", "code"
     return encode_tables(
@@ -129,13 +132,13 @@ def _describe_codes(
     causes: Mapping[str, int],
     works: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Return the names, meanings and colors of what the codes of the timeline refer to.
+    """Return the names, meanings and colors that belong to the codes of the timeline.
 
     Args:
         measurement: The measured idle time.
         step_names: Names of the steps, in order of their codes.
-        causes: Codes of the activities by name, in ascending order.
-        works: Codes of the names of work, in ascending order.
+        causes: Code of each activity, keyed by name, in ascending order of the codes.
+        works: Code of each kernel or copy name, in ascending order of the codes.
     """
     colours = picture.choose_colours(measurement)
     return {
@@ -159,13 +162,13 @@ def _list_busy_times(
     Args:
         rank: The device.
         shortest_ns: Minimum length of a long gap.
-        works: Numbers of work names; new names are added.
+        works: Numbers of kernel and copy names; new names are added.
 
     Returns:
         start_ns: Start of each period.
         end_ns: End of each period.
-        work: Number of the work after the gap that precedes each period. For the first period, it
-            is the number of the work before the first gap, or -1 if there are no long gaps.
+        work: For each period, the number of the work that ended the preceding gap. The first period
+            has the number of the work before the first gap, or -1 if there are no long gaps.
     """
     gaps = rank.long_gaps(shortest_ns)
     start_ns, end_ns = np.append(rank.start_ns, gaps.end_ns), np.append(gaps.start_ns, rank.end_ns)
@@ -176,7 +179,7 @@ def _list_busy_times(
 def _list_gap_pieces(
     rank: RankIdle, shortest_ns: int, causes: dict[str, int]
 ) -> tuple[Ints, Ints, Ints]:
-    """Return start, end and number of the activity of each piece of a long gap.
+    """Return the start, the end and the activity number of each piece of the long gaps.
 
     Args:
         rank: The device.
@@ -190,17 +193,20 @@ def _list_gap_pieces(
 
 
 def _list_spans(rank: RankIdle, steps: Sequence[StepIdle]) -> tuple[Ints, Ints, Ints]:
-    """Return start, end and number of the device's span, which is -1, and of each of its steps."""
+    """Return the start, the end and the code of the device's span and of each step.
+
+    The span comes first, with code -1. The code of a step is its index in ``steps``.
+    """
     spans = [(rank.start_ns, rank.end_ns), *((step.start_ns, step.end_ns) for step in steps)]
     start_ns, end_ns = np.array(spans, np.int64).T
     return start_ns, end_ns, np.arange(len(spans)) - 1
 
 
 def _number_names(names: Sequence[str], numbers: dict[str, int]) -> Ints:
-    """Return the number of each name. Names that have no number yet get the next ones.
+    """Return the number of each name. A name without a number gets the next one.
 
     Args:
-        names: Names; without any, the result is a single 0.
+        names: Names to number. If there are none, the result is ``[0]``.
         numbers: Numbers of names; new names are added.
     """
     short_names = (to_one_line(name, 200) for name in names)

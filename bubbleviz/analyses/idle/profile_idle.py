@@ -1,4 +1,4 @@
-"""The idle time of the devices of one profile, and what could not be measured."""
+"""Measures the idle time of the devices of one profile, and notes what could not be measured."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Activities, Profile
 from bubbleviz.model.window import FOREVER_NS
 
-#: What to do if a window of iterations is given, but no ranges are recognized as steps.
+#: Remedy if a window of iterations is given, but no ranges are recognized as steps.
 _NO_STEPS_REMEDY = (
     "name them (bubbleviz idle --step NAME), or select by time, such as --window time:1.5s-3s"
 )
@@ -27,15 +27,16 @@ _NO_STEPS_REMEDY = (
 
 @dataclass(frozen=True)
 class MeasuredProfile:
-    """Idle time of the devices of a profile, and the data with which profiles are compared.
+    """Idle time of the devices of a profile, and data for comparing the profile with others.
 
     Attributes:
         ranks: Devices of the profile with their idle time.
         limitations: Limitations of the measurements.
-        recorded: Start of the recording of each device, and its first and longest communication.
-        unknown_kernels: Kernels with unknown names. Times are in UTC if it is known, otherwise on
-            the clock of the profile.
-        has_utc: Whether the UTC of the profile is known.
+        recorded: For each device, when its recording started, and its first and its longest
+            communication kernel.
+        unknown_kernels: Kernels whose names no list contains. Their times are in UTC if
+            ``has_utc``, otherwise on the clock of the profile.
+        has_utc: Whether the profile records UTC.
     """
 
     ranks: tuple[RankIdle, ...]
@@ -46,7 +47,9 @@ class MeasuredProfile:
 
 
 def measure_profile(profile: Profile, options: IdleOptions) -> MeasuredProfile:
-    """Measure the idle time of the devices of a profile, and the start of their recordings.
+    """Measure the idle time of the devices of a profile.
+
+    If a window is given, only the idle time in the window is measured.
 
     Raises:
         InputError: No step is in the window.
@@ -74,7 +77,7 @@ def measure_profile(profile: Profile, options: IdleOptions) -> MeasuredProfile:
         longest_ns = _measure_longest_queueing(profile.activities, evidence)
         losses = tuple(note.outside(low_ns, high_ns, longest_ns) for note in losses)
     if any(note.times_ns is not None for note in losses):
-        # Losses before the measured time change no busy or idle time.
+        # Losses before the measured time do not affect busy or idle times.
         first_ns = min(device.span_ns[0] for device in evidence.devices)
         longest_ns = _measure_longest_queueing(profile.activities, evidence)
         losses = tuple(
@@ -101,9 +104,9 @@ def _measure_longest_queueing(activities: Activities, evidence: Evidence) -> int
 def _find_unknown_kernels(
     profile: Profile, kinds: Kinds, window_ns: tuple[int, int] | None
 ) -> tuple[UnknownKernels, ...]:
-    """Return the kernels with unknown names that run completely inside a window.
+    """Return kernels whose names no list contains and that run completely inside a window.
 
-    Their times are in UTC, or on the profile's own clock if it does not record UTC.
+    Times are in UTC, or on the profile's own clock if the profile does not record UTC.
 
     Args:
         profile: The profile.

@@ -1,4 +1,4 @@
-"""Proved waits of streams and hosts, summed by who waited and for which work."""
+"""Sums of the proved waits of streams and hosts, by waiter and by awaited work."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COPY_NAME = "copy or memset"
 
 
 def get_work_name(activities: Activities, row: int) -> str:
-    """Return the name of a kernel or copy."""
+    """Return the name of a kernel or copy, or ``COPY_NAME`` if it has no name."""
     name = int(activities.name_id[row])
     return COPY_NAME if name == NONE else truncate_for_document(activities.names[name])
 
@@ -38,12 +38,13 @@ class ProvedWaits(Table):
         start_ns: Start of the wait.
         end_ns: End of the wait.
         by_host: 1 if a host waited, 0 if a stream waited.
-        waiting: Number of the host's call, or of the stream.
-        held_work: Activity that the stream ran after the wait, or -1 if a host waited.
-        awaited: Activity that was waited for.
-        kind: Index of its kind in ``KIND_NAMES``.
-        count: 1, or 0 for all but the first piece in which a call waited.
-        without_compute_ns: Time in which the device computed nothing.
+        waiting: Index in ``HostEvents.calls`` of the name of the host's call, or the number of the
+            stream.
+        held_work: Row of the activity that the stream ran after the wait, or -1 if a host waited.
+        awaited: Row of the activity that was waited for.
+        kind: Kind of the awaited activity, as an index into ``KIND_NAMES``.
+        count: 1, or 0 for every piece of a host's call except the first.
+        without_compute_ns: Part of the wait in which the device ran no compute kernel.
         idle_ns: Idle time of the device that is attributed to the wait.
     """
 
@@ -73,8 +74,8 @@ def find_proved_waits(
 
     Args:
         device: The device that the waits delayed.
-        times: Times of each kind of work of the device.
-        profile: Its profile.
+        times: Times at which the device ran each kind of work; see :func:`.gaps.measure_times`.
+        profile: The profile of the device.
         waiting: The waits that the profile proves.
         host: Ranges and calls of the host's threads.
         idle: Attributed idle time of the device.
@@ -82,8 +83,9 @@ def find_proved_waits(
         kinds: Names of communication kernels.
 
     Returns:
-        The waits, the most time without compute first, followed by the exposed communication and
-        the exposed copies, in ns, for which streams waited.
+        waits: The summed waits, sorted by :meth:`.ProvedWait.order`.
+        awaited_communication_ns: Exposed communication for which a stream waited.
+        awaited_copy_ns: Exposed copies for which a stream waited.
     """
     is_blocking = np.array([name in BLOCKED for name in numbers.values], bool)
     blocked = idle.take(is_blocking[idle.activity])
@@ -110,7 +112,7 @@ def _collect_stream_waits(
 
     Args:
         device: The device.
-        compute: Times at which it computed.
+        compute: Times at which the device ran compute kernels.
         activities: Kernels, followed by copies.
         waiting: The waits that the profile proves.
         blocked: Idle time of the device that is attributed to waits for events.
@@ -138,10 +140,10 @@ def _collect_stream_waits(
 
 
 def _sum_blocked(held_work: HeldWork, blocked: IdleIntervals) -> Ints:
-    """Return for each held work the idle time that is attributed to its wait, in ns.
+    """Return, for each row of ``held_work``, the idle time attributed to its wait, in ns.
 
-    An idle interval counts if the held work is the next work after it, and if the interval starts
-    before the awaited event completes.
+    An idle interval counts if the activity that waited is the next one after the interval, and if
+    the interval starts before the end of the wait.
 
     Args:
         held_work: Work that waited for an event.
@@ -158,13 +160,14 @@ def _sum_blocked(held_work: HeldWork, blocked: IdleIntervals) -> Ints:
 def _collect_host_waits(
     activities: Activities, host: HostEvents, idle: IdleIntervals, kinds: Kinds
 ) -> ProvedWaits:
-    """Return the parts of a device's idle time in which hosts waited for known work.
+    """Return the pieces of a device's idle time in which a host waited, one row per piece.
 
-    Each part is one row. A call that waits during several gaps counts as one wait.
+    Only pieces whose awaited work is known are returned. A call that waits during several gaps
+    counts as one wait.
     """
     pieces = idle.take(idle.host_call != NONE)
     call = pieces.host_call
-    # A call may be in several gaps, but it is one wait.
+    # A call can extend over several gaps, but it is only one wait.
     count = np.zeros(len(pieces), np.int64)
     count[np.unique(call, return_index=True)[1]] = 1
     length_ns = pieces.end_ns - pieces.start_ns
@@ -185,7 +188,7 @@ def _collect_host_waits(
 def _add_up_waits(
     waits: ProvedWaits, device: Device, profile: Profile, waiting: Waiting, host: HostEvents
 ) -> list[ProvedWait]:
-    """Return the summed times of waits, one entry for each waiter and awaited work.
+    """Add up the waits that have the same waiter and the same awaited work.
 
     The waiter is a stream, or all host calls with the same name. Awaited work is the same if its
     name, kind and stream are equal.
@@ -207,7 +210,7 @@ def _add_up_waits(
             return text
         return f"{profile.source.place(int(activities.ranks[rank, 1]))} {text}"
 
-    # A file may give a name several numbers, whose waits are the same.
+    # A file may assign several numbers to one name, so waits with equal texts are added up.
     by_text: dict[tuple[str, str, str, str], list[int]] = {}
     for first, *spent in zip(groups.first.tolist(), *sums, strict=True):
         awaited = int(waits.awaited[first])
@@ -238,12 +241,12 @@ def _group_waits(waits: ProvedWaits, activities: Activities, streams: Ints) -> G
 
 
 def _measure_awaited(exposed: intervals.Intervals, waits: ProvedWaits, kind: str) -> int:
-    """Return the length of exposed work of one kind for which streams waited, in ns.
+    """Return how long exposed work of one kind ran while a stream waited for that kind, in ns.
 
     Args:
-        exposed: Times at which the work ran without compute.
+        exposed: Times at which work of this kind was exposed.
         waits: Waits of streams.
-        kind: Kind of the work.
+        kind: Kind of the work, one of ``KIND_NAMES``.
     """
     of_kind = waits.take(waits.kind == KIND_NAMES.index(kind))
     waited = intervals.union(of_kind.start_ns, of_kind.end_ns)

@@ -29,9 +29,9 @@ _RESTRICTING = frozenset(
         LimitationKind.KERNELS_OVERRUN,
     )
 )
-#: Minimum share of the span for which idle time needs advice, and unknown time is a restriction.
+#: Minimum share of the span from which idle time gets advice and unknown time is a restriction.
 MIN_IDLE_SHARE = 0.01
-#: The terms of the report; also in the JSON.
+#: Definitions of the terms in the report. The JSON contains them as well.
 DEFINITIONS = {
     "span": "from the start of a device's first kernel, copy or memset to the end of its last",
     "busy": "union over streams of kernels, copies and memsets",
@@ -50,7 +50,7 @@ DEFINITIONS = {
 }
 
 
-#: Class of copies and page migrations, in addition to the classes of kernels.
+#: Work class of copies and page migrations. All other work classes are classes of kernels.
 COPIES = "copies"
 
 
@@ -59,12 +59,12 @@ class ActivityIdle:
     """Idle time attributed to an activity of the host.
 
     Attributes:
-        activity: Name of the activity.
-        idle_ns: Idle time attributed to it.
-        gaps: Number of gaps that contain some of this time.
-        longest_ns: Longest time in one gap.
-        example: The gap with the longest time, or None for kernel-to-kernel gaps.
-        rank: Index of the rank with this gap.
+        activity: Name of the activity, such as ``data loading``.
+        idle_ns: Idle time attributed to the activity.
+        gaps: Number of gaps that contain idle time of the activity.
+        longest_ns: Longest idle time of the activity in a single gap.
+        example: The gap in which the activity took longest, or None for kernel-to-kernel gaps.
+        rank: Index in the report of the device that has the gap ``example``.
     """
 
     activity: str
@@ -75,21 +75,21 @@ class ActivityIdle:
     rank: int = 0
 
     def order(self) -> tuple[int, str]:
-        """Return the sort key that puts the longest activity first."""
+        """Return the sort key that puts the activity with the most idle time first."""
         return -self.idle_ns, self.activity
 
 
 @dataclass(frozen=True)
 class StepIdle:
-    """A step of a rank: the host's range, clipped to the span of the device's work.
+    """A step of a device: a range of the host, clipped to the device's span.
 
     Attributes:
         name: Name of the range, or None for the time outside of all steps.
         start_ns: Start, or None for the time outside of all steps.
         end_ns: End, or None for the time outside of all steps.
         length_ns: Length of the step, or of the time outside of all steps.
-        busy_ns: Time in it for which anything ran.
-        activities: Idle time in ns by activity, the longest first.
+        busy_ns: Time in the step for which any kernel or copy ran.
+        activities: Pairs of an activity and its idle time in ns, longest first.
         short_ns: Idle time in short gaps that have no rows in :attr:`RankIdle.idle`.
     """
 
@@ -103,7 +103,7 @@ class StepIdle:
 
     @property
     def idle_ns(self) -> int:
-        """Time for which nothing ran."""
+        """Time in the step for which nothing ran on the device."""
         return self.length_ns - self.busy_ns
 
     @property
@@ -112,61 +112,67 @@ class StepIdle:
         return self.busy_ns / self.length_ns if self.length_ns else None
 
 
-#: Kinds of work in a strip, listed before the activities of the host.
+#: Kinds of device work in a strip. They are listed before the host's activities.
 BUSY = ("compute", "communication", "copies")
 #: Maximum number of devices that pictures and pages show.
 MAX_SHOWN_DEVICES = 32
-#: Name of the remaining activities.
+#: Name for all activities that are not listed separately.
 REST = "everything else"
 
 
 @dataclass(frozen=True)
 class RankIdle:
-    """A device of a process, and how it spent the time from its first work to the end of its last.
+    """A device of a process, and how the device spent its span.
 
-    ``span = compute + exposed_communication + exposed_copy + idle``, exactly. All are lengths of
-    unions over streams: work that runs on two streams at a time counts once.
+    The span extends from the start of the first work to the end of the last work. It is exactly the
+    sum ``compute + exposed_communication + exposed_copy + idle``. All times are lengths of unions
+    over streams, so simultaneous work on two streams counts once.
 
     Attributes:
         label: Short display name.
-        path: Path of its profile.
-        host: Host on which it was recorded.
+        path: Path of the profile.
+        host: Name of the host on which the profile was recorded.
         pid: Process id.
         device_id: Number of the device in the process.
         device_label: Display name of the device, such as ``GPU 0``.
-        is_host: Whether it is a host whose operators are taken as the work of a device. It has no
-            duty cycle, and its idle time is in no sum.
-        is_single: Whether it is a device that ran a single kernel or copy. It has no duty cycle,
-            and its idle time is in no sum.
+        is_host: Whether this is a host whose operators are treated as the work of a device. A host
+            has no duty cycle, and sums over devices leave out its idle time.
+        is_single: Whether this is a device that ran only one kernel or copy. The device then has no
+            duty cycle, and sums over devices leave out its idle time.
         gpu: Model of the device, or None if unknown.
         start_ns: Start of the first work.
         end_ns: End of the last work.
-        busy_ns: Time for which anything ran (XProf's duty cycle is this time over all time).
+        busy_ns: Time for which any kernel or copy ran. XProf's duty cycle is this time divided by
+            the total time.
         compute_ns: Time for which a kernel other than communication ran.
         communication_ns: Time for which a communication kernel ran.
         copy_ns: Time for which a copy or memset ran.
         exposed_communication_ns: Time for which communication ran without compute.
-        exposed_point_to_point_ns: Part of that time in which a send or receive kernel ran.
+        exposed_point_to_point_ns: Part of ``exposed_communication_ns`` in which a send or receive
+            kernel ran.
         exposed_copy_ns: Time for which a copy or memset ran, but no kernel.
-        activities: Idle time by activity, the longest first. The times add up to the idle time.
-        steps: The steps in order, then the time outside of them, if there is any.
-        steps_by: How steps were recognized.
-        idle: Idle time in pieces by activity. Short gaps have rows only if the profiler or
-            unrecorded work took part of their time; all others are sums in ``steps``. ``before``
-            and ``after`` are rows of ``works``, and ``activity`` is a row of ``activity_names``.
-        works: Names of kernels and copies.
+        activities: Idle time by activity, longest first. The times add up to ``idle_ns``.
+        steps: The steps in order of time, followed by the time outside of all steps, if there is
+            any.
+        steps_by: Clause that says how the steps were recognized.
+        idle: Idle time, one row per piece with a single activity. A short gap has rows only if it
+            overlaps profiler overhead or unrecorded time; all other short gaps are only summed in
+            ``steps``. ``before`` and ``after`` are indices into ``works``, and ``activity`` is an
+            index into ``activity_names``.
+        works: Names of kernels, followed by the name of copies.
         activity_names: Names of activities.
-        slice_ns: Time in slices of equal length, for a picture; shape (names, slices). The names
-            are those in :data:`BUSY`, then those of ``activities``.
-        format: Format of its profile, or "" if unknown.
-        waits: Proved waits of its streams and hosts, the most time without compute first.
+        slice_ns: Time in equal slices of the span, for the picture; shape (names, slices). The
+            names are :data:`BUSY`, followed by the names of ``activities``.
+        format: Format of the profile, or "" if unknown.
+        waits: Proved waits of the device's streams and of hosts, most time without compute first.
         awaited_communication_ns: Exposed communication for which a stream is proved to have waited.
         awaited_copy_ns: Exposed copies for which a stream is proved to have waited.
-        work: Kernels and copies by name. Work on several streams is added up.
-        launch_queue: Kernels and copies that were launched but had not started, or None if fewer
-            than 10 % of the launches are known or the device is not measured.
-        copies: Copies by direction and kinds of memory, the longest total first, or empty if the
-            profile records no details of copies.
+        work: Count and total duration of the kernels and copies of each name. Simultaneous work
+            counts separately.
+        launch_queue: Depth of the queue of launched work that had not started. None if the device
+            is not measured or too few launches are known.
+        copies: Copies by direction and kinds of memory, longest total first. Empty if the profile
+            records no details of copies.
     """
 
     label: str
@@ -204,12 +210,12 @@ class RankIdle:
 
     @property
     def span_ns(self) -> int:
-        """Time from the start of the first work to the end of the last."""
+        """Time from the start of the first work to the end of the last work."""
         return self.end_ns - self.start_ns
 
     @property
     def idle_ns(self) -> int:
-        """Time for which nothing ran."""
+        """Time in the span for which nothing ran on the device."""
         return self.span_ns - self.busy_ns
 
     @property
@@ -218,13 +224,16 @@ class RankIdle:
         return merge_pieces(self.idle, "interval")
 
     def long_gaps(self, shortest_ns: int) -> IdleIntervals:
-        """Return the gaps that are not short, one row each."""
+        """Return the gaps that last at least ``shortest_ns``, one row each."""
         gaps = self.gaps
         return gaps.take(gaps.end_ns - gaps.start_ns >= shortest_ns)
 
     @property
     def is_measured(self) -> bool:
-        """Whether it has a duty cycle, as a device that ran more than a single kernel or copy."""
+        """Whether this is a device, not a host, that ran more than one kernel or copy.
+
+        Only such a device has a duty cycle.
+        """
         return not self.is_host and not self.is_single
 
     @property
@@ -239,7 +248,7 @@ class RankIdle:
 
     @property
     def overlap(self) -> float | None:
-        """Share of communication that overlaps compute, or None without communication."""
+        """Fraction of the communication time that overlaps compute, or None if there is none."""
         whole_ns = self.communication_ns
         return (whole_ns - self.exposed_communication_ns) / whole_ns if whole_ns else None
 
@@ -247,8 +256,8 @@ class RankIdle:
         """Sum the time of each slice by name.
 
         Args:
-            names: Names of kinds of work and activities. The last name also gets the time of all
-                kinds and activities that are not listed.
+            names: Names of kinds of work and of activities, such as ``compute``. The last name also
+                gets the time of all kinds and activities that are not listed.
 
         Returns:
             Nanoseconds, shape (names, slices). The values of a slice add up to its length.
@@ -265,11 +274,11 @@ class IdleMeasurement:
     """Idle time of the devices of one or more profiles.
 
     Attributes:
-        ranks: The devices, in the order of profiles, then of processes and devices.
-        activities: Idle time of all devices by activity, the longest first.
+        ranks: The devices, sorted by profile, process and device.
+        activities: Idle time of all devices by activity, longest first.
         shortest_ns: Length below which gaps are kernel-to-kernel gaps.
-        advice: Advice on what to do about an activity, keyed by its name.
-        meaning: Meaning of an activity, keyed by its name.
+        advice: Advice on what to do about each activity, keyed by the activity's name.
+        meaning: Explanation of each activity, keyed by the activity's name.
         limitations: What could not be measured, and why.
         window: The analyzed part of the run, as the user wrote it, or None for the complete run.
     """
@@ -289,32 +298,32 @@ class IdleMeasurement:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Names of the hosts of all ranks, followed by the hosts that limitations name."""
+        """Hostname of each rank, followed by the hostnames in limitations. Names can repeat."""
         unreadable = (host for note in self.limitations for host in note.hosts)
         return (*(rank.host for rank in self.ranks), *unreadable)
 
     @property
     def devices(self) -> tuple[RankIdle, ...]:
-        """The ranks that are devices, not hosts."""
+        """The ranks that are devices. Hosts are left out."""
         return tuple(rank for rank in self.ranks if not rank.is_host)
 
     def work(self) -> list[WorkTotal]:
-        """Return the kernels and copies of all devices by name, the longest first."""
+        """Return the total of each kernel or copy name over all devices, longest total first."""
         totals = add_up_work(total for rank in self.devices for total in rank.work)
         return sorted(totals, key=lambda total: (-total.time_ns, total.name))
 
     def copies(self) -> tuple[CopyTotal, ...]:
-        """Return the copies of all devices by kind, the longest total first."""
+        """Return the copies of all devices by direction and memory, longest total first."""
         return copies.merge_totals(total for rank in self.devices for total in rank.copies)
 
     def scores(self) -> tuple[float | None, ...]:
         """Return the relative speed of each rank's compute kernels, from 0 to 1 (the fastest).
 
-        This is the relative performance score of :class:`.Slowness`: for each kernel, the time of
-        the fastest device divided by the rank's own time. A score of 0.5 is half as fast. Only
-        kernels that ran equally often on at least two ranks are compared. The score is None for
-        hosts, for devices that ran a single kernel or copy, and for ranks without a comparable
-        kernel.
+        This is the relative performance score of :class:`.Slowness`: the sum of the fastest
+        device's time for each kernel, divided by the sum of the rank's own times. A score of 0.5
+        means half as fast. Only kernels with the same name that ran equally often on at least two
+        ranks are compared. The score is None for hosts, for devices that ran a single kernel or
+        copy, and for ranks without a comparable kernel.
         """
         kernels: dict[tuple[str, int], int] = {}
         times: dict[tuple[int, int], int] = {}
@@ -348,7 +357,7 @@ class IdleMeasurement:
     def restrictions(self) -> tuple[Restriction, ...]:
         """Reasons why busy and idle times are uncertain, the most severe first.
 
-        A few left-out kernels are no reason, unless at least 1 % of the span is unknown.
+        If less than 1 % of the span is unknown, a few left-out kernels do not count as a reason.
         """
         restricting = [note for note in self.limitations if note.kind in _RESTRICTING]
         if self.unknown_ns < MIN_IDLE_SHARE * self.span_ns:
@@ -358,7 +367,7 @@ class IdleMeasurement:
 
     @property
     def idle_ns(self) -> int:
-        """Idle time of all devices."""
+        """Idle time of all measured devices."""
         return self.summed("idle_ns")
 
     @property
@@ -369,21 +378,21 @@ class IdleMeasurement:
 
     @property
     def proved_idle_ns(self) -> int:
-        """Idle time of all devices in which a stream or a host is proved to have waited."""
+        """Idle time of all measured devices in which a stream or host is proved to have waited."""
         return sum(wait.idle_ns for rank in self.ranks if rank.is_measured for wait in rank.waits)
 
     @property
     def span_ns(self) -> int:
-        """Spans of all devices that ran more than a single kernel or copy."""
+        """Sum of the spans of all measured devices."""
         return self.summed("span_ns")
 
     def device_shares(self, activities: int) -> tuple[tuple[int, ...], tuple[str, ...], Floats]:
-        """Return how each device divides its span.
+        """Return the fractions of each device's span by kind of work and activity.
 
         Hosts, and devices that ran a single kernel or copy, are left out.
 
         Args:
-            activities: Maximum number of host activities to name.
+            activities: Maximum number of host activities that get their own column.
 
         Returns:
             ranks: Index of each device in ``self.ranks``.
@@ -401,7 +410,7 @@ class IdleMeasurement:
 
 
 def add_up_work(totals: Iterable[WorkTotal]) -> list[WorkTotal]:
-    """Add up the totals with the same name and class, in the order of their first appearance."""
+    """Add up the totals with the same name and class, in order of first appearance."""
     sums: dict[tuple[str, str], WorkTotal] = {}
     for total in totals:
         key = total.name, total.work_class

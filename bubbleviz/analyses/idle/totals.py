@@ -29,21 +29,21 @@ def sum_by_activity(
     names: Sequence[str],
     example: Callable[[int, int], GapExample | None],
 ) -> tuple[report.ActivityIdle, ...]:
-    """Sum the idle time of a device by activity, the longest first.
+    """Sum the idle time of a device by activity, longest total first.
 
     Args:
         idle: Attributed idle time of the device. All other idle time is in short gaps.
         device: The device.
-        busy: Time in which any kernel or copy ran on it.
+        busy: Times in which any kernel or copy ran on the device.
         names: Names of the activities, indexed by activity number.
-        example: Function of (gap, activity) that describes the gap in which the activity took
-            longest.
+        example: Function of a gap and an activity number that describes the gap. It is called with
+            the gap in which the activity took longest.
     """
     pairs = group_rows(idle.activity, idle.interval)
     spent_ns = intervals.group_sum(pairs.of_row, len(pairs), idle.end_ns - idle.start_ns)
     activity, gap = idle.activity[pairs.first], idle.interval[pairs.first]
     totals = []
-    # There are only as many activities as names.
+    # The loop is short, because there are few activities.
     for number in find_distinct(activity).tolist():
         rows = np.flatnonzero(activity == number)
         longest = rows[spent_ns[rows].argmax()]
@@ -64,7 +64,7 @@ def sum_by_activity(
 def _add_short_gaps(
     totals: Sequence[report.ActivityIdle], device: Device, short_ns: int
 ) -> tuple[report.ActivityIdle, ...]:
-    """Return the totals by activity including short gaps without rows, sorted, the longest first.
+    """Add the short gaps without rows to the totals by activity, and sort by descending idle time.
 
     Args:
         totals: Totals of the gaps that have rows.
@@ -92,13 +92,15 @@ def sum_by_step(
     steps: Steps,
     names: Sequence[str],
 ) -> tuple[report.StepIdle, ...]:
-    """Sum the idle time of a device by step, followed by the time outside of steps, if any.
+    """Sum the idle time of a device by step.
+
+    The last entry is the time outside of all steps, if there is any.
 
     Args:
         idle: Attributed idle time of the device. All other idle time is in short gaps.
         device: The device.
-        busy: Time in which any kernel or copy ran on it.
-        steps: Steps of its process.
+        busy: Times in which any kernel or copy ran on the device.
+        steps: Steps of the device's process. They are clipped to the device's span.
         names: Names of the activities, indexed by activity number.
     """
     low_ns, high_ns = (
@@ -133,8 +135,8 @@ def _sum_by_step_and_activity(
         names: Names of the activities, indexed by activity number.
 
     Returns:
-        Idle time in ns by the name of the activity, for each index of a step, and for -1, which
-        stands for the time outside of steps. Steps without idle time have an empty dict.
+        For each step index, the idle time in ns keyed by activity name. Key -1 stands for the time
+        outside of all steps. Steps without idle time have an empty dict.
     """
     step = intervals.find_covering(steps.start_ns, steps.end_ns, pieces.start_ns)
     pairs = group_rows(step, pieces.activity)
@@ -153,14 +155,14 @@ def _make_step(
     busy_ns: int,
     spent_ns: Mapping[str, int],
 ) -> report.StepIdle:
-    """Make a step. Its idle time without an activity is in short gaps.
+    """Make the totals of a step. Idle time that has no activity counts as short gaps.
 
     Args:
         name: Name of the step, or None for the time outside of all steps.
-        times_ns: Start and end of the step.
+        times_ns: Start and end of the step, or two Nones for the time outside of all steps.
         length_ns: Length of the step.
-        busy_ns: Time in which anything ran in the step.
-        spent_ns: Idle time by activity.
+        busy_ns: Time in the step for which any kernel or copy ran.
+        spent_ns: Idle time in ns, keyed by activity.
     """
     short_ns = length_ns - busy_ns - sum(spent_ns.values())
     totals_ns = dict(spent_ns)

@@ -1,19 +1,19 @@
 """Waits of streams and hosts that CUDA events prove.
 
-A stream runs its work in order. An event that is recorded on a stream completes when the work
-before it has ended, and work after a wait starts when the event has completed::
+A stream runs its work in order. An event that is recorded on a stream completes when all earlier
+work on the stream has ended. Work after a wait for the event starts once the event has completed::
 
     host           record E(1)   launch P   wait for E   launch W   record E(2)
     stream 20   ├───────── K ─────────┤ E(1)      ├── L ──┤ E(2)
     stream 7    ├ P ┤ wait for E            ├── W ──┤
     held                 ├────────────┤               from when W could have started until K ended
 
-The order within a stream is the order of the host's calls. It is unknown for calls at the same time
-and for work whose call was not recorded, so these prove no wait.
+The order within a stream is the order of the host's calls. The order is unknown for calls at the
+same time and for work whose call was not recorded. No wait is proved in these two cases.
 
-:func:`find_waiting` matches each wait with the record of its event, groups the waits between two
-pieces of work of a stream into *runs*, computes when each event completed, and derives from that
-which work was held up.
+:func:`find_waiting` matches each wait with the record of its event. It groups the waits between two
+consecutive activities (kernels or copies) of a stream into *runs*, computes when each event
+completed, and determines which work each run delayed.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from bubbleviz.model.grouping import find_distinct, find_first_rows, group_rows,
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls, Profile, process_of
 from bubbleviz.model.synchronisation import EventRecords, Synchronisation, Waits
 
-#: Time before any time in a profile; marks unknown completion times.
+#: Time earlier than any time in a profile. It stands for an unknown completion time.
 NEVER = -(1 << 62)
-#: Maximum length of a chain of events, each recorded after a wait for the previous one.
+#: Maximum length of a chain in which each event is recorded after a wait for the previous event.
 _MAX_DEPTH = 32
-#: Maximum time by which work may start before its event completed. Work that starts earlier did not
-#: wait for the event, because clocks agree better than that.
+#: Maximum time in ns by which work may start before the awaited event completes. Work that starts
+#: earlier did not wait for the event, because the clock error is smaller than this.
 SLACK_NS = 1_000
-#: Kinds of work that streams and hosts wait for.
+#: Kinds of work that a stream or a host can wait for.
 COMPUTE, COMMUNICATION, COPY = range(3)
-#: Display names of these kinds, and the activities to which idle time is attributed.
+#: For each kind of work, its display name and the activity to which idle time is attributed.
 KIND_NAMES = ("compute", "communication", "copy")
 BLOCKED = (
     host_activities.BLOCKED_BY_COMPUTE,
@@ -53,15 +53,15 @@ BLOCKED = (
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HeldWork(Table):
-    """Work that waited for an event, sorted by the row of the work.
+    """Kernels and copies that waited for an event, one row each, sorted by ``work``.
 
     Attributes:
-        work: Activity that waited.
-        start_ns: Time from which the work waited: it was launched, and the work before it on its
+        work: Row of the activity (kernel or copy) that waited.
+        start_ns: Start of the wait: the activity had been launched, and the previous work on its
             stream had ended.
-        end_ns: Time when the event completed, or when the work started if that is earlier.
-        by: Activity after which the event was recorded.
-        kind: Kind of that activity, such as :data:`COMPUTE`.
+        end_ns: Time when the event completed, or when the activity started if that is earlier.
+        by: Row of the activity whose end completed the event.
+        kind: Kind of the activity ``by``, such as :data:`COMPUTE`.
     """
 
     work: Ints
@@ -76,12 +76,13 @@ class Waiting:
     """The waits that a profile proves.
 
     Attributes:
-        held_work: Work of streams that waited.
-        hosts: Process and correlation id of each call in which a host waited, sorted by them, and
-            the activity that the call waited for last.
-        streams: Stream of each activity, or -1 if unknown. Empty if nothing is proved.
+        held_work: Kernels and copies that waited for an event.
+        hosts: Columns (process, correlation id, activity), one row per call in which a host waited.
+            The activity is the awaited kernel or copy that ended last. Rows are sorted by process
+            and correlation id. The tuple is empty without synchronization events.
+        streams: Stream of each activity, or -1 if unknown. Empty without synchronization events.
         n_waits: Number of waits of streams for events.
-        n_unrecorded: Number of these waits for which no record of the event is known.
+        n_unrecorded: Number of waits of streams for which the record of the event is unknown.
     """
 
     held_work: HeldWork = field(default_factory=HeldWork.make_empty)
@@ -92,11 +93,11 @@ class Waiting:
 
 
 def classify_work(activities: Activities, rows: Ints, kinds: Kinds) -> Ints:
-    """Classify activities as :data:`COMPUTE`, :data:`COMMUNICATION` or :data:`COPY`.
+    """Return the kind of activities: :data:`COMPUTE`, :data:`COMMUNICATION` or :data:`COPY`.
 
     Args:
         activities: Kernels, followed by copies.
-        rows: Activities to classify.
+        rows: Rows of the activities to classify.
         kinds: Names of communication kernels.
     """
     communication = np.append(match_any(activities.names, kinds.communication), False)
@@ -108,11 +109,10 @@ def classify_work(activities: Activities, rows: Ints, kinds: Kinds) -> Ints:
 def read_synchronisation(
     profile: Profile,
 ) -> tuple[Synchronisation | None, tuple[limitations.Limitation, ...]]:
-    """Read the synchronization events of a profile, and what was lost.
+    """Read the synchronization events of a profile, and the limitations on lost events.
 
-    The events are None if there are none, or if the profile records no launches.
-
-    Events without a process are assigned to the process that ran work, if there is exactly one.
+    The events are None if there are none, or if the profile records no launches. Events whose
+    process is unknown are assigned to the process that ran work, if exactly one process did.
     """
     if profile.synchronisation is None or not profile.launches_known:
         return None, ()
@@ -127,7 +127,10 @@ def read_synchronisation(
 
 
 def mask_recording_calls(records: EventRecords, calls: Calls) -> Bools:
-    """Return a mask of the calls that made one of the records."""
+    """Return a mask of the calls that made one of the records.
+
+    A call matches a record if process and correlation id are equal.
+    """
     ids = calls.correlation_id.astype(np.int64)
     keys = records.process, records.correlation_id
     record = lookup_values(keys, np.zeros(len(records), np.int64), (process_of(calls.thread), ids))
@@ -135,7 +138,20 @@ def mask_recording_calls(records: EventRecords, calls: Calls) -> Bools:
 
 
 def _locate_records(records: EventRecords, calls: Calls) -> tuple[EventRecords, Ints]:
-    """Return the records whose call is known, and the start of the earliest such call."""
+    """Return the records whose call is known, and the times when the calls started.
+
+    A record and a call match if their process and correlation id are equal. If several calls match
+    a record, the one that starts first is used. Records without a matching call are left out, and
+    the remaining records keep their order.
+
+    Args:
+        records: Records of events.
+        calls: Calls, in any order.
+
+    Returns:
+        records: The records whose call is known.
+        called_ns: Start of the call that made each of these records.
+    """
     n_records, ids = len(records), calls.correlation_id.astype(np.int64)
     process = np.append(records.process, process_of(calls.thread))
     key = group_rows(process, np.append(records.correlation_id, ids)).of_row
@@ -147,20 +163,23 @@ def _locate_records(records: EventRecords, calls: Calls) -> tuple[EventRecords, 
 
 
 class StreamOrder:
-    """The work of streams, sorted by (stream, start).
+    """The activities of all streams, sorted by stream and then by start on the device.
+
+    Activities whose stream is unknown are left out.
 
     Attributes:
-        work: Activity.
-        stream: Stream, ascending.
-        time_ns: Start of the launching call, ascending within a stream. Work with an unknown call
-            has the time of the work before it.
-        has_call: Whether the call is known.
+        work: Row of each activity.
+        stream: Stream of each activity in ``work``, ascending.
+        time_ns: Start of the launching call of each activity in ``work``. If the call is unknown,
+            or started before an earlier launch on the stream, the latest earlier launch time is
+            used, or :data:`NEVER` if there is none. Times never decrease within a stream.
+        has_call: Mask of the activities in ``work`` whose launching call is known.
 
     Args:
         stream: Stream of each activity, or -1 if unknown.
         start_ns: Start of each activity on the device.
-        launched_ns: Start of the launching call of each activity.
-        has_call: Whether that call is known.
+        launched_ns: Start of the launching call of each activity, undefined if the call is unknown.
+        has_call: Mask of the activities whose launching call is known.
     """
 
     def __init__(self, stream: Ints, start_ns: Ints, launched_ns: Ints, has_call: Bools) -> None:
@@ -171,35 +190,44 @@ class StreamOrder:
         self.time_ns = time_ns[find_latest_so_far(self.stream, time_ns)]
 
     def find_before(self, stream: Ints, time_ns: Ints, *, or_at: bool = False) -> Ints:
-        """Return the index of the last work launched on each stream before a time, or -1.
+        """Return, for each query, the index of the last work launched on a stream before a time.
+
+        The index refers to ``work``, and is -1 if there is none.
 
         Args:
-            stream: Streams.
-            time_ns: A time for each stream.
-            or_at: Whether work launched exactly at the time counts as well.
+            stream: Stream of each query.
+            time_ns: Time of each query.
+            or_at: Whether to include work launched exactly at the time.
         """
         return intervals.find_last_before(self.stream, self.time_ns, stream, time_ns, or_at=or_at)
 
     def find_after(self, stream: Ints, time_ns: Ints) -> Ints:
-        """Return the index of the first work launched on each stream after a time, or -1."""
+        """Return, for each query, the index of the first work launched on a stream after a time.
+
+        The index refers to ``work``, and is -1 if there is none. Work launched exactly at the time
+        is not included.
+        """
         last = self.find_before(stream, time_ns, or_at=True)
         index = np.where(last == NONE, np.searchsorted(self.stream, stream), last + 1)
         return np.where(np.append(self.stream, NONE)[index] == stream, index, NONE)
 
     def mask_trusted(self, index: Ints) -> Bools:
-        """Return a mask of the indices that are -1, or whose work has a known call."""
+        """Return a mask of the indices that are -1 or refer to work whose call is known."""
         return np.append(self.has_call, True)[index]
 
     def find_last_work(self, stream: Ints, time_ns: Ints) -> Ints:
-        """Return the last activity of each stream before a time, or -1 if none or unknown."""
+        """Return, for each query, the row of the last activity launched on a stream before a time.
+
+        The result is -1 if there is no such activity, or if its launching call is unknown.
+        """
         index = self.find_before(stream, time_ns)
         return np.where(self.mask_trusted(index), np.append(self.work, NONE)[index], NONE)
 
 
 def find_latest_so_far(run: Ints, value: Ints) -> Ints:
-    """Return for each row the row with the running maximum of its run.
+    """Return, for each row, the row with the largest value so far in the same run.
 
-    If several rows have the maximum, the first one wins. Rows of a run are adjacent::
+    If several rows have this value, the first one wins. Rows of a run are adjacent::
 
         run      0 0 0 1 1
         value    5 7 6 2 2
@@ -219,17 +247,19 @@ def find_latest_so_far(run: Ints, value: Ints) -> Ints:
 def _match_records(records: EventRecords, called_ns: Ints, waits: Waits) -> Ints:
     """Match each wait with the record of its event.
 
-    It is the record that shares the wait's pairing number. If these numbers are not recorded, it is
-    the last record of the event in the process before the wait. A record of the wait's own device
-    is preferred, because it is not documented whether several devices share the numbers of events.
+    A wait matches the last record that the same process made before the wait with the same pairing
+    number. If the wait or all records lack pairing numbers, the event ids are compared instead. A
+    record on the wait's device takes precedence over records on other devices, because it is not
+    documented whether several devices share the numbers of events.
 
     Args:
-        records: Records of events, each with a process.
+        records: Records of events.
         called_ns: Time when the host made each record.
         waits: Waits of streams and hosts.
 
     Returns:
-        The record of each wait, or -1 if there is none or it is unknown.
+        The row of the record that each wait matches, or -1 if there is none. Waits of a host for a
+        stream or device match no record.
     """
     record = np.full(len(waits), NONE, np.int64)
     has_no_pairing = (waits.pairing == NONE) | (records.pairing == NONE).all()
@@ -255,7 +285,7 @@ def _match_records(records: EventRecords, called_ns: Ints, waits: Waits) -> Ints
 def _number_events(
     records: EventRecords, waits: Waits, name: str, *, by_device: bool
 ) -> tuple[Ints, Ints]:
-    """Number the events of records and waits; the same event has the same number in both.
+    """Number the events of records and waits. The same event has the same number in both.
 
     Args:
         records: Records of events.
@@ -264,7 +294,8 @@ def _number_events(
         by_device: Whether equal ids on different devices are different events.
 
     Returns:
-        The number of the event of each record, and of each wait.
+        recorded_event: Event number of each record.
+        awaited_event: Event number of each wait.
     """
     columns = (
         (records.process, waits.process),
@@ -276,15 +307,19 @@ def _number_events(
 
 
 def _find_launch_ends(call: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
-    """Return when the launch of each activity was complete, and the activity that ended last.
+    """Return, for each activity, when all activities of the same launch have ended.
 
-    A CUDA graph is one launch of many kernels on several streams. At equal ends, the activity with
-    the smaller row wins.
+    One launch can run several activities: a CUDA graph runs many kernels on several streams.
 
     Args:
-        call: Launching call of each activity, or -1 if unknown. An activity with an unknown call is
-            treated as a launch of its own.
+        call: Launching call of each activity, or -1 if unknown. An activity whose call is unknown
+            is treated as a separate launch.
         end_ns: End of each activity.
+
+    Returns:
+        launch_end_ns: For each activity, the latest end of any activity of the same launch.
+        last_activity: For each activity, the row of the activity with this end. At equal ends, the
+            smallest row wins.
     """
     row, known_calls = np.arange(len(call)), call[call != NONE]
     if len(find_distinct(known_calls)) == len(known_calls):
@@ -299,16 +334,16 @@ def _find_launch_ends(call: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
 
 
 class _Runs(NamedTuple):
-    """Waits of streams for events, grouped into runs and sorted by stream and time.
+    """Waits of streams for events, grouped into runs, and sorted by stream and time.
 
-    A run contains the waits of a stream between the same two pieces of work.
+    A run contains the waits of a stream between two consecutive activities.
 
     Attributes:
-        record: Record of the event that each wait is for.
-        stream: Stream that waits.
-        start_ns: Time of the wait's call.
-        anchor: Index in :class:`StreamOrder` of the last work before the wait, or -1.
-        run: Run of each wait.
+        record: For each wait, the row of the record of its event.
+        stream: For each wait, the stream that waits.
+        start_ns: Start of the call that made each wait.
+        anchor: Index in :class:`StreamOrder` of the last work before each wait, or -1.
+        run: Run number of each wait, ascending.
     """
 
     record: Ints
@@ -323,14 +358,15 @@ def _find_runs(
 ) -> _Runs:
     """Group the waits of streams into runs.
 
-    A run contains the waits of a stream that follow the same work, which is called its anchor.
-    Waits at the same time as work, and waits after work with an unknown call, are left out.
+    A run contains the waits of a stream that follow the same activity, called the anchor of the
+    run. A wait is left out if its stream or record is unknown, if the launching call of the anchor
+    is unknown, or if the host made the wait at the time of a launch on the same stream.
 
     Args:
         order: Work of the streams.
         waits: Waits of streams and hosts.
         stream: Stream of each wait, or -1.
-        record: Record of each wait, or -1.
+        record: Row of the record that each wait matches, or -1.
         is_stream_wait: Mask of the waits of streams for events.
     """
     rows = np.flatnonzero(is_stream_wait & (stream != NONE) & (record != NONE))
@@ -355,9 +391,10 @@ def _find_completions(
 ) -> tuple[Ints, Ints]:
     """Return when each event completed, and which work completed it.
 
-    An event completes when the last work before it on its stream ends. If the stream waits for
-    other events after that work, the event completes no earlier than the end of this wait.
-    Completion times are therefore propagated along chains of up to ``_MAX_DEPTH`` events.
+    An event completes when the launch of the last work before it on the same stream has ended, or
+    at the recorded completion time if that is later. If the stream waits for other events between
+    this work and the record, the event completes no earlier than those events. Completion times are
+    therefore propagated along chains of up to ``_MAX_DEPTH`` events.
 
     Args:
         order: Work of the streams.
@@ -368,8 +405,8 @@ def _find_completions(
         runs: Waits of streams.
 
     Returns:
-        completed_ns: Completion time, or :data:`NEVER` if unknown.
-        completed_by: Activity that completed the event, or -1 if unknown.
+        completed_ns: Completion time of each event, or :data:`NEVER` if unknown.
+        completed_by: Row of the activity that completed each event, or -1 if unknown.
     """
     launch_end_ns, last_activity = launch_ends
     index = order.find_before(stream, called_ns)
@@ -395,11 +432,11 @@ def _propagate_completions(
 
     Args:
         completed_ns: Completion time of each event, changed in place.
-        completed_by: Activity that completed each event, changed in place.
+        completed_by: Row of the activity that completed each event, changed in place.
         runs: Waits of streams.
-        events: Rows of the events that were recorded after a wait of their stream, without work
-            between the two.
-        wait: Index in ``runs`` of the last wait before each of these events.
+        events: Rows of the events that may be delayed: their stream waits before the record, and
+            runs no work between the wait and the record.
+        wait: For each row in ``events``, the index in ``runs`` of the last wait before the record.
     """
     for _ in range(_MAX_DEPTH):
         latest_wait = find_latest_so_far(runs.run, completed_ns[runs.record])
@@ -421,25 +458,33 @@ def _find_held_work(
     launched_ns: Ints,
     returned_ns: Callable[[Ints], Ints],
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """Find the work that was held up by each run of waits.
+    """Find the work that each run of waits delayed.
 
-    This is the next work of the stream after the waits of the run. It is only found if its launch
-    is known. Its wait starts once it has been launched and the previous work is complete. Its wait
-    ends when the last event of the run completed, or when the work started if that is earlier. Work
-    that started more than ``SLACK_NS`` before that event completed did not wait.
+    The delayed work is the first work launched on the stream after the run. A run is left out if
+    the launching call of this work or the completion time of the run's last event is unknown.
+
+    The work waits from the time when it has been launched and the previous work has ended. The wait
+    ends when the last event of the run completes, or when the work starts if that is earlier. A run
+    is left out if the wait has no duration, or if the work started more than ``SLACK_NS`` before
+    the last event completed.
 
     Args:
         order: Work of the streams.
         runs: Waits of streams.
-        completed_ns: Completion time of each record, or :data:`NEVER`.
+        completed_ns: Completion time of each recorded event, or :data:`NEVER`.
         launch_end_ns: See :func:`_find_launch_ends`.
         activities: Kernels and copies.
         call: Launching call of each activity, or -1 if unknown.
-        launched_ns: Start of that call.
+        launched_ns: Start of the launching call of each activity.
         returned_ns: Function that returns the ends of calls, given distinct, ascending rows.
 
     Returns:
-        The last event's record, the work, and the start and end of its wait, sorted by the work.
+        One entry per run, sorted by ``work``:
+
+        record: Row of the record of the event that completed last.
+        work: Row of the delayed activity.
+        start_ns: Start of its wait.
+        end_ns: End of its wait.
     """
     run_end = np.flatnonzero(np.append(runs.run[1:] != runs.run[:-1], True)[: len(runs.run)])
     record = runs.record[find_latest_so_far(runs.run, completed_ns[runs.record])[run_end]]
@@ -463,15 +508,15 @@ def _find_held_work(
 def _find_ready_times(
     work: Ints, call: Codes, launched_ns: Ints, returned_ns: Callable[[Ints], Ints]
 ) -> Ints:
-    """Return the time at which work can start, as far as its launch is concerned.
+    """Return the earliest time at which each activity could start after its launch.
 
-    This is the end of the launching call, or ``LATENCY_NS`` after the start of the call if that is
+    It is the end of the launching call, or ``LATENCY_NS`` after the start of the call if that is
     later.
 
     Args:
-        work: Activities with a known launching call.
+        work: Rows of the activities. Their launching calls are known.
         call: Launching call of each activity of the profile, or -1 if unknown.
-        launched_ns: Start of that call.
+        launched_ns: Start of the launching call of each activity of the profile.
         returned_ns: Function that returns the ends of calls, given distinct, ascending rows.
     """
     work_call = call[work].astype(np.int64)
@@ -498,7 +543,7 @@ def find_waiting(
         activities: Kernels and copies.
         streams: Stream of each activity, or -1 if unknown.
         call: Launching call of each activity, or -1 if unknown.
-        launched_ns: Start of that call, undefined if the call is unknown.
+        launched_ns: Start of the launching call, undefined if the call is unknown.
         returned_ns: Function that returns the ends of calls, given distinct, ascending rows.
         kinds: Names of communication kernels.
     """
@@ -557,11 +602,11 @@ def _find_awaited_streams(
 ) -> None:
     """Fill in ``awaited`` for the calls in which a host waits for a stream or a device.
 
-    The host waits for the work on the stream, or on all streams of the device, that was launched
-    before the call. The activity of this work that ended last is filled in.
+    The host waits for the last launch before the call on the stream, or on each stream of the
+    device. The last activity to end in these launches is filled in.
 
     Args:
-        awaited: Activity that each wait was for, changed in place.
+        awaited: Row of the activity that each wait was for, changed in place.
         order: Work of the streams.
         waits: Waits of streams and hosts.
         wait_rank: Rank of each wait, or -1.
@@ -572,7 +617,7 @@ def _find_awaited_streams(
     launch_end_ns, last_activity = launch_ends
     host_waits = np.flatnonzero(waits.event == NONE)
     latest_ns = np.full(len(waits), NEVER)
-    # Streams are few, and each iteration handles all times of one.
+    # There are few streams, and each pass handles all waits for one stream.
     for stream, first in zip(*np.unique(order.stream, return_index=True), strict=True):
         is_of_rank = wait_rank[host_waits] == rank[order.work[first]]
         # A wait without a stream is for all streams of the device.

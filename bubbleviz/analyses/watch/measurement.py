@@ -1,7 +1,7 @@
 """Measures the complete iterations of a running job, and keeps the few that are needed later.
 
 An iteration is complete when every rank has written it. A rank that has written nothing for a while
-is silent, and iterations are complete without it::
+is silent, and no iteration waits for a silent rank::
 
     rank 0   ├ 6 ┤├ 7 ┤├ 8 ┤├ 9 ┤
     rank 1   ├ 6 ┤├ 7 ┤├ 8 ┤             8 is the newest complete one until rank 1 is silent
@@ -29,41 +29,43 @@ from bubbleviz.sources.operations.jsonl import parts as recorded
 from bubbleviz.sources.operations.jsonl.lines import Header
 from bubbleviz.sources.operations.jsonl.recording import make_table
 
-#: Number of complete iterations that are kept before the new ones, for clocks and advice.
+#: Number of measured iterations to keep. Clock alignment and advice also use these iterations.
 CONTEXT = 2
-#: Seconds without new lines, and iterations of other ranks, after which a rank is silent.
+#: Number of seconds without new data and number of missing iterations that make a rank silent.
 SILENT_S, SILENT_ITERATIONS = 10.0, 3
-#: Maximum number of iterations that are kept for a rank while other ranks have not written them.
+#: Maximum number of iterations to keep per rank while other ranks have not written them yet.
 _MAX_KEPT = 256
-#: Maximum step of a host's UTC clock, relative to its monotonic clock, that is not reported.
+#: Maximum step of a host's UTC clock, relative to its monotonic clock, that causes no event.
 _CLOCK_STEP_NS = 50_000_000
 
-#: Number of newest iterations that advice is based on; a fault shows two iterations after it began.
+#: Number of newest iterations that advice is based on. Advice mentions a fault two iterations after
+#: the fault began.
 _ADVISED = 3
 #: Name of the ratio that is unknown until the next iteration has begun.
 _PERIOD = "period"
 
-#: Number of iterations in the trend.
+#: Maximum number of iterations in the trend.
 TREND = 120
-#: Minimum relative excess of a slow rank's compute time.
+#: Relative excess of compute time above which a rank is slow.
 SLOW = 0.1
-#: Minimum length of a long pause: as a multiple of the usual one, and its excess as a share of the
-#: iteration.
+#: Limits above which a pause is long: its length as a multiple of the usual length, and its excess
+#: over the usual length as a fraction of the iteration's length.
 _PAUSE_TIMES, _PAUSE_SHARE = 2.0, 0.02
 
 
 @dataclass(frozen=True)
 class Observation:
-    """What is new in a running job, and its current state.
+    """New iterations and events of a running job, and its current state.
 
     Attributes:
-        iterations: New iterations, in ascending order.
-        trend: The newest iterations, including the new ones.
-        silent: Ranks that have stopped writing or have not written anything yet.
+        iterations: Iterations measured since the previous look, sorted by number.
+        trend: The newest measured iterations, oldest first, at most ``TREND``.
+        silent: Numbers of the ranks that have stopped writing or have not written anything yet.
         advice: Advice on what to do first, or "" if there is none yet.
-        events: Changes of ranks and files since the previous look, one sentence each.
+        events: Events since the previous look, such as a restart or a silent rank, one sentence
+            each.
         total: Number of iterations measured so far.
-        hosts: Names of the ranks' hosts.
+        hosts: Distinct hostnames of the ranks.
         unreadable: Reasons why files of the folder cannot be read, one sentence each.
     """
 
@@ -78,7 +80,7 @@ class Observation:
 
 
 class Watcher:
-    """Follows the newest run that is recorded in a folder.
+    """Follows the newest run recorded in a folder.
 
     Memory use is bounded: only the last few iterations are kept.
 
@@ -86,7 +88,7 @@ class Watcher:
         folder: Folder that the ranks write to; it may still be empty.
 
     Attributes:
-        ranks: Ranks seen so far, keyed by number.
+        ranks: Ranks of the run that have written something, keyed by rank number.
         world_size: Expected number of ranks, or -1 if unknown.
     """
 
@@ -106,7 +108,7 @@ class Watcher:
         self._total = 0
 
     def look(self, now_s: float) -> Observation:
-        """Read what ranks have written since the last call, and measure complete iterations.
+        """Read the data that ranks have written since the last call, and measure new iterations.
 
         Args:
             now_s: Current time of a monotonic clock, in seconds.
@@ -149,7 +151,10 @@ class Watcher:
         return tuple(part.path for part in parts)
 
     def _list_unreadable(self) -> Iterator[str]:
-        """Yield a sentence for each file that cannot be read, perhaps because it is incomplete."""
+        """Yield a sentence for each unreadable file and for each recording with only damaged lines.
+
+        A recording whose last lines are damaged is included if no iteration has been read from it.
+        """
         yield from map(str, self._folder.unreadable.values())
         for part in self._folder.parts:
             if part.n_tail_damaged and part.is_without_iterations:
@@ -166,11 +171,12 @@ class Watcher:
     ) -> None:
         """Add new iterations to their rank, and detect a restart of the run.
 
-        The run restarted if a rank began a new session, or if a rank of a run with another number
-        of ranks appears. Iterations of earlier runs are ignored.
+        The run restarted if a rank began a new session, or if a new rank reports a different number
+        of ranks. Iterations of earlier runs are ignored. At most ``_MAX_KEPT`` iterations are kept
+        per rank.
 
         Args:
-            part: Reader of the file with the iterations.
+            part: Reader of the file that contains the iterations.
             stretch: The new iterations.
             now_s: Current time of a monotonic clock, in seconds.
         """
@@ -178,7 +184,7 @@ class Watcher:
         if header is None:
             return
         recorded_rank = self.ranks.get(header.rank)
-        # The run restarted if a rank began again, or if a rank of a run of another size appears.
+        # The rank of the previous run, if the run has restarted.
         previous_rank = (
             recorded_rank
             if recorded_rank is not None and recorded_rank.header.session != header.session
@@ -206,15 +212,15 @@ class Watcher:
     def _restart(self, previous_start_ns: int, header: Header) -> None:
         """Drop the ranks of the previous run, and forget which iterations were measured.
 
-        A rank belongs to the previous run if its start is closer to the previous start than to
-        the new one. An event is added for the first rank of the new run.
+        A rank belongs to the previous run unless its start is closer to the new start than to the
+        previous start. An event is added only for the first rank of the new run.
 
         Args:
-            previous_start_ns: Start of a rank of the previous run, as UTC.
+            previous_start_ns: UTC time at which a rank of the previous run started.
             header: Header of a recording of the new run.
         """
         middle_ns = previous_start_ns + (header.began_utc_ns - previous_start_ns) // 2
-        # The other ranks of the new run follow one by one; only the first is an event.
+        # The other ranks restart one by one; only the restart of the first rank is an event.
         if self._restarted_ns is None or self._restarted_ns <= middle_ns:
             size = header.world_size
             ranks = f", with {format_count(size, 'rank')}" if size > 0 else ""
@@ -225,14 +231,14 @@ class Watcher:
         self._measured = NONE
 
     def _check_clock(self, rank: RecordedRank, n_new: int) -> None:
-        """Add an event for each time that the UTC clock of a rank was set.
+        """Add an event for each time the UTC clock of a rank's host was set.
 
         The clock was set if the difference between UTC and the monotonic clock changed by more than
         ``_CLOCK_STEP_NS`` from one iteration to the next.
 
         Args:
             rank: The rank whose clocks are compared.
-            n_new: Number of its newest iterations to check.
+            n_new: Number of the rank's newest iterations to check.
         """
         clock_ns = (rank.iterations.utc_ns - rank.iterations.monotonic_ns)[-n_new - 1 :].tolist()
         for before_ns, after_ns in pairwise(clock_ns):
@@ -244,10 +250,11 @@ class Watcher:
                 )
 
     def _find_silent(self, now_s: float) -> None:
-        """Add the ranks that have stopped writing to the silent ranks, with an event for each.
+        """Mark ranks that have stopped writing as silent, and add an event for each of them.
 
-        A rank is silent if it has written nothing for more than ``SILENT_S`` and lacks at least
-        ``SILENT_ITERATIONS`` of the iterations that other ranks have written.
+        A rank is silent if it has written nothing for more than ``SILENT_S`` seconds, and if the
+        number of its last iteration is at least ``SILENT_ITERATIONS`` below the highest number that
+        any rank has written.
         """
         newest = max((r.numbers[-1] for r in self.ranks.values() if r.numbers), default=NONE)
         for number, rank in sorted(self.ranks.items()):
@@ -260,11 +267,12 @@ class Watcher:
                 )
 
     def _measure_new(self, now_s: float) -> tuple[WatchedIteration, ...]:
-        """Measure the iterations that all ranks have now written, except silent ranks.
+        """Measure the new iterations that every rank has written, not counting silent ranks.
 
-        While ranks of the run have not written anything yet, nothing is measured for ``SILENT_S``
-        after the first look. Iterations that cannot be analyzed are left out, and the reason is
-        reported once. The advice is updated, and iterations that are no longer needed are dropped.
+        If some ranks of the run have not written anything yet, nothing is measured during the first
+        ``SILENT_S`` seconds after the first look. Iterations that cannot be analyzed are left out,
+        and the reason is reported once. The advice is updated, and all but the last ``CONTEXT``
+        measured iterations of each rank are dropped.
         """
         live = [rank for n, rank in self.ranks.items() if n not in self._silent]
         waited_s = now_s - (now_s if self._began_s is None else self._began_s)
@@ -304,7 +312,7 @@ class Watcher:
         return iterations
 
     def _make_report(self, numbers: Sequence[int]) -> Report:
-        """Make a report on the iterations with these numbers.
+        """Make a report on the iterations with the given numbers.
 
         Raises:
             BubblevizError: The iterations cannot be analyzed.
@@ -322,10 +330,13 @@ class Watcher:
     ) -> WatchedIteration:
         """Return the summary of an iteration.
 
+        The ratio ``period`` is taken from the previous iteration, because it is unknown until the
+        next iteration begins.
+
         Args:
-            report: Report on the iteration and the ones before it.
-            previous: The previous iteration, or None if unknown.
-            iteration: The iteration.
+            report: Report on this iteration and earlier ones.
+            previous: The iteration before this one, or None if the report does not contain it.
+            iteration: The iteration to summarize.
             number: Number of the iteration.
         """
         iterations_of_ranks = [
@@ -351,8 +362,9 @@ class Watcher:
     def _add_to_trend(self, iteration: WatchedIteration) -> WatchedIteration:
         """Add an iteration to the trend, and return it with its slow ranks and usual pause.
 
-        A rank is slow if its relative excess is above ``SLOW``. If the number of the iteration does
-        not increase, the run began again, so the trend starts again as well.
+        A rank is slow if its relative excess of compute time is above ``SLOW``. If the iteration
+        number is not higher than the previous one, the run has restarted. The trend and the slow
+        ranks are then cleared first.
         """
         self._total += 1
         if self._trend and iteration.number <= self._trend[-1].number:
@@ -378,16 +390,16 @@ class Watcher:
         return watched
 
     def _find_usual_pause(self, iteration: WatchedIteration) -> int:
-        """Return the usual length of a pause if the pause before an iteration is long, or -1.
+        """Return the usual pause in ns if the pause before an iteration is long, otherwise -1.
 
-        The usual length is the lower quartile of the pauses in the trend. A pause is long if it is
-        more than ``_PAUSE_TIMES`` times as long, and if the excess is more than ``_PAUSE_SHARE`` of
-        the iteration.
+        The usual pause is the lower quartile of the known pauses in the trend. A pause is long if
+        it is more than ``_PAUSE_TIMES`` times the usual pause, and if it exceeds the usual pause by
+        more than ``_PAUSE_SHARE`` of the iteration's length.
         """
         pauses_ns = [own.pause_ns for own in self._trend if own.pause_ns != NONE]
         if iteration.pause_ns == NONE or not pauses_ns:
             return NONE
-        # The median would be long if every second pause is long.
+        # If every second pause is long, the median would itself be long.
         usual_ns = quantiles(pauses_ns, n=4)[0] if len(pauses_ns) > 1 else pauses_ns[0]
         is_long = iteration.pause_ns > _PAUSE_TIMES * usual_ns
         is_long = is_long and iteration.pause_ns - usual_ns > _PAUSE_SHARE * iteration.length_ns

@@ -1,7 +1,7 @@
 """Outputs of a running job in addition to the terminal: JSON lines, Prometheus and TensorBoard.
 
-An output is a context manager that yields a function of :class:`~.measurement.Observation`, and a
-line in :func:`open_outputs`.
+To add an output, write a context manager that yields a function with an
+:class:`~.measurement.Observation` as its argument, and open it in :func:`open_outputs`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 Take: TypeAlias = Callable[[Observation], None]
 #: Maximum number of slow ranks that have metrics.
 _RANKS = 8
-#: Fields of :class:`.RankPace` in a line of JSON, which contains the three slowest ranks.
+#: Fields of :class:`.RankPace` that a JSON line contains for each of the three slowest ranks.
 _PACE = ("rank", "host", "stage", "compute_ns", "excess")
-#: A metric: name, description, names of its labels, and pairs of label values and a value.
+#: A metric: its name, description, label names, and (label values, value) pairs.
 _Gauge: TypeAlias = "tuple[str, str, tuple[str, ...], Sequence[tuple[tuple[str, ...], float]]]"
 
 
@@ -38,8 +38,8 @@ def open_outputs(
     Args:
         run: Name of the run in metrics.
         jsonl: File to which one line per iteration is appended, or None.
-        listen: Address ``HOST:PORT`` that serves metrics to Prometheus, or None.
-        tensorboard: Directory for scalars, or None.
+        listen: Address ``HOST:PORT`` at which Prometheus can fetch the metrics, or None.
+        tensorboard: Directory to which scalars are written for TensorBoard, or None.
 
     Raises:
         OutputError: An output cannot be opened, or its library is not installed.
@@ -68,7 +68,7 @@ def _open_json_lines(path: str) -> Iterator[Take]:
 
     @contextmanager
     def report_write_errors() -> Iterator[None]:
-        """Convert errors of the file system to an :class:`OutputError`."""
+        """Convert an :class:`OSError` to an :class:`OutputError` that names the file."""
         try:
             yield
         except OSError as error:
@@ -142,15 +142,16 @@ class Metrics:
     """Serves the metrics of the newest iteration to Prometheus until it is closed.
 
     Names follow the conventions of Prometheus (prometheus.io/docs/practices/naming): base units,
-    and ``ratio`` for fractions of 1. prometheus-client is an extra, so it is imported when used.
+    and ``ratio`` for fractions of 1. prometheus-client is an optional dependency, so it is imported
+    only when needed.
 
     Args:
-        address: ``HOST:PORT``.
-        run: Value of the label ``run`` of every metric, which tells runs apart on a dashboard.
+        address: Address to listen on, ``HOST:PORT``.
+        run: Value of the label ``run`` of every metric. It distinguishes runs on a dashboard.
 
     Raises:
         UsageError: The address is invalid.
-        OutputError: The address cannot be listened on, or prometheus-client is not installed.
+        OutputError: The server cannot listen on the address, or prometheus-client is not installed.
     """
 
     def __init__(self, address: str, run: str) -> None:
@@ -180,7 +181,7 @@ class Metrics:
 
     @property
     def port(self) -> int:
-        """Port of the server."""
+        """Port on which the server listens."""
         return int(self._server.server_address[1])
 
     def take(self, observation: Observation) -> None:
@@ -217,7 +218,7 @@ def _list_newest_gauges(observation: Observation | None) -> Iterator[_Gauge]:
 
 
 def _list_gauges(iteration: WatchedIteration, n_silent: int) -> Iterator[_Gauge]:
-    """Yield the metrics of an iteration, without unknown values.
+    """Yield the metrics of an iteration. Unknown values are left out.
 
     Args:
         iteration: The iteration.

@@ -1,4 +1,4 @@
-"""The newest recorded iterations of one process."""
+"""The newest recorded iterations of one rank."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from bubbleviz.sources.operations.jsonl.sessions import RecordedSession
 
 
 class RecordedRank:
-    """The newest iterations of one process.
+    """The newest recorded iterations of one rank.
 
     Args:
-        part: Reader of its recording.
-        header: Header of its recording.
+        part: Reader of the rank's recording.
+        header: Header of the recording.
 
     Attributes:
-        header: Header of its recording.
+        header: Header of the recording.
         host: Hostname, or "" if unknown.
-        stretch: The iterations that are kept, with ascending numbers, or None if there are none.
-        read_s: When new data was last read, in seconds of any clock.
+        stretch: The kept iterations and their operations, or None before the first call of
+            :meth:`add`. The iteration numbers are strictly increasing.
+        read_s: Time when the caller last read new data, in seconds on the caller's clock.
     """
 
     def __init__(self, part: recorded.PartReader, header: Header) -> None:
@@ -33,10 +34,15 @@ class RecordedRank:
         self.stretch: recorded.Stretch | None = None
 
     def add(self, stretch: recorded.Stretch) -> None:
-        """Append iterations. If a number does not increase, the previous number + 1 is used."""
+        """Append iterations, and change their numbers where necessary.
+
+        The numbers of a rank must be strictly increasing. An iteration whose number is not greater
+        than the previous number gets the previous number + 1. Numbers that were dropped count as
+        well.
+        """
         numbers = []
         for number in stretch.iterations.number.tolist():
-            # An evaluation may count from 0 again, but numbers must increase.
+            # An evaluation loop may count from 0 again, but numbers must increase.
             self._last = number if number > self._last else self._last + 1
             numbers.append(self._last)
         iterations = replace(stretch.iterations, number=np.array(numbers, np.int64))
@@ -45,22 +51,32 @@ class RecordedRank:
 
     @property
     def iterations(self) -> recorded.RecordedIterations:
-        """Iterations that are kept."""
+        """The kept iterations, one row each, sorted by number.
+
+        The table is empty if there are none, even before the first call of :meth:`add`.
+        """
         return self.stretch.iterations if self.stretch else recorded.RecordedIterations.make_empty()
 
     @property
     def numbers(self) -> list[int]:
-        """Numbers of the iterations, in ascending order."""
+        """Numbers of the kept iterations, strictly increasing."""
         return [int(number) for number in self.iterations.number]
 
     def drop_before(self, number: int) -> None:
-        """Drop the iterations with smaller numbers."""
+        """Drop the iterations whose number is smaller than ``number``, and their operations.
+
+        :meth:`add` must have been called before.
+        """
         self.stretch = self._select(self.iterations.number >= number)
 
     def _select(self, is_selected: Bools) -> recorded.Stretch:
-        """Return the selected iterations and their operations.
+        """Return a stretch with only the selected iterations and their operations.
 
-        The operations refer to the rows of the selected iterations.
+        The column ``iteration`` of the operations is renumbered: it contains rows of the new
+        iteration table.
+
+        Args:
+            is_selected: Mask of the kept iterations.
         """
         assert self.stretch is not None
         row_of_iteration, operations = np.cumsum(is_selected) - 1, self.stretch.operations
@@ -73,10 +89,10 @@ class RecordedRank:
     def make_session(
         self, numbers: Sequence[int], names: tuple[str, ...]
     ) -> RecordedSession | None:
-        """Return a recording with only these iterations, or None if the rank has none of them.
+        """Return a recording of the given iterations, or None if the rank has none of them.
 
         Args:
-            numbers: Numbers of the iterations.
+            numbers: Numbers of the iterations to include; numbers that the rank lacks are ignored.
             names: Range names, indexed by range id.
         """
         is_selected = np.isin(self.iterations.number, numbers)

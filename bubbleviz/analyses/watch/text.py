@@ -1,4 +1,4 @@
-"""Text output on a running job: one line per iteration, or a page of the terminal."""
+"""Text output about a running job: one line per iteration, or a page that fills the terminal."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from bubbleviz.render.document import Line, Span
 from bubbleviz.sources.paths import find_profiles
 
 _BARS = "▁▂▃▄▅▆▇█"
-#: Maximum number of causes and slow ranks shown.
+#: Maximum numbers of causes and of slow ranks to show.
 _CAUSES, _SHOWN_RANKS = 4, 5
-#: Number of iterations for which a pause is shown.
+#: Number of newest iterations among which the page looks for a long pause.
 _PAUSES = 8
-#: Maximum width of the trend and of bars, and width of the text before a bar.
+#: Maximum widths of the trend and of a bar, and width of the text before a bar, in columns.
 _WIDTH, _BAR, _CAUSE = 60, 30, 29
-#: Maximum number of characters of a host name and of advice.
+#: Maximum numbers of characters of a hostname and of advice.
 _MAX_HOST, _MAX_ADVICE = 60, 400
 #: Minimum range of the trend's scale, so that noise does not fill it.
 _MIN_RANGE = 0.02
@@ -57,7 +57,7 @@ def _format_ranks(iteration: WatchedIteration) -> str:
 
 
 def _format_slow(slow: RankPace) -> str:
-    """Describe a slow rank: where it is, how much slower, and since which iteration."""
+    """Describe a slow rank: its location, how much longer it computes, and since when."""
     stage = "" if slow.stage is None else f"stage {slow.stage}"
     location = ", ".join(filter(None, (stage, texts.to_one_line(slow.host, _MAX_HOST))))
     clock = datetime.fromtimestamp(slow.since_utc_ns // 10**9, timezone.utc)
@@ -75,7 +75,7 @@ def _format_pause(iteration: WatchedIteration) -> str:
     )
 
 
-#: Kind of files that are read.
+#: Message that says which files ``watch`` reads.
 READ = "watch reads what ranks record with bubbleviz.annotate (bubbleviz guide record)"
 
 
@@ -96,7 +96,10 @@ def describe_waiting(folder: str) -> str:
 def format_page(
     folder: str, observation: Observation, events: tuple[str, ...], width: int
 ) -> Iterator[Line]:
-    """Yield the lines of a page of the terminal.
+    """Yield the lines of the terminal page.
+
+    Before the first measured iteration, the page says what is missing, unless files are unreadable.
+    The events come last.
 
     Args:
         folder: The watched folder.
@@ -113,7 +116,7 @@ def format_page(
 
 
 def _format_lines(folder: str, observation: Observation, width: int) -> Iterator[Line]:
-    """Yield the lines on the newest iteration, with trend, slow and silent ranks, and advice."""
+    """Yield lines about the newest iteration, the trend, slow and silent ranks, and the advice."""
     newest = observation.trend[-1]
     value = newest.ratios.get(newest.headline)
     ratio_text = "unknown" if value is None else texts.format_percent(value)
@@ -150,7 +153,7 @@ def _format_lines(folder: str, observation: Observation, width: int) -> Iterator
 
 
 def _format_causes(iteration: WatchedIteration, width: int) -> Iterator[Line]:
-    """Yield a heading and one bar for each of the largest parts of an iteration's bubble.
+    """Yield a heading, and a bar for each of the ``_CAUSES`` largest parts of the bubble.
 
     Args:
         iteration: The iteration.
@@ -166,9 +169,10 @@ def _format_causes(iteration: WatchedIteration, width: int) -> Iterator[Line]:
 
 
 def _format_trend(values: list[float | None]) -> tuple[str, str]:
-    """Return one bar per value (blank if unknown), and the scale in words.
+    """Return a text with one bar per value (a space if unknown), and a description of the scale.
 
-    The scale extends from the smallest value to the largest, but over at least ``_MIN_RANGE``.
+    The scale extends from the smallest value to the largest, but over at least ``_MIN_RANGE``. Its
+    description is "" if no value is known.
     """
     known_values = [value for value in values if value is not None]
     if not known_values:

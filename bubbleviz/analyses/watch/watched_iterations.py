@@ -23,15 +23,17 @@ class RankPace:
     """How long a rank computed in one iteration.
 
     Attributes:
-        rank: Rank in the run.
+        rank: Number of the rank in the run.
         host: Hostname, or "" if unknown.
         stage: Stage of the rank, or None if unknown.
         compute_ns: Time the rank spent in forward and backward passes.
-        excess: Relative difference from the median of the ranks of its stage, or of all ranks if
-            the stage has no other rank.
-        slow_since: First iteration of a slow period that has not ended, or -1 if the rank is not
-            slow.
-        since_utc_ns: When the rank wrote that iteration.
+        excess: Relative difference of ``compute_ns`` from the median of the ranks of the same
+            stage. If any stage has a single rank, the median of all ranks is used. In a group of
+            two ranks, the value of the other rank is used.
+        slow_since: Number of the iteration since which the rank has been slow without a break, or
+            -1 if the rank is not slow.
+        since_utc_ns: UTC time when the last rank wrote the iteration ``slow_since``, or -1 if the
+            rank is not slow.
     """
 
     rank: int
@@ -49,19 +51,19 @@ class WatchedIteration:
 
     Attributes:
         number: Number of the iteration.
-        utc_ns: When the last rank wrote it.
+        utc_ns: UTC time when the last rank wrote the iteration.
         length_ns: Time from the first start to the last end on any rank.
-        pause_ns: Time from the last end of the previous iteration to the first start, or -1 if
-            unknown.
-        ranks: Number of ranks that recorded it.
+        pause_ns: Time from the last end of the previous iteration to the first start of this one
+            (at least 0), or -1 if unknown.
+        ranks: Number of ranks that recorded the iteration.
         world_size: Number of ranks of the run, or -1 if unknown.
         headline: Name of the primary ratio.
-        ratios: Value of each ratio, or None if unknown. ``period`` is the ratio of the previous
-            iteration, whose period ends when this iteration starts.
-        parts: Parts of its bubble, the largest first; their shares add up to the headline.
-        paces: Pace of each rank, the slowest first.
-        slow: Paces of the slow ranks, the slowest first.
-        usual_pause_ns: Usual length of a pause if the pause before this iteration is long,
+        ratios: Values of the ratios, keyed by name; None if unknown. ``period`` is the ratio of the
+            previous iteration, whose period ends when this iteration starts.
+        parts: Parts of the bubble, largest first. Their shares add up to the primary ratio.
+        paces: Paces of the ranks that computed in this iteration, sorted by descending excess.
+        slow: Paces of the slow ranks, sorted by descending excess.
+        usual_pause_ns: Usual pause between iterations if the pause before this iteration is long,
             otherwise -1.
     """
 
@@ -80,7 +82,10 @@ class WatchedIteration:
 
 
 def measure_paces(report: Report, iteration: Iteration) -> tuple[RankPace, ...]:
-    """Return the pace of each rank that computed in an iteration, the slowest first."""
+    """Return the paces of the ranks that computed in an iteration.
+
+    Paces are sorted by descending excess, then by rank number.
+    """
     rows = [row for row in iteration.ranks if row.compute_ns]
     ranks = [report.ranks[row.rank] for row in rows]
     compute_ns = np.array([row.compute_ns for row in rows], np.float64)
@@ -93,17 +98,18 @@ def measure_paces(report: Report, iteration: Iteration) -> tuple[RankPace, ...]:
 
 
 def make_limit_check(texts: Sequence[str], max_exceeding: int) -> Callable[[WatchedIteration], str]:
-    """Return a function that checks each iteration against limits.
+    """Return a function that checks one iteration after the other against limits.
 
-    It returns a sentence once a ratio exceeded its limit in ``max_exceeding`` consecutive
-    iterations, otherwise "". Iterations with an unknown ratio neither count nor reset the count.
+    The function returns a sentence when a ratio has been above its limit in exactly
+    ``max_exceeding`` consecutive iterations, otherwise "". An iteration in which the ratio is
+    unknown neither counts nor resets the count.
 
     Args:
-        texts: Limits such as ``schedule=20%``.
-        max_exceeding: Number of consecutive iterations that triggers the limit.
+        texts: Limits such as ``schedule=20%``. A limit without a name applies to the primary ratio.
+        max_exceeding: Number of consecutive iterations above a limit that triggers it.
 
     Raises:
-        UsageError: A limit is invalid or names no ratio, or the number is below 1.
+        UsageError: A limit is invalid or names an unknown ratio, or ``max_exceeding`` is below 1.
     """
     if max_exceeding < 1:
         raise UsageError(f"--for {max_exceeding}: must be at least 1 iteration")
@@ -120,7 +126,7 @@ def make_limit_check(texts: Sequence[str], max_exceeding: int) -> Callable[[Watc
     above = [0] * len(limits)
 
     def check_limits(iteration: WatchedIteration) -> str:
-        """Return a sentence if this iteration makes a limit trigger, otherwise ""."""
+        """Return a sentence if this iteration triggers a limit, otherwise ""."""
         for index, limit in enumerate(limits):
             name = limit.ratio or iteration.headline
             value = iteration.ratios.get(name)
