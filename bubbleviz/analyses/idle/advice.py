@@ -1,4 +1,4 @@
-"""Advice on idle time: a title that sums it up, and what to look at first, one sentence each."""
+"""Advice on idle time: a title that summarizes the report, and sentences on what to do first."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from bubbleviz.conventions.kinds import is_nccl
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.texts import format_count, format_percent, to_one_line
 
-#: Kinds of limitations that only another recording or export removes, so causes of idle time
-#: are unknown until then.
+#: Kinds of limitations that only a new recording or export removes. Until then, the causes of idle
+#: time are unknown.
 _DAMAGED = frozenset(
     (
         LimitationKind.FILE_DAMAGED,
@@ -20,14 +20,14 @@ _DAMAGED = frozenset(
         LimitationKind.KERNELS_OVERRUN,
     )
 )
-#: Kinds of limitations that mean that work is missing.
+#: Kinds of limitations that indicate that work is missing from the profile.
 _LOSSES = frozenset((LimitationKind.KERNELS_LOST, LimitationKind.GRAPHS_LOST))
 #: Maximum number of characters of an activity's name.
 _NAME = 40
 #: Minimum fraction of the time for which an activity, exposed communication or exposed copies are
 #: mentioned.
 SHARE = 0.1
-#: Sentences on devices that are busy without computing.
+#: Advice on devices that are busy but do not compute.
 _WAITING = (
     "of the time only send and receive kernels run, waiting for other ranks: in a pipeline, its "
     "bubble; bubbleviz inspect shows how to measure it"
@@ -45,7 +45,7 @@ _COMPUTE_MAY_WAIT = (
     "devices are idle for less than 1 % of the time, but kernels that look like waiting count as "
     "compute: name those that communicate with --convention, and measure again"
 )
-#: Kinds of limitations that mean that waiting kernels count as compute.
+#: Kinds of limitations that indicate that waiting kernels were counted as compute.
 _COUNTED = frozenset((LimitationKind.COMMUNICATION_COUNTED, LimitationKind.WAITING_COUNTED))
 _SINGLE_WORK = (
     "a single kernel or copy gives no window, so a duty cycle is unknown; profile more of the run"
@@ -64,13 +64,15 @@ _OF_COPIES = ("transfer", "blocked by copies")
 def make_title(
     measurement: IdleMeasurement, format_share: Callable[[float | None], str] = format_percent
 ) -> str:
-    """Return one line on how many devices were idle for how long. Hosts do not count as devices.
+    """Return a one-line summary: the number of devices, and the fraction of time they were idle.
+
+    Hosts without a device are counted separately.
 
     Args:
         measurement: The measured idle time.
         format_share: Function that formats a fraction in percent.
     """
-    # A trace of XLA has one row per device of the host's processor.
+    # An XLA trace of a CPU has several rows per host, so hosts are counted by name.
     hosts = len({rank.host for rank in measurement.ranks if rank.is_host})
     hosts_text = f"{format_count(hosts, 'host')} without a device" if hosts else ""
     window = "" if measurement.window is None else f", in {measurement.window} alone"
@@ -84,7 +86,7 @@ def make_title(
         if unknown_ns := measurement.unknown_ns:
             devices += f" ({format_share(unknown_ns / measurement.span_ns)} unknown)"
         compute_ns = measurement.summed("compute_ns")
-        # Time that is busy but not computing is mentioned separately.
+        # The compute time is mentioned if the device was busy much longer than it computed.
         if measurement.span_ns - measurement.idle_ns - compute_ns >= SHARE * measurement.span_ns:
             devices += f" and computing for {format_share(compute_ns / measurement.span_ns)}"
     else:
@@ -94,10 +96,11 @@ def make_title(
 
 
 def advice(measurement: IdleMeasurement) -> tuple[str, ...]:
-    """Return at least one sentence of advice, sorted by the time it is about, the longest first.
+    """Return at least one sentence of advice, sorted by the time that it concerns, longest first.
 
-    If a recording is damaged, the only advice is to record it again. If work is missing from a
-    profile, this comes first, unless unrecorded work already is the main idle activity.
+    If a recording is damaged, the only advice is to record again. If work is missing from a
+    profile, the sentence about that comes first, unless the main idle activity already is
+    unrecorded work.
     """
     if not measurement.devices:
         return (_advise_to_record_devices(measurement),)
@@ -126,7 +129,7 @@ def advice(measurement: IdleMeasurement) -> tuple[str, ...]:
 
 
 def _advise_to_record_devices(measurement: IdleMeasurement) -> str:
-    """Return how to record the devices of a run whose profiles contain only hosts."""
+    """Return advice for profiles that contain only hosts: how to record the devices."""
     record = "record their activity too (ProfilerActivity.CUDA, or that of the accelerator)"
     if _is_of_xla(measurement):
         record = (
@@ -144,8 +147,8 @@ def _is_of_xla(measurement: IdleMeasurement) -> bool:
 def _advise_on_busy_time(measurement: IdleMeasurement, min_share: float) -> list[tuple[int, str]]:
     """Advise on exposed communication and exposed copies.
 
-    Sends and receives are separate from other communication, unless it is unclear whether kernels
-    only waited for another rank's recording to begin.
+    Sends and receives get separate advice from other communication. If it is unclear whether
+    kernels only waited for the recording of another rank to begin, one sentence covers both.
 
     Args:
         measurement: The measured idle time.
@@ -154,7 +157,7 @@ def _advise_on_busy_time(measurement: IdleMeasurement, min_share: float) -> list
     Returns:
         Pairs of an exposed time in ns and a sentence of advice on it.
     """
-    # Which rank is late can only be found for NCCL.
+    # The late rank can only be determined for NCCL.
     has_nccl = any(is_nccl(name) for rank in measurement.devices for name in rank.works)
     late_hint = (
         "; bubbleviz nccl names who is late, if communicators were recorded" if has_nccl else ""
@@ -178,15 +181,15 @@ def _advise_on_busy_time(measurement: IdleMeasurement, min_share: float) -> list
 
 
 def _find_main_activity(measurement: IdleMeasurement) -> ActivityIdle | None:
-    """Return the activity that takes most of the idle time, or None if none takes 10 % of it."""
+    """Return the activity with the most idle time, or None if that is below 10 % of all."""
     longest = measurement.activities[0]
     return longest if longest.idle_ns / measurement.idle_ns >= SHARE else None
 
 
 def _advise_on_idle_time(measurement: IdleMeasurement) -> str:
-    """Return what to do about the activity that takes most of the idle time.
+    """Return a sentence on what to do about the activity with the most idle time.
 
-    If no activity takes 10 % of it, the sentence says so.
+    If no activity takes at least 10 % of the idle time, the sentence says so.
     """
     main = _find_main_activity(measurement)
     if main is None:

@@ -1,4 +1,4 @@
-"""The analysis of idle time: profiles in, a report out."""
+"""The analysis of idle time: reads profiles and returns a report."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _LONGEST = 12
 
 
 class IdleReport(IdleMeasurement):  # noqa: D101 - help() shows that of its base
-    # Adds what notebooks show, and a method that writes outputs.
+    # Adds the display in notebooks, and a method that writes output files.
 
     def __repr__(self) -> str:
-        """Return the report in a line; ``print`` and the prompt show no table of a million gaps."""
+        """Return a summary on one line, because a full table could list a million gaps."""
         return f"<IdleReport: {make_title(self)}>"
 
     def save(self, path: str | Path) -> None:
@@ -58,7 +58,7 @@ class IdleReport(IdleMeasurement):  # noqa: D101 - help() shows that of its base
         write_outputs({str(path): format_output(self, name, _LONGEST)}, force=True)
 
     def _repr_html_(self) -> str:
-        """Return shares of devices, activities of hosts, picture and advice as HTML."""
+        """Return the report as HTML: advice, tables, picture and limitations."""
         return notebook(self)
 
     def _repr_svg_(self) -> str:
@@ -80,25 +80,28 @@ def idle(
 ) -> IdleReport:
     """Return the busy and idle time of devices, with idle time attributed to what hosts did.
 
-    Without ``window``, if a device waited until the recording of another device began, the time
-    before that is left out of profiles on a common clock, and a limitation says so.
+    If a device waited until the recording of another device began, the time before that is left out
+    of all profiles on a common clock, and a limitation says so. With ``window``, no other time is
+    left out.
 
     Args:
         paths: Profiles of any kind, directories of profiles, or glob patterns.
-        step: Name of the ranges that are steps, or a regex that matches the complete name. Steps
-            are recognized if it is not given.
-        shortest_us: Shorter gaps are kernel-to-kernel gaps, and are not attributed.
-        activities: TOML file of host activities, matched before the built-in ones.
-        convention: Conventions whose lists of communication kernels extend the built-in one: names,
-            or paths of TOML files.
-        window: Part of the run to analyze: a range of step numbers, or of times on each profile's
-            own clock, in the form of the option ``--window``; None for the complete run.
+        step: Name of the ranges that are steps, or a regex that matches the complete name. If it is
+            None, steps are recognized automatically.
+        shortest_us: Minimum length in microseconds of a gap that is attributed to host activities.
+            Shorter gaps are reported as kernel-to-kernel gaps.
+        activities: TOML file of host activities, which are matched before the built-in ones.
+        convention: Names of conventions, or paths of TOML files, whose lists of communication
+            kernels extend the built-in list.
+        window: Part of the run to analyze, in the form of the option ``--window``: a range of step
+            numbers, or of times on each profile's own clock. None selects the complete run.
         keep_export: Whether to keep exports made of ``.nsys-rep`` reports next to them.
         jobs: Number of threads that read a profile.
         progress: Receives how much of each profile has been read.
 
     Raises:
-        BubblevizError: What happened, where, and what to do next; see :mod:`bubbleviz.errors`.
+        BubblevizError: The analysis is not possible. The message says what happened, where, and
+            what to do next; see :mod:`bubbleviz.errors`.
     """
     if not 0 <= shortest_us < 1e12:
         raise UsageError(f"--shortest {shortest_us:g}: give microseconds, 0 or more")
@@ -138,7 +141,7 @@ def _make_report(
     Args:
         profiles: The measured profiles.
         options: Options of the analysis.
-        limitations: Limitations of the run, which are listed before the limitations of profiles.
+        limitations: Limitations of the run. They are listed before the limitations of the profiles.
     """
     ranks = _label_ranks([rank for profile in profiles for rank in profile.ranks])
     waiting = _find_waiting_names(profiles)
@@ -171,10 +174,10 @@ def _read_profile(
 
     Args:
         path: Path of the profile.
-        watch: Receives how much of it has been read.
+        watch: Receives how much of the profile has been read.
         options: Options of the analysis.
-        jobs: Number of threads that read it.
-        keep_export: Whether to keep an export made of a ``.nsys-rep`` report next to it.
+        jobs: Number of threads that read the profile.
+        keep_export: Whether to keep an export made of a ``.nsys-rep`` report next to the report.
         n_files: Number of profiles of the run.
         since_ns: Start of the window, in UTC or on the clock of a single profile, or None to use
             the window of the options. It is ignored if there are several profiles and the UTC of
@@ -183,7 +186,7 @@ def _read_profile(
     with record.open_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
         profile = file.read(OPERATION_GLOBS, partial=True)
         utc_ns = profile.source.session_utc_ns
-        # The times of a single file are compared on its own clock, if UTC is unknown.
+        # Without UTC, times are on the profile's own clock, which suffices for a single file.
         is_timed = utc_ns is not None or n_files == 1
         if since_ns is not None and is_timed:
             options = replace(options, window=_make_window_since(since_ns - (utc_ns or 0)))
@@ -197,7 +200,7 @@ def _read_profile(
 
 
 def _add_up_limitations(notes: Iterable[Limitation]) -> tuple[Limitation, ...]:
-    """Add up the counts of equal limitations, in the order of their first appearance."""
+    """Merge limitations that differ only in their count, in order of first appearance."""
     counts: Counter[tuple[str, str, LimitationKind]] = Counter()
     for note in notes:
         counts[note.what, note.reason, note.kind] += note.count
@@ -207,17 +210,17 @@ def _add_up_limitations(notes: Iterable[Limitation]) -> tuple[Limitation, ...]:
 
 
 def _make_window_since(start_ns: int) -> Window:
-    """Return the window from a time on a profile's clock to the end of all time."""
+    """Return a window that starts at a time on a profile's clock and has no end."""
     return Window(f"time:{max(start_ns, 0)}ns-", times_ns=(start_ns, FOREVER_NS))
 
 
 def _label_ranks(ranks: Sequence[RankIdle]) -> tuple[RankIdle, ...]:
-    """Return the ranks with the shortest labels that are unique.
+    """Label each rank with its host and device, or with more details if labels are not unique.
 
-    Labels consist of host and device. If two of them are equal, the process id is added, and the
-    host is replaced by the file name or path if necessary.
+    If any two labels are equal, the process id is added to all labels. If this is not enough, the
+    host is replaced by the file name of the profile, and finally by its path.
     """
-    # A trace without a host has the name of its file as host; the suffix is left out.
+    # If a trace names no host, its file name is used as host, without the suffix.
     hosts = [
         strip_profile_suffix(rank.host) if rank.host == Path(rank.path).name else rank.host
         for rank in ranks
@@ -235,9 +238,9 @@ def _label_ranks(ranks: Sequence[RankIdle]) -> tuple[RankIdle, ...]:
 
 
 def _add_up(ranks: Sequence[RankIdle]) -> tuple[ActivityIdle, ...]:
-    """Return the idle time of all devices by activity, the longest sum first. Hosts are left out.
+    """Sum the idle time of all devices by activity, longest sum first. Hosts are left out.
 
-    Each sum has the example of the device on which the activity took longest in one gap.
+    The example of a sum is taken from the device that has the longest single gap of the activity.
     """
     by_activity: dict[str, list[ActivityIdle]] = defaultdict(list)
     for index, rank in enumerate(ranks):
@@ -255,9 +258,10 @@ def _add_up(ranks: Sequence[RankIdle]) -> tuple[ActivityIdle, ...]:
 
 
 def _find_waiting_names(profiles: Sequence[MeasuredProfile]) -> Iterator[Limitation]:
-    """Yield the limitations for kernels that wait for each other but count as compute.
+    """Yield limitations about kernels that wait for each other but count as compute.
 
-    Profiles without UTC have no common clock, so each of them is checked separately.
+    Profiles that record UTC are checked together. A profile without UTC shares no clock with other
+    profiles, so it is checked separately.
     """
     timed = [profile for profile in profiles if profile.has_utc]
     groups = [timed, *([profile] for profile in profiles if not profile.has_utc)]

@@ -1,16 +1,19 @@
 """Attribution of idle time: what the host did in every nanosecond in which a device was idle.
 
-A gap is divided into parts. The first rule that applies wins:
+A gap is divided into pieces, each with one activity. The first rule that applies decides:
 
-1. ``profiler``: the profiler's own overhead. 2. ``work not recorded``: the device may have run work
-that was launched but not recorded. 3. ``kernel-to-kernel gaps``: the gap is too short to be
-attributed. 4. ``page migration`` before migrating pages of managed memory, which no call launches;
-``launch not recorded`` before other work whose launching call is unknown. 5. Until the start of
-that call: the activity of the launching thread, or else of the thread that launches most, or else
-of the process's main thread, or else ``no host trace``. 6. During the call, and for the latency of
-a launch: ``launch``, or ``transfer`` for a copy. 7. After that, as long as the work's stream is
-proved to wait for an event: ``blocked by communication``, ``blocked by copies`` or ``blocked by
-compute``. 8. The rest: ``stream or rank dependency``.
+1. ``profiler``: the profiler itself delayed the process.
+2. ``work not recorded``: the device may have run work that was launched but not recorded.
+3. ``kernel-to-kernel gaps``: the gap is too short to be attributed.
+4. ``page migration``: the next work migrates pages of managed memory, which no call launches.
+   ``launch not recorded``: the launching call of the next work is unknown for another reason.
+5. Until the launching call starts: the activity of the launching thread. If nothing is recorded for
+   it, the activity of the thread that launches most, and then that of the process's main thread.
+   ``no host trace`` if nothing is recorded for any of them.
+6. During the launching call and the launch latency: ``launch``, or ``transfer`` for a copy.
+7. Afterwards, while the stream of the work is proved to wait for an event: ``blocked by
+   communication``, ``blocked by copies`` or ``blocked by compute``.
+8. Until the work starts: ``stream or rank dependency``.
 """
 
 from __future__ import annotations
@@ -51,22 +54,23 @@ def attribute_idle(
 
     Args:
         device: The device.
-        launches: Calls that launched the work after each gap.
+        launches: For each gap, the call that launched the work after it.
         activities: Kernels, followed by copies.
-        held_work: Work that waited for an event.
+        held_work: Kernels and copies that waited for an event.
         host: Ranges and calls of the host's threads.
         fallback_threads: Threads to use, in order, if nothing is recorded for the launching thread.
         numbers: Numbering of the activity names; a name without a number gets the next one.
 
     Returns:
-        The gaps in pieces with one activity each. ``interval`` is the row of the gap, and
-        ``host_call`` the row of the host's event if the host waited for known work.
+        Pieces of the gaps with one activity each, sorted by start. ``interval`` is the row of the
+        gap. ``host_call`` is the row in ``host`` of a call in which the host waited for work that
+        is known, otherwise -1.
     """
     waits = _list_waits(device, launches, activities, held_work, numbers)
     idle = _name_host_activity(
         split_at_waits(device.gaps, waits), launches, host, fallback_threads, numbers
     )
-    # The last one overrides the others, so the profiler's overhead takes precedence.
+    # Later marks replace earlier ones, so the profiler's overhead takes precedence.
     for times, name in (
         (device.unrecorded, host_activities.UNRECORDED),
         (device.overhead, host_activities.PROFILER),
@@ -85,17 +89,17 @@ def _list_waits(
 ) -> tuple[Wait, ...]:
     """List the consecutive waits in each gap of a device.
 
-    The first wait is for the launching call and has no activity yet. In gaps that are not
-    attributed to the host, it takes all of the time::
+    The first wait is for the launching call and has no activity yet. If a gap cannot be attributed
+    to the host, the first wait takes the complete gap and has an activity::
 
         gap     ├── host ──┤├── launch ──┤├── blocked ──┤├── device ──┤
                             call starts   under way   event completes
 
     Args:
         device: The device.
-        launches: Calls that launched the work after each gap.
+        launches: For each gap, the call that launched the work after it.
         activities: Kernels, followed by copies.
-        held_work: Work that waited for an event.
+        held_work: Kernels and copies that waited for an event.
         numbers: Numbering of the activity names; a name without a number gets the next one.
     """
     gaps, is_short = device.gaps, device.is_short
@@ -125,7 +129,7 @@ def _number_unattributed(
     activities: Activities,
     numbers: Numbering[str],
 ) -> Ints:
-    """Return the activity of each gap that cannot be attributed to the host, as a number.
+    """Return, for each gap, the number of its activity if it cannot be attributed to the host.
 
     The activity is ``SHORT`` for short gaps, ``MIGRATION`` before a page migration, and otherwise
     ``UNLINKED``.
@@ -146,17 +150,17 @@ def _number_unattributed(
 
 
 def _number_blocking(held_work: HeldWork, held_row: Ints, numbers: Numbering[str]) -> Ints:
-    """Return the activity of the wait that blocks the work after each gap, as a number.
+    """Return, for each gap, the number of the activity that blocked the work after the gap.
 
-    The activity depends on the kind of work that the event waited for.
+    The activity depends on the kind of the work that completed the awaited event; see ``BLOCKED``.
 
     Args:
-        held_work: Work that waited for an event.
+        held_work: Kernels and copies that waited for an event.
         held_row: Row in ``held_work`` of the work after each gap, or -1 if it did not wait.
         numbers: Numbering of the activity names; a name without a number gets the next one.
 
     Returns:
-        The number of the activity for each gap, or -1 if the work after it did not wait.
+        One activity number per gap, or -1 if the work after the gap did not wait.
     """
     kind = np.append(held_work.kind, NONE)[held_row]
     is_present = np.isin(np.arange(len(BLOCKED)), kind)
@@ -178,21 +182,21 @@ def _name_host_activity(
     fallback_threads: Sequence[int],
     numbers: Numbering[str],
 ) -> IdleIntervals:
-    """Attribute the idle intervals without an activity to what the host's threads did.
+    """Attribute the idle intervals that have no activity to what the host's threads did.
 
-    The launching thread is used first, then the fallback threads for times at which it has no
-    event. Times without an event on any thread become ``UNTRACED``. Intervals are divided where the
-    activity changes.
+    The events of the launching thread are used first. For times at which it has no event, the
+    fallback threads are used in order. Times without an event on any thread become ``UNTRACED``.
+    Intervals are split at the bounds of events.
 
     Args:
         idle: Idle time of a device.
-        launches: Calls that launched the work after each gap.
+        launches: For each gap, the call that launched the work after it.
         host: Ranges and calls of the host's threads.
         fallback_threads: Threads to use, in order, if nothing is recorded for the launching thread.
         numbers: Numbering of the activity names; a name without a number gets the next one.
 
     Returns:
-        All idle intervals, each with an activity, sorted by start.
+        Pieces of all idle intervals, each with an activity, sorted by start.
     """
     untraced = numbers.number(host_activities.UNTRACED)
     is_named = idle.activity != NONE
@@ -211,7 +215,7 @@ def _name_host_activity(
 def _split_at_events(
     idle: IdleIntervals, thread: Ints, host: HostEvents, untraced: int
 ) -> tuple[IdleIntervals, Bools]:
-    """Split idle intervals where the strongest event of a thread changes.
+    """Split idle intervals at the bounds of a thread's events, and name the strongest event.
 
     Args:
         idle: Idle intervals.
@@ -220,9 +224,10 @@ def _split_at_events(
         untraced: Number of the activity for times without an event.
 
     Returns:
-        pieces: The pieces, each with the activity of its event. ``host_call`` is the row of the
-            event if it is a call that waited for known work, otherwise -1.
-        is_seen: Mask of the pieces that have an event.
+        pieces: The pieces, each with the activity of the strongest event around it. ``host_call``
+            is the row of this event if it is a call that waited for work that is known, otherwise
+            -1.
+        is_seen: Mask of the pieces that are inside an event.
     """
     row, start_ns, end_ns, event = find_events_around(host, thread, idle.start_ns, idle.end_ns)
     # The appended entry, at index -1, stands for no event.

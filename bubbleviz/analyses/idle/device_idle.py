@@ -1,4 +1,4 @@
-"""The idle time of one device, attributed and summed, and how it spent the rest of its time."""
+"""Measures one device: attributes its idle time, and sums its idle time, work, copies and waits."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from bubbleviz.model.profile import PAGE_MIGRATION, Activities, Profile, get_pid
 from bubbleviz.model.texts import truncate_for_document
 from bubbleviz.report.idle_summary import GapExample, LaunchQueue, WorkTotal
 
-#: Minimum share of the work of a device whose launch must be known to measure the queue.
+#: Minimum fraction of a device's work whose launch must be known to measure the launch queue.
 _MIN_LAUNCHED = 0.1
-#: Maximum part of a device's time before the first recorded launch, or after the last launched work
-#: started, in which work without a recorded launch runs.
+#: Maximum fraction of a device's span, at its start or end, in which launches were not recorded. If
+#: it is longer, the launch queue is not measured.
 _MAX_UNRECORDED_TIME = 0.25
-#: Number of slices of a picture, about as many as it has pixels.
+#: Number of slices per strip of the picture, about one per pixel.
 SLICES = 960
-#: Maximum number of ranges around an example that are shown, the innermost ones.
+#: Maximum number of ranges listed for an example gap. The innermost ranges are kept.
 _MAX_RANGES = 6
 
 
@@ -48,8 +48,8 @@ def measure_device(
 
     Args:
         device: The device.
-        profile: Its profile.
-        evidence: Evidence of the profile for idle time.
+        profile: The profile of the device.
+        evidence: The evidence for idle time that was gathered from the profile.
         options: Options of the analysis.
     """
     activities, source, numbers = profile.activities, profile.source, evidence.numbers
@@ -79,7 +79,7 @@ def measure_device(
     works = (*map(truncate_for_document, activities.names), COPY_NAME)
     process, device_id = activities.ranks[device.rank].tolist()
     pid, device_label = get_pid(process), profile.place(process, device_id)
-    # A device is described for a process, or for all of them.
+    # The description of a device applies to one process or to all processes.
     models = [d.name for d in profile.devices if d.device_id == device_id and d.pid in (pid, None)]
     start_ns, end_ns = device.span_ns
     lengths: dict[str, Any] = {
@@ -135,23 +135,23 @@ def _find_example(
     activities: Activities,
     evidence: Evidence,
 ) -> GapExample:
-    """Describe a gap, and what the host did in its longest piece of an activity.
+    """Describe a gap, and what the host did in the gap's longest piece of an activity.
 
-    The host's ranges are those around the middle of the piece, or around the launch of the next
-    work if that is earlier. They come from the launching thread, or else from the first fallback
-    thread with ranges. No ranges are listed if the launching thread is unknown.
+    The listed ranges are the ones around the middle of the piece, or around the launch of the next
+    work if that is earlier. They are ranges of the launching thread, or of the first fallback
+    thread that has any. No ranges are listed if the launching thread is unknown.
 
     Args:
         gap: Row of the device's gaps.
-        activity: Number of the activity.
+        activity: Number of an activity that has a piece in the gap.
         idle: Attributed idle time of the device.
         device: The device.
-        launches: Calls that launched the work after each gap.
+        launches: For each gap, the call that launched the work after it.
         fallback_threads: Threads to use, in order, if nothing is recorded for the launching thread.
         activities: Kernels, followed by copies.
-        evidence: Evidence of the profile for idle time.
+        evidence: The evidence for idle time that was gathered from the profile.
     """
-    # Once the work after it is launched, the time of that call counts.
+    # If the piece is after the launch of the next work, the ranges around the launch are listed.
     time_ns = min(_find_middle_of_longest(idle, gap, activity), int(launches.start_ns[gap]))
     thread = int(launches.thread[gap])
     threads = () if thread == NONE else (thread, *fallback_threads)
@@ -169,7 +169,7 @@ def _find_example(
 
 
 def _find_middle_of_longest(idle: IdleIntervals, gap: int, activity: int) -> int:
-    """Return the middle of the longest piece of a gap with an activity, in ns.
+    """Return the middle of the longest piece of a gap that has a given activity, in ns.
 
     Args:
         idle: Attributed idle time of a device, sorted by gap.
@@ -186,8 +186,8 @@ def _find_middle_of_longest(idle: IdleIntervals, gap: int, activity: int) -> int
 def _list_host_ranges(evidence: Evidence, threads: Sequence[int], time_ns: int) -> tuple[str, ...]:
     """Return the names of a thread's ranges around a time, outermost first.
 
-    The first of the threads that has any decides. At most the ``_MAX_RANGES`` innermost ranges are
-    listed. The result is empty if no thread has a range at that time.
+    The first thread that has ranges at that time is used. At most ``_MAX_RANGES`` ranges are
+    listed, the innermost ones. The result is empty if no thread has a range at that time.
     """
     for thread in threads:
         around = host.list_names_around(evidence.ranges, thread, time_ns)
@@ -220,8 +220,8 @@ def _slice_device(
 
     Args:
         device: The device.
-        times: Times of each kind of work.
-        idle: Its attributed idle time. All other idle time is in short gaps.
+        times: Times at which the device ran each kind of work; see :func:`.gaps.measure_times`.
+        idle: Attributed idle time of the device. All other idle time is in short gaps.
         activity_numbers: Numbers of the activities to include.
         numbers: Numbering of the activity names; a name without a number gets the next one.
 
@@ -250,10 +250,10 @@ def _slice_device(
 def _sum_work(
     activities: Activities, device: Device, works: Sequence[str], kind_names: Kinds
 ) -> tuple[WorkTotal, ...]:
-    """Sum the number and duration of the work of each name inside the span of a device.
+    """Return the count and total duration of the work of each name in the span of a device.
 
-    Durations are clipped to the span, and concurrent work counts separately. Names without work in
-    the span are left out.
+    Durations are clipped to the span, and concurrent work counts separately. Names that have no
+    work in the span are left out.
 
     Args:
         activities: Kernels, followed by copies.
@@ -321,14 +321,15 @@ def _has_unrecorded_launches(
 ) -> bool:
     """Return whether launches are unknown for a long time at the start or end of a device's span.
 
-    At the start, this is the time from the first work without a known launch to the first known
-    launch. At the end, it is the time from the first work that starts after all launched work to
-    the end of the span. Long is more than ``_MAX_UNRECORDED_TIME`` of the span: the queue may then
-    have contained work whose launch was not recorded.
+    At the start, this is the time from the first work whose launch is unknown to the first known
+    launch. At the end, it is the time from the first work that starts after all work whose launch
+    is known, to the end of the span. A time is long if it is more than ``_MAX_UNRECORDED_TIME`` of
+    the span. The queue may then have contained work whose launch was not recorded.
 
     Args:
-        unlaunched_ns: Start of each work without a known launch.
-        recorded_ns: The first known launch, and the last start of work with a known launch.
+        unlaunched_ns: Starts of the kernels and copies whose launch is unknown.
+        recorded_ns: Time of the first known launch, and the last start of work whose launch is
+            known.
         span_ns: Start and end of the span.
     """
     (first_ns, last_ns), (low_ns, high_ns) = recorded_ns, span_ns
@@ -341,13 +342,15 @@ def _has_unrecorded_launches(
 
 
 def _compute_queue(launched_ns: Ints, start_ns: Ints, span_ns: tuple[int, int]) -> LaunchQueue:
-    """Compute the depth of a launch queue, from the launch and the start of each work.
+    """Compute the depth of a launch queue from launch times and start times.
+
+    A kernel or copy is in the queue from its launch until it starts.
 
     Args:
-        launched_ns: Time of each launch.
-        start_ns: Start of the launched work, at or after its launch.
+        launched_ns: Launch time of each kernel or copy.
+        start_ns: Start of each kernel or copy, not before its launch.
         span_ns: Start and end of the time in which the depth is measured. Work that was launched
-            before the start is already queued at the start.
+            before this time is already in the queue when it starts.
     """
     low_ns, high_ns = span_ns
     times = np.concatenate((launched_ns, start_ns))

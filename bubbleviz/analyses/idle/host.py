@@ -1,7 +1,7 @@
 """Host activities: what threads did at every instant, according to their ranges and calls.
 
-Among the ranges and calls around an instant, the one with the highest strength wins; ties go to the
-innermost::
+Among the ranges and calls around an instant, the one with the highest strength wins. On ties, the
+innermost one wins::
 
     range       ├─data loading (3)──────────────┤
     call            ├─cudaMemcpy (2)─┤            ├─cudaMalloc (2)─┤
@@ -39,15 +39,15 @@ from bubbleviz.sources.in_memory import make_no_calls
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-#: Minimum length of a call or range. Shorter ones count as part of what surrounds them.
+#: Minimum length of a call or range in ns. Shorter ones count as part of the surrounding range.
 GRAIN_NS = 1_000
 #: Approximate maximum number of calls in gaps; if there are more, the longest ones are kept.
 _MAX_CALLS = 1 << 20
-#: Name given to ranges of a device's own thread.
+#: Name given to the ranges that XLA records on a device's thread.
 ON_DEVICE = "a module runs on the device"
 #: Matches XLA's range names for work on a device.
 _XLA = re.compile(r"(?:XlaModule|Thunk):#")
-#: Matches XLA's names for the thread that runs the program, whose number it does not record.
+#: Matches XLA's names for the thread that runs the program. XLA does not record its thread id.
 _PYTHON = re.compile(r"(?:python[0-9.]*|main(?:[ _]?thread)?)\Z", re.IGNORECASE)
 
 
@@ -65,13 +65,13 @@ def collect_gap_calls(
     Args:
         profile: The profile with its calls.
         launching: Rows of the calls that launched the work after gaps, distinct and ascending.
-        idle: Idle time of the devices of each process.
+        idle: Idle time of the devices, keyed by process.
         records: Records of events.
 
     Returns:
-        calls: The calls, sorted by row.
+        calls: The collected calls, sorted by row.
         recording_calls: Calls that made records of events.
-        shortest_ns: Minimum length of the calls that launched nothing.
+        shortest_ns: Minimum length of the collected calls that launched none of this work.
     """
     kept_blocks, record_blocks = [make_no_calls().calls], [make_no_calls().calls]
     count, shortest_ns = 0, GRAIN_NS
@@ -95,12 +95,12 @@ def collect_gap_calls(
 def _mask_in_idle_time(
     table: model.Calls | model.Ranges, rows: Ints, idle: Mapping[int, intervals.Intervals]
 ) -> Bools:
-    """Return a mask of the table's rows that overlap idle time of a device of their process.
+    """Return a mask of the table's rows that overlap idle time of a device of the same process.
 
     Args:
         table: Calls or ranges.
-        rows: Rows to test; all others are masked out.
-        idle: Idle time of the devices of each process.
+        rows: Rows to test. The mask is False for all other rows.
+        idle: Idle time of the devices, keyed by process.
     """
     is_inside, process = np.zeros(len(table), bool), model.process_of(table.thread[rows])
     for number in idle.keys() & set(find_distinct(process).tolist()):
@@ -119,14 +119,14 @@ class HostEvents(Table):
         thread: Thread of the range or call.
         start_ns: Start of the range or call.
         end_ns: End of the range or call.
-        activity: Number of the host activity, or -1 for calls that launched work (see
-            :meth:`select_for_rank`).
+        activity: Number of the host activity. It is -1 for calls that launched work, until
+            :meth:`select_for_rank` fills it in.
         strength: Strength of the activity (:mod:`bubbleviz.conventions.host_activities`).
-        launched: Device activity that each call launched, or -1 if there is none.
-        by: Activity of the device that a call waited for last, or -1 if there is none or it is
-            unknown.
-        call: Index in ``calls`` of the name of a call that waited for known work, otherwise -1.
-        calls: Distinct names of these calls.
+        launched: Row of the device activity that the call launched, or -1 if there is none.
+        by: Row of the device activity that the call waited for, or -1 if there is none or it is
+            unknown. If there are several, the one that ended last.
+        call: Index in ``calls`` of the call's name, or -1 if ``by`` is -1.
+        calls: Distinct names of the calls whose awaited activity is known.
     """
 
     thread: Ints
@@ -142,12 +142,15 @@ class HostEvents(Table):
     def select_for_rank(
         self, activities: model.Activities, rank: int, threads: Ints, numbers: Numbering[str]
     ) -> HostEvents:
-        """Select the events of threads, with activities from the point of view of a rank.
+        """Select the events of some threads, and fill in the activities of launching calls.
+
+        A call that launched work for the rank becomes ``transfer`` if the work is a copy, otherwise
+        ``launch``. A call that launched work for another rank becomes ``other device``.
 
         Args:
             activities: Kernels, followed by copies.
-            rank: The idle rank. Launches for other ranks become ``other device``.
-            threads: Threads that may have kept the rank waiting.
+            rank: The idle rank.
+            threads: Threads whose events are selected.
             numbers: Numbering of the activity names; a name without a number gets the next one.
         """
         elsewhere, transfer, launch = map(
@@ -171,17 +174,18 @@ def collect_host_events(
 ) -> HostEvents:
     """Classify the ranges and calls of threads as host activities.
 
-    Calls that launched work get no activity yet, because it depends on the device that idles.
+    Calls that launched work get no activity yet, because it depends on the device that is idle.
     Overlapping Python frames of a thread are merged.
 
     Args:
         ranges: Ranges of launching threads and main threads, without steps.
         calls: Calls to classify, sorted by row.
-        call: Row of the call that launched each kernel and copy, or -1 if unknown.
-        profile: The profile with the names of its calls.
-        lookup: Classifies ranges and calls by their names.
+        call: For each kernel or copy, the row of the API call that launched it, or -1 if unknown.
+        profile: The profile, from which the names of calls are read.
+        lookup: Rules that classify ranges and calls by name.
         numbers: Numbering of the activity names; a name without a number gets the next one.
-        waits: Process, correlation id and awaited work of calls in which a host waited.
+        waits: Process, correlation id and awaited activity of the calls in which a host waited; see
+            :attr:`.Waiting.hosts`.
     """
     range_activity, range_strength = _classify_ranges(ranges, lookup, numbers)
     launched = _find_launched_work(calls, call)
@@ -218,7 +222,7 @@ def _classify_ranges(
 
     Args:
         ranges: Ranges of hosts.
-        lookup: Classifies ranges by their names.
+        lookup: Rules that classify ranges by name.
         numbers: Numbering of the activity names; a name without a number gets the next one.
     """
     classified = [lookup.classify_range(name) for name in ranges.names]
@@ -228,13 +232,13 @@ def _classify_ranges(
 
 
 def _find_launched_work(calls: model.Calls, call: Codes) -> Ints:
-    """Return the activity of a device that each call launched, or -1 if it launched none.
+    """Return, for each call, the row of the device activity that it launched, or -1 if none.
 
-    If a call launched several activities, the last row counts.
+    If a call launched several activities, the largest row is returned.
 
     Args:
         calls: Calls, sorted by row.
-        call: Row of the call that launched each kernel and copy, or -1 if unknown.
+        call: For each kernel or copy, the row of the API call that launched it, or -1 if unknown.
     """
     launched = np.full(len(calls), NONE, np.int64)
     index = find_positions(calls.row, call)
@@ -250,7 +254,7 @@ def _classify_calls(
 
     Args:
         names: Name of each call.
-        lookup: Classifies calls by their names.
+        lookup: Rules that classify calls by name.
         numbers: Numbering of the activity names; a name without a number gets the next one.
 
     Returns:
@@ -274,13 +278,14 @@ def _find_awaited_work(
         calls: Relevant calls.
         rows: Rows of the waiting calls in ``calls``.
         names: Names of the waiting calls.
-        waits: Process, correlation id and awaited work of calls in which a host waited.
+        waits: Process, correlation id and awaited activity of the calls in which a host waited.
 
     Returns:
-        awaited: For each of ``calls``, the activity that it waited for, or -1.
-        call_name: For each of ``calls``, the index of its name in ``call_names``, or -1 if no
-            awaited activity is known.
-        call_names: Distinct names.
+        awaited: For each of ``calls``, the row of the activity that it waited for, or -1 if there
+            is none or it is unknown.
+        call_name: For each of ``calls``, the index of its name in ``call_names``, or -1 if
+            ``awaited`` is -1.
+        call_names: Distinct names of the calls whose awaited activity is known.
     """
     awaited, call_name = np.full((2, len(calls)), NONE)
     numbers = Numbering[str]()
@@ -293,10 +298,10 @@ def _find_awaited_work(
 
 
 def _merge_frames(events: HostEvents) -> HostEvents:
-    """Merge overlapping Python frames of a thread into one event each.
+    """Merge overlapping Python frames of a thread into one event, to reduce the number of events.
 
-    Frames are nested up to a hundred levels deep. They are only merged if all of them have the same
-    activity.
+    Frames can be nested a hundred levels deep. Nothing is merged if frames have different
+    activities. The merged frames come after all other events.
     """
     frames = events.take(events.strength == known.FRAME)
     if len(frames) == 0 or (frames.activity != frames.activity[0]).any():
@@ -317,20 +322,21 @@ def _merge_frames(events: HostEvents) -> HostEvents:
 def find_events_around(
     host: HostEvents, thread: Ints, start_ns: Ints, end_ns: Ints
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """Return the strongest event around segments of threads, piece by piece.
+    """Cut time segments at the bounds of events, and find the strongest event around each piece.
 
-    Segments are cut where the strongest event changes. If several events are equally strong, the
-    shortest one wins, and then the one that starts last.
+    If several events are equally strong, the shortest one wins, and then the one that starts last.
 
     Args:
         host: Ranges and calls of threads.
-        thread: Thread of each segment.
+        thread: For each segment, the thread whose events are searched.
         start_ns: Start of each segment. Segments of a thread are disjoint.
         end_ns: End of each segment, later than its start.
 
     Returns:
-        Segment, start and end of each piece, and the row of the event in ``host``, or -1 if there
-        is none.
+        segment: Index of the segment that each piece belongs to.
+        start_ns: Start of each piece.
+        end_ns: End of each piece.
+        event: For each piece, the row in ``host`` of the strongest event, or -1 if there is none.
     """
     row = np.arange(len(thread))
     if len(row) == 0 or len(host) == 0:
@@ -351,7 +357,7 @@ def find_events_around(
     is_near = intervals.mask_overlapping(low, high, (start, end))
     events, low, high = events[is_near], low[is_near], high[is_near]
     piece, piece_start, piece_end = intervals.split_at(start, end, np.append(low, high))
-    # The strongest event around a time wins; ties go to the innermost one.
+    # Sort the events so that the last one around a piece wins.
     length_ns = host.end_ns[events] - host.start_ns[events]
     weakest_first = np.lexsort((host.start_ns[events], -length_ns, host.strength[events]))
     strongest = Innermost.of(low, high, invert_permutation(weakest_first)).around(
@@ -374,21 +380,22 @@ def collect_host_ranges(
 ) -> model.Ranges:
     """Collect the ranges of threads that overlap idle time, without steps.
 
-    XLA traces record modules and instructions on a device's own thread and in the device's time,
-    which the host does not execute. These ranges are renamed to ``ON_DEVICE``; all other ranges of
-    such threads are left out.
+    XLA traces record modules and instructions on a separate thread for each device. The device, not
+    the host, executes them, so their ranges are renamed to ``ON_DEVICE``. All other ranges of
+    device threads are left out.
 
     Args:
         profile: The profile as read.
-        idle: Idle time of the devices of each process.
+        idle: Idle time of the devices, keyed by process.
         threads: Launching threads and main threads.
-        steps: Steps of each process.
-        shortest_ns: Minimum length of a range, since shorter gaps are not attributed.
+        steps: Steps of the training loop, keyed by process.
+        shortest_ns: Length below which gaps are not attributed. Ranges below this length or below
+            ``GRAIN_NS`` are left out.
     """
     ranges = _read_ranges_in_gaps(profile, idle, threads, max(GRAIN_NS, shortest_ns))
     devices = [t.thread for t in profile.threads if t.name.startswith(model.DEVICE_THREAD)]
     is_on_device = find_positions(np.sort(np.array(devices, np.int64)), ranges.thread) != NONE
-    # Names in the form that conventions match, without the names of steps.
+    # Bring names into the form that conventions match, and drop the names of steps.
     step_names = {name for table in steps.values() for name in table.names}
     used, row = np.unique(ranges.name_id, return_inverse=True)
     names = Numbering[str]()
@@ -407,11 +414,11 @@ def _read_ranges_in_gaps(
     threads: Ints,
     shortest_ns: int,
 ) -> model.Ranges:
-    """Read the ranges and system calls of threads that overlap idle time, in one table.
+    """Read the ranges and system calls of threads that overlap idle time into one table.
 
     Args:
         profile: The profile as read.
-        idle: Idle time of the devices of each process.
+        idle: Idle time of the devices, keyed by process.
         threads: Threads to read.
         shortest_ns: Minimum length of a range or system call.
     """
@@ -431,10 +438,10 @@ def _read_ranges_in_gaps(
 
 
 def find_main_thread(process: int, threads: Iterable[model.Thread]) -> int:
-    """Return the main thread of a process, whose id is the process id.
+    """Return the main thread of a process, the thread whose id equals the process id.
 
-    If this thread is not listed, the first listed thread with a name that Python's main thread may
-    have is returned instead, if there is one.
+    If this thread is not in ``threads``, the smallest thread of the process that has a typical name
+    of Python's main thread is returned instead, if there is one.
     """
     first = (process << 24) + model.get_pid(process)
     names = {thread.thread: thread.name for thread in threads if thread.thread >> 24 == process}
@@ -443,7 +450,10 @@ def find_main_thread(process: int, threads: Iterable[model.Thread]) -> int:
 
 
 def list_names_around(ranges: model.Ranges, thread: int, time_ns: int) -> tuple[str, ...]:
-    """Return the names of a thread's ranges around an instant, outermost first."""
+    """Return the names of a thread's ranges around an instant, outermost first.
+
+    A range is around the instant if start <= ``time_ns`` <= end. Longer ranges come first.
+    """
     rows = np.flatnonzero(
         (ranges.thread == thread) & (ranges.start_ns <= time_ns) & (time_ns <= ranges.end_ns)
     )

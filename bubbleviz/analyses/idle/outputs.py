@@ -1,4 +1,4 @@
-"""Outputs of idle time: JSON, and gaps as CSV."""
+"""Outputs of the report on idle time: the report as JSON, and its gaps as CSV."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def summary_of_idle(measurement: IdleMeasurement, top: int = 0) -> IdleSummary:
 def _measure_numbers(measurement: IdleMeasurement) -> tuple[str, IdleNumbers]:
     """Return the name of the primary idle share, and the statistics on idle time.
 
-    Shares and times are calculated twice, as means over named steps and as means over devices. The
-    primary share is the one over steps, or the one over devices if no step has a name.
+    Idle shares and window lengths are averaged twice: over named steps, and over devices. The
+    primary share is the average over steps, or the average over devices if no step has a name.
     """
     devices = [rank for rank in measurement.devices if rank.is_measured]
     steps = [step for rank in devices for step in rank.steps if step.name is not None]
@@ -122,14 +122,15 @@ def _make_average(values: Sequence[float]) -> Average:
 def _list_idle_parts(
     devices: Sequence[RankIdle], steps: Sequence[StepIdle], idle_share: float
 ) -> list[IdlePart]:
-    """Return the fraction of each activity in the idle time, the largest first.
+    """Divide the mean idle share among the activities, largest part first.
 
-    The idle time of the steps is divided, or the idle time of the devices if there are no steps.
+    The parts are proportional to the idle time of the activities in all steps, or in the devices if
+    there are no steps.
 
     Args:
         devices: Measured devices.
-        steps: Their named steps.
-        idle_share: Mean fraction of idle time, to which the parts add up.
+        steps: Named steps of these devices.
+        idle_share: Mean fraction of idle time. The parts add up to it.
     """
     idle_ns = Counter[str]()
     for step in steps:
@@ -146,13 +147,13 @@ def _list_idle_parts(
 def _make_rank_entry(
     index: int, rank: RankIdle, score: float | None, gaps: tuple[int, list[GapEntry]]
 ) -> IdleRank:
-    """Return the entry of a device.
+    """Return the summary entry of a device.
 
     Args:
         index: Index of the device in the report.
         rank: The device.
-        score: Speed of its kernels compared with other devices, or None if it is unknown.
-        gaps: Number of its gaps that are not short, and the longest of them.
+        score: Speed of the device's kernels relative to the fastest device, or None if unknown.
+        gaps: Number of the device's gaps that are not short, and the entries of the longest gaps.
     """
     n_gaps, longest_gaps = gaps
     return IdleRank(
@@ -195,7 +196,7 @@ def _make_rank_entry(
 
 
 def _make_step_entry(step: StepIdle, *, is_measured: bool) -> IdleStep:
-    """Return the entry of a step of a device, which has a duty cycle if it is measured."""
+    """Return the entry of a step. Its duty cycle is None if the device is not measured."""
     return IdleStep(
         name=step.name,
         start_ns=step.start_ns,
@@ -228,8 +229,8 @@ def _make_activity_entry(
 
     Args:
         total: Idle time attributed to the activity.
-        idle_ns: All idle time.
-        example: The longest gap, or None for kernel-to-kernel gaps.
+        idle_ns: Total idle time, from which the share of the activity is computed.
+        example: The gap in which the activity took longest, or None for kernel-to-kernel gaps.
     """
     return ActivityEntry(
         activity=total.activity,
@@ -242,7 +243,10 @@ def _make_activity_entry(
 
 
 def _list_longest_gaps(rank: RankIdle, shortest_ns: int, top: int) -> tuple[int, list[GapEntry]]:
-    """Return the number of gaps that are not short, and the ``top`` longest of them."""
+    """Return the number of gaps that are not short, and the entries of the ``top`` longest gaps.
+
+    The longest gap comes first. Equally long gaps are in order of time.
+    """
     gaps = rank.long_gaps(shortest_ns)
     order = np.argsort(gaps.start_ns - gaps.end_ns, kind="stable")
     longest = gaps.take(order[:top])
@@ -286,11 +290,11 @@ def _list_pieces(rank: RankIdle) -> list[tuple[str, int, int]]:
 
 
 def _list_gap_codes(rank: RankIdle, gaps: IdleIntervals) -> Iterator[tuple[int, ...]]:
-    """Yield the numbers that describe each gap.
+    """Yield one tuple of numbers per gap.
 
-    These are the index of its step, or -1; start and end in ns; the number of its main activity;
-    the indices of the work before and after it; and the half-open range of its pieces in
-    ``rank.idle``.
+    A tuple contains the index of the step in which the gap starts (or -1), the start and the end in
+    ns, the number of the main activity, the indices of the work before and after the gap, and the
+    first and stop row of its pieces in ``rank.idle``.
     """
     idle = rank.idle
     columns = (
@@ -307,9 +311,9 @@ def _list_gap_codes(rank: RankIdle, gaps: IdleIntervals) -> Iterator[tuple[int, 
 
 
 def _find_main_activities(idle: IdleIntervals) -> Ints:
-    """Return the number of the activity that takes most of each gap, indexed by gap.
+    """Return, for each gap number, the activity that takes most of the gap.
 
-    At equal times, the smallest number wins.
+    Activities are given by number. On ties, the smallest number wins.
     """
     groups = group_rows(idle.activity, idle.interval)
     spent_ns = group_sum(groups.of_row, len(groups), idle.end_ns - idle.start_ns)
@@ -326,9 +330,9 @@ def _find_steps_around(rank: RankIdle, time_ns: Ints) -> Ints:
 
 
 def format_gaps_csv(measurement: IdleMeasurement) -> str:
-    """Return the gaps as CSV: one row per attributed gap, and the sums of short gaps by step.
+    """Return the gaps as CSV: one row per attributed gap, and one per step for its short gaps.
 
-    One cell of each row contains the idle time by activity as JSON.
+    The last cell of a row contains a JSON object with the idle time in ns by activity.
     """
     return format_csv(
         COLUMNS,
@@ -343,7 +347,8 @@ def format_gaps_csv(measurement: IdleMeasurement) -> str:
 def _list_csv_rows(measurement: IdleMeasurement, index: int) -> Iterator[tuple[object, ...]]:
     """Yield the CSV rows of one device: one per gap, then one per step for its short gaps.
 
-    Rows of short gaps contain their total length, but no times and no neighboring work.
+    The row for short gaps contains their total length, but no start, no end and no neighboring
+    work.
     """
     rank = measurement.ranks[index]
     device = index, quote_formula(rank.host), rank.pid, rank.device_id

@@ -1,7 +1,7 @@
 """The picture of idle time: one strip per device with its work and its host's activities.
 
-A strip is divided into slices about one pixel wide. Each slice is filled from the top by the
-fractions of its time: compute, communication, copies, then the activities of idle time. Steps are
+A strip consists of slices about one pixel wide. Each slice is divided from top to bottom in
+proportion to its time: compute, communication, copies, then the activities of idle time. Steps are
 drawn below the strip.
 """
 
@@ -25,9 +25,9 @@ from bubbleviz.render.picture.numbers import percent, ticks
 from bubbleviz.render.picture.page import Page
 
 Edges = npt.NDArray[np.floating[Any]]
-#: Maximum number of bars.
+#: Maximum number of devices that are drawn as bars side by side.
 _MAX_BARS = 128
-#: Number of activities, the longest ones, that have their own color; all others share one.
+#: Number of longest activities that get their own color. All other activities share one color.
 _N_COLOURS = 9
 #: Minimum fraction of the time for which a name is listed in the legend.
 _MIN_LEGEND_SHARE = 0.0005
@@ -35,7 +35,7 @@ REST_COLOUR = "#d3d8de"
 #: Height of a bar, and distance between the tops of two bars, in px.
 _BAR, _PITCH = 13.0, 16.0
 #: In px: heights of a strip with few and with many devices, height of the steps below a strip, gap
-#: between strips, and widths of the columns to the left and right of the strips.
+#: between strips, maximum width of the labels to the left, and width of the column to the right.
 _STRIP, _LOW_STRIP, _STEPS, _GAP, _WIDEST, _DUTY = 56.0, 20.0, 13.0, 12.0, 210.0, 62.0
 
 
@@ -94,7 +94,7 @@ def draw_idle(measurement: IdleMeasurement) -> str:
 
 
 def _list_limitations(measurement: IdleMeasurement) -> str:
-    """Return a line that lists the limitations without their reasons, which would name files."""
+    """Return a line that lists the limitations without their reasons, because these name files."""
     counts = Counter[str]()
     for limitation in measurement.limitations:
         counts[limitation.what] += limitation.count
@@ -108,8 +108,7 @@ def _list_limitations(measurement: IdleMeasurement) -> str:
 def choose_colours(measurement: IdleMeasurement) -> dict[str, str]:
     """Return the color of each kind of work and of the ``_N_COLOURS`` longest activities, by name.
 
-    The last color is for everything else, if there are more activities or there are hosts without a
-    device.
+    If there are more activities or hosts without a device, the last color is for everything else.
     """
     names = [*BUSY, *(total.activity for total in measurement.activities[:_N_COLOURS])]
     more_colours = iter(MORE_ACTIVITIES * _N_COLOURS)
@@ -198,7 +197,7 @@ def _draw_axis(page: Page, left: float, right: float, top: float, total_ns: int)
 
 
 def _draw_legend(page: Page, measurement: IdleMeasurement, colours: dict[str, str]) -> None:
-    """Draw the legend of colors, each with its fraction of the spans of all devices.
+    """Draw the legend: each color with its name and its fraction of all devices' time.
 
     Names whose fraction is below ``_MIN_LEGEND_SHARE`` are left out.
     """

@@ -1,4 +1,4 @@
-"""The text on idle time: devices, activities of their hosts, and steps."""
+"""The text report on idle time: devices, activities of their hosts, and steps."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _FIRST_SCREEN_COLUMNS = (
 )
 #: Maximum numbers of characters of names, kernel names, paths and headers in tables and lists.
 _NAME, _KERNEL, _PATH, _HEADER = 40, 44, 160, 24
-#: Field of :class:`.report.RankIdle` whose share of the span each column shows, by header.
+#: For each column header, the field of :class:`.report.RankIdle` whose share of the span it shows.
 _SHARES = {
     "duty %": "busy_ns",
     "compute %": "compute_ns",
@@ -49,7 +49,8 @@ _SHARES = {
 }
 #: Maximum numbers of characters of devices, waiting streams and awaited work in the table of waits.
 _DEVICE, _WHO, _WORK = 24, 30, 36
-#: Maximum number of characters of a full name, and of sentences of advice on the first screen.
+#: Maximum number of characters of a full name, and maximum number of sentences of advice on the
+#: first screen.
 _MAX_FULL_NAME, _ADVICE = 600, 2
 #: Minimum fraction of the idle time that waits must explain to be on the first screen.
 _MIN_PROVED = 0.1
@@ -91,7 +92,7 @@ def sections(
         yield make_copy_table(measurement, kernels if everything else _MAX_COPY_ROWS, hint)
     if measurement.activities:
         table = make_activity_table(measurement, activities, hint)
-        # The sum of all, below an empty row, is for those that want all of it.
+        # The last two rows, an empty row and the sum, are left out on the first screen.
         yield table if everything else replace(table, rows=table.rows[:-2])
     if everything or measurement.proved_idle_ns >= _MIN_PROVED * measurement.idle_ns > 0:
         yield from _list_waits(measurement, waits, hint)
@@ -112,7 +113,8 @@ def sections(
 def _limit_rows(measurement: IdleMeasurement, top: int | None) -> tuple[int, int, int, int, int]:
     """Return the maximum numbers of rows of devices, activities, steps, waits and kernels.
 
-    They are all ``top`` if it is given. Otherwise, the tables fit on one screen.
+    If ``top`` is given, all five numbers are ``top``. Otherwise, they are chosen such that the
+    tables fit on one screen.
     """
     if top:
         return top, top, top, top, top
@@ -124,7 +126,7 @@ def _list_kernels(
 ) -> Iterator[blocks.Block]:
     """Yield a table of the longest kernels, with the fractions of kernel classes in its title.
 
-    No table is yielded if no device ran any work.
+    No table is yielded if no kernels or copies were measured.
     """
     work = measurement.work()
     total_ns = sum(total.time_ns for total in work)
@@ -285,7 +287,7 @@ def _make_table(
 
 
 def make_device_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
-    """Make a table of the first ``top`` devices with their spans, and fractions of the span.
+    """Make a table of the first ``top`` devices with their spans and the division of the spans.
 
     Args:
         measurement: The measured idle time.
@@ -322,7 +324,8 @@ def make_device_table(measurement: IdleMeasurement, top: int, hint: str = "") ->
 def _compare_devices(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
     """Yield a table of the devices with the most idle time, and the range of all idle times.
 
-    Nothing is yielded for fewer than two devices, not counting devices that ran a single kernel.
+    Nothing is yielded if fewer than two devices were measured. Devices that ran a single kernel or
+    copy do not count as measured.
     """
     ranks, names, shares = measurement.device_shares(_MAX_COMPARED)
     if len(ranks) < 2 or not measurement.activities:
@@ -354,7 +357,7 @@ def _compare_devices(measurement: IdleMeasurement, top: int) -> Iterator[blocks.
 
 
 def make_activity_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
-    """Make a table of the ``top`` host activities, with the sum of all in the last row."""
+    """Make a table of the ``top`` longest host activities, with the total in the last row."""
     rows = [
         {
             "activity": blocks.truncate_name(total.activity),
@@ -378,7 +381,7 @@ def make_activity_table(measurement: IdleMeasurement, top: int, hint: str = "") 
 
 
 def make_wait_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
-    """Make a table of the ``top`` proved waits of all devices, most time without compute first."""
+    """Make a table of the ``top`` longest proved waits, most time without compute first."""
     waits = [(wait, rank) for rank in measurement.devices for wait in rank.waits]
     # The sort is stable: devices keep their order.
     waits.sort(key=lambda pair: pair[0].order())
@@ -425,7 +428,7 @@ def _list_waits(measurement: IdleMeasurement, top: int, hint: str = "") -> Itera
 
 
 def _describe_example(measurement: IdleMeasurement, total: ActivityIdle, gap: GapExample) -> str:
-    """Describe where the longest gap of an activity is."""
+    """Describe the longest gap of an activity: its length, position and neighboring work."""
     rank = measurement.ranks[total.rank]
     offset_ms = blocks.format_ms(gap.start_ns - rank.start_ns)
     step = "" if gap.step is None else f", in {to_one_line(gap.step, _NAME)}"
@@ -461,7 +464,8 @@ def _list_steps(
 ) -> Iterator[blocks.Block]:
     """Yield a table of the ``top`` steps with the most idle time, if any step has a name.
 
-    The rows are in the order of devices and steps. The time outside of all steps also has a row.
+    The rows are in the order of devices and steps. The time outside of all steps is treated as one
+    more step of its device.
     """
     if not _has_named_steps(measurement):
         return
