@@ -1,8 +1,8 @@
-"""Choices: how long an iteration would take under other schedules or with other sizes.
+"""Predictions of the iteration time with other schedules or other sizes.
 
-A choice is a schedule with its sizes. Schedules are compared with the order that ran, at its
-measured times. Sizes are compared with each other, with a confidence interval if a run was
-measured.
+A choice is a schedule with its sizes: the numbers of stages, microbatches and chunks. Schedules are
+compared with the order that ran, at the measured times of the run. Sizes are compared with each
+other. If a run was measured, its sizes also give confidence intervals for the predictions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from bubbleviz.schedules.varied_times import (
     measure_variation,
 )
 
-#: Names of two choices that are not schedules: the order that ran, and that order without delays.
+#: Names of two choices that are not schedules: the order that ran, and the same order without
+#: delays.
 MEASURED, NO_DELAY = "measured", "no-delay"
 
 
@@ -38,22 +39,23 @@ class Choice:
         stages: Number of stages, p.
         microbatches: Number of microbatches, m.
         chunks: Number of model chunks per stage, v.
-        makespan_ns: Window over all stages (the mean, if operations vary), or None if it is
+        makespan_ns: Time from the first start to the last end over all stages, or None if unknown.
+            If operation times vary, this is the mean makespan.
+        cost_ns: Longest time from the first start to the last end on a single stage, or None if
             unknown.
-        cost_ns: Longest window of a single stage, or None if it is unknown.
         error_ns: Half width of the 95 % interval of the makespan, or None if no run was measured.
         bubble_ratio: Bubble ratio in the window by which schedules are compared (``makespan_ns`` or
             ``cost_ns``), or None if it is unknown.
-        peak_activations: Maximum number of microbatches that a stage holds from F to W, or None if
-            it is unknown.
-        peaks: Maximum number of microbatches that each stage holds, or empty if it is unknown.
+        peak_activations: Largest of ``peaks``, or None if unknown.
+        peaks: For each stage, the maximum number of microbatches whose activations it stores at
+            once, from F to W. Empty if unknown.
         replicas: Number of copies of the model.
         speedup: Fraction of the measured window that the choice saves, negative if it is slower, or
             None if there is no measured window.
-        fits: Whether the choice needs no more memory than the order that ran, or than the limit if
-            one is given, and has one replica. None if memory is not compared.
-        peak_bytes: Predicted memory of the fullest device in bytes, or None if the memory of the
-            run is unknown.
+        fits: Whether the choice has one replica and needs no more memory than the order that ran,
+            or than the limit if one is given. None if memory is not compared.
+        peak_bytes: Predicted memory in bytes of the device that needs the most, or None if the
+            memory of the run is unknown.
         reason: Why the choice cannot be simulated, or "" if it can.
     """
 
@@ -80,7 +82,7 @@ class Choice:
 
     @property
     def makespan_ms(self) -> float | None:
-        """Window over all stages in ms, or None if it is unknown."""
+        """The makespan in ms, or None if it is unknown."""
         return None if self.makespan_ns is None else self.makespan_ns / 1e6
 
     @property
@@ -90,7 +92,11 @@ class Choice:
 
     @property
     def device_ns(self) -> float | None:
-        """Device time per microbatch, with which choices of any sizes can be compared, or None."""
+        """Device time per microbatch, or None if the makespan is unknown.
+
+        This is the makespan times the number of stages, divided by the number of microbatches.
+        Choices of different sizes are compared by it.
+        """
         if self.makespan_ns is None:
             return None
         return self.makespan_ns * self.stages / self.microbatches
@@ -98,9 +104,10 @@ class Choice:
 
 #: Maximum number of operations of a schedule that is compared with the order that ran.
 _MAX_OPERATIONS = 100_000
-#: Tolerance for equal memory: warm-ups differ by parts of a microbatch.
+#: Tolerance for comparing memory, in microbatches. It only covers rounding errors.
 _SAME_MEMORY = 1e-9
-#: Memory of searched schedules: all activations are kept from F to W, as in measured orders.
+#: Memory options of searched schedules: the default limit, and M_B = M_W = 1. All activations are
+#: kept from F to W, as in measured orders.
 _MEMORY = (None, *(MemorySize(1.0, in_bytes=False),) * 2)
 
 
@@ -109,19 +116,20 @@ def compare_schedules(
 ) -> list[tuple[Choice, Ideal | None]]:
     """Simulate schedules with the times and sizes of a run, and compare them with its order.
 
-    A schedule fits if its fullest stage holds no more microbatches than the fullest stage in the
-    order that ran, and each device holds its weights once.
+    A schedule fits if it has one replica, and if no stage stores the activations of more
+    microbatches than the fullest stage in the order that ran.
 
     Args:
         measured: Times and sizes of the run.
         rules: Schedules to simulate.
         ran: The order that ran, as measured.
-        by_makespan: Whether schedules are searched for, and compared by, the shortest makespan
-            instead of the shortest cost.
+        by_makespan: Whether schedules are searched for and compared by their makespan, instead of
+            by their cost (the longest window of a stage).
 
     Returns:
-        Each schedule with its simulation, the shortest first. A schedule that cannot be simulated
-        comes last, with the reason and without a simulation.
+        (choice, simulation) pairs, sorted by makespan or cost, fastest first, then by name.
+        Schedules that cannot be simulated come last, with a reason in the choice and None as the
+        simulation.
     """
     compared: list[tuple[Choice, Ideal | None]] = []
     for rule in rules:
@@ -154,7 +162,7 @@ def _simulate_schedule(rule: Schedule, measured: MeasuredTimes, *, by_makespan: 
             stage.
 
     Raises:
-        BubblevizError: The schedule has too many operations, or does not exist for these sizes.
+        BubblevizError: The schedule has too many operations, or does not allow these sizes.
     """
     chunks = measured.chunks if rule.chunks > 1 and measured.chunks > 1 else rule.chunks
     stages, microbatches = measured.stages, measured.microbatches
@@ -177,8 +185,8 @@ def _simulate_schedule(rule: Schedule, measured: MeasuredTimes, *, by_makespan: 
 def _compare_with_run(ran: Choice, simulated: Ideal, *, by_makespan: bool) -> Choice:
     """Return a simulated schedule as a choice, compared with the order that ran.
 
-    The choice fits if no stage holds more microbatches than the fullest stage in the order that
-    ran, and if it has one replica.
+    The choice fits if it has one replica, and if no stage stores the activations of more
+    microbatches than the fullest stage in the order that ran.
 
     Args:
         ran: The order that ran, as measured.
@@ -211,9 +219,11 @@ class DeviceMemory:
 
     Attributes:
         resident: Memory of each device that does not depend on microbatches.
-        microbatch: Activations of one microbatch on each device, in all of its chunks.
-        peak: Peak memory of the fullest device of the run.
-        limit: Memory of a device in which schedules must fit, or None to compare with the run.
+        microbatch: Activation memory of one microbatch on each device, summed over all chunks of
+            the device.
+        peak: Largest peak memory of any device in the run.
+        limit: Memory of a device that schedules must not exceed, or None to compare them with the
+            run instead.
     """
 
     resident: tuple[float, ...]
@@ -223,10 +233,11 @@ class DeviceMemory:
 
 
 def add_memory(choice: Choice, memory: DeviceMemory) -> Choice:
-    """Return a choice with the memory of its fullest device, and whether it fits in the limit.
+    """Return a choice with its peak memory in bytes, and whether it fits in the memory limit.
 
-    The order that ran gets the measured peak. If there is no limit, ``fits`` does not change. A
-    choice with several replicas never fits in a limit.
+    The order that ran gets the measured peak. For any other choice, the memory of a device is
+    ``resident + peak * microbatch``, and the largest value counts. If there is no limit, ``fits``
+    does not change. A choice with several replicas never fits in a limit.
 
     Args:
         choice: A schedule, or the order that ran.
@@ -249,15 +260,15 @@ def add_memory(choice: Choice, memory: DeviceMemory) -> Choice:
     return replace(choice, peak_bytes=peak_bytes, fits=holds_weights_once and is_within_limit)
 
 
-#: The schedule that represents an unknown one.
+#: The schedule that is assumed if the schedule of a run is unknown.
 _USUAL = "1f1b"
 
 
 def simulate_equal_stages(plan: Plan | None, measured: MeasuredTimes) -> Ideal | None:
-    """Simulate a plan with equal stages and free transfers.
+    """Simulate a plan in which all stages take equally long and transfers take no time.
 
     Args:
-        plan: What each device runs, or None for 1F1B with the sizes of the run.
+        plan: Plan to simulate, or None for 1F1B with the sizes of the run.
         measured: Times and sizes of the run. Each stage takes the mean time of all stages.
 
     Returns:
@@ -289,7 +300,7 @@ class _Calibration:
     Attributes:
         variation: Variation of the operations of the run.
         scale: Measured window divided by the simulated one; all predictions are multiplied by it.
-        error: Half width of the 95 % interval of one window, relative to the window.
+        error: Half width of the 95 % interval of a single window, divided by the mean window.
         windows: Number of measured windows, or 0 if no run was measured.
     """
 
@@ -307,19 +318,20 @@ def compare_sizes(
     microbatches: Sequence[int],
     chunks: Sequence[int | None],
 ) -> tuple[Choice, ...]:
-    """Simulate every combination of schedules and sizes, and return the cheapest first.
+    """Simulate every combination of schedules and sizes, and sort the results by device time.
 
-    The cheapest choice takes the least device time per microbatch (:attr:`Choice.device_ns`).
-    Combinations that a schedule does not allow come last, each with the reason.
+    The choice with the least device time per microbatch (:attr:`Choice.device_ns`) comes first.
+    Combinations that a schedule does not allow come last, each with a reason.
 
-    The run's own sizes are simulated as well. The measured window divided by this simulation scales
-    all predictions. The interval covers the uncertainty of the measured mean, of the random draws,
-    and of the simulation.
+    To calibrate the predictions, the schedule and sizes of the run are simulated as well. All
+    predictions are multiplied by the measured window divided by this simulated window. The
+    confidence interval of a prediction covers the uncertainty of the measured mean and of the
+    random draws, and the difference between the measured and the simulated window.
 
     Args:
         times: Times of the stages; see :func:`resize_times`.
-        run: The run that has these times. If it is None or its windows are unknown, predictions are
-            not scaled.
+        run: The run whose times are given. If it is None or its windows are unknown, predictions
+            are not scaled.
         schedules: Names of the schedules.
         stages: Numbers of stages, p.
         microbatches: Numbers of microbatches, m.
@@ -341,8 +353,9 @@ def compare_sizes(
 def _calibrate(run: MeasuredTimes) -> _Calibration:
     """Compare the windows of a run with a simulation, and return the calibration of predictions.
 
-    The simulation uses the run's own schedule and sizes, and takes the mean makespan over random
-    draws. If the windows of the run are unknown, the calibration changes no predictions.
+    The simulation uses the schedule and the sizes of the run, and takes the mean makespan over
+    random draws of the operation times. If the windows of the run are unknown, the calibration does
+    not change predictions.
     """
     if run.window_ns is None:
         return _Calibration(make_no_variation())
@@ -358,9 +371,10 @@ def _predict(simulated: Ideal, times: StageTimes, calibration: _Calibration) -> 
     """Return a simulated schedule as a choice with its predicted time.
 
     The predicted time is the mean makespan over random draws, multiplied by the scale of the
-    calibration. The bubble ratio is the part of this time in which the devices do no work. The
-    error is None if no windows were measured. Otherwise it combines the errors of the measured and
-    of the drawn mean with the relative difference between measurement and simulation.
+    calibration. The bubble ratio is the part of this time in which the devices do no work, at least
+    0. The error is None if no windows were measured. Otherwise, it combines the errors of the
+    measured mean and of the drawn mean with the relative difference between measurement and
+    simulation.
     """
     plan, ratio = simulated.plan, simulated.schedule_ratio
     makespans_ns = draw_makespans(plan, times, calibration.variation)

@@ -29,8 +29,8 @@ from bubbleviz.schedules.workload import (
 _MAX_OPERATIONS = 5_000_000
 #: Maximum number of stages. Metrics compare all pairs of devices, which takes quadratic time.
 _MAX_STAGES = 5_000
-#: The options of :class:`bubbleviz.schedules.plan.Memory`: the limit, M_B and M_W. Without
-#: them, the limit is the default of the schedule, M_B is 1, and M_W is the default fraction of M_B.
+#: Memory options of a user: the limit, M_B and M_W, each None if not given. The defaults are the
+#: limit of the schedule, 1, and the schedule's fraction of M_B.
 MemoryOptions = tuple[MemorySize | None, MemorySize | None, MemorySize | None]
 _NO_OPTIONS = None, None, None
 
@@ -42,19 +42,20 @@ class Ideal:
     Attributes:
         plan: Order of the operations of each device.
         simulation: Times of the operations, in ticks of 1/v ns, so that the times of chunks are
-            whole.
-        cost_ms: Longest window of a single device (arXiv 2401.10241, section 5.3).
-        makespan_ms: Window of all devices, from the first start to the last end.
+            whole numbers.
+        cost_ms: Longest time from the first start to the last end on a single device (arXiv
+            2401.10241, section 5.3).
+        makespan_ms: Time from the first start to the last end on any device.
         stage_ratio: Bubble ratio in the window of ``cost_ms``, or None if no operation takes time.
         schedule_ratio: Bubble ratio in the window of ``makespan_ms``, or None if no operation takes
             time.
         peak_activations: For each stage, the maximum number of microbatches between F and the end
-            of W (or BW). One of v chunks counts 1/v.
-        memory: Activation memory of a microbatch, and the limit if the plan was searched within
-            one.
+            of W (or BW). If a stage has v chunks, a microbatch in one chunk counts as 1/v.
+        memory: Activation memory of a microbatch, and the memory limit of the search if the plan
+            was searched for.
         peak_memory: Peak activation memory of each stage, in the unit of ``memory``.
         restrictions: Reasons why measured times may not be the times of a complete pipeline.
-        carried_ms: Makespan with the sends and receives of a file, or None without them.
+        carried_ms: Makespan including sends and receives, or None if they were not simulated.
     """
 
     plan: Plan
@@ -96,8 +97,8 @@ class Estimate:
         stages: Number of devices, p.
         microbatches: Number of microbatches, m.
         chunks: Number of model chunks per device, v.
-        cost_ms: Longest window of a single device.
-        stage_ratio: Bubble ratio in this window, or None if no operation takes time.
+        cost_ms: Longest time from the first start to the last end on a single device.
+        stage_ratio: Bubble ratio in the window of ``cost_ms``, or None if no operation takes time.
         restrictions: See :class:`Ideal`.
     """
 
@@ -111,7 +112,7 @@ class Estimate:
 
     @property
     def bubble_ratio(self) -> float | None:
-        """Bubble ratio in the longest window of a device, the only one that a formula gives."""
+        """Bubble ratio in the longest window of a device, or None if no operation takes time."""
         return self.stage_ratio
 
 
@@ -124,7 +125,7 @@ def check_name(name: str) -> None:
     """Check that a schedule or a formula has this name.
 
     Raises:
-        UsageError: There is none.
+        UsageError: No schedule and no formula has this name.
     """
     if name not in list_names():
         raise known.make_unknown_schedule_error(name, list_names())
@@ -169,8 +170,8 @@ def ideal(
 ) -> Ideal:
     """Simulate a schedule at given times.
 
-    A searched schedule with a memory limit, given or its own default, is searched for at these
-    times. All other schedules have a fixed order.
+    If the schedule is searched and has a memory limit, given or by default, its order is searched
+    for at these times. All other schedules have a fixed order.
 
     Args:
         schedule: Name of the schedule; see :func:`bubbleviz.schedules.known.schedules`.
@@ -178,7 +179,7 @@ def ideal(
         microbatches: Number of microbatches, m.
         times: Times of the stages.
         chunks: Number of model chunks per device, v, or None for the schedule's default.
-        memory: Activation memory and limit; a searched schedule stays within the limit.
+        memory: Activation memory and memory limit. A searched order stays within the limit.
         by_makespan: Whether a search minimizes the makespan instead of the longest window of a
             device.
         watch: Called with the completed fraction of a search.
@@ -259,12 +260,12 @@ def simulate_lowered_plan(lowered: LoweredPlan, times: StageTimes, transport: Tr
 
 
 def build_plan_workload(plan: Plan, times: StageTimes) -> Workload:
-    """Return the times of the virtual stages of a plan, in ticks of 1/v ns.
+    """Build the workload of a plan, with times in ticks of 1/v ns.
 
-    A plan with the placement of the measured run takes the measured times of the virtual stages.
-    Plans with several replicas never do, since their virtual stages are whole stages. Other plans
-    take the times of the stages; if they have as many devices as the run, transfers between two
-    devices take the time that was measured between them.
+    If the plan has one replica and the placement of the measured run, its virtual stages get their
+    measured times. The virtual stages of all other plans get the times of their stages. If such a
+    plan has as many devices as the measured run, a transfer between two devices takes the time that
+    was measured between these devices.
 
     Raises:
         UsageError: A time is invalid.
@@ -306,13 +307,14 @@ def build_plan_workload(plan: Plan, times: StageTimes) -> Workload:
 def _set_measured_transfers(workload: Workload, measured: Workload, factor: int) -> Workload:
     """Return a workload with the measured times of transfers between two devices.
 
-    Only pairs of devices that also exchange data in the measured run get new times. All other
-    transfers keep their times.
+    Only transfers between devices that also exchange data in the measured run get new times. If two
+    devices do so for several pairs of virtual stages, the last pair wins. All other transfers keep
+    their times.
 
     Args:
         workload: The workload to change.
         measured: Workload of the measured run, with the same devices.
-        factor: Number of ticks per ns of the measured times.
+        factor: Number of ticks per ns, by which measured times are multiplied.
     """
     link_ns: dict[tuple[int, int], int] = {}
     for s, (source, target) in enumerate(pairwise(measured.placement)):
@@ -333,10 +335,10 @@ def estimate(
     times: StageTimes,
     chunks: int | None = None,
 ) -> Estimate:
-    """Evaluate a formula for the longest window of a device, and the bubble ratio in it.
+    """Compute the longest window of a device, and the bubble ratio in this window, by a formula.
 
     Args:
-        formula: Formula of the cost.
+        formula: Closed formula of a schedule.
         stages: Number of devices, p.
         microbatches: Number of microbatches, m.
         times: Times of the stages, which must be equal.
@@ -363,8 +365,9 @@ def estimate(
 def _resolve_memory(rule: Schedule, stages: int, options: MemoryOptions) -> Memory:
     """Return the activation memory and the limit of a schedule, with defaults filled in.
 
-    By default, M_B is 1, M_W is the schedule's own fraction of M_B, and the limit is the schedule's
-    own.
+    By default, M_B is 1, and M_W is the schedule's fraction of M_B (1 if the schedule is not
+    searched). The default limit is the schedule's own limit in units of M_B, or None if it has no
+    limit.
 
     Raises:
         UsageError: The limit or M_B is 0, units are mixed, M_W exceeds M_B, the limit is less than
@@ -407,7 +410,7 @@ def _check_limit(rule: Schedule, limit: MemorySize, backward: float, *, in_bytes
         in_bytes: Whether the unit is bytes, for the message.
 
     Raises:
-        UsageError: The schedule has one order, or the limit is less than one microbatch needs.
+        UsageError: The schedule has a fixed order, or the limit is too small for one microbatch.
     """
     if rule.searched is None:
         names = ", ".join(schedule.name for schedule in known.SCHEDULES if schedule.searched)

@@ -1,7 +1,7 @@
 """The pipeline schedules of papers and frameworks, as functions that build their plans.
 
-Add a new schedule to ``SCHEDULES``, and a closed formula without an order to ``FORMULAS``.
-Schedules without a fixed order are searched for with :mod:`bubbleviz.schedules.search`.
+Add a new schedule to ``SCHEDULES``. A closed formula that defines no order of operations belongs in
+``FORMULAS``. If a schedule has no fixed order, :mod:`bubbleviz.schedules.search` searches for one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from bubbleviz.schedules.search.problem import build_problem, decode_plan, encod
 from bubbleviz.schedules.workload import Workload, build_device_workload
 
 _F, _B, _W, _BW = Phase.F, Phase.B, Phase.W, Phase.BW
-#: M_W / M_B of the models in the Zero Bubble paper: 32 h / (34 h + 5 a s) with h = 128 a, s = 1024.
+#: Ratio M_W / M_B of the models in the Zero Bubble paper: 32 h / (34 h + 5 a s), where h = 128 a
+#: and s = 1024.
 _ZERO_BUBBLE_WEIGHT_MEMORY = 32 / 74
 
 
@@ -45,7 +46,7 @@ def find_schedule(name: str) -> Schedule:
     """Return the schedule with this name.
 
     Raises:
-        UsageError: There is none.
+        UsageError: No schedule has this name.
     """
     by_name = {schedule.name: schedule for schedule in SCHEDULES}
     if name not in by_name:
@@ -54,7 +55,10 @@ def find_schedule(name: str) -> Schedule:
 
 
 def make_unknown_schedule_error(name: str, names: Sequence[str]) -> UsageError:
-    """Return the error for an unknown schedule name, which lists and suggests known names."""
+    """Return the error for an unknown schedule name.
+
+    Its message lists all ``names``, and suggests the closest one if it is similar.
+    """
     hint = suggest_word(name, names)
     return UsageError(
         f"no schedule is called {name[:60]!r}; known schedules are {', '.join(names)}{hint}"
@@ -62,11 +66,14 @@ def make_unknown_schedule_error(name: str, names: Sequence[str]) -> UsageError:
 
 
 def list_plans(placement: tuple[int, ...], microbatches: int) -> list[Plan]:
-    """Return the plans of all single-pipeline schedules with a fixed order and this placement.
+    """Return the plans of all schedules that have a fixed order and this placement.
+
+    The plans are in the order of ``SCHEDULES``. Schedules with several replicas are left out.
 
     Args:
-        placement: Device of each virtual stage.
-        microbatches: Number of microbatches, m. Schedules that do not allow it are left out.
+        placement: Device index of each virtual stage.
+        microbatches: Number of microbatches, m. Schedules that do not allow this number are left
+            out.
     """
     stages = max(placement) + 1
     plans = []
@@ -82,10 +89,13 @@ def list_plans(placement: tuple[int, ...], microbatches: int) -> list[Plan]:
 
 
 def get_searched_placement(rule: Schedule, stages: int, chunks: int) -> tuple[int, ...]:
-    """Return the placement of a searched schedule: one chunk per device, or two in a V.
+    """Return the device of each virtual stage in a searched schedule.
+
+    With one chunk per device, virtual stage s is on device s. With two chunks, the placement is a V
+    (see :func:`.make_v_placement`).
 
     Raises:
-        UsageError: The schedule has another number of chunks.
+        UsageError: ``chunks`` differs from ``rule.chunks``.
     """
     _check_chunks(rule.name, chunks, rule.chunks)
     return make_looped_placement(stages, 1) if chunks == 1 else make_v_placement(stages)
@@ -94,19 +104,23 @@ def get_searched_placement(rule: Schedule, stages: int, chunks: int) -> tuple[in
 def search_plan(
     name: str, workload: Workload, *, makespan: bool = False, watch: Watch = unwatched
 ) -> Plan:
-    """Search for the plan of a schedule at given times.
+    """Search for the shortest plan with the times and memory limits of a workload.
 
-    The search starts from the known plans with the same placement, among others, and stops at a
-    lower bound of the length.
+    :func:`.find_shortest_orders` improves several starting orders by a local search. The starting
+    orders include the plans that :func:`list_plans` returns for this placement. The search ends
+    early if the plan is as short as the lower bound of :func:`.compute_lower_bound`. The plan has
+    separate B and W, and each phase of a virtual stage runs the microbatches in ascending order.
 
     Args:
-        name: Name of the plan.
-        workload: Times and memory; see :func:`get_searched_placement` for the placement.
-        makespan: Whether to minimize the makespan instead of the longest window of a device.
-        watch: Called with the completed fraction of the search.
+        name: Name for the plan.
+        workload: Times, memory limits and placement. The result has the same placement, which can
+            come from :func:`get_searched_placement`.
+        makespan: Whether to minimize the makespan. Otherwise, the search minimizes the longest
+            window of a device (the time from its first start to its last end).
+        watch: Callback that receives the completed fraction of the search.
 
     Raises:
-        UsageError: The memory is too small for one microbatch.
+        UsageError: The memory limit of a device is too small for one microbatch.
     """
     problem = build_problem(workload, makespan=makespan)
     _, codes = find_shortest_orders(
@@ -119,7 +133,7 @@ def search_plan(
 
 
 def _check_chunks(name: str, chunks: int, required: int, per: str = "device") -> None:
-    """Raise a ``UsageError`` if a schedule with a fixed number of chunks gets another number."""
+    """Raise a ``UsageError`` if ``chunks`` is not the number that the schedule requires."""
     if chunks != required:
         required_text = "one chunk" if required == 1 else "two chunks"
         raise UsageError(f"{name} has {required_text} per {per}, not {chunks}")
@@ -140,10 +154,12 @@ def _make_order(
 
     Args:
         forwards: Forwards of the device, in order.
-        backwards: Backwards of the device, in order; as many as there are forwards.
-        weights: W of the device, in order, or empty if backwards are fused.
+        backwards: Backwards of the device, in order. Their number must equal the number of
+            forwards.
+        weights: W operations of the device, in order, or empty if backwards are fused.
         ahead: Number of forwards before the first backward.
-        lag: Number of backwards between a B and its W. The remaining W follow the last B.
+        lag: Number of other backwards that run between a B and its W. The remaining W follow the
+            last B.
     """
     order = list(forwards[:ahead])
     for n, backward in enumerate(backwards):
@@ -162,16 +178,17 @@ def _make_line_builder(
 ) -> Callable[[int, int, int], Plan]:
     """Return the ``plan`` function of a schedule with one chunk per device.
 
-    The papers define ZB-H1 and ZB-H2 for m >= 2p. With fewer microbatches the same rule still gives
-    a valid order, but it may idle longer than a searched one: zb-1p and zb-2p are never worse.
+    The papers define ZB-H1 and ZB-H2 for m >= 2p. With fewer microbatches, the same rule still
+    gives a valid order, but devices may idle longer than in a searched order. The searched
+    schedules zb-1p and zb-2p are never worse.
 
     Args:
         name: Name of the schedule.
         ahead: Function of (p - device, m) that returns the number of forwards before the first
             backward.
-        lag: Function of the device that returns the number of backwards between a B and its W, or
-            None if backwards are fused.
-        hint: Suffix of the error message that names a schedule with several chunks.
+        lag: Function of the device index that returns the number of backwards between a B and its
+            W, or None if backwards are fused.
+        hint: Suffix of the error message for several chunks. It names a schedule that allows them.
     """
 
     def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
@@ -200,10 +217,12 @@ def _make_line_builder(
 def build_interleaved_plan(
     name: str, stages: int, microbatches: int, chunks: int, group: int, backward: Phase
 ) -> Plan:
-    """Build an interleaved plan, with fused or with split backwards.
+    """Build the plan of an interleaved schedule, with fused or split backwards.
 
     A device runs all microbatches of a group through one chunk before the next chunk, and all
-    chunks before the next group.
+    chunks before the next group. Backwards take the chunks in reverse order. Before its first
+    backward, device d runs (v-1) ``group`` + 1 + 2(p-d-1) forwards if backwards are fused, and
+    (v-1) ``group`` + 1 + (p-d-1) if they are split.
 
     Args:
         name: Name of the plan.
@@ -211,7 +230,8 @@ def build_interleaved_plan(
         microbatches: Number of microbatches, m, a multiple of ``group``.
         chunks: Number of model chunks per device, v.
         group: Number of microbatches in a group.
-        backward: BW for fused backwards, or B. Device d then runs W d backwards after B.
+        backward: ``Phase.BW`` for fused backwards, or ``Phase.B`` for split ones. With split
+            backwards, device d runs d other B between a B and its W.
     """
 
     def nth_operation(device: int, n: int, phase: Phase) -> PlannedOperation:
@@ -250,11 +270,11 @@ def _build_interleaved(
 def _build_combined(stages: int, microbatches: int, chunks: int) -> Plan:
     """Build combined 1F1B: interleaved 1F1B with one more forward before the first backward.
 
-    This last forward before the first backward, and all later forwards, run together with the
-    backward that follows them.
+    The last forward before the first backward, and every later forward, runs together with the
+    backward that follows it.
 
     Raises:
-        UsageError: There are fewer than two chunks.
+        UsageError: There are fewer than two chunks, or m is not a multiple of p.
     """
     if chunks < 2:
         raise UsageError("combined-1f1b needs at least two chunks per device; see 1f1b")
@@ -291,10 +311,14 @@ def _build_looped_bfs(stages: int, microbatches: int, chunks: int) -> Plan:
 
 
 def _build_zb_v(stages: int, microbatches: int, chunks: int = 2) -> Plan:
-    """Build ZB-V: virtual stage s of 2p is on device s (down) or on device 2p-1-s (up).
+    """Build ZB-V, which has 2p virtual stages in a V.
 
-    With fewer than 2p-1 microbatches, the order is the one for 2p-1 with the missing microbatches
-    left out.
+    Virtual stage s is on device s if s < p (down), and on device 2p-1-s otherwise (up). With fewer
+    than 2p-1 microbatches, the order for 2p-1 microbatches is used, without the operations of the
+    microbatches that do not exist.
+
+    Raises:
+        UsageError: ``chunks`` is not 2.
     """
     _check_chunks("zb-v", chunks, 2)
     n_built = max(microbatches, 2 * stages - 1)
@@ -308,8 +332,9 @@ def _build_zb_v(stages: int, microbatches: int, chunks: int = 2) -> Plan:
 def _order_zb_v(stages: int, microbatches: int, device: int) -> list[PlannedOperation]:
     """Return the order of one device in ZB-V with at least 2p-1 microbatches.
 
-    The order is a sequence of patterns, each repeated a number of times. A step of a pattern is a
-    virtual stage and a phase. It runs its next microbatch, and is skipped once it has run all.
+    The order is a sequence of patterns, each repeated a number of times. Each step of a pattern is
+    a virtual stage and a phase, and runs the next microbatch of both. A step is skipped once all
+    microbatches of its virtual stage and phase have run.
     """
     up = 2 * stages - 1 - device
     down_f, down_b, down_w = (device, _F), (device, _B), (device, _W)
@@ -336,13 +361,13 @@ def _order_zb_v(stages: int, microbatches: int, device: int) -> list[PlannedOper
 def _build_chimera(stages: int, microbatches: int, chunks: int = 1) -> Plan:
     """Build Chimera: two replicas in opposite directions, each with half of the microbatches.
 
-    Stage s of the first replica is on device s, of the second on device p-1-s. The virtual stages
-    of the second replica follow those of the first. Groups of p microbatches, p/2 per direction,
-    follow each other without a flush (the paper's direct concatenation, section 3.5).
+    Stage s is on device s in the first replica, and on device p-1-s in the second. The first
+    replica has virtual stages 0 to p-1, and the second replica has p to 2p-1. Groups of p
+    microbatches, p/2 per direction, follow each other without a flush (the paper's direct
+    concatenation, section 3.5).
 
     Raises:
-        UsageError: The number of stages is odd, the number of microbatches is not a multiple of it,
-            or ``chunks`` is not 1.
+        UsageError: The number of stages p is odd, m is not a multiple of p, or ``chunks`` is not 1.
     """
     _check_chunks("chimera", chunks, 1, "device and direction")
     if stages % 2 or microbatches % stages:
@@ -358,15 +383,16 @@ def _build_chimera(stages: int, microbatches: int, chunks: int = 1) -> Plan:
 def _order_chimera(stages: int, microbatches: int, device: int) -> Order:
     """Return the order of one device in Chimera.
 
-    Every operation has a slot of a 1F1B with operations of equal length, and a device runs its
-    operations in the order of their slots::
+    Every operation gets its time slot from a 1F1B schedule in which all operations take one slot. A
+    device runs its operations in the order of their slots::
 
         slot      0   1   2   3   4   5   6   7   8   9       p = 4, device 0
         down      F0      F1                  B0      B1      s + 2i and 2p-1-s + 2i
         up                    F0  B0  F1  B1                  the same with s = p-1
 
-    Down and up use slots of different parity, so no slot is used twice. The next group starts 2p
-    slots later, in the slots that the previous group leaves free.
+    The two directions (down and up) use slots of different parity, so no slot is used twice. The
+    next group of p microbatches starts 2p slots later, in the slots that the previous group leaves
+    free.
     """
     slots: list[tuple[int, PlannedOperation]] = []
     for stage, first_stage in ((device, 0), (stages - 1 - device, stages)):
@@ -383,8 +409,8 @@ def _build_dualpipe(stages: int, microbatches: int, chunks: int = 1) -> Plan:
     """Build DualPipe: two replicas in opposite directions, each with half of the microbatches.
 
     Raises:
-        UsageError: The number of stages or of microbatches is odd, or there are fewer than two
-            microbatches per stage.
+        UsageError: The number of stages or of microbatches is odd, there are fewer than two
+            microbatches per stage, or ``chunks`` is not 1.
     """
     _check_chunks("dualpipe", chunks, 1, "device and direction")
     if stages % 2 or microbatches % 2:
@@ -407,7 +433,9 @@ def _build_dualpipe(stages: int, microbatches: int, chunks: int = 1) -> Plan:
 
 
 def _build_dualpipe_v(stages: int, microbatches: int, chunks: int = 2) -> Plan:
-    """Build DualPipeV: virtual stage s of 2p is on device s (down) or on device 2p-1-s (up).
+    """Build DualPipeV, which has 2p virtual stages in a V.
+
+    Virtual stage s is on device s if s < p (down), and on device 2p-1-s otherwise (up).
 
     Raises:
         UsageError: ``chunks`` is not 2, or there are fewer than two microbatches per stage.
@@ -423,16 +451,17 @@ def _build_dualpipe_v(stages: int, microbatches: int, chunks: int = 2) -> Plan:
 
 
 class _BidirectionalDevice(NamedTuple):
-    """A device with two virtual stages, of one V-shaped pipeline or of two opposite pipelines.
+    """A device with two virtual stages: both from a V-shaped pipeline, or from opposite pipelines.
 
     Attributes:
-        virtual_stages: Virtual stages 0 and 1 of the device. A microbatch of a V-shaped pipeline
-            reaches stage 0 first.
-        microbatches: Number of microbatches of each virtual stage.
-        n_before: Number of devices that the microbatches of stage 0 pass before this one.
-        depth: Number of devices after which microbatches turn, or meet the opposite pipeline.
-        first_is_separate: Whether the first forward of the steady state runs before its backward
-            instead of together with it.
+        virtual_stages: The two virtual stages of the device, called stage 0 and stage 1. A
+            microbatch of a V-shaped pipeline reaches stage 0 first.
+        microbatches: Number of microbatches that each virtual stage runs.
+        n_before: Number of devices that a microbatch of stage 0 passes before this device.
+        depth: Number of devices that a microbatch passes before it turns around in a V, or before
+            it meets the opposite pipeline.
+        first_is_separate: Whether the first forward of the steady state runs before the next
+            backward instead of together with it.
     """
 
     virtual_stages: tuple[int, int]
@@ -471,8 +500,9 @@ class _BidirectionalOrder:
     """The order of a device with two virtual stages, 0 and 1, while it is built.
 
     Attributes:
-        operations: The operations so far.
-        pending_weights: W of split backwards that are not in ``operations`` yet, FIFO.
+        operations: Operations that were appended so far, in order.
+        pending_weights: W operations of split backwards that are not in ``operations`` yet, oldest
+            first.
     """
 
     def __init__(self, virtual_stages: tuple[int, int]) -> None:
@@ -482,9 +512,10 @@ class _BidirectionalOrder:
         self._n_run: Counter[tuple[int, bool]] = Counter()
 
     def run(self, stage: int, phase: Phase) -> None:
-        """Append an operation with the next microbatch of a stage and phase.
+        """Append an operation for the next microbatch of a stage.
 
-        A B also adds its W to the pending ones.
+        Forwards and backwards of a stage are counted separately. A B also adds its W to
+        :attr:`pending_weights`.
 
         Args:
             stage: Index of the virtual stage on the device, 0 or 1.
@@ -502,7 +533,7 @@ class _BidirectionalOrder:
         self.operations.append(self.pending_weights.pop(0))
 
     def run_pair(self, forward: int, backward: int) -> PlannedOperation:
-        """Append a forward of one stage and a backward of the other, and return the forward."""
+        """Append a forward of one stage and a fused backward of the other; return the forward."""
         self.run(forward, _F)
         operation = self.operations[-1]
         self.run(backward, _BW)
@@ -571,7 +602,7 @@ def _make_searched_schedule(
     peak: Callable[[int], float] | None = None,
     weight_memory: float = 1.0,
 ) -> Schedule:
-    """Return a schedule that is always searched.
+    """Return a schedule whose order is always searched for.
 
     Args:
         name: Name for users.
@@ -649,7 +680,7 @@ SCHEDULES = (
         "Lamy-Poirier, Breadth-First Pipeline Parallelism, arXiv 2211.05953, section 4",
         2,
         _build_looped_bfs,
-        # GPipe's backwards may go either way: torchgpipe runs the last microbatch's first
+        # GPipe may run its backwards in either order. torchgpipe starts with the last microbatch
         # (torchgpipe/pipeline.py, where batches[i-1] depends on batches[i] in backpropagation).
         with_one_chunk="gpipe",
     ),
@@ -675,7 +706,8 @@ SCHEDULES = (
         "whole microbatches, a third of 1F1B's, or in --memory-limit.",
         f"{_CONTROLLABLE}, section 4",
         2,
-        # Searched within whole microbatches; the paper's orders hold half of one more at some p.
+        # The limit is a whole number of microbatches. For some p, the orders of the paper need half
+        # a microbatch more.
         lambda p: float((p + 4) // 3),
         lambda p: (p + 4) / 3,
     ),
@@ -723,7 +755,7 @@ SCHEDULES = (
 
 @dataclass(frozen=True)
 class Formula:
-    """A closed formula for the cost, the longest window of a single device.
+    """A closed formula for the cost of a schedule, which is the longest window of a single device.
 
     Attributes:
         name: Name for users.
@@ -748,9 +780,12 @@ class Formula:
 
 
 def _estimate_1f1b_i(p: int, m: int, v: int, work: float, transfer: float) -> float:
-    """Return m T + (p-1) T/v + ((2v-1)p-2) c, without transfers if there is a single stage.
+    """Return the cost m T + (p-1) T/v + ((2v-1)p-2) c; the last term is 0 for a single stage.
 
-    The order of interleaved 1F1B, simulated, has (2vp-2) c of transfers instead.
+    A simulation of interleaved 1F1B has (2vp-2) c as its last term instead.
+
+    Raises:
+        UsageError: m is not a multiple of p.
     """
     _check_groups("1f1b-i", p, m)
     n_transfers = (2 * v - 1) * p - 2 if p > 1 else 0

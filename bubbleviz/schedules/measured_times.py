@@ -15,8 +15,8 @@ from bubbleviz.model.texts import format_count
 from bubbleviz.schedules.plan import OperationTimes
 from bubbleviz.schedules.workload import MAX_TOTAL_NS, Workload, check_workload
 
-#: Smallest and largest valid time of an option, in ms. Times are whole nanoseconds, and a time of
-#: more than 115 days is given in the wrong unit.
+#: Smallest positive and largest valid time of an option, in ms. Times are whole nanoseconds. A time
+#: of more than 115 days is probably in the wrong unit.
 _MIN_MS, _MAX_MS = 1e-6, 1e10
 
 
@@ -34,7 +34,8 @@ class StageTimes:
         transfer_ms: T_comm, the latency of every transfer between two devices.
         measured: Measured times of the virtual stages, used for plans with the same placement as
             the run, or None if the times were not measured.
-        lengths: Time of each microbatch relative to the mean, or empty if all are equal.
+        lengths: Time of each microbatch divided by the mean of all microbatches, or empty if all
+            microbatches take equally long.
     """
 
     forward_ms: tuple[float, ...]
@@ -49,8 +50,8 @@ def resize_times(times: StageTimes, stages: int) -> StageTimes:
     """Adapt times to a different number of stages.
 
     If T_F, T_B and T_W all have a single value or one value per stage, the times are returned
-    unchanged. Otherwise values for another number of stages are added up and divided equally among
-    the stages, and measured virtual stages and microbatch lengths are dropped.
+    unchanged. Otherwise, several values are replaced by one value for all stages: their sum divided
+    by the new number of stages. Measured virtual stages and microbatch lengths are then dropped.
     """
     all_values = (times.forward_ms, times.backward_ms, times.weight_ms)
     if all(len(values) in {1, stages} for values in all_values):
@@ -66,20 +67,21 @@ def convert_to_ticks(
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], int]:
     """Convert times to integer ticks of 1/v ns.
 
-    The ticks of a chunk are then as many as the nanoseconds of its whole stage.
+    The time of a chunk in ticks is then equal to the time of its whole stage in ns.
 
     Args:
         stages: Number of devices, p.
-        microbatches: Number of operations of each kind that a stage runs.
+        microbatches: Number of operations of each phase that a stage runs, m v.
         times: Times in milliseconds.
         chunks: Number of model chunks per device, v.
 
     Returns:
-        The ticks of F, of B and of W by device, and the ticks of a transfer.
+        The times of F, of B and of W of a chunk on each device, and the time of a transfer, all in
+        ticks.
 
     Raises:
         UsageError: An option has neither one value nor one value per stage, a value is not a valid
-            time, or the sum of all times exceeds 64 bits.
+            time, or the sum of all times may exceed ``MAX_TOTAL_NS``.
     """
     forward = _convert_option("--tf", times.forward_ms, stages)
     backward = _convert_option("--tb", times.backward_ms, stages)
@@ -122,20 +124,20 @@ def _convert_option(name: str, values: Sequence[float], stages: int) -> tuple[in
 
 @dataclass(frozen=True)
 class MeasuredTimes:
-    """Sizes and times of a run, with which other schedules can be simulated.
+    """Sizes and times of a run, from which other schedules can be simulated.
 
     Attributes:
         stages: Number of stages, p.
         microbatches: Number of microbatches, m.
         chunks: Number of model chunks per stage, v.
-        times: Times of the stages; the chunks of a stage are added up.
+        times: Times of the stages, each added up over the chunks of the stage.
         split: Whether B and W were measured separately. If not, each is half of the backward.
-        spread: Standard deviation of operations relative to their mean, by phase.
+        spread: Standard deviation of the operation times of each phase, divided by their mean.
         schedule: Name of the run's schedule, or "" if unknown.
-        window_ns: Mean, standard deviation and number of the windows of the ratio ``schedule``, or
-            None if the windows or the schedule are unknown.
-        lengths: Time of each microbatch relative to the mean, for several iterations, or empty if
-            all microbatches are equal.
+        window_ns: Mean, standard deviation and number of the windows in which the bubble ratio
+            ``schedule`` is measured, or None if the windows or the schedule are unknown.
+        lengths: For several iterations, the time of each microbatch divided by the mean. Empty if
+            all microbatches take equally long.
     """
 
     stages: int
@@ -155,7 +157,7 @@ def collect_times(
     """Return the sizes and stage times of a run; see :func:`build_workload`.
 
     Args:
-        kinds: Times of the operations of each kind.
+        kinds: Times of each kind of operation, for example all F of a virtual stage.
         transfer_ns: Time of a transfer, or None if no transfer was recorded.
         microbatches: Number of microbatches of an iteration, or None if unknown.
 
@@ -183,10 +185,11 @@ def collect_times(
 
 
 def _measure_spread(kinds: Sequence[OperationTimes]) -> dict[Phase, float]:
-    """Return the relative standard deviation of operations by phase, the median over the kinds.
+    """Return the relative standard deviation of the operation times of each phase.
 
-    If B and W were not measured separately, they get the spread of F, which is about as long. Kinds
-    without a mean are skipped, and an unknown standard deviation counts as 0.
+    The result for a phase is the median over all kinds of operations with this phase. If B and W
+    were not measured separately, they get the spread of F, which takes about as long. Kinds whose
+    mean is unknown are skipped. An unknown standard deviation is 0.
     """
     values: dict[Phase, list[float]] = {}
     for kind in kinds:
@@ -209,19 +212,21 @@ def build_workload(
     All predictions for other orders and layouts are based on this workload:
 
     - An operation takes its mean time in the slowest pipeline of the typical iteration. A slow rank
-      is slow in every order, so the run's own order then takes the time of the run.
-    - The usual gap between operations that wait for nothing (host, launches) is added to each.
+      is slow in every order, so a simulation of the run's own order takes as long as the run.
+    - The usual gap before operations that wait for nothing is added to each operation. The host and
+      kernel launches cause these gaps.
     - Recomputation is added to the backward that needs it.
-    - A transfer takes the median of the receives of its edge and direction that waited for their
-      input, or the median of the other direction, or of all edges, or 0, whichever exists first.
-    - Every microbatch takes 1/v of the memory of a stage from F to W.
+    - A transfer takes the median time of its edge and direction. If no such transfer was measured,
+      it takes the median of the other direction, else ``transfer_ns``, else 0.
+    - On a stage with v chunks, each microbatch takes 1/v of a unit of memory per chunk, from F to
+      the end of W.
 
     Args:
-        kinds: Times of operations by kind, and of transfers under the phase of their receive.
+        kinds: Times of each kind of operation. Transfers have the phase of their receive.
         transfer_ns: Median transfer time of all edges, or None if no transfer was recorded.
         microbatches: Number of microbatches of an iteration, or None if unknown.
-        forward_only: Whether to accept a run without backwards; its gradients then take no time to
-            transfer.
+        forward_only: Whether to accept a run without backwards. The transfer of its gradients then
+            takes no time.
 
     Raises:
         MismatchError: The number of microbatches or the time of a virtual stage is unknown, or the
@@ -270,11 +275,13 @@ def build_workload(
 
 
 def _add_usual_gaps(kinds: Sequence[OperationTimes]) -> dict[tuple[int, Phase], float]:
-    """Return the time of operations by virtual stage and phase, plus the usual gap before them.
+    """Return the time of an operation, including the usual gap before it, in ns.
 
-    The time is the mean in the slowest pipeline, or the median if that mean is unknown. The gap is
-    the median of a phase over all virtual stages: a single virtual stage may show few gaps, in
-    which a transfer waited for others. A phase without gaps gets the median of all phases.
+    The keys are (virtual stage, phase). The time is the mean in the slowest pipeline, or the median
+    if that mean is unknown. The gap is the lower median of a phase over all virtual stages, because
+    a single virtual stage may have few gaps, in which a transfer waited for others. A phase whose
+    gaps are all unknown gets the lower median of all phases, or 0. Phases that are not work, for
+    example transfers, get no gap.
     """
     gaps = [(kind.phase, kind.gap_ns) for kind in kinds if kind.gap_ns is not None]
     all_gaps = [gap_ns for _, gap_ns in gaps] or [0.0]
@@ -296,12 +303,13 @@ def _find_transfer_times(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the transfer times from each virtual stage to the next and to the previous one.
 
-    The time is 0 within a device. If only one direction of an edge was measured, it is used for
-    both.
+    The time is 0 within a device. If only one direction of an edge was measured, its time is used
+    for both directions.
 
     Args:
-        placement: Device of each virtual stage.
-        times: Median transfer times by the receiving virtual stage and phase.
+        placement: Device index of each virtual stage.
+        times: Median transfer times in ns, keyed by the receiving virtual stage and the phase of
+            the receive.
         transfer_ns: Time of a transfer whose edge has no measured time in either direction.
     """
     down, up = [0] * len(placement), [0] * len(placement)

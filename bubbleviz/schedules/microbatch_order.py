@@ -1,4 +1,4 @@
-"""The order in which to feed microbatches of unequal length: a local search by swaps."""
+"""Search for the order in which to run microbatches of unequal length: a local search by swaps."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ from bubbleviz.schedules.varied_times import compute_makespans
 
 #: Number of orders that are tried in one round.
 _N_TRIED_ORDERS = 48
-#: Number of rounds without a shorter order that end the search.
+#: Number of consecutive rounds without a shorter order after which the search ends.
 _PATIENCE = 6
-#: Maximum number of operations per tried order, summed over all rounds.
+#: Maximum number of rounds, multiplied by the number of operations of the plan.
 _MAX_TIMED_OPERATIONS = 60_000
 
 
 def order_microbatches(plan: Plan, times: StageTimes) -> tuple[tuple[int, ...], float]:
-    """Return the shortest order of microbatches of unequal length that the search finds.
+    """Search for the order of microbatches of unequal length with the shortest makespan.
 
-    This is a local search. It starts with the best of a few orders (see
-    :func:`_list_starting_orders`). Each round swaps one random pair of microbatches in many copies
-    of the best order, and keeps the shortest result if it is an improvement. The plan itself does
-    not change; only the microbatches trade places.
+    This is a local search. It starts with the best of four orders (see
+    :func:`_list_starting_orders`). Each round makes ``_N_TRIED_ORDERS`` copies of the best order,
+    and swaps one random pair of microbatches in each copy. The fastest copy becomes the best order
+    if its makespan is shorter. The plan itself does not change; only the microbatches trade places.
 
-    The random numbers have a fixed seed. The search ends after ``_PATIENCE`` rounds without a
-    shorter order, or after a maximum number of operations.
+    The random numbers have a fixed seed. The search ends after ``_PATIENCE`` consecutive rounds
+    without a shorter makespan, or after ``_MAX_TIMED_OPERATIONS`` divided by the number of
+    operations of the plan.
 
     Args:
-        plan: What each device runs, in one direction.
+        plan: Operations of each device, in order, for a single pipeline.
         times: Times of the stages, with the lengths of the microbatches.
 
     Returns:
-        order: The microbatch at each place.
-        saved: Fraction of the measured order's makespan that this order saves.
+        order: Index of the microbatch to run at each position of the new order.
+        saved: Fraction of the makespan of the measured order that the new order saves.
     """
     lengths, count = np.array(times.lengths), plan.microbatches
     mean_times, random = replace(times, lengths=()), np.random.default_rng(0)
@@ -70,9 +71,10 @@ def order_microbatches(plan: Plan, times: StageTimes) -> tuple[tuple[int, ...], 
 
 
 def _list_starting_orders(lengths: Floats) -> Ints:
-    """Return the measured order, both orders by length, and one with short ones at both ends.
+    """Return four orders of microbatches to start from, shape (4, microbatches).
 
-    Short microbatches at both ends make filling and draining short.
+    The orders are the measured order, ascending length, descending length, and an order with short
+    microbatches at both ends, which shorten the warm-up and the cool-down of the pipeline.
     """
     rising = np.argsort(lengths, kind="stable")
     hill = np.concatenate((rising[::2], rising[1::2][::-1]))
@@ -80,7 +82,15 @@ def _list_starting_orders(lengths: Floats) -> Ints:
 
 
 def _swap_pairs(order: Ints, pairs: Ints) -> Ints:
-    """Return one copy of an order per pair of places, with the microbatches at the pair swapped."""
+    """Return copies of an order, each with two microbatches swapped.
+
+    Args:
+        order: Microbatches in order, shape (microbatches,).
+        pairs: The two positions to swap in each copy, shape (2, copies).
+
+    Returns:
+        The copies, shape (copies, microbatches).
+    """
     first, second = pairs
     orders, row = np.repeat(order[None], len(first), axis=0), np.arange(len(first))
     orders[row, first], orders[row, second] = order[second], order[first]

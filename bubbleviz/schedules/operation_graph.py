@@ -1,4 +1,4 @@
-"""The operations of a plan in an order in which they can run, and what each of them follows.
+"""The dependency graph of a plan: its operations in a topological order, and their predecessors.
 
 For one microbatch, F of virtual stage v needs F of v-1; B and BW need F of v and B or BW of v+1; W
 needs B of v. In addition, each operation follows the previous operation of its device::
@@ -7,7 +7,8 @@ needs B of v. In addition, each operation follows the previous operation of its 
                  └ lag ┐             ┌ lag
     device 1           F0 ─── B0 ────┘
 
-Inputs from the same device need no edges, because the previous operation ends no earlier.
+Inputs from the same device need no edges of their own, because each operation already follows the
+previous operation of its device.
 """
 
 from __future__ import annotations
@@ -21,24 +22,26 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import Order, Plan, PlannedOperation
 from bubbleviz.schedules.timing import Edge
 
-#: A result: whether it is an activation (otherwise a gradient), its virtual stage and microbatch.
+#: The output of an F or of a backward: whether it is an activation (otherwise it is a gradient),
+#: the virtual stage that computes it, and the microbatch.
 _Result = tuple[bool, int, int]
 
 
 @dataclass(frozen=True)
 class OperationGraph:
-    """The operations of a plan, each after those that it follows.
+    """The operations of a plan in a topological order, with their dependencies.
 
-    Of two operations that run together, the second one follows the first one, and the results of
-    both are available at the end of the second one.
+    If two operations run together, the second one follows the first one, and the results of both
+    are available when the second one ends.
 
     Attributes:
-        device: Device of each operation.
+        device: Device index of each operation.
         operations: The operations.
-        edges: Edges to the operations that each operation follows, starting with the previous one
-            of its device. The lag of an activation is the virtual stage that produced it; for a
-            gradient, the number of virtual stages is added.
-        last: The last operation of each device that runs any.
+        edges: For each operation, the edges to the operations that it follows. The edge to the
+            previous operation of the device comes first, if there is one. The lag index of an
+            activation is the virtual stage that produced it. For a gradient, the lag index is this
+            virtual stage plus the number of virtual stages.
+        last: Index of the last operation of each device. Devices without operations are left out.
     """
 
     device: tuple[int, ...]
@@ -84,8 +87,8 @@ def _list_input_edges(
     Args:
         plan: The plan.
         device: Device of the operation.
-        inputs: Results that the operation needs.
-        producer: Index in the graph of the operation that produces each result.
+        inputs: Results that the operations need.
+        producer: Maps each result to the index of the operation that produces it.
     """
     edges = []
     for result in inputs:
@@ -97,10 +100,11 @@ def _list_input_edges(
 
 
 def _sort_topologically(plan: Plan) -> Iterator[tuple[int, Order, list[_Result], list[_Result]]]:
-    """Yield the operations in an order in which the inputs of each one come before it.
+    """Yield the operations in an order in which they can run.
 
-    Each device runs its operations until an input is missing, starting with the last device. The
-    device that was sent a result last continues next.
+    The devices are on a stack, with the last device on top. The topmost device is removed from the
+    stack and runs its operations until an input is missing. A device that receives a result is
+    pushed onto the stack.
 
     Yields:
         The device, the operation or overlapped pair, its inputs, and its results.
@@ -137,13 +141,13 @@ def _sort_topologically(plan: Plan) -> Iterator[tuple[int, Order, list[_Result],
 
 
 def _get_group(plan: Plan, order: Order, index: int) -> Order:
-    """Return the operation at an index of an order, or the pair that runs together from there."""
+    """Return the operation at ``index``, with the next operation if both run together."""
     is_pair = bool(plan.together) and order[index] in plan.together
     return order[index : index + 1 + is_pair]
 
 
 def _list_results(group: Order) -> list[_Result]:
-    """List the results of operations. A W produces nothing that another operation needs."""
+    """List the results of operations. A W has no result, because no other operation needs one."""
     return [
         (operation.phase is Phase.F, operation.virtual_stage, operation.microbatch)
         for operation in group

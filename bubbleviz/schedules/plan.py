@@ -19,9 +19,9 @@ class PlannedOperation:
     """One operation of a plan.
 
     Attributes:
-        virtual_stage: Position of its model chunk in the model.
+        virtual_stage: Position in the model of the chunk that the operation belongs to, from 0.
         phase: F, B (gradient of the input), W (gradient of the weights) or BW (both fused).
-        microbatch: Microbatch, from 0.
+        microbatch: Index of the microbatch, from 0.
     """
 
     virtual_stage: int
@@ -30,7 +30,7 @@ class PlannedOperation:
 
     @property
     def receiver(self) -> int:
-        """Virtual stage that needs the result of an F or a B; may be outside the model."""
+        """Virtual stage that needs the result of an F or a B. It may be outside the model."""
         return self.virtual_stage + (1 if self.phase is Phase.F else -1)
 
     def __str__(self) -> str:
@@ -49,12 +49,13 @@ class Plan:
         stages: Number of devices, p.
         microbatches: Number of microbatches, m.
         chunks: Number of model chunks per device, v.
-        placement: Device of each of the p v virtual stages.
-        orders: Operations of each device in order.
-        replicas: Number of pipelines in the plan. Their virtual stages follow one another.
-        together: Forwards that overlap with the backward that follows them in the order. Both start
-            once the inputs of both have arrived, and the results of both are available once both
-            have ended.
+        placement: Device index of each virtual stage.
+        orders: Operations of each device, in the order in which they run.
+        replicas: Number of pipelines in the plan. The virtual stages are numbered pipeline by
+            pipeline.
+        together: Forwards that overlap with the next operation in the order, which is a backward.
+            Both operations start once the inputs of both have arrived. The results of both are
+            available once both have ended.
     """
 
     name: str
@@ -78,7 +79,7 @@ class Plan:
 
     @property
     def virtual_stages(self) -> int:
-        """Number of virtual stages, p v."""
+        """Number of virtual stages of all pipelines, p v times the number of replicas."""
         return len(self.placement)
 
     @property
@@ -100,13 +101,13 @@ class Memory:
     """Activation memory of one microbatch on a whole stage, and the limit of a device.
 
     F allocates ``backward``, B frees all but ``weight``, and W frees the rest (arXiv 2401.10241,
-    section 3.1). One of v chunks takes 1/v of it. All three amounts are in the same unit, which is
-    arbitrary.
+    section 3.1). If a stage has v chunks, each chunk takes 1/v of these amounts. All three amounts
+    are in the same unit, which is arbitrary.
 
     Attributes:
-        limit: Memory of a device, or None if there is no limit.
+        limit: Maximum activation memory of a device, or None if there is no limit.
         backward: M_B, the memory from F to the end of B.
-        weight: M_W, the part of it that is kept until the end of W.
+        weight: M_W, the part of M_B that is kept until the end of W.
         in_bytes: Whether the unit is bytes.
     """
 
@@ -118,7 +119,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class PlanSearch:
-    """Memory of a schedule whose plans are searched for given times.
+    """Memory settings of a schedule whose plans are searched for at given times.
 
     Attributes:
         limit: Default memory limit as a function of p, in units of M_B, or None if the schedule has
@@ -135,7 +136,7 @@ class PlanSearch:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A rule that makes plans.
+    """A pipeline schedule: a rule that makes plans of any size.
 
     Attributes:
         name: Name for users, for example ``"1f1b"``.
@@ -145,10 +146,10 @@ class Schedule:
         plan: Function that makes the plan for (stages p, microbatches m, chunks v). For a searched
             schedule, it is the plan at equal times. It raises :class:`bubbleviz.errors.UsageError`
             for sizes that the schedule does not allow.
-        searched: Memory for searching plans, or None if the order is always the same.
+        searched: Memory settings for searching plans, or None if the order is always the same.
         with_one_chunk: Name of the equivalent schedule for one chunk per device, or None if the
             schedule keeps its own name.
-        replicas: Number of pipelines in its plans; each has its own microbatches.
+        replicas: Number of pipelines in a plan. The pipelines run different microbatches.
     """
 
     name: str
@@ -180,7 +181,7 @@ def make_v_placement(stages: int) -> tuple[int, ...]:
 class OperationTimes:
     """Measured times of the operations of one kind, or of transfers.
 
-    Transfers are listed under the phase of their receive.
+    Transfers have the phase of their receive operation (``RECV_F`` or ``RECV_B``).
 
     Attributes:
         phase: Phase of the operations.
@@ -212,10 +213,11 @@ class MeasuredMemory:
     """Measured memory of a run, in bytes.
 
     Attributes:
-        activation: Activation memory of one microbatch by virtual stage, from F to the end of B.
-        weight_activation: The part of it that is kept until the end of W, by virtual stage.
-        resident: Memory of each device besides activations, which does not depend on the order:
-            weights, gradients, optimizer states and the temporary memory of operations.
+        activation: Memory of one microbatch from F to the end of B, for each virtual stage.
+        weight_activation: Part of ``activation`` that is kept until the end of W, for each virtual
+            stage.
+        resident: Memory of each device that does not depend on the order of operations: weights,
+            gradients, optimizer states and the temporary memory of operations.
     """
 
     activation: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""Memory of a plan: the peak of the activations of each device, and whether it fits."""
+"""Memory of a plan: the peak activation memory of each device, and whether it fits a limit."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import MeasuredMemory, Plan
 from bubbleviz.schedules.workload import Workload
 
-#: Relative amount by which a peak, which is a sum of floats, may exceed its limit.
+#: Relative tolerance when a peak is compared with its limit. A peak is a sum of floats.
 ROUNDING = 1e-9
 
 
 def compute_peak_memory(
     plan: Plan, activation: Sequence[float], weight_activation: Sequence[float]
 ) -> tuple[float, ...]:
-    """Return the peak memory of the activations of each device, in the unit of ``activation``.
+    """Return the peak activation memory of each device, in the unit of ``activation``.
+
+    F allocates ``activation``, B frees all but ``weight_activation``, and W frees the rest. BW
+    frees everything.
 
     Args:
-        plan: What each device runs.
+        plan: Operations of each device, in order.
         activation: Memory of one microbatch on each virtual stage from F to the end of B.
-        weight_activation: The part of it that is kept until the end of W.
+        weight_activation: Part of ``activation`` that is kept until the end of W.
     """
     change = np.zeros((max(Phase) + 1, plan.virtual_stages))
     change[Phase.F] = np.array(activation)
@@ -41,12 +44,12 @@ def compute_peak_memory(
 
 
 def is_within(peak: float, limit: float) -> bool:
-    """Return whether a peak fits a limit, in the same unit."""
+    """Return whether a peak is within a limit, up to rounding. Both have the same unit."""
     return peak <= limit * (1 + ROUNDING)
 
 
 def fits(peaks: tuple[float, ...], limit: tuple[float, ...] | None) -> bool:
-    """Return whether no device exceeds its limit; true if ``limit`` is None."""
+    """Return whether no device exceeds its limit. The result is True if ``limit`` is None."""
     return limit is None or all(
         is_within(peak, most) for peak, most in zip(peaks, limit, strict=True)
     )
@@ -55,12 +58,13 @@ def fits(peaks: tuple[float, ...], limit: tuple[float, ...] | None) -> bool:
 def set_memory(
     workload: Workload, memory: MeasuredMemory, limit_bytes: float | Sequence[float] | None
 ) -> Workload:
-    """Return a workload with measured activation memory, and a limit, in bytes.
+    """Return a workload with measured activation memory and a memory limit, both in bytes.
 
-    The limit of the workload is what remains of ``limit_bytes`` after the resident memory.
+    The limit for the activations of a device is ``limit_bytes`` minus the resident memory of the
+    device.
 
     Args:
-        workload: Workload with the same virtual stages.
+        workload: Workload with the same virtual stages as ``memory``.
         memory: Measured memory of the run.
         limit_bytes: Memory of a device, as one number for all devices or one for each device, or
             None if there is no limit.

@@ -1,6 +1,7 @@
-"""Planning: find the shortest order for a workload within its memory, and a lower bound for it.
+"""Planning: find the shortest order of operations within the memory limits of a workload.
 
-The candidates are the orders of all known schedules, and orders from a local search.
+The candidates are the orders of all known schedules, and orders from a local search. A lower bound
+shows how much shorter an order could be at best.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from bubbleviz.schedules.workload import Workload
 
 
 def list_fixed_plans(workload: Workload) -> list[Plan]:
-    """Return the plans of all schedules with a fixed order at the placement of a workload.
+    """Return the plans of all schedules that have a fixed order and the placement of a workload.
 
-    Plans with equal orders, up to the numbering of microbatches, are returned once, sorted by name.
-    If an interleaved schedule degenerates to another one because devices have one chunk, the plan
-    gets the name of the other schedule. Operations that a schedule runs at the same time run one
-    after the other.
+    The plans are sorted by name. If several plans have equal orders, apart from the numbers of
+    microbatches, only one of them is returned. With one chunk per device, an interleaved schedule
+    can have the same order as another schedule; the plan then has the name of the other schedule.
+    Operations that a schedule would overlap run one after the other.
     """
     placement, m = workload.placement, workload.microbatches
     plans = [*list_plans(placement, m), *_list_torch_plans(placement, m)]
@@ -78,14 +79,16 @@ class BestPlan:
     Attributes:
         workload: Times and memory of the virtual stages.
         split: Whether orders may split the backward into B and W.
-        best: The shortest order within the memory. Callers may replace it by another candidate.
+        best: The shortest order within the memory limits. Callers may replace it by another
+            candidate.
         candidates: All orders that were considered, named by their schedule, ``searched`` or
-            ``searched-split``. Allowed orders come first, then shorter ones first.
-        lower_bound_ns: Lower bound for the length of all orders within the memory.
-        best_split: If the run's backward is fused, the best order that splits it, assuming two
-            equal halves; otherwise None.
-        by_makespan: Whether orders are compared by their makespan. If not, by the longest window of
-            a device.
+            ``searched-split``. Allowed orders come first. Within both groups, shorter orders come
+            first.
+        lower_bound_ns: Lower bound for the length of all orders within the memory limits.
+        best_split: If the run's backward is fused, the best order that splits it, under the
+            assumption that B and W take equally long. Otherwise None.
+        by_makespan: Whether orders are compared by their makespan. If not, they are compared by the
+            longest window of a device.
     """
 
     workload: Workload
@@ -130,18 +133,19 @@ def find_best_plan(
     by_makespan: bool = True,
     watch: Watch = unwatched,
 ) -> BestPlan:
-    """Find the best order for a workload among fixed plans and a search.
+    """Find the best order for a workload, among fixed plans and the results of a search.
 
     If the run's backward is fused and ``split`` is None, orders that split the backward are
-    searched for as well, but only reported as :attr:`BestPlan.best_split`.
+    searched for as well. They are only candidates for :attr:`BestPlan.best_split`.
 
     Args:
         workload: Times of the virtual stages, and the memory of devices.
         initial_orders: Further orders from which the search starts.
-        split: Whether orders may split the backward into B and W, or None to do what the run does.
+        split: Whether orders may split the backward into B and W. If None, they may do so if the
+            run does.
         by_makespan: Whether to minimize the makespan. If not, the longest window of a device is
-            minimized, which bounds the period of a run whose iterations overlap.
-        watch: Called with the completed fraction of the search.
+            minimized, which is the shortest possible period of a run whose iterations overlap.
+        watch: Callback that receives the completed fraction of the search.
 
     Raises:
         UsageError: There are no operations or too many, or the memory is too small for one
@@ -204,7 +208,8 @@ def _list_search_kinds(workload: Workload, *, split: bool, report_split: bool) -
     Args:
         workload: Times of the virtual stages.
         split: Whether orders may split the backward.
-        report_split: Whether to search for orders that split the backward, allowed or not.
+        report_split: Whether to search for orders that split the backward, even if they are not
+            allowed.
     """
     times = zip(workload.fused_ns, workload.backward_ns, workload.weight_ns, strict=True)
     fusing_pays = any(fused < backward + weight for fused, backward, weight in times)
@@ -228,8 +233,9 @@ def _get_length_ns(order: Outcome, by_makespan: bool) -> int:
 def _make_sort_key(order: Outcome, by_makespan: bool) -> tuple[bool, int, bool, float, bool, str]:
     """Return the key that sorts orders from best to worst.
 
-    Allowed orders come first, then shorter ones. Ties go to orders that do not split the backward,
-    then to less memory, to known schedules, and to the name.
+    Allowed orders come first, and shorter orders come before longer ones. Ties are broken in favor
+    of orders that do not split the backward, then by less memory, then in favor of known schedules,
+    and finally by name.
     """
     name = order.plan.name
     return (
@@ -254,15 +260,16 @@ def _search_orders(
 
     Args:
         workload: Times of the virtual stages, and the memory of devices.
-        initial_orders: Orders from which the search starts; those that do not fit are skipped.
+        initial_orders: Orders from which the search starts. Orders that do not fit in memory are
+            skipped.
         fused: Whether backwards are one operation.
         by_makespan: Whether to minimize the makespan instead of the longest window of a device.
-        watch: Called with the completed fraction of the search.
+        watch: Callback that receives the completed fraction of the search.
 
     Returns:
         outcome: The best order that was found. If B and W take longer than the fused backward, each
             B that is immediately followed by its W may be fused.
-        lower_bound_ns: Lower bound for all orders of this kind.
+        lower_bound_ns: Lower bound for the length of all orders of this kind.
     """
     problem = build_problem(workload, fused=fused, makespan=by_makespan)
     relaxed = workload if fused else _relax_workload(workload)

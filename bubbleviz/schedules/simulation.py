@@ -1,7 +1,7 @@
-"""Simulation: when the operations of a plan run, and what they need.
+"""Simulation of a plan: when its operations run, and how much memory each device needs.
 
-An input from another device arrives some time after its producer ended. The transfer does not
-occupy a device.
+An input from another device arrives one transfer time after the operation that produced it has
+ended. The transfer does not occupy a device.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from bubbleviz.schedules.workload import Workload, get_phase_times
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Simulation(Table):
-    """When each operation ran, ordered by device and time.
+    """Start and end times of all operations, sorted by device and time.
+
+    Times have the unit of the workload: ns, or ticks of 1/v ns.
 
     Attributes:
-        device: Device that ran the operation.
+        device: Index of the device that ran the operation.
         virtual_stage: Virtual stage of the operation.
         phase: Code of :class:`bubbleviz.model.phases.Phase`.
         microbatch: Microbatch of the operation, from 0.
@@ -42,24 +44,30 @@ class Simulation(Table):
 
     @property
     def makespan_ns(self) -> int:
-        """Length of one window over all devices."""
+        """Time from the first start to the last end on any device, or 0 without operations."""
         return int(self.end_ns.max() - self.start_ns.min()) if len(self) else 0
 
     @property
     def cost_ns(self) -> int:
-        """Length of the longest window of a single device (arXiv 2401.10241, section 5.3)."""
+        """Longest time from the first start to the last end on one device, or 0 if there is none.
+
+        This is the cost of a schedule in arXiv 2401.10241, section 5.3.
+        """
         first = np.flatnonzero(np.diff(self.device, prepend=-1))
         last = np.append(first[1:], len(self)) - 1
         return int((self.end_ns[last] - self.start_ns[first]).max()) if len(first) else 0
 
     @property
     def schedule_ratio(self) -> float | None:
-        """The bubble ratio in the window of all devices, or None without work."""
+        """Bubble ratio in the window of all devices, or None if this window has no length."""
         return self._compute_bubble_ratio(self.makespan_ns)
 
     @property
     def stage_ratio(self) -> float | None:
-        """The bubble ratio in the longest window of a single device, or None without work."""
+        """Bubble ratio in the longest window of one device, or None if this window has no length.
+
+        The ratio assumes that the window of every device is this long.
+        """
         return self._compute_bubble_ratio(self.cost_ns)
 
     def _compute_bubble_ratio(self, window_ns: int) -> float | None:
@@ -68,10 +76,10 @@ class Simulation(Table):
 
 
 def simulate(plan: Plan, workload: Workload) -> Simulation:
-    """Compute when each operation of a plan runs.
+    """Compute when each operation of a plan runs. Every device can start at time 0.
 
-    If two operations run together, the second one starts after the first one, so that each takes
-    its own time, and the results of both are available at the end::
+    If two operations run together, both inputs must have arrived. The second operation starts when
+    the first one ends, and the results of both are available when the second one ends::
 
         inputs of both   │
         operations       ├─F──┤├─B──────┤
@@ -96,7 +104,7 @@ def simulate(plan: Plan, workload: Workload) -> Simulation:
 
 
 def list_lengths(graph: OperationGraph, workload: Workload) -> list[int]:
-    """Return the length of each operation of a plan, in ns."""
+    """Return the duration of each operation of a graph, in the unit of the workload."""
     times = get_phase_times(workload)
     return [
         workload.scale_time(times[op.phase][op.virtual_stage], op.microbatch)
@@ -105,7 +113,7 @@ def list_lengths(graph: OperationGraph, workload: Workload) -> list[int]:
 
 
 def list_lags(workload: Workload) -> tuple[int, ...]:
-    """Return the times of transfers in the order of the lags of an :class:`OperationGraph`."""
+    """Return the transfer times, indexed by the lag indices of an :class:`OperationGraph`."""
     return *workload.down_ns, *workload.up_ns
 
 
@@ -114,12 +122,13 @@ class Outcome:
     """A plan, simulated with the measured times of a workload, and its memory.
 
     Attributes:
-        plan: What each device runs.
-        simulation: When the operations run, in nanoseconds.
-        peak_memory: Peak of each device, in the unit of the workload's ``activation``.
-        fits: Whether no device exceeds its limit.
-        allowed: Whether the plan fits in memory, and only splits the backward if the run can split
-            it.
+        plan: Operations of each device, in order.
+        simulation: Start and end times of the operations, in ns.
+        peak_memory: Peak activation memory of each device, in the unit of the workload's
+            ``activation``.
+        fits: Whether no device exceeds its memory limit.
+        allowed: Whether the plan fits in memory and does not split backwards that the run cannot
+            split.
     """
 
     plan: Plan
@@ -130,7 +139,7 @@ class Outcome:
 
     @cached_property
     def makespan_ns(self) -> int:
-        """Length of one window over all devices."""
+        """Time from the first start to the last end on any device."""
         return self.simulation.makespan_ns
 
 
@@ -139,7 +148,7 @@ def simulate_outcome(plan: Plan, workload: Workload) -> Outcome:
 
     Raises:
         MismatchError: The plan deadlocks.
-        UsageError: The plan places its virtual stages on other devices.
+        UsageError: The plan and the workload have different placements.
     """
     if plan.placement != workload.placement:
         raise UsageError(

@@ -1,19 +1,21 @@
-"""Times of a given order: when the rows of a dependency graph start and end.
+"""Start and end times of the rows of a dependency graph.
 
-A row starts once every row that it follows has ended and its delay has passed, and ends its own
-time later. Rows of a *meeting* wait for each other before their own time begins::
+A row is a node of the graph, for example an operation or a transfer. It starts once every row that
+it follows has ended and its delay has passed. It ends after its own duration. Rows of a *meeting*
+wait for each other before their own durations begin::
 
     row 0   ├─ own ─┤
     row 1           ├▒ waits ▒│▓ own ▓┤           follows row 0, meets row 3
     row 2   ├─ own ───┤                           follows nothing
     row 3             ├ delay ┤▓ own ▓┤           follows row 2, meets row 1
 
-numpy is only fast on long arrays, so there are two ways to evaluate this recurrence. In work that
-ran, thousands of rows of all iterations and ranks are on one *level*: they follow only rows of
-earlier levels. :class:`Timing` evaluates a level at a time (semantics of the published
-``analyzer/simulator.py``). In a plan, a level has at most one row per device, but a search times
-thousands of scenarios. :func:`compute_ends` evaluates a row at a time, in numbers or in arrays over
-scenarios; there, edges have lags instead of delays, and two rows that meet follow each other's
+numpy is only fast on long arrays, so there are two ways to evaluate this recurrence. In a measured
+run, thousands of rows of all iterations and ranks are on the same *level*: they follow only rows of
+earlier levels. :class:`Timing` evaluates one level at a time, with the semantics of the published
+``analyzer/simulator.py``. In a plan, a level has at most one row per device, but a search times
+thousands of scenarios. :func:`compute_ends` evaluates one row at a time, and
+:func:`compute_ends_of_scenarios` evaluates one row in all scenarios at a time. In these two
+functions, edges have lags instead of delays, and two rows that meet follow each other's
 predecessors.
 """
 
@@ -35,11 +37,11 @@ from bubbleviz.model.grouping import (
     sort_rows,
 )
 
-#: Time before all others.
+#: The smallest time, earlier than all others.
 NEVER = np.iinfo(np.int64).min
 
-#: Number of times that are computed together, over all scenarios (4 MB), and the limit up to which
-#: this number may grow to compute as many scenarios together as a cache line has times.
+#: Target number of end times (rows x scenarios) per batch, which take 4 MB. Maximum number of end
+#: times if the batch has to grow to fill a cache line. Number of end times in a cache line.
 _TIMES_TOGETHER, _MAX_TIMES_TOGETHER, _CACHE_LINE = 1 << 19, 1 << 22, 8
 
 
@@ -47,10 +49,10 @@ class _Level(NamedTuple):
     """The rows of a level, and the meetings that they complete.
 
     Attributes:
-        rows: Rows that start.
-        followed: Entries of :attr:`Timing.followed` of these rows.
-        meetings: Meetings whose last member starts.
-        members: Entries of :attr:`Timing.members` of these meetings.
+        rows: Positions of the rows that start in this level.
+        followed: Entries of :attr:`Timing.followed` that belong to the rows in ``rows``.
+        meetings: Meetings whose last member starts in this level.
+        members: Entries of :attr:`Timing.members` that belong to the meetings in ``meetings``.
     """
 
     rows: slice
@@ -61,20 +63,23 @@ class _Level(NamedTuple):
 
 @dataclass(frozen=True)
 class Timing:
-    """The rows of a dependency graph, level by level, ready to be timed.
+    """The rows of a dependency graph, sorted into levels and ready to be timed.
 
-    All other attributes refer to rows by their position in :attr:`rows`. Rows that follow nothing
-    follow the position after the last one, whose end is given. A row without a meeting has a
-    meeting of its own.
+    ``levels``, ``followed`` and ``members`` refer to a row by its position in ``rows``. A row that
+    follows no other row follows the position after the last one, whose end time is fixed. A row
+    without a meeting is the only member of a meeting.
 
     Attributes:
-        rows: Row at each position.
-        levels: First row and first meeting of each level, and the ends; shape (levels + 1, 2).
-        followed: Positions that rows follow, row by row.
-        followed_first: Index in ``followed`` of the first entry of each row, and the end.
-        members: Positions of the members of meetings, level by level and meeting by meeting.
-        members_first: Index in ``members`` of the first member of each meeting, and the end.
-        unordered: Rows that are never reached because they wait for themselves through others.
+        rows: Row index at each position, sorted by level.
+        levels: Position of the first row and index of the first meeting of each level, shape
+            (levels + 1, 2). The last entry contains the numbers of rows and meetings.
+        followed: Positions that each row follows, concatenated in the order of ``rows``.
+        followed_first: Index in ``followed`` of the first entry of each row, and the length of
+            ``followed`` at the end.
+        members: Positions of the members of each meeting, concatenated by level and meeting.
+        members_first: Index in ``members`` of the first member of each meeting, and the length of
+            ``members`` at the end.
+        unordered: Indices of the rows that can never start or end because of a dependency cycle.
     """
 
     rows: Ints
@@ -86,14 +91,14 @@ class Timing:
     unordered: Ints
 
     def compute_ends(self, duration: Ints, delay: Ints, earliest: Ints | None = None) -> Ints:
-        """Return when each row ends, in the order of :attr:`rows`, shape (rows, scenarios).
+        """Return the end time of each row, in the order of :attr:`rows`, shape (rows, scenarios).
 
         Args:
-            duration: Own time of each row, in the order of :attr:`rows`; shape (rows, scenarios).
-            delay: Time between the end of the rows that a row follows and its start; shape (rows,)
-                or (rows, scenarios).
-            earliest: Lower bound of the start of each row before its delay, shape (rows,
-                scenarios). If None, rows that follow nothing start at their delay after 0.
+            duration: Duration of each row, in the order of :attr:`rows`, shape (rows, scenarios).
+            delay: Time between the latest end of the rows that a row follows and the start of the
+                row; shape (rows,) or (rows, scenarios).
+            earliest: Lower bounds of the start times, to which the delay is added; shape (rows,
+                scenarios). If None, a row that follows no other row starts at its delay.
         """
         count = len(self.rows)
         end_times = np.full((count + 1, duration.shape[1]), NEVER)
@@ -128,7 +133,11 @@ def _find_latest(end_times: Ints, positions: Ints, first: Ints) -> Ints:
 
 
 def count_scenarios_together(n_rows: int) -> int:
-    """Return how many scenarios of ``n_rows`` rows are best timed together, at least 1."""
+    """Return the number of scenarios with ``n_rows`` rows to time in one batch, at least 1.
+
+    A batch has about ``_TIMES_TOGETHER`` end times, or up to ``_MAX_TIMES_TOGETHER`` if this is
+    necessary to time as many scenarios as a cache line has end times.
+    """
     a_line = min(_CACHE_LINE, _MAX_TIMES_TOGETHER // (n_rows + 1))
     return max(1, _TIMES_TOGETHER // (n_rows + 1), a_line)
 
@@ -137,12 +146,12 @@ def build_timing(follower: Ints, predecessor: Ints, meeting: Ints, group: Ints) 
     """Sort the rows of a dependency graph into levels.
 
     Args:
-        follower: Row that follows, for each edge.
-        predecessor: Row that is followed, for each edge.
-        meeting: Number that the rows of a meeting share, or -1 if a row meets no other.
-        group: Group of each row. If a row cannot be ordered, because it waits for itself through
-            others, all rows of its group are left out, and rows of other groups do not wait for
-            them.
+        follower: For each edge, the row that waits.
+        predecessor: For each edge, the row that the follower waits for.
+        meeting: Meeting of each row, a number that all members share, or -1 if a row meets no other
+            row.
+        group: Group of each row. If a row cannot be ordered because of a dependency cycle, all rows
+            of its group are left out. Rows of other groups do not wait for rows that are left out.
     """
     n_rows = len(group)
     meeting = _number_meetings(meeting)
@@ -190,7 +199,7 @@ def _number_meetings(meeting: Ints) -> Ints:
 def _list_followed(follower: Ints, predecessor: Ints, count: int) -> tuple[Ints, Ints]:
     """Return the positions that each position follows, grouped by the following position.
 
-    Edges with a row that is left out are dropped.
+    Edges from or to a row that is left out are dropped.
 
     Args:
         follower: Position that follows, for each edge, or -1 if its row is left out.
@@ -199,7 +208,8 @@ def _list_followed(follower: Ints, predecessor: Ints, count: int) -> tuple[Ints,
 
     Returns:
         followed: Followed positions, ordered by the position that follows them.
-        first: Index in ``followed`` of the first entry of each position, and the end.
+        first: Index in ``followed`` of the first entry of each position, and the length of
+            ``followed`` at the end.
     """
     is_kept = (follower != NONE) & (predecessor != NONE)
     follower, predecessor = follower[is_kept], predecessor[is_kept]
@@ -212,13 +222,13 @@ def _list_followed(follower: Ints, predecessor: Ints, count: int) -> tuple[Ints,
 def _find_levels(follower: Ints, predecessor: Ints, meeting: Ints) -> tuple[Ints, Ints]:
     """Return the levels in which each row starts and ends.
 
-    This is a topological sort in levels (Kahn's algorithm). A row starts one level after the last
-    row that it follows has ended, and ends in the level in which the last row of its meeting
-    starts.
+    This is a topological sort in levels (Kahn's algorithm). A row that follows no other row starts
+    in level 0. Any other row starts one level after the last row that it follows has ended. A row
+    ends in the level in which the last row of its meeting starts.
 
     Args:
-        follower: Row that follows, for each edge.
-        predecessor: Row that is followed, for each edge.
+        follower: For each edge, the row that waits.
+        predecessor: For each edge, the row that the follower waits for.
         meeting: Meeting of each row, numbered from 0.
 
     Returns:
@@ -282,10 +292,10 @@ def _list_by_group(group: Ints, values: Ints, n_groups: int) -> tuple[Ints, Ints
     return values[sort_rows(group)], first
 
 
-#: A row that is followed, and the index of the lag between its end and the start of the row that
-#: follows it, or -1 if there is no lag.
+#: An edge to a predecessor: its row, and the index of the lag between its end and the start of the
+#: row that follows it, or -1 if there is no lag.
 Edge = tuple[int, int]
-#: Edges to the rows that each row follows.
+#: For each row, the edges to the rows that it follows.
 Edges = Sequence[Sequence[Edge]]
 #: Arrays of times, shape (scenarios,).
 Times = TypeVar("Times", Ints, Floats)
@@ -320,14 +330,17 @@ def order_rows(edges: Edges) -> list[int]:
 def compute_ends(
     edges: Edges, durations: Sequence[int], lags: Sequence[int], order: Sequence[int] | None = None
 ) -> list[int]:
-    """Return when each row ends; rows that follow nothing start at 0.
+    """Return the end time of each row.
+
+    A row starts at the latest end, plus lag, of the rows that it follows. A row that follows no
+    other row starts at 0.
 
     Args:
-        edges: Edges to the rows that each row follows.
-        durations: Own time of each row.
-        lags: Lags of edges.
-        order: Rows to compute, each after the rows that it follows; the ends of other rows are 0.
-            If None, all rows, which are in such an order.
+        edges: For each row, the edges to the rows that it follows.
+        durations: Duration of each row.
+        lags: Lag times, which edges refer to by index.
+        order: Rows to compute, each after the rows that it follows. The end times of all other rows
+            are 0. If None, all rows are computed by ascending index, which must be such an order.
     """
     end_times = [0] * len(edges)
     for row in range(len(edges)) if order is None else order:
@@ -342,15 +355,15 @@ def compute_ends(
 def compute_ends_of_scenarios(
     edges: Edges, durations: Sequence[Times], lags: Sequence[Times]
 ) -> Times:
-    """Return when each row ends in many scenarios, shape (rows, scenarios).
+    """Return the end time of each row in many scenarios, shape (rows, scenarios).
 
-    These are the sums of :func:`compute_ends`, written to arrays in place.
+    The result in each scenario is the same as from :func:`compute_ends`.
 
     Args:
-        edges: Edges to the rows that each row follows, which are earlier rows. Rows that follow
-            nothing start at 0.
-        durations: Own time of each row, at least one row.
-        lags: Lags of edges.
+        edges: For each row, the edges to the rows that it follows, which must have smaller indices.
+        durations: For each row, an array of its durations in all scenarios. There must be at least
+            one row.
+        lags: For each lag, an array of its times in all scenarios.
     """
     end_times = np.empty((len(edges), len(durations[0])), durations[0].dtype)
     scratch = np.empty_like(durations[0])
@@ -368,17 +381,18 @@ def compute_ends_of_scenarios(
 def find_longest_path(
     last: int, edges: Edges, end_times: Sequence[int], durations: Sequence[int], lags: Sequence[int]
 ) -> list[Edge]:
-    """Return the critical path of a row: the rows that determine when it ends, last one first.
+    """Return the critical path to a row: the rows that determine its end time, last one first.
 
-    Each row comes with the lag of the edge by which the path reaches it, or -1. If several edges
-    determine the start of a row, the path takes the first one.
+    Each row is paired with the lag index of the edge from its predecessor on the path. The lag
+    index is -1 if the edge has no lag, or if the row has no predecessor on the path. If several
+    edges determine the start of a row, the path takes the first one.
 
     Args:
         last: Row at which the path ends.
-        edges: Edges to the rows that each row follows.
-        end_times: End of each row, see :func:`compute_ends`.
-        durations: Own time of each row.
-        lags: Lags of edges.
+        edges: For each row, the edges to the rows that it follows.
+        end_times: End time of each row, from :func:`compute_ends`.
+        durations: Duration of each row.
+        lags: Lag times, which edges refer to by index.
     """
     path = []
     row = last

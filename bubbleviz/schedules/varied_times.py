@@ -1,7 +1,8 @@
 """Makespans of a plan whose operation times vary, computed for many random draws at once.
 
-Operations vary, and a device that waits for two inputs waits for the later one, so a simulation of
-mean times ends too early. A plan is replayed with times that are drawn from the measured spread::
+Operation times vary, and a device always waits for the later of its inputs. A simulation with mean
+times therefore ends too early. This module replays a plan with times that are drawn at random,
+according to the measured spread::
 
     means     F0 ███  F1 ███  BW0 ██████           -> T
     draws     F0 ██·  F1 ███▌ BW0 █████▌           -> T of each draw
@@ -24,18 +25,20 @@ from bubbleviz.schedules.plan import Plan, PlannedOperation
 from bubbleviz.schedules.simulation import list_lags, list_lengths
 from bubbleviz.schedules.timing import compute_ends_of_scenarios
 
-#: Number of draws. The error of their mean is a sixth of the spread of one draw.
+#: Number of random draws. The standard error of their mean is about a sixth of the standard
+#: deviation of one draw.
 _DRAWS = 40
 
 
 @dataclass(frozen=True, eq=False)
 class Variation:
-    """How much operations and microbatches vary.
+    """How much the times of operations and microbatches vary.
 
     Attributes:
-        spread: Standard deviation of the operations of each phase, relative to their mean, without
-            the part that the lengths of their microbatches explain.
-        lengths: Length of microbatches relative to their mean, shape (iterations, microbatches).
+        spread: Standard deviation of the operation times of each phase, divided by their mean. The
+            variance that is due to the lengths of microbatches is not included.
+        lengths: Length of each microbatch divided by the mean length, shape (iterations,
+            microbatches).
     """
 
     spread: Mapping[Phase, float]
@@ -48,10 +51,11 @@ def make_no_variation() -> Variation:
 
 
 def measure_variation(run: MeasuredTimes) -> Variation:
-    """Return how much the operations of a run vary.
+    """Return how much the operation times of a run vary.
 
-    The operations of a microbatch are drawn together, so the variance of lengths is subtracted
-    from the variance of operations.
+    Microbatch lengths are drawn separately, so their variance is subtracted from the variance of
+    the operation times. The difference is at least 0. If the run has no microbatch lengths, all
+    microbatches are assumed to be equally long.
     """
     lengths = np.array(run.lengths or [[1.0]])
     variance = lengths.var(ddof=1) if run.lengths else 0.0
@@ -60,13 +64,15 @@ def measure_variation(run: MeasuredTimes) -> Variation:
 
 
 def draw_makespans(plan: Plan, times: StageTimes, variation: Variation) -> Floats:
-    """Return the makespans of a plan, in ns, in random draws of the operation times.
+    """Return the makespans of a plan, in ns, for random draws of the operation times.
 
     The draws are the same in every call. Each draw takes the microbatch lengths of a random
-    measured iteration, and of further iterations if the plan has more microbatches.
+    measured iteration, and of further iterations if the plan has more microbatches. The time of an
+    operation is its mean, multiplied by the length of its microbatch and by a normally distributed
+    factor with mean 1. Negative factors become 0.
 
     Args:
-        plan: What each device runs.
+        plan: Operations of each device, in order.
         times: Mean times of the stages.
         variation: Variation of the operations and of the microbatches.
     """
@@ -92,11 +98,11 @@ def compute_makespans(
     """Return the makespans of a plan in ns, shape (draws,).
 
     Args:
-        plan: What each device runs.
-        graph: The operations of the plan, and what they follow.
+        plan: Operations of each device, in order.
+        graph: Dependency graph of the plan.
         times: Mean times of the stages.
-        factor: Function that returns the time of an operation in each draw, relative to its mean;
-            shape (draws,).
+        factor: Function that returns the time of an operation in each draw, divided by its mean
+            time; shape (draws,).
     """
     work = build_plan_workload(plan, times)
     means_ns = list_lengths(graph, work)

@@ -1,6 +1,6 @@
 """Workloads: times and memory of each virtual stage of a run for one microbatch.
 
-Times are whole nanoseconds. Memory is in any unit, the same for all stages.
+Times are whole nanoseconds. Memory may be in any unit, but the unit is the same for all stages.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from bubbleviz.errors import MismatchError
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import Memory
 
-#: Maximum sum of the times of all operations, so that no sum of some of them exceeds 64 bits.
+#: Maximum total time of all operations, so that every partial sum fits in 64 bits.
 MAX_TOTAL_NS = 1 << 62
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Times and memory of the virtual stages of a run; most tuples have one entry per stage.
+    """Times and memory of the virtual stages of a run.
+
+    All tuples except ``limit`` and ``lengths`` have one entry per virtual stage.
 
     Attributes:
-        placement: Device of each virtual stage.
+        placement: Device index of each virtual stage.
         microbatches: Number of microbatches, m.
         forward_ns: Time of a forward, T_F.
         backward_ns: Time of the backward for the input, T_B.
@@ -33,12 +35,13 @@ class Workload:
         up_ns: Time from the end of B to its arrival at the previous virtual stage; 0 on the same
             device, and for the first stage.
         activation: Memory of one microbatch from F to the end of B.
-        weight_activation: The part of it that is kept until the end of W.
-        limit: Maximum memory of the activations of each device, in the unit of ``activation``, or
-            None if there is no limit.
-        split: Whether B and W were measured separately. If not, half of the whole backward is
-            assumed for each, and W can only be moved once the framework can split the backward.
-        lengths: Time of each microbatch relative to their mean, or empty if all are equal.
+        weight_activation: Part of ``activation`` that is kept until the end of W.
+        limit: Maximum activation memory of each device, in the unit of ``activation``, or None if
+            there is no limit.
+        split: Whether B and W were measured separately. If not, each is assumed to take half of the
+            whole backward, and W can only be moved once the framework can split the backward.
+        lengths: Time of each microbatch divided by the mean of all microbatches, or empty if all
+            microbatches take equally long.
     """
 
     placement: tuple[int, ...]
@@ -71,11 +74,11 @@ class Workload:
         return max(self.placement.count(device) for device in range(self.devices))
 
     def scale_time(self, mean_ns: int, microbatch: int) -> int:
-        """Return the time of a microbatch, given the mean over all microbatches."""
+        """Return the time of one microbatch in whole ns, given the mean of all microbatches."""
         return round(mean_ns * self.lengths[microbatch]) if self.lengths else mean_ns
 
     def stages_of(self, device: int) -> tuple[int, ...]:
-        """Return the virtual stages of a device."""
+        """Return the virtual stages of a device, in ascending order."""
         return tuple(stage for stage, home in enumerate(self.placement) if home == device)
 
 
@@ -90,13 +93,15 @@ def build_device_workload(
     """Build a workload in which all chunks of a device take equally long.
 
     Args:
-        placement: Device of each virtual stage.
+        placement: Device index of each virtual stage.
         microbatches: Number of microbatches, m.
-        times_ns: Times of F, B and W of a chunk on each device.
-        transfer_ns: Time of every transfer between two devices.
-        memory: Memory of a whole stage, or None to count microbatches.
-        replicas: Number of pipelines. A pipeline in the other direction has each stage on another
-            device, with the times of the same stage.
+        times_ns: Times of F, of B and of W. Each of the three sequences contains the time of one
+            chunk on each device.
+        transfer_ns: Time of a transfer between virtual stages on different devices.
+        memory: Activation memory of one microbatch on a whole stage, divided equally among its
+            chunks. If None, a microbatch takes 1 until the end of W, and there is no limit.
+        replicas: Number of pipelines. A stage takes the same time in every pipeline, even if it is
+            on another device there.
     """
     length, memory = len(placement) // replicas, memory or Memory()
     chunks = length // (max(placement) + 1)
@@ -120,14 +125,15 @@ def build_device_workload(
 
 
 def check_total(times_ns: Iterable[Iterable[int]], repeats: int) -> None:
-    """Check that times add up to few enough nanoseconds to simulate.
+    """Check that the sum of all times is small enough to simulate.
 
     Args:
-        times_ns: Times of a microbatch by kind of operation, and virtual stage or layer.
-        repeats: Number of times that each value is counted.
+        times_ns: Times of one microbatch: one sequence per kind of operation, with one time per
+            virtual stage or layer.
+        repeats: Factor by which the sum of all times is multiplied.
 
     Raises:
-        MismatchError: They add up to more than ``MAX_TOTAL_NS``.
+        MismatchError: The product exceeds ``MAX_TOTAL_NS``.
     """
     total_ns = sum(map(sum, times_ns)) * repeats
     if total_ns > MAX_TOTAL_NS:
@@ -138,10 +144,13 @@ def check_total(times_ns: Iterable[Iterable[int]], repeats: int) -> None:
 
 
 def check_workload(workload: Workload) -> None:
-    """Check that all operations of a workload together are short enough to simulate.
+    """Check that the total time of a workload is small enough to simulate.
+
+    The total is the sum of the times of all phases and transfers, multiplied by the numbers of
+    microbatches and chunks.
 
     Raises:
-        MismatchError: They are too long.
+        MismatchError: The total exceeds ``MAX_TOTAL_NS``.
     """
     times_ns = (
         *get_phase_times(workload).values(),
@@ -153,7 +162,7 @@ def check_workload(workload: Workload) -> None:
 
 
 def get_phase_times(workload: Workload) -> dict[Phase, tuple[int, ...]]:
-    """Return the times of operations by phase: a tuple with one time per virtual stage."""
+    """Return the times of F, B, W and BW in ns, each a tuple with one time per virtual stage."""
     return {
         Phase.F: workload.forward_ns,
         Phase.B: workload.backward_ns,

@@ -19,23 +19,23 @@ from bubbleviz.schedules.communication.transports import BUFFERED, Transport
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.workload import Workload
 
-#: A wait: (rank, event, awaited rank, awaited event), with events written as in PyTorch's file. A
+#: A wait: (rank, event, awaited rank, awaited event), with the names of events in PyTorch's CSV. A
 #: rank waits for itself if only its own order is wrong.
 Wait = tuple[int, str, int, str]
-#: Messages that a rank lists, in its order, by (sender, receiver, whether it lists them as sender).
+#: Messages between two ranks, in the order in which one of these ranks lists them. The keys are
+#: (sender, receiver, whether the list comes from the sender).
 _Queues = dict[tuple[int, int, bool], list[Message]]
-#: Maximum number of waits of a cycle in a sentence.
+#: Maximum number of waits that the description of a cycle contains.
 _MAX_WAITS = 6
 
 
 def find_deadlock(lowered: LoweredPlan, transport: Transport) -> list[Wait]:
-    """Return the cycle of waits of a lowered plan on a transport, or [] if it does not deadlock.
+    """Return a cycle of waits of a lowered plan on a transport, or [] if it does not deadlock.
 
-    The awaited rank of each wait is the rank of the next wait; the last wait is followed by the
-    first.
-
-    Waits within a rank are left out. If all waits of the cycle are within one rank, its order is
-    wrong, and the result is the single wait that reaches furthest ahead.
+    The awaited rank of each wait is the rank of the next wait. The awaited rank of the last wait is
+    the rank of the first wait. Waits within a rank are left out. If all waits of the cycle are
+    within one rank, the order of this rank is wrong, and the result is the single wait that reaches
+    furthest ahead.
 
     Args:
         lowered: Plan whose messages match (see :func:`check_messages`).
@@ -55,7 +55,7 @@ def find_deadlock(lowered: LoweredPlan, transport: Transport) -> list[Wait]:
     waits = list(pairwise([*cycle, event]))
     between_ranks = [(a, b) for a, b in waits if events.device[a] != events.device[b]]
     if not between_ranks:
-        # An event of a device waits for a later event of it. Events are numbered in order.
+        # An event waits for a later event of the same device. Events are numbered in order.
         between_ranks = [max(waits, key=lambda wait: wait[1] - wait[0])]
     return [
         (events.device[a], events.text[a], events.device[b], events.text[b])
@@ -66,11 +66,11 @@ def find_deadlock(lowered: LoweredPlan, transport: Transport) -> list[Wait]:
 def describe_deadlock(waits: list[Wait]) -> str:
     """Describe a cycle of waits in words, for an error message.
 
-    If there are more than ``_MAX_WAITS`` waits, the first ones, the number of omitted ones and the
-    last one are given.
+    If there are more than ``_MAX_WAITS`` waits, the text contains the first ``_MAX_WAITS`` - 1
+    waits, the number of omitted waits, and the last wait.
 
     Args:
-        waits: Waits as returned by :func:`find_deadlock`; at least one.
+        waits: Waits from :func:`find_deadlock`. Must not be empty.
     """
     if len(waits) == 1:
         ((rank, step, _, awaited),) = waits
@@ -89,7 +89,7 @@ def check_order(plan: Plan) -> None:
     """Check that the orders of a plan do not deadlock if transfers never block.
 
     Raises:
-        MismatchError: The orders deadlock; the message describes the cycle.
+        MismatchError: The orders deadlock. The error message describes the cycle.
     """
     if waits := find_deadlock(LoweredPlan(plan, list_steps(plan)), BUFFERED):
         raise MismatchError(
@@ -115,8 +115,8 @@ def check_messages(lowered: LoweredPlan) -> None:
     """Check that each message is sent and received once, and in the same order by both ranks.
 
     Raises:
-        MismatchError: A message is missing, duplicate, out of order or needed by no other rank; the
-            text of the error names the rank and the transfer.
+        MismatchError: A message is missing, duplicate, out of order or needed by no other rank. The
+            error message names the rank and the transfer.
     """
     plan = lowered.plan
     consumer_of_message = {
@@ -171,7 +171,8 @@ def _check_listed_once(
     Args:
         plan: The plan.
         transfers: All sends of the plan, or all receives.
-        consumer_of_message: Text of the operation that needs each message, for the error.
+        consumer_of_message: Maps each needed message to the text of the operation that needs it,
+            for error messages.
         sends: Whether ``transfers`` are the sends.
 
     Raises:
@@ -198,7 +199,7 @@ def compute_makespan(lowered: LoweredPlan, workload: Workload, transport: Transp
 
     Raises:
         MismatchError: The plan deadlocks on the transport, its messages do not match, or the
-            workload has another number of virtual stages.
+            workload and the plan have different numbers of virtual stages.
     """
     plan = lowered.plan
     if len(workload.forward_ns) != plan.virtual_stages:

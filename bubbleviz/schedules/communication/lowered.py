@@ -1,4 +1,4 @@
-"""A lowered plan: the steps of each device, in which it computes, sends, receives and waits.
+"""Lowered plans: the steps in which each device computes, sends, receives and waits.
 
 ::
 
@@ -17,18 +17,18 @@ from typing import TypeGuard
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import Plan, PlannedOperation
 
-#: The result of a virtual stage that its neighbour needs: activations (F) for the next virtual
+#: The result of a virtual stage that its neighbor needs: activations (F) for the next virtual
 #: stage, or gradients (B) for the previous one.
 Message = PlannedOperation
 
 
 @dataclass(frozen=True, order=True)
 class Transfer:
-    """One end of a message: the send or the receive, which the device at this end starts.
+    """One end of a message: its send or its receive.
 
     Attributes:
         message: The message.
-        sends: Whether this is the sender's end.
+        sends: Whether this is the send.
     """
 
     message: Message
@@ -54,10 +54,10 @@ class Step:
     """A step of a device, which computes, starts transfers, or waits for transfers.
 
     Attributes:
-        operations: Operations that are computed one after the other; two if a forward and a
-            backward run together.
-        transfers: Transfers that are started together; several are also complete together
-            (``batch_isend_irecv``).
+        operations: Operations that are computed one after the other. There are two operations if a
+            forward and a backward run together.
+        transfers: Transfers that are started together. If there are several, they also complete
+            together (``batch_isend_irecv``).
         awaited: Transfers of this or earlier steps that must be complete before the next step.
     """
 
@@ -72,7 +72,7 @@ class LoweredPlan:
 
     Attributes:
         plan: The plan.
-        lines: Steps of each device.
+        lines: Steps of each device, in order.
     """
 
     plan: Plan
@@ -107,7 +107,7 @@ def list_steps(plan: Plan) -> tuple[tuple[Step, ...], ...]:
 
 
 def get_cell(operation: PlannedOperation) -> str:
-    """Return an operation as written in PyTorch's CSV, such as ``0F3``."""
+    """Return the text of an operation in PyTorch's CSV, such as ``0F3``."""
     return f"{operation.virtual_stage}{_LETTERS[operation.phase]}{operation.microbatch}"
 
 
@@ -115,7 +115,7 @@ _LETTERS = {Phase.F: "F", Phase.B: "I", Phase.BW: "B", Phase.W: "W"}
 
 
 def get_output(operation: PlannedOperation, plan: Plan) -> Message | None:
-    """Return the message with the result of an operation, or None if no other stage needs it."""
+    """Return the message with the result of an operation, or None if no other stage needs one."""
     return _get_message(operation, plan, stages_back=0)
 
 
@@ -130,7 +130,8 @@ def _get_message(operation: PlannedOperation, plan: Plan, *, stages_back: int) -
     Args:
         operation: The operation.
         plan: The plan that contains it.
-        stages_back: 0 for the message that the operation sends, 1 for the one it receives.
+        stages_back: 0 for the message that the operation sends, or 1 for the message that it
+            receives.
 
     Returns:
         The message, or None if the operation is a W or the message would leave its pipeline.

@@ -1,4 +1,4 @@
-"""Lowering: add sends and receives to a plan, at the same places as PyTorch's runtime."""
+"""Lowering: add sends and receives to a plan, at the same positions as PyTorch's runtime."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from bubbleviz.schedules.plan import Plan
 #: Maximum number of stages whose parameters PyTorch gathers ahead (``max_active_stages``).
 _MAX_GATHERED = 3
 #: A turn that a rank spends on its parameters or gradients (``UNSHARD``, ``RESHARD`` or
-#: ``REDUCE_GRAD``). It takes no time and needs nothing, but it decides which rank sends first.
+#: ``REDUCE_GRAD``). The turn takes no time and has no inputs, but affects which rank sends first.
 _PARAMETER_TURN = model.Step()
 
 
 def lower_plan(plan: Plan) -> model.LoweredPlan:
-    """Return the plan with its communication, as PyTorch's ``_PipelineScheduleRuntime`` lowers it.
+    """Add sends and receives to a plan, like PyTorch's ``_PipelineScheduleRuntime``.
 
-    Ranks take turns, one operation at a time. A send follows its operation, and the receive is put
-    after the last step that the receiving rank has reached. All sends and receives are therefore in
-    one common order, and no transport deadlocks. Receives start as early as this order allows, and
-    an operation waits only for its own receives (``_add_send_recv`` of
+    Ranks take turns, one operation at a time. A rank whose next input is missing is skipped. A send
+    directly follows its operation, and the receive is appended to the steps that the receiving rank
+    has so far. All sends and receives are therefore in one common order, and no transport
+    deadlocks. An operation waits only for its own receives (``_add_send_recv`` of
     ``torch.distributed.pipelining.schedules``).
 
     Raises:
-        MismatchError: The order deadlocks; the message describes the cycle.
+        MismatchError: The order deadlocks. The error message describes the cycle.
     """
     check_order(plan)
     remaining_steps = [deque(_add_parameter_turns(plan, steps)) for steps in model.list_steps(plan)]
@@ -65,11 +65,12 @@ def lower_plan(plan: Plan) -> model.LoweredPlan:
 def _add_parameter_turns(plan: Plan, steps: tuple[model.Step, ...]) -> list[model.Step]:
     """Return the steps of a device with the turns that PyTorch spends on parameters and gradients.
 
-    PyTorch gathers the parameters of the next stages, frees the parameters of others
+    PyTorch gathers the parameters of the next stages, frees the parameters of all other stages
     (``_add_unshard_reshard``), and reduces gradients after the last backward of a stage
-    (``_add_reduce_grad``). Each of these takes one turn, in which the rank computes nothing.
+    (``_add_reduce_grad``). Each of these actions takes one turn per stage, in which the rank
+    computes nothing.
     """
-    # Stages that are computed from each step on, the next one first.
+    # Stages that are computed from each step on, next stage first.
     next_stages: list[int] = []
     upcoming = []
     for step in reversed(steps):

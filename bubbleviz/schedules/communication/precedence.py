@@ -1,8 +1,8 @@
-"""Precedence of the events of a lowered plan, as a graph, and the time of each event.
+"""Precedence graph of the events of a lowered plan, and the time of each event.
 
 Events are the ends of operations, and the starts and ends of transfers. The edges do not depend on
-times, because messages match in FIFO order. A plan deadlocks if the graph has a cycle. Otherwise
-each event happens as soon as the last of its predecessors allows.
+times, because messages match in FIFO order. A plan deadlocks if the graph has a cycle. Otherwise,
+each event happens as soon as all of its predecessors have happened and the lags have passed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bubbleviz.schedules.workload import Workload, get_phase_times
 
 
 class Precedence:
-    """The events of a lowered plan, and what each of them waits for.
+    """The events of a lowered plan, and the events that each event waits for.
 
     Args:
         lowered: Lowered plan whose messages match (see :func:`.check_messages`). If it contains no
@@ -37,13 +37,14 @@ class Precedence:
         workload: Times of operations and messages, or None if nothing takes time.
 
     Attributes:
-        device: Device of each event.
-        text: Name of each event as in PyTorch's file; empty if a device only waits.
-        edges: Edges to the events that each event waits for.
-        own_ns: Time of the operation that ends with each event; 0 for other events.
-        lags_ns: Lags of edges.
-        operation: Event of the end of each operation.
-        message: Message of each event of a transfer.
+        device: Device index of each event.
+        text: Name of each event in the notation of PyTorch's CSV, for example ``0SEND_F3``. Empty
+            if a device only waits.
+        edges: For each event, the edges to the events that it waits for.
+        own_ns: Duration of the operation that ends with each event, or 0 for all other events.
+        lags_ns: Lag times, which edges refer to by index.
+        operation: Maps each operation to the event at its end.
+        message: Maps each start or end of a transfer to its message.
     """
 
     def __init__(
@@ -76,22 +77,22 @@ class Precedence:
 
     @cached_property
     def order(self) -> list[int]:
-        """The events in topological order, without events on a cycle or waiting for one."""
+        """The events in topological order, without events that are on or wait for a cycle."""
         return order_rows(self.edges)
 
     @cached_property
     def times_ns(self) -> list[int]:
-        """Time of each event; 0 if it never happens."""
+        """Time of each event, or 0 for an event that never happens."""
         return compute_ends(self.edges, self.own_ns, self.lags_ns, self.order)
 
     def makespan_ns(self) -> int:
-        """Return the time from the start of the first operation to the end of the last."""
+        """Return the time from the first start of an operation to the last end."""
         ends_ns = [self.times_ns[event] for event in self.operation.values()]
         starts_ns = [self.times_ns[event] - self.own_ns[event] for event in self.operation.values()]
         return max(ends_ns, default=0) - min(starts_ns, default=0)
 
     def _add_event(self, device: int, text: str, own_ns: int = 0) -> int:
-        """Add an event that waits for nothing yet, and return its number."""
+        """Add an event without edges, and return its index."""
         self.device.append(device)
         self.text.append(text)
         self.own_ns.append(own_ns)
@@ -142,8 +143,8 @@ class Precedence:
     def _add_waits(self, device: int, line: tuple[Step, ...]) -> None:
         """Let each event of a device wait for the previous event of the device, and for its inputs.
 
-        The inputs of a send are computed by the operation whose result it sends. After a step that
-        awaits transfers, the next event also waits until these are complete.
+        A send waits for the operation whose result it sends. After a step that awaits transfers,
+        the next event also waits until these transfers are complete.
         """
         last: list[int] = []
         for step in line:
@@ -169,9 +170,10 @@ class Precedence:
     def _find_inputs(self, operation: PlannedOperation) -> list[int]:
         """Return the events at which the inputs of an operation arrive.
 
-        A B or BW needs the end of the F on the same virtual stage, and a W the end of the B. F, B
-        and BW also need a message from the neighbouring virtual stage, if there is one. It arrives
-        when its receive is complete, or as soon as it is computed if it is not transferred.
+        A B or BW needs the end of the F on the same virtual stage, and a W needs the end of the B.
+        F, B and BW also need a message from the neighboring virtual stage, if there is one. The
+        message arrives when its receive is complete. A message that is not transferred arrives as
+        soon as it is computed.
         """
         stage, microbatch = operation.virtual_stage, operation.microbatch
         local_phase = Phase.B if operation.phase is Phase.W else Phase.F
@@ -190,9 +192,9 @@ class Precedence:
     def _add_message_waits(self) -> None:
         """Add the durations of transfers, and the edges between the two ends of each message.
 
-        A receive always waits for its send. A send waits for its receive on transports with
-        rendezvous; otherwise the data is buffered, and a receive that starts late is complete at
-        once.
+        A receive always waits for its send. On transports with rendezvous, a send also waits for
+        its receive. On all other transports, the data is buffered, and a receive that starts after
+        the data has arrived is complete at once.
         """
         rendezvous = self.transport.rendezvous
         for send in [transfer for transfer in self._started if transfer.sends]:
@@ -208,9 +210,10 @@ class Precedence:
     def _add_queue_waits(self, line: tuple[Step, ...]) -> None:
         """Let each transfer of a device wait for the previous transfers of its queue.
 
-        A queue contains the transfers with one peer in one direction, or on streams in both
-        directions. On a stream, a transfer starts only when the previous ones are complete, so its
-        other end cannot complete earlier either.
+        A queue contains the transfers between the device and one peer in one direction. On
+        transports with streams, it contains both directions. On a stream, a transfer starts only
+        when the previous transfers are complete, so its other end cannot be complete earlier
+        either.
         """
         streams = self.transport.streams
         ahead: dict[tuple[int, bool], list[int]] = {}

@@ -1,4 +1,4 @@
-"""Reordering: sort sends and receives by time, so that none waits for an unrelated one.
+"""Reordering: sort sends and receives by time, so that no transfer waits for an unrelated one.
 
 PyTorch lowers a plan as if all operations took equally long. If they do not, a receive can be
 started long before its message is sent, and later transfers on its stream wait for it::
@@ -6,7 +6,8 @@ started long before its message is sent, and later transfers on its stream wait 
     in turns    1RECV_B0 ─────────── waits ───────────┤ 1SEND_F3 ┤     rank 2 starves
     by time     1SEND_F3 ┤ 1RECV_B0 ── waits ─────────┤
 
-Every order here comes from one common order of operations and messages, so none deadlocks.
+This module derives the steps of all ranks from one common order of operations and messages, so the
+resulting plans never deadlock.
 """
 
 from __future__ import annotations
@@ -21,31 +22,49 @@ from bubbleviz.schedules.workload import Workload
 
 #: Maximum number of rounds. Reordering by time changes the times, so the order is recomputed.
 _MAX_ROUNDS = 8
-#: Maximum number of orders that are timed to improve the best one, and maximum number of events in
-#: all of them.
+#: Maximum number of orders that are tried to improve the best order, and maximum number of events
+#: that are timed for this.
 _MAX_TRIALS, _MAX_EVENTS = 100, 500_000
-#: Fraction of the makespan that messages may cost without being reordered further.
+#: The search stops once messages make the plan slower by at most this fraction.
 _NEGLIGIBLE = 1e-3
 
 
-#: A device and a step that it computes.
+#: A device index, and a step in which the device computes.
 _Work = tuple[int, model.Step]
 #: An entry of the common order of all devices.
 _Item = _Work | model.Message
 _Sequence = list[_Item]
 
 
-#: The communication of a plan, as :func:`order_messages` returns it.
+#: A lowered plan, its makespan, and the makespan of PyTorch's lowering, both in ns.
 Communication = tuple[model.LoweredPlan, int, int]
 
 
 def order_messages(plan: Plan, workload: Workload, transport: Transport) -> Communication:
-    """Return the fastest lowering found, its makespan, and the makespan of PyTorch's, in ns.
+    """Search for the order of sends and receives with which a plan runs fastest.
 
-    The search tries PyTorch's lowering and orders by time, and then moves messages of the best
-    order past other messages of the same ranks. It stops once messages cost next to nothing. On the
-    ``buffered`` transport messages do not delay each other, and PyTorch's lowering is returned. It
-    is also returned if no other order is faster.
+    The order of the operations on each device does not change. The search has three steps:
+
+    1. It times PyTorch's lowering (:func:`.lower_plan`), and an order in which messages are sorted
+       by the time at which they would be ready if messages never delayed each other.
+    2. It sorts the messages again by the resulting times, for up to ``_MAX_ROUNDS`` rounds.
+    3. It moves single messages on the critical path past a message that shares a rank with them,
+       and keeps a move if the plan gets faster.
+
+    The search stops early if the makespan exceeds the makespan without delays by messages by at
+    most the fraction ``_NEGLIGIBLE``. On the ``buffered`` transport, messages do not delay each
+    other, and steps 2 and 3 are skipped.
+
+    Args:
+        plan: Operations of each device, in order.
+        workload: Times of operations and messages.
+        transport: How messages are transferred.
+
+    Returns:
+        lowered: The fastest lowered plan that was found. If none is faster than PyTorch's lowering,
+            it is PyTorch's lowering.
+        makespan_ns: Makespan of ``lowered``.
+        torch_ns: Makespan of PyTorch's lowering.
 
     Raises:
         MismatchError: The order of the plan deadlocks.
@@ -61,17 +80,17 @@ def order_messages(plan: Plan, workload: Workload, transport: Transport) -> Comm
 
 
 class _Search:
-    """The best common order so far, and PyTorch's lowering, whose messages are not moved.
+    """The state of the search: the best common order so far, and PyTorch's lowering.
 
     Attributes:
-        torch_lowered: PyTorch's lowering.
+        torch_lowered: PyTorch's lowering. It is never changed.
         torch_ns: Makespan of PyTorch's lowering.
         least_ns: Makespan of the plan if messages never delay each other.
         rank: Position of each operation in a topological order of all devices.
-        work: Each device and step that computes.
-        sequence: The best common order.
-        events: Events of the lowered plan with this order.
-        makespan_ns: Makespan of the lowered plan with this order.
+        work: (device, step) pairs of all steps in which a device computes.
+        sequence: The best common order of operations and messages.
+        events: Events of the plan that is lowered with ``sequence``.
+        makespan_ns: Makespan of the plan that is lowered with ``sequence``.
     """
 
     def __init__(self, plan: Plan, workload: Workload, transport: Transport) -> None:
@@ -100,10 +119,10 @@ class _Search:
         return min(self.torch_ns, self.makespan_ns) <= self.least_ns * (1 + _NEGLIGIBLE)
 
     def time_sequence(self, sequence: _Sequence) -> Precedence:
-        """Return the events of the plan, with their times, if it is lowered with a common order.
+        """Lower the plan with a common order, and return its events with their times.
 
-        Each message of the order becomes two steps, a send and a receive, at its place on both
-        ranks.
+        Each message of the order becomes two steps: a send on one rank, and a receive on the other
+        rank.
         """
         lines: list[list[model.Step]] = [[] for _ in self.plan.orders]
         for item in sequence:
@@ -118,7 +137,7 @@ class _Search:
         return Precedence(lowered, self.transport, self.workload)
 
     def keep_if_faster(self, sequence: _Sequence, events: Precedence) -> bool:
-        """Keep an order if it is faster than the best one, and return whether it is."""
+        """Keep an order if it is faster than the best order so far; return whether it is."""
         makespan_ns = events.makespan_ns()
         if makespan_ns >= self.makespan_ns:
             return False
@@ -128,8 +147,8 @@ class _Search:
     def follow_times(self) -> None:
         """Sort messages repeatedly by the time at which they are ready, and keep the fastest order.
 
-        This ends if sorting no longer changes the order, if messages cost next to nothing, or after
-        the maximum number of rounds.
+        The loop ends if sorting no longer changes the order, if :attr:`is_perfect` is true, or
+        after the maximum number of rounds.
         """
         sequence, events = self.sequence, self.events
         for _ in range(max(1, min(_MAX_ROUNDS, _MAX_EVENTS // max(1, len(events.edges))))):
@@ -140,9 +159,10 @@ class _Search:
             self.keep_if_faster(sequence, events)
 
     def sort_by_time(self, events: Precedence) -> _Sequence:
-        """Return a common order: steps by their start, and messages by when they are ready.
+        """Return a common order of operations and messages, sorted by time.
 
-        At equal times, the topological order of the operations decides.
+        A step is sorted by the start of its last operation. A message is sorted by the end of the
+        step that computes it. At equal times, the topological order of the operations decides.
         """
         keyed: list[tuple[int, float, _Item]] = []
         for work in self.work:
@@ -161,10 +181,11 @@ class _Search:
         return [item for _, _, item in keyed]
 
     def move_messages(self) -> None:
-        """Move messages of the critical path past others of their ranks, while that helps.
+        """Move messages on the critical path past other messages that share a rank with them.
 
-        The first move that makes the plan faster is kept, and the search continues from there. It
-        ends if no move helps, or after the maximum number of trials.
+        The first move that makes the plan faster is kept, and the search continues with the new
+        critical path. The search ends if no move makes the plan faster, if :attr:`is_perfect` is
+        true, or after the maximum number of trials.
         """
         n_trials_left = max(1, min(_MAX_TRIALS, _MAX_EVENTS // max(1, len(self.events.edges))))
         improved = True
@@ -183,7 +204,7 @@ class _Search:
 
 
 def _find_critical_messages(events: Precedence) -> list[model.Message]:
-    """Return the messages of a critical path, the last one first."""
+    """Return the messages on a critical path, last one first."""
     last = max(events.operation.values(), key=lambda event: events.times_ns[event])
     path = find_longest_path(last, events.edges, events.times_ns, events.own_ns, events.lags_ns)
     messages = (events.message[event] for event, _ in path if event in events.message)
@@ -193,8 +214,9 @@ def _find_critical_messages(events: Precedence) -> list[model.Message]:
 def _list_moves(plan: Plan, sequence: _Sequence, message: model.Message) -> list[_Sequence]:
     """Return up to two copies of an order in which one message is at another position.
 
-    The message is moved past the previous, or past the next, message that shares a rank with it. It
-    is not moved past a step that computes or needs it.
+    In one copy, the message is moved before the previous message that shares a rank with it. In the
+    other copy, it is moved after the next such message. A copy is left out if there is no such
+    message, or if a step that computes or needs the message is in between.
     """
 
     def get_ranks(item: model.Message) -> set[int]:

@@ -1,20 +1,21 @@
-"""PyTorch's CSV: one row per rank, one cell per operation, no header, an empty cell is idle.
+"""PyTorch's CSV of plans: one row per rank, one cell per operation, no header, empty cells if idle.
 
 ::
 
     0F0,0F1,0F2,3F0,3I0,3W0,3F1,(0F3;3B1)OVERLAP_F_B      rank 0 of 2, DualPipeV
     0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,...   rank 0 of 2, with communication
 
-A cell is ``{stage}{operation}{microbatch}``: F, I (backward for the input), W and B (backward
-fused), and communication. ``torch.distributed.pipelining.schedules`` writes and reads it
-(``_dump_csv``, ``_load_csv``). In old files, B is the backward for the input and BW the fused
-backward. A B is read as the backward for the input if the file contains any BW, or a W of the same
-stage and microbatch.
+A cell is ``{stage}{operation}{microbatch}``. The operation is F, I (backward for the input), W, B
+(fused backward), or a transfer. ``torch.distributed.pipelining.schedules`` writes and reads this
+format (``_dump_csv``, ``_load_csv``). In old files, B is the backward for the input, and BW is the
+fused backward. A B is read as the backward for the input if the file contains any BW, or a W of the
+same stage and microbatch.
 
-Both forms are read (``compute_only`` and ``compute_comms``), and only the operations are written:
-PyTorch derives the communication when it loads them. In a file with communication, each transfer is
-a step of its own, and the operation that needs it waits for it. Stages on one rank pass results on
-without a transfer. Cells about parameters and gradients (``0UNSHARD``) are ignored.
+Both forms of the format can be read (``compute_only`` and ``compute_comms``). Only operations are
+written, because PyTorch derives the communication when it loads a file. In a file with
+communication, each transfer is a separate step, and an operation waits for the transfers of its
+inputs. Between stages on the same rank there are no transfers. Cells about parameters and gradients
+(``0UNSHARD``) are ignored.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from bubbleviz.schedules.communication.transports import STREAMS, TRANSPORTS, Tr
 from bubbleviz.schedules.plan import Plan, PlannedOperation
 
 _CELL = re.compile(r"([0-9]{1,6})(F|I|BW|B|W)([0-9]{1,7})")
-#: Cells that are not computations; some of them have no microbatch.
+#: Matches a cell that is not a computation. Some of these cells have no microbatch.
 _NO_COMPUTE = re.compile(
     r"[0-9]{1,6}(?:WAIT_)?"
     r"(?:SEND_F|SEND_B|RECV_F|RECV_B|UNSHARD|RESHARD|REDUCE_GRAD)(?:[0-9]{1,7})?"
@@ -47,18 +48,18 @@ _TRANSFER = re.compile(r"([0-9]{1,6})(SEND|RECV)_(F|B)([0-9]{1,7})")
 _OVERLAP = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
 _PHASES = {"F": Phase.F, "I": Phase.B, "B": Phase.BW, "BW": Phase.BW, "W": Phase.W}
 _FORM = "a cell is 0F3, 0I3, 0W3 or 0B3 (stage, operation, microbatch), or (0F3;1B2)OVERLAP_F_B"
-#: Sets of backward phases; each microbatch needs one of them on every stage, and a forward.
+#: Valid sets of backward phases. On every stage, each microbatch needs one of these sets and an F.
 _BACKWARDS = ({Phase.BW}, {Phase.B, Phase.W})
 #: Position of each phase in the order F, B, W.
 _STEPS = {Phase.F: 0, Phase.B: 1, Phase.BW: 1, Phase.W: 2}
 _MAX_STAGES, _MAX_CELLS = 100_000, 20_000_000
-#: Maximum size of a file. A plan of 5 million operations has 50 MB.
+#: Maximum size of a file in bytes. A plan of 5 million operations takes 50 MB.
 _MAX_BYTES = 1 << 28
 
 
 @dataclass
 class _Cell:
-    """An operation of the file and its position; row and column are counted from 1."""
+    """An operation of the file and its position. Rows and cells are counted from 1."""
 
     row: int
     cell: int
@@ -81,12 +82,12 @@ class _Cell:
         return PlannedOperation(self.stage, self.phase, self.microbatch)
 
 
-#: Contents of a row: operations, and other cells as (column, text).
+#: Contents of a row: operations, and all other cells as (column, text) pairs.
 _Line = list[_Cell | tuple[int, str]]
 
 
 def read(text: str, name: str) -> model.LoweredPlan:
-    """Parse a plan, with the messages that it contains.
+    """Parse the text of a plan, including its transfers.
 
     Raises:
         InputError: The text is not a plan. The message names the row and the cell.
@@ -118,8 +119,9 @@ def read(text: str, name: str) -> model.LoweredPlan:
 def _find_input_backwards(rows: list[list[_Cell]]) -> None:
     """Change the phase of cells from BW to B if they are backwards for the input.
 
-    A backward is for the input if its rank has a W of the same stage and microbatch, or if it is
-    written as B in a file that also contains BW (an old file, see the top of the module).
+    A backward is for the input if its rank has a W of the same stage and microbatch. It is also for
+    the input if it is written as B in a file that contains BW (an old file, see the top of the
+    module).
 
     Args:
         rows: Operations of each rank, changed in place.
@@ -176,9 +178,10 @@ def _read_rows(text: str) -> list[list[str]]:
 
 
 def _parse_items(row_number: int, row: list[str]) -> Iterator[_Cell | tuple[int, str]]:
-    """Yield the operations of a row, and its other cells as (column, text), columns from 1.
+    """Yield the operations of a row, and its other cells as (column, text) pairs.
 
-    Empty cells are skipped. Of an overlapped pair, the forward comes first.
+    Columns are counted from 1. Empty cells are skipped. The forward of an overlapped pair comes
+    before its backward.
 
     Raises:
         InputError: The row is empty, or a cell is not an operation.
@@ -224,7 +227,7 @@ def _parse_cell(row_number: int, column: int, text: str) -> _Cell:
 
 
 def _find_placement(rows: list[list[_Cell]]) -> tuple[int, ...]:
-    """Return the device of each stage: the row that contains its operations, counted from 0.
+    """Return the device index of each stage: the row with its operations, counted from 0.
 
     Raises:
         InputError: A stage is on several rows or on none, or rows have different numbers of stages.
@@ -251,10 +254,10 @@ def _find_placement(rows: list[list[_Cell]]) -> tuple[int, ...]:
 
 
 def _count_from_zero(rows: list[list[_Cell]]) -> int:
-    """Renumber the microbatches of all cells from 0, in place, and return their number.
+    """Renumber the microbatches of all cells from 0, in place, and return how many there are.
 
     The last rank of PyTorch's single-stage 1F1B numbers its forwards 1 to m, but its backwards 0 to
-    m-1.
+    m-1. The forwards of such a row are first renumbered from 0.
     """
     for row in rows:
         forward = {cell.microbatch for cell in row if cell.phase is Phase.F}
@@ -270,9 +273,12 @@ def _count_from_zero(rows: list[list[_Cell]]) -> int:
 
 
 def _check_operations(rows: list[list[_Cell]], microbatches: int) -> None:
-    """Raise InputError unless each stage runs F, then B, then W of each microbatch, once.
+    """Check that each stage runs F and the backward of every microbatch exactly once, in order.
 
-    Each stage must run all microbatches. A backward is one BW, or a B and a W.
+    A backward is one BW, or a B followed by a W.
+
+    Raises:
+        InputError: An operation is missing, repeated, or out of order.
     """
     for number, row in enumerate(rows, 1):
         ran: dict[tuple[int, int], dict[int, _Cell]] = {}
@@ -312,10 +318,10 @@ def _parse_steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[m
     Cells about parameters and gradients, such as ``0UNSHARD``, are skipped.
 
     Args:
-        device: Device of the row.
-        line: Operations of the row, and its other cells as (column, text).
+        device: Device index of the row.
+        line: Operations of the row, and its other cells as (column, text) pairs.
         plan: The plan, without communication.
-        first: Number of the first microbatch in the file.
+        first: Smallest microbatch number in the transfers of the file.
 
     Raises:
         InputError: A transfer is not between two ranks, or is listed on another rank.
@@ -354,7 +360,7 @@ def _parse_transfer(match: re.Match[str], first: int) -> model.Transfer:
 
     Args:
         match: Match of ``_TRANSFER``.
-        first: Number of the first microbatch in the file.
+        first: Smallest microbatch number in the transfers of the file. It becomes microbatch 0.
     """
     stage, sends = int(match[1]), match[2] == "SEND"
     phase = Phase.F if match[3] == "F" else Phase.B
@@ -363,17 +369,17 @@ def _parse_transfer(match: re.Match[str], first: int) -> model.Transfer:
 
 
 def find_transport(name: str | None) -> Transport:
-    """Find a transport by name; None selects ``streams``, the transport of GPUs.
+    """Find a transport by name. The default for None is ``streams``, as on GPUs.
 
     Raises:
-        UsageError: There is no transport of that name.
+        UsageError: No transport has this name.
     """
     choices.check_choice(name, choices.CARRIERS, "--transport")
     return next((each for each in TRANSPORTS if each.name == name), STREAMS)
 
 
 def read_file(path: str) -> model.LoweredPlan:
-    """Read a plan, which gets the name of the file.
+    """Read a plan from a file. The plan gets the name of the file.
 
     Raises:
         InputError: The file cannot be read, has another suffix, or contains no plan.

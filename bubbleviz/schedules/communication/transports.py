@@ -1,4 +1,4 @@
-"""Transports: rules for what sends and receives wait for, and what waits for them."""
+"""Transports: rules that define which operations and transfers wait for each other."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 class Transport:
     """How messages move from one rank to another.
 
-    Each transport adds waits to the previous one in ``TRANSPORTS``, so an order that deadlocks on a
-    transport deadlocks on the following ones too.
+    Each transport adds waits to the previous one in ``TRANSPORTS``. An order that deadlocks on one
+    transport therefore also deadlocks on all transports after it.
 
     Attributes:
         name: Name in the command line.
-        rendezvous: Whether a message only moves once both ends have started, and the send is
-            complete when it has moved.
+        rendezvous: Whether the transfer of a message begins only once both ends have started. The
+            send is then complete when the message has been transferred.
         streams: Whether transfers between two ranks run one after the other, in both directions.
         blocking: Whether a device does nothing else until a transfer that it starts is complete.
     """
@@ -26,9 +26,9 @@ class Transport:
     blocking: bool = False
 
 
-#: A send never waits; an operation waits for its own receives only (gloo).
+#: A send never waits, and an operation waits only for its own receives (gloo).
 BUFFERED = Transport("buffered")
-#: A message moves once both ends have started it, and delays no other message.
+#: A message is transferred once both ends have started, and delays no other message.
 RENDEZVOUS = Transport("rendezvous", rendezvous=True)
 #: Transfers between two ranks run one after the other on a stream (NCCL).
 STREAMS = Transport("streams", rendezvous=True, streams=True)

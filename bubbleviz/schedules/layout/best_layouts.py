@@ -37,7 +37,7 @@ FORWARD = "gpipe"
 
 @dataclass(frozen=True)
 class LayoutQuestion:
-    """A model and a run, for which the best layouts are searched.
+    """A model and a run for which to find the best layouts.
 
     Attributes:
         layers: Layers of the model.
@@ -59,7 +59,7 @@ class LayoutQuestion:
     split: bool = True
 
     def recurrence(self, plan: Plan) -> Recurrence:
-        """Build the recurrence that computes makespans of a plan, including these links."""
+        """Build the recurrence that computes makespans of a plan, including ``links``."""
         links = None if self.links is None else np.array(self.links, np.int64)
         return Recurrence(plan, links)
 
@@ -79,16 +79,16 @@ class ScheduleLayout:
     Attributes:
         schedule: Name of the schedule.
         plan: The order, or None if the schedule does not allow these sizes.
-        baseline: Layout to compare with. It is the current layout of the run if that has the same
-            placement, or else the better of the two even layouts (:func:`.make_even_layouts`). A
-            layout that fits in memory is better than one that does not, then the faster one is.
+        baseline: Layout to compare with. It is the current layout of the run if it has the same
+            placement. Otherwise it is one of the two even layouts (:func:`.make_even_layouts`): a
+            layout that fits in memory is preferred, then the faster layout.
         is_current_layout: Whether ``baseline`` is the current layout of the run.
         baseline_ns: Makespan with ``baseline``.
         baseline_fits: Whether ``baseline`` fits in memory.
         best: The best layout, or None if no layout fits in memory or the schedule does not allow
             these sizes.
-        exact: Whether the order does not depend on the times, so that a proven layout is the best
-            of all.
+        exact: Whether the order is independent of the times. A proven layout is then the best of
+            all layouts.
         peak_memory: Peak memory of each device in the unit of the layers, including memory that is
             always in use.
         bubble_ratio: Bubble ratio of the makespan with the best layout.
@@ -140,10 +140,11 @@ def find_best_layouts(
             :data:`FORWARD` if the run has no backwards.
         chunks: Number of model chunks per device for schedules with several chunks, or None for the
             default of each schedule.
-        watch: Callback with the completed fraction.
+        watch: Callback that receives the completed fraction of the schedules.
 
     Returns:
-        One row per schedule, the shortest makespan first; schedules without a layout come last.
+        One result per schedule, sorted by makespan, shortest first. Schedules without a layout come
+        last.
 
     Raises:
         UsageError: A named schedule is unknown, or does not allow the sizes.
@@ -179,10 +180,10 @@ def _find_for_schedule(
 ) -> ScheduleLayout:
     """Find the best layout for a schedule.
 
-    For a searched schedule, each round searches an order for the layout, and then a layout for the
-    order. The first round starts from the layout that other layouts are compared with. The search
-    ends after a round that is not better than all earlier ones, if no layout fits in memory, or
-    after ``_MAX_ROUNDS``. The best round is returned.
+    For a searched schedule, each round searches for an order for the layout, and then for a layout
+    for the order. The first round starts from a baseline layout (see :func:`_list_baselines`). The
+    search ends after a round that is not better than all earlier rounds, if no layout fits in
+    memory, or after ``_MAX_ROUNDS`` rounds. The result of the best round is returned.
 
     Raises:
         UsageError: The schedule does not allow the sizes.
@@ -212,8 +213,8 @@ def _build_device_workload(
 ) -> Workload:
     """Build the workload for the search of an order.
 
-    All virtual stages of a device take their mean time, and all transfers the longest transfer time
-    of the layout. The memory limit is the default of the schedule.
+    Every virtual stage takes the mean time of all virtual stages on its device. Every transfer
+    takes the longest transfer time of the layout. The memory limit is the default of the schedule.
     """
     work, searched = question.workload(layout), rule.searched
     assert searched is not None
@@ -241,12 +242,12 @@ def _find_for_plan(
     """Find the best layout for one order.
 
     The baseline of the result is the current layout of the run if it has the placement of the
-    order. Otherwise it is one of two even layouts: one that fits in memory is preferred, then the
-    faster one.
+    order. Otherwise it is one of two even layouts: a layout that fits in memory is preferred, then
+    the faster layout.
 
     Args:
         question: The model and the run.
-        plan: The order.
+        plan: The order of operations.
         start: Additional layout to start the search from.
     """
     recurrence, layers = question.recurrence(plan), question.layers
@@ -294,7 +295,8 @@ def _list_baselines(
 ) -> tuple[tuple[model.Layout, ...], bool]:
     """Return the layouts to compare with, and whether they are the current layout of the run.
 
-    These are the current layout if it has the given placement, or else the two even layouts.
+    The result is the current layout if it has the given placement. Otherwise, it is the two even
+    layouts from :func:`.make_even_layouts`.
     """
     current = question.current_layout
     if current is not None and current.placement == placement:

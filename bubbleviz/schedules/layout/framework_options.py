@@ -1,7 +1,7 @@
-"""Options of frameworks that set a layout: Megatron's string, and torchtitan's list of modules.
+"""Framework options that set a layout: Megatron's layout string, and torchtitan's list of modules.
 
 Sources: Megatron-LM, ``megatron/core/transformer/pipeline_parallel_layer_layout.py`` (grammar and
-what it refuses); torchtitan, ``pipeline_parallel_module_fqns_per_model_part`` of its options.
+restrictions); torchtitan, option ``pipeline_parallel_module_fqns_per_model_part``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LETTER = {
     LayerKind.MTP: "m",
     LayerKind.HEAD: "L",
 }
-#: Modules of torchtitan's models that make up an embedding and a head of a single layer.
+#: Names of the modules that form the embedding and the head in torchtitan's models.
 _EMBEDDING, _HEAD = ("tok_embeddings",), ("norm", "output")
 
 
@@ -53,8 +53,8 @@ def format_megatron_layout(layers: Layers, layout: Layout) -> str | None:
 def _abbreviate(stages: list[str]) -> str:
     """Return the text of all stages, separated by ``|``, with repetitions abbreviated.
 
-    Three or more equal layers in a row become ``t*3``, and two or more equal stages ``(tt|)*2``.
-    The last stage is never abbreviated together with others, and no ``|`` follows it.
+    Three or more equal layers in a row are written as ``t*3``, and two or more equal stages as
+    ``(tt|)*2``. The last stage is always written separately, without a ``|`` at its end.
     """
 
     def format_stage(stage: str) -> str:
@@ -73,9 +73,12 @@ def _abbreviate(stages: list[str]) -> str:
 def list_torchtitan_modules(layers: Layers, layout: Layout) -> list[list[str]]:
     """Return torchtitan's ``module_fqns_per_model_part``: the modules of each virtual stage.
 
-    Transformer layers are numbered across all stages. The only embedding layer, or head layer, gets
-    the names of its modules in torchtitan's models. Several such layers keep their own names. If no
-    layer is an embedding, or a head, its modules are added to the first, or last, virtual stage.
+    Transformer layers are numbered across all stages: ``layers.0``, ``layers.1`` and so on. If
+    there is exactly one embedding layer, it gets the names of the embedding modules in torchtitan's
+    models. Otherwise, embedding layers keep their own names. The same applies to the head. Layers
+    of multi-token prediction always keep their names. If the model has no embedding layer, the
+    embedding modules are added at the start of the first virtual stage. If it has no head layer,
+    the head modules are added at the end of the last virtual stage.
     """
     number = 0
     parts = []
@@ -91,7 +94,7 @@ def list_torchtitan_modules(layers: Layers, layout: Layout) -> list[list[str]]:
             else:
                 names += _EMBEDDING if kind is LayerKind.EMBEDDING else _HEAD
         parts.append(names)
-    # An end of the model that was not measured separately still needs a stage.
+    # An embedding or head that was not measured separately must still be part of a stage.
     if LayerKind.EMBEDDING not in layers.kinds:
         parts[0] = [*_EMBEDDING, *parts[0]]
     if LayerKind.HEAD not in layers.kinds:

@@ -37,7 +37,7 @@ class Layers(Table):
         weight_ns: Time of W, the backward for the weights.
         fused_ns: Time of the whole backward as one operation.
         down_ns: Time from the end of the layer to the arrival of its output on another device.
-        up_ns: Transfer time of the gradient of its output back to this device.
+        up_ns: Transfer time of the gradient of the layer's output from another device.
         activation: Activation memory from F to the end of B, in any unit.
         weight_activation: Part of ``activation`` that stays in use until the end of W.
         resident: Memory that is always in use: weights, gradients, optimizer states.
@@ -59,7 +59,7 @@ class Layers(Table):
 
     @property
     def features(self) -> Floats:
-        """Quantities that add up over the layers of a stage: times, then memory; shape (7, L)."""
+        """Times and memory of the layers, which add up over the layers of a stage; shape (7, L)."""
         memory = self.activation, self.weight_activation, self.resident
         return np.stack([*(ns.astype(float) for ns in self.times), *memory])
 
@@ -77,7 +77,7 @@ class Layers(Table):
 def build_layers(
     times: Sequence[Ints], names: tuple[str, ...], kinds: tuple[LayerKind, ...]
 ) -> Layers:
-    """Build layers from their times of F, B, W and BW, without transfers and memory."""
+    """Build layers from their times of F, B, W and BW. Transfer times and memory are 0."""
     forward, backward, weight, fused = times
     none = np.zeros(len(forward))
     down, up = none.astype(np.int64), none.astype(np.int64)
@@ -95,8 +95,8 @@ class Layout:
     """A division of the layers into contiguous parts, one for each virtual stage.
 
     Attributes:
-        placement: Device of each virtual stage of one pipeline.
-        bounds: First layer of each virtual stage, followed by the number of layers.
+        placement: Device index of each virtual stage of one pipeline.
+        bounds: Index of the first layer of each virtual stage, and the number of layers at the end.
     """
 
     placement: tuple[int, ...]
@@ -136,7 +136,7 @@ def make_even_layouts(layers: Layers, placement: tuple[int, ...]) -> tuple[Layou
 
 
 def check_enough(layers: int, stages: int) -> None:
-    """Check that every virtual stage can have a layer, and that there are not too many.
+    """Check that every virtual stage can have a layer, and that there are not too many layers.
 
     Raises:
         UsageError: There are fewer layers than stages, or more than ``MAX_LAYERS``.
@@ -161,16 +161,17 @@ def build_layout_workload(
 ) -> Workload:
     """Build the workload of a layout by adding up the layers of each virtual stage.
 
-    The last layer of a stage sets the transfer time to the next stage, which is 0 within a device.
+    The transfer time to the next stage is the transfer time of the last layer of a stage, or 0 if
+    both stages are on the same device.
 
     Args:
         layers: Layers of the model.
         layout: Layers of each virtual stage.
         microbatches: Number of microbatches.
-        limit: Memory of each device, from which resident memory is subtracted, or None if there is
-            no limit.
-        edges: Transfer time over each boundary, down and up, added to the layers' own transfer
-            times; shape (2, S - 1), or None to add nothing.
+        limit: Memory of each device, or None if there is no limit. The resident memory of the
+            layers is subtracted from it.
+        edges: Additional transfer time over each boundary between stages, down and up, shape
+            (2, S - 1), or None to add nothing.
         split: Whether B and W were measured separately.
     """
     placement = layout.placement

@@ -1,7 +1,7 @@
-"""Lower bounds of partial layouts, in which only the first stages are known.
+"""Lower bounds of partial layouts, in which only the layers of the first stages are fixed.
 
-A path through a plan, like the memory of a device at one moment, is a sum over the virtual stages
-with factors for each of them::
+The length of a path through a plan is a sum over the virtual stages, with fixed factors for each
+stage. The memory of a device at one moment is a sum of the same form::
 
     value(layout) = sum over stages s of  factors[s] . features(layers of s)  +  transfers
 
@@ -25,18 +25,18 @@ class Sums:
     """Sums over the stages of layouts, and their lower bounds for partial layouts.
 
     Args:
-        layers: Layers of the model, L.
+        layers: The L layers of the model.
         stages: Number of virtual stages, S.
         edges: Additional transfer time over each boundary, down and up, shape (2, S - 1), or None
             to add nothing.
 
     Attributes:
-        up_to: For each sum, stage and layer, the value of all earlier layers if they were on this
-            stage; shape (K, S, L + 1).
-        into: For each sum and stage, the value of the transfers over the boundary before the stage,
-            by the first layer of the stage; shape (K, S, L + 1).
-        rest: Minimum value of each stage and all later ones, by the first layer of the stage, for
-            each sum; shape (K, S + 1, L + 1).
+        up_to: For each sum, stage and layer i, the value of layers 0 to i-1 if all of them were on
+            this stage; shape (K, S, L + 1).
+        into: For each sum, stage and layer i, the value of the transfers into the stage if its
+            first layer is i; shape (K, S, L + 1).
+        rest: For each sum, stage and layer i, the minimum value of this stage and all later stages
+            if the first layer of the stage is i; shape (K, S + 1, L + 1). Infinite if impossible.
     """
 
     def __init__(self, layers: Layers, stages: int, edges: Ints | None = None) -> None:
@@ -59,10 +59,10 @@ class Sums:
         return len(self.up_to)
 
     def add(self, paths: Sequence[Path]) -> None:
-        """Add one sum per path: the length of the path in a layout.
+        """Add one sum per path. The value of the sum for a layout is the length of the path.
 
         Args:
-            paths: Factors of the features of each stage, and of the transfers over each boundary.
+            paths: Paths, which contain the factors of each stage and of each boundary.
         """
         if not paths:
             return
@@ -75,7 +75,7 @@ class Sums:
         )
 
     def add_values(self, up_to: Floats, into: Floats) -> None:
-        """Add sums by their values for each stage, see :attr:`up_to` and :attr:`into`."""
+        """Add sums, given their rows of :attr:`up_to` and :attr:`into`."""
         self.up_to = np.concatenate((self.up_to, up_to))
         self.into = np.concatenate((self.into, into))
         self.rest = np.concatenate((self.rest, self._compute_rest(up_to, into)))
@@ -85,7 +85,7 @@ class Sums:
         self.up_to, self.into, self.rest = self.up_to[rows], self.into[rows], self.rest[rows]
 
     def _compute_rest(self, up_to: Floats, into: Floats) -> Floats:
-        """Return the minimum values of each stage and all later ones, see :attr:`rest`."""
+        """Return the minimum value of each stage and all later stages; see :attr:`rest`."""
         rest = np.full((len(up_to), self.stages + 1, self.count + 1), np.inf)
         rest[:, self.stages, self.count] = 0.0
         for stage in reversed(range(self.stages)):
@@ -99,8 +99,8 @@ class Sums:
     def values(self, bounds: Ints) -> Floats:
         """Compute the K sums over the first s stages of n candidate layouts.
 
-        Each stage contributes the values of its layers (``up_to``) and of the transfer into it
-        (``into``).
+        The value of a stage is the value of its layers (from ``up_to``) plus the value of the
+        transfers into the stage (from ``into``).
 
         Args:
             bounds: First layer of each stage, followed by the end of the last stage, shape (n,
@@ -120,7 +120,7 @@ class Sums:
 def find_bottleneck_layout(
     placement: tuple[int, ...], paths: list[Path], sums: Sums
 ) -> tuple[Floats, Ints] | None:
-    """Find the layout whose longest device path is the shortest, by dynamic programming.
+    """Find the layout that minimizes the longest device path, by dynamic programming.
 
     This requires one stage per device. The path through all operations of a device then takes every
     earlier stage equally often, and no later one, so its length depends only on which layers
@@ -129,15 +129,16 @@ def find_bottleneck_layout(
         head and tail of layers 0 .. i-1  +  m times the work of layers i .. j-1
 
     Args:
-        placement: Device of each virtual stage.
+        placement: Device index of each virtual stage.
         paths: For each device, the path through all of its operations (see
             :meth:`.Recurrence.find_device_paths`).
-        sums: Sums over the layers; the first ones are the lengths of these paths.
+        sums: Sums, starting with the lengths of these S paths.
 
     Returns:
-        rest: Minimum length of the longest path of each stage and all later ones, by the first
-            layer of the stage, shape (S + 1, L + 1).
-        bounds: Bounds of the best layout.
+        rest: For each stage and layer i, the longest device path of this stage and all later
+            stages, minimized over all layouts in which the first layer of the stage is i; shape
+            (S + 1, L + 1).
+        bounds: Bounds of the best layout, shape (S + 1,).
 
         The result is None if the placement is not one stage per device in order, or if the paths
         depend on more than the layers of a device.
@@ -161,17 +162,18 @@ def find_bottleneck_layout(
 
 
 def _measure_device_paths(sums: Sums, stages: int) -> Floats:
-    """Return the length of the path of each device by its first layer and the end of its layers.
+    """Return the length of the path of each device, for each range of layers on the device.
 
     All earlier stages have the same factors, so only the sum over their layers matters. Each
-    boundary between them is assumed where its transfer takes the least time.
+    boundary between earlier stages is assumed to be where its transfer takes the least time.
 
     Args:
-        sums: Sums over the layers; the first ones are the lengths of these paths.
+        sums: Sums, starting with the lengths of these S paths.
         stages: Number of stages, one per device.
 
     Returns:
-        Shape (S, L + 1, L + 1); infinite if the device would have no layer.
+        Lengths by device, first layer and end of the layers (exclusive), shape (S, L + 1, L + 1).
+        A length is infinite if the device would have no layer.
     """
     lengths = np.empty((stages, sums.count + 1, sums.count + 1))
     for stage in range(stages):
@@ -186,16 +188,20 @@ def _measure_device_paths(sums: Sums, stages: int) -> Floats:
 
 
 def find_possible_starts(memory: Sums, limits: Floats) -> Bools:
-    """Return a mask of the first layers with which a stage and all later stages may fit in memory.
+    """Return which layers may be the first layer of each stage so that all later layers fit.
 
-    Each stage is checked alone: it fits if its own part of every sum is within the limit.
+    Layer i is possible for stage s if layers i to L-1 can be divided among stages s to S-1 such
+    that each stage gets at least one layer, and each stage alone fits in memory. A stage fits if
+    its contribution to every sum is at most the limit of the sum. A device may still be too small
+    for all of its stages together.
 
     Args:
-        memory: Memory of each device at its fullest moments, as sums over its stages.
-        limits: Limit of each of these sums.
+        memory: K sums: the memory of each device at its moments of peak use.
+        limits: Upper limit of each sum, shape (K,).
 
     Returns:
-        Mask by stage and first layer, shape (S + 1, L + 1).
+        Mask that is True if layer i is possible for stage s, shape (S + 1, L + 1). In the last
+        row, only entry L is True.
     """
     is_possible = np.zeros((memory.stages + 1, memory.count + 1), bool)
     is_possible[memory.stages, memory.count] = True

@@ -2,15 +2,18 @@
 
 ::
 
-    start      layouts with equal shares, and the one whose longest device path is the shortest,
+    start      the layout with equal shares, and the layout with the shortest longest device path,
                each improved by moving layers
-    sums       paths through the plan: one through all of each device, the mean of these, and the
-               longest path of every good layout; each bounds the makespan of every layout
-    search     stages from the first to the last, thousands of partial layouts at a time; those
-               whose bound reaches the best makespan so far are dropped, complete ones are timed
+    sums       lengths of paths through the plan, which are lower bounds of the makespan: a path
+               through all operations of each device, their mean, and the longest path of good
+               layouts
+    search     stages are added from the first to the last, to thousands of partial layouts at a
+               time; partial layouts whose bound reaches the best makespan so far are dropped, and
+               complete layouts are timed
 
-The makespan of a fixed order is the longest of its paths, so the result is the best of all layouts.
-A search that becomes too large is stopped, and its result contains the lower bound reached so far.
+The makespan of a fixed order is the length of its longest path, so a complete search finds the best
+of all layouts. A search that becomes too large is stopped. Its result contains the lower bound that
+was reached so far.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from bubbleviz.schedules.layout.lower_bounds import (
 from bubbleviz.schedules.layout.recurrence import BLOCK, Recurrence
 from bubbleviz.schedules.plan_memory import ROUNDING
 
-#: Makespan without a layout.
+#: Makespan of a layout that does not fit in memory, or if no layout was found.
 NEVER = int(np.iinfo(np.int64).max)
 
 
@@ -59,9 +62,9 @@ def _list_moves(stages: int) -> Ints:
 
 
 def balance_layers(layers: Layers, stages: int) -> Ints:
-    """Return the layout whose boundaries are closest to equal shares of all work (F, B and W).
+    """Return the layout whose boundaries are closest to equal shares of the time of F, B and W.
 
-    Each stage gets at least one layer.
+    Each stage gets at least one layer. There must be at least as many layers as stages.
 
     Returns:
         Bounds of the layout (see :class:`Layout`), shape (S + 1,).
@@ -70,7 +73,7 @@ def balance_layers(layers: Layers, stages: int) -> Ints:
     done = np.concatenate(([0], work.cumsum()))
     target = done[-1] * np.arange(stages + 1) / stages
     bounds = np.abs(done[None, :] - target[:, None]).argmin(axis=1)
-    # Layers without time make several boundaries equally close, so the outer ones are set.
+    # Layers that take no time make several boundaries equally close, so the outer bounds are set.
     bounds[0], bounds[-1] = 0, len(layers)
     # Each stage needs at least one layer.
     min_bound = np.arange(stages + 1)
@@ -80,13 +83,13 @@ def balance_layers(layers: Layers, stages: int) -> Ints:
     return result
 
 
-#: Number of values that a step of the search computes together.
+#: Maximum number of values that one step of the search computes together.
 _MAX_VALUES = 1 << 22
-#: Maximum number of sums that are kept: the sums of devices and the latest ones.
+#: Maximum number of sums to keep: the sums from before the search, and the latest ones.
 _MAX_SUMS = 64
-#: Maximum number of partial layouts, and maximum number of operations that are timed.
+#: Maximum number of partial layouts in a search, and maximum number of operations that it times.
 MAX_NODES, MAX_TIMED = 8_000_000, 600_000_000
-#: Rounding error of a bound. Makespans are whole numbers.
+#: Maximum rounding error of a bound, in ns. Makespans are whole numbers.
 _ROUNDING = 0.25
 
 
@@ -126,19 +129,19 @@ def find_best_partition(
     *,
     max_nodes: int = MAX_NODES,
 ) -> Partition | str:
-    """Return the layout with the shortest makespan of one order, or why there is none.
+    """Find the layout with which one order has the shortest makespan.
 
     Args:
-        recurrence: The order.
+        recurrence: The order of operations.
         layers: Layers of the model, at least one per virtual stage.
         limit: Memory of each device, in the unit of the layers, or None if there is no limit.
         starts: Layouts to improve before the search, in addition to the layout with equal shares.
-        watch: Called with the completed fraction of the search.
+        watch: Callback that receives the completed fraction of the search.
         max_nodes: Maximum number of partial layouts that are examined before the search is stopped.
 
     Returns:
-        The best layout found, or a reason: ``NONE_FITS`` after a complete search, and
-        ``BROKEN_OFF`` if the search was stopped before it found a layout that fits.
+        The best layout that was found. If none was found, the result is a reason: ``NONE_FITS``
+        after a complete search, or ``BROKEN_OFF`` if the search was stopped early.
 
     Raises:
         UsageError: There are fewer layers than virtual stages, or too many layers.
@@ -162,22 +165,22 @@ class _Search:
     """Branch and bound with a stack of partial layouts, the best one on top.
 
     Args:
-        recurrence: The order.
+        recurrence: The order of operations.
         layers: Layers of the model.
         limit: Memory of each device, or None if there is no limit.
 
     Attributes:
-        bounds: Bounds of the best layout so far that fits, or None if there is none.
-        makespan_ns: Makespan of this layout, or ``NEVER``.
+        bounds: Bounds of the best layout so far that fits in memory, or None if there is none.
+        makespan_ns: Makespan with ``bounds``, or ``NEVER``.
         timed: Number of layouts that were timed.
-        memory: Memory of each device at its fullest moments, as sums over its stages; empty without
-            a limit.
-        limits: Limit of each of these sums.
-        sums: Lengths of paths through the plan as sums over the stages; each is a lower bound of
-            the makespan.
+        memory: Memory of each device at its moments of peak use, as sums over its stages. Empty if
+            there is no limit.
+        limits: Upper limit of each sum in ``memory``.
+        sums: Lengths of paths through the plan, as sums over the stages. Each sum is a lower bound
+            of the makespan.
         bottleneck: Result of :func:`find_bottleneck_layout`.
-        open_ns: Lower bound of the makespan of layouts that were not examined; infinite if the
-            search was complete.
+        open_ns: Lower bound of the makespan of all layouts that were not examined, or infinity if
+            the search was complete.
     """
 
     def __init__(
@@ -197,8 +200,8 @@ class _Search:
         self.sums = Sums(layers, recurrence.length, recurrence.edges)
         devices = recurrence.find_device_paths(layers)
         self.sums.add(devices)
-        # The longest of several sums is at least their mean. The minimum of the mean bounds how far
-        # all devices can be busy at the same time.
+        # The longest of several sums is at least as large as their mean, so the mean is another
+        # lower bound. It considers all devices at once.
         mean = [each.mean(axis=0)[None] for each in (self.sums.up_to, self.sums.into)]
         self.sums.add_values(*mean)
         self.bottleneck = find_bottleneck_layout(recurrence.placement, devices, self.sums)
@@ -225,12 +228,15 @@ class _Search:
         return makespans
 
     def improve(self, bounds: Ints) -> Ints:
-        """Improve a layout by moving single boundaries and runs of them; return the local optimum.
+        """Improve a layout by moving boundaries, and return the bounds of the local optimum.
 
-        Each step takes the best move, first by memory above the limits, then by makespan.
+        A move shifts a single boundary, or several adjacent ones (see :func:`_list_moves`). Each
+        step takes the best move, first by the memory above the limits, then by makespan. The search
+        ends if no move is an improvement.
 
         Args:
-            bounds: Bounds of a layout. If it does not fit, its memory is reduced first.
+            bounds: Bounds of a layout. If the layout does not fit in memory, its memory is reduced
+                first.
         """
         moves = _list_moves(self.recurrence.length)
         excess, makespan_ns = self._measure_layouts(bounds[None, :])
@@ -253,8 +259,9 @@ class _Search:
             bounds: Bounds of each layout, shape (n, S + 1).
 
         Returns:
-            excess: Memory above the limits, added up over all limits; 0 if a layout fits.
-            makespans: Makespan of each layout, or ``NEVER`` if it does not fit.
+            excess: Memory above the limits, summed over all limits, or 0 if a layout fits; shape
+                (n,).
+            makespans: Makespan of each layout, or ``NEVER`` if it does not fit; shape (n,).
         """
         excess = np.maximum(self.memory.values(bounds) - self.limits, 0.0).sum(axis=1)
         fits = excess == 0
@@ -296,7 +303,7 @@ class _Search:
 
     @property
     def _better_ns(self) -> float:
-        """Upper limit of the bounds of layouts that may be better than the best one."""
+        """Exclusive upper limit of the lower bound of a layout that may beat the best layout."""
         return self.makespan_ns - 1 + _ROUNDING
 
     def _branch(self, partial_layouts: Ints, possible: Bools) -> list[tuple[Floats, Ints]]:
@@ -346,8 +353,8 @@ class _Search:
             partial_layouts: Bounds of each partial layout, shape (n, s + 1).
 
         Returns:
-            row: Row of the partial layout that each extension starts from.
-            end: End of the added stage of each extension.
+            row: Index of the partial layout that each extension starts from.
+            end: End of the layers of the added stage (exclusive), for each extension.
         """
         stage = partial_layouts.shape[1] - 1
         if stage + 1 == self.stages:
@@ -366,9 +373,9 @@ class _Search:
 
         Args:
             sums: The sums.
-            partial_layouts: Bounds of each partial layout.
-            row: Row of the partial layout that each extension starts from, shape (n,).
-            end: End of the added stage, shape (n,).
+            partial_layouts: Bounds of each partial layout, one per row.
+            row: Index of the partial layout that each extension starts from, shape (n,).
+            end: End of the layers of the added stage (exclusive), shape (n,).
             stage: Index of the added stage.
 
         Returns:
@@ -387,14 +394,14 @@ class _Search:
     def _measure_complete(self, bound: Floats, layouts: Ints, fixed: int) -> None:
         """Measure complete layouts, and add the longest paths of two of them to ``self.sums``.
 
-        The two are the layout with the shortest makespan, and the layout whose lower bound is
-        furthest below its makespan. If there are too many sums afterwards, only the fixed ones and
-        the latest ones are kept.
+        The two layouts are the layout with the shortest makespan, and the layout whose lower bound
+        is furthest below its makespan. If there are then too many sums, only the first ``fixed``
+        sums and the latest sums are kept.
 
         Args:
             bound: Lower bound of the makespan of each layout.
             layouts: Bounds of each layout, shape (n, S + 1).
-            fixed: Number of sums that were known before the search began.
+            fixed: Number of sums that existed before the search began.
         """
         makespans = self.measure_makespans(layouts)
         worst_bound = np.argsort(bound - makespans, kind="stable")[:1]

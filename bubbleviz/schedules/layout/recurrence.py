@@ -1,10 +1,10 @@
 """The makespan of a plan for thousands of layouts at once, and its longest paths.
 
-The order of the operations is fixed, and their lengths depend on the layout. Makespans are the same
-sums of whole nanoseconds as in :func:`bubbleviz.schedules.simulation.simulate`.
+The order of the operations is fixed, and their durations depend on the layout. Makespans are exact:
+they are equal to the makespans of :func:`bubbleviz.schedules.simulation.simulate`.
 
-The longest path for one layout is a sum of the times of stages with fixed factors. For another
-layout the same path is still a path, so its length there is a lower bound of the makespan.
+The length of the longest path for one layout is a sum of stage times with fixed factors. The same
+path also exists for every other layout, where its length is a lower bound of the makespan.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from bubbleviz.schedules.operation_graph import build_operation_graph
 from bubbleviz.schedules.plan import Order, Plan
 from bubbleviz.schedules.timing import compute_ends, compute_ends_of_scenarios, find_longest_path
 
-#: Column of the length of each phase in :attr:`Layers.times`.
+#: Index of each phase in :attr:`Layers.times`.
 _COLUMN = {Phase.F: 0, Phase.B: 1, Phase.W: 2, Phase.BW: 3}
 #: Directions of transfers over a boundary: activations go down, gradients up.
 _DOWN, _UP = 0, 1
-#: Number of layouts that are evaluated together; an array of 32 kB stays in the cache.
+#: Number of layouts that are evaluated together. An array of this length has 32 kB and fits in the
+#: cache.
 BLOCK = 4096
 #: A path through a plan: how often it contains each feature of each virtual stage, shape (7, S),
 #: and how often it crosses each boundary between virtual stages, down and up, shape (2, S - 1).
@@ -36,7 +37,7 @@ Path = tuple[Floats, Floats]
 
 
 class Recurrence:
-    """A plan, ready to be timed for any layout.
+    """Computes the makespan of a plan for any layout.
 
     Args:
         plan: The plan.
@@ -53,13 +54,15 @@ class Recurrence:
         self.length = len(plan.placement) // plan.replicas
         self.placement = plan.placement[: self.length]
         self._graph = build_operation_graph(plan)
-        #: Index of the length of each operation: its column, and its virtual stage in a pipeline.
+        #: Where to find the duration of each operation: index of its phase in
+        #: :attr:`Layers.times`, and its virtual stage within the pipeline.
         self._length_index = [
             (_COLUMN[operation.phase], operation.virtual_stage % self.length)
             for operation in self._graph.operations
         ]
-        #: Index of the transfer time of each lag of the graph: its direction and its boundary. An
-        #: activation crosses the boundary after its virtual stage, a gradient the one before.
+        #: Where to find the transfer time of each lag of the graph: its direction and its boundary.
+        #: An activation crosses the boundary after its virtual stage, and a gradient crosses the
+        #: boundary before its virtual stage.
         self._transfer_index = [
             (direction, stage % self.length - direction)
             for direction in (_DOWN, _UP)
@@ -69,7 +72,7 @@ class Recurrence:
         self.edges = get_edges(self.placement, links)
 
     def compute_makespans(self, layers: Layers, bounds: Ints) -> Ints:
-        """Return the makespan of each layout, in nanoseconds.
+        """Return the makespan of each layout in ns, shape (n,).
 
         Args:
             layers: Layers of the model.
@@ -92,11 +95,12 @@ class Recurrence:
     def find_device_paths(self, layers: Layers) -> list[Path]:
         """Return a path for each device that contains all operations of the device.
 
-        This is the longest path if the operations of the device take much longer than all others.
+        It is the longest path if the operations of the device take much longer than the operations
+        of all other devices.
 
         Args:
-            layers: Layers of the model. The lengths of F, B, W and BW are in proportion to their
-                totals over all layers, and equal on all virtual stages.
+            layers: Layers of the model. They determine the relative durations of F, B, W and BW,
+                which are equal on all virtual stages here.
         """
         totals = [int(phase_length.sum()) for phase_length in layers.times]
         phase_length = [1 + total * 1000 // (1 + sum(totals)) for total in totals]
@@ -113,7 +117,7 @@ class Recurrence:
     def _find_longest(self, lengths: Ints, transfers: Ints) -> Path:
         """Return the longest path, given the times of one layout.
 
-        If several devices end last, the path ends on the first of them in the graph.
+        If several devices end last at the same time, the path ends on the first one in the graph.
         """
         edges = self._graph.edges
         operation_ns = [int(lengths[column, stage, 0]) for column, stage in self._length_index]
@@ -153,15 +157,15 @@ class Recurrence:
         return np.zeros((2, max(0, self.length - 1)))
 
     def list_memory_rows(self) -> list[tuple[int, Path]]:
-        """Return the memory of each device at its fullest moments, as sums over the stages.
+        """Return the memory of each device at its moments of peak use, as sums over the stages.
 
-        The order of a device determines its memory at each moment, independently of times, so its
-        peak is the maximum of a few sums. A moment is left out if another one has at least as much
-        of every feature.
+        The order of operations on a device determines how many microbatches are in memory after
+        each operation, so the peak is the maximum of a few sums. A moment is left out if another
+        moment has at least as many microbatches in memory for every stage, before B and before W.
 
         Returns:
-            Pairs of a device and a path. The path contains how often each feature of each stage
-            counts at the moment, and no transfers.
+            (device, path) pairs, one per moment. The path contains how often the memory features of
+            each stage are counted at the moment, and no transfers.
         """
         rows: list[tuple[int, Path]] = []
         for device, order in enumerate(self.plan.orders):
@@ -181,8 +185,9 @@ class Recurrence:
             order: Operations of the device, n of them.
 
         Returns:
-            Shape (n + 1, 2 S). The first S columns are the microbatches between F and B of each
-            stage, the others are the microbatches between B and W.
+            Counts, shape (n + 1, 2 S). The first S columns contain the number of microbatches
+            between F and B of each stage. The other columns contain the number of microbatches
+            between B and W.
         """
         change = np.zeros((len(order) + 1, 2, self.length), np.int64)
         for index, op in enumerate(order, 1):
@@ -215,9 +220,9 @@ def get_edges(placement: tuple[int, ...], links: Ints | None) -> Ints:
     """Return the transfer time over each boundary of a placement, down and up.
 
     Args:
-        placement: Device of each virtual stage.
-        links: Transfer time in ns from each device to each other, or None if transfers take no time
-            in addition to the layers' own transfer times.
+        placement: Device index of each virtual stage.
+        links: Transfer time in ns between each pair of devices, shape (devices, devices), or None
+            if all additional times are 0.
 
     Returns:
         Times, shape (2, S - 1); 0 between virtual stages of one device.

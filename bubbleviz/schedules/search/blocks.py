@@ -1,9 +1,10 @@
 """Building blocks of V schedules: one microbatch in time slots, repeated every six slots.
 
 Source: Qi et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362, sections 3 and
-4. Repeated every six slots (F, B and W of two chunks), a block that collides with none of its
-repetitions is a schedule. The activations of a chunk live from its F to its W. Their lifetimes on a
-device, divided by six, are the number of chunks whose activations it holds at once.
+4. A block has six operations per device: F, B and W of two chunks. If a block is repeated every six
+slots and never collides with its repetitions, the result is a schedule. The activations of a chunk
+live from its F to its W. The sum of these lifetimes on a device, divided by six, is the number of
+chunks whose activations the device stores at once.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import itertools
 from collections.abc import Iterator
 from functools import cache
 
-#: Slots from one microbatch to the next: one for each of F, B, W of two chunks.
+#: Number of slots from one microbatch to the next: one each for the F, B and W of two chunks.
 PERIOD = 6
 
 
-#: The slots of F, of B and of W of microbatch 0, each by virtual stage of a V::
+#: The slots of F, of B and of W of microbatch 0. Each tuple has one slot per virtual stage of a V::
 #:
 #:     device 0   F . . . . . . f b w . B W        with one slot from each to the next device
 #:     device 1   . F . . . . f . . b B w . W
@@ -27,14 +28,15 @@ Block = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 @cache
 def list_blocks(devices: int, max_chunks: int) -> list[Block]:
-    """List the uniform blocks that fit in memory, those with the least memory first.
+    """List the uniform blocks that fit in memory, sorted by memory in ascending order.
 
     A block is uniform if the number of slots from one device to the next is constant in each of the
-    four directions: F down, F up, B down and B up.
+    four directions: F down, F up, B down and B up. Blocks that need equal memory are sorted by
+    their slots of F and B.
 
     Args:
         devices: Number of devices.
-        max_chunks: Number of chunks whose activations a device can hold.
+        max_chunks: Maximum number of chunks whose activations a device can store at once.
     """
     fitting: list[tuple[int, Block]] = []
     for steps in _generate_steps():
@@ -52,10 +54,10 @@ def list_blocks(devices: int, max_chunks: int) -> list[Block]:
 
 
 def _generate_steps() -> Iterator[tuple[int, int, int, int]]:
-    """Yield the numbers of slots from one device to the next: of F down, F up, B down and B up.
+    """Yield the numbers of slots from one device to the next: for F down, F up, B down and B up.
 
-    F down and B up have the same sum as F up and B down. The lifetimes of the two chunks of a
-    device then have the same sum on every device.
+    F down plus B up always equals F up plus B down. The sum of the lifetimes of both chunks is then
+    the same on every device.
     """
     for total in (2, 3, 4, 6):
         splits = [(first, total - first) for first in range(1, total)]
@@ -70,9 +72,9 @@ def _place_passes(
 
     Args:
         devices: Number of devices.
-        steps: Slots from one device to the next: of F down, F up, B down and B up.
-        turns: Slots from the F of one chunk to the F of the other on the last device, from F to B
-            on the first device, and from B to B on the last device.
+        steps: Numbers of slots from one device to the next: for F down, F up, B down and B up.
+        turns: Numbers of slots at the turns: from the F of one chunk to the F of the other on the
+            last device, from F to B on the first device, and from B to B on the last device.
     """
     f_down, f_up, b_down, b_up = steps
     forward = [d * f_down for d in range(devices)]
@@ -87,8 +89,9 @@ def _place_weights(
 ) -> tuple[int, tuple[int, ...]] | None:
     """Place the W of each virtual stage in the slots that F and B leave free.
 
-    Of the two assignments of the free slots to the chunks, the one with the smaller sum of slots
-    wins.
+    A device has two free slots per period, which can be assigned to the W of its two chunks in two
+    ways. The assignment with the smaller sum of slots wins. On a tie, the assignment with the
+    smaller slot for the upper virtual stage wins.
 
     Args:
         devices: Number of devices.
@@ -96,10 +99,11 @@ def _place_weights(
         backward: Slots of B by virtual stage.
 
     Returns:
-        lifetime: Largest sum over the two chunks of a device of the slots from F to W.
+        lifetime: Number of slots from F to W, summed over the two chunks of a device; the maximum
+            of all devices.
         weight: Slots of W by virtual stage.
 
-        None if F and B collide.
+        The result is None if F and B collide.
     """
     weight = [0] * (2 * devices)
     lifetime = 0

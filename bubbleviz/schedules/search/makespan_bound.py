@@ -5,10 +5,11 @@ For each device, whatever its order::
     head            E                                                last
     ├── idle ──┤├ F F F ┤├─ idle ─┤├── remaining work ──┤├── way back ──┤
 
-The *head* passes before the first microbatch reaches the device. Until *E*, when its first gradient
-can arrive, it can only run the forwards that fit in memory. After its last B, the backwards of all
-previous stages must still run. If memory holds few microbatches, the work that remains after the
-last F is also too short to fill the way of that F to the end of the model and back.
+The *head* is the time before the first microbatch reaches the device. *E* is the earliest time at
+which the first gradient can arrive. Until then, the device can only run the forwards that fit in
+memory. After the last B of the device, the backwards of all previous stages must still run. If
+only a few microbatches fit in memory, the device also idles after its last F. It then has too
+little work for the time in which this microbatch passes the rest of the model and comes back.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ class _WayTimes:
     """Times of a microbatch that never waits, one per virtual stage, in ticks.
 
     Attributes:
-        to_forward: From the start of the iteration to the start of its F.
-        to_backward: From the start of the iteration to the start of its B.
-        from_forward: From the end of its F to the end of the iteration.
-        from_backward: From the end of its B to the end of the iteration.
+        to_forward: Time from the start of the iteration to the start of F.
+        to_backward: Time from the start of the iteration to the start of B.
+        from_forward: Time from the end of F to the end of the iteration.
+        from_backward: Time from the end of B to the end of the iteration.
     """
 
     to_forward: list[int]
@@ -37,10 +38,12 @@ class _WayTimes:
 
 
 def compute_lower_bound(problem: Problem) -> int:
-    """Return a length, in ticks, that no order within the memory can undercut.
+    """Return a lower bound, in ticks, of the length of any order that fits in memory.
 
-    For the window of each device (``problem.makespan`` is False), the bound is the work of the
-    device with the most work, because the window begins and ends with an operation.
+    If ``problem.makespan`` is False, the length is the longest window of a device, and the bound is
+    the work of the device with the most work. Otherwise, the bound is the maximum of the bounds of
+    all devices (:func:`_bound_device`) and of the time that a microbatch takes that never waits.
+    Without microbatches, the bound is 0.
     """
     if not problem.microbatches or not problem.makespan:
         return problem.max_work
@@ -54,8 +57,8 @@ def compute_lower_bound(problem: Problem) -> int:
 def _compute_way_times(problem: Problem) -> _WayTimes:
     """Compute how long a microbatch that never waits takes to and from each virtual stage.
 
-    A B starts as soon as the gradient of the next virtual stage arrives, and the time from a B to
-    the end of the iteration includes its W.
+    A B starts as soon as the gradient from the next virtual stage arrives. The time from a B to the
+    end of the iteration includes the W of the same virtual stage.
     """
     forward, backward, weight = (problem.lengths[phase::3] for phase in range(3))
     n_stages = len(problem.placement)
@@ -78,13 +81,13 @@ def _compute_way_times(problem: Problem) -> _WayTimes:
 def _bound_device(problem: Problem, ways: _WayTimes, device: int) -> int:
     """Return a lower bound of the makespan from the work and memory of one device, in ticks.
 
-    It is the maximum of three bounds. Each contains the time before the first F, the idle time
-    before the first B, and all F and B of the device. They differ in what is added:
+    The result is the maximum of three bounds. Each bound contains the time before the first F, the
+    idle time before the first B, and all F and B of the device. The bounds differ in what is added:
 
-    - the way of the last gradient from the device to the first stage
+    - the time from the end of the last B of the device to the end of the iteration
     - all W of the device
-    - all W, and the idle time at the end while the last microbatch is on its way to the end of the
-      model and back. The idle time before the first B is left out here if all F fit in memory.
+    - all W, and the idle time after the last F while its microbatch passes the rest of the model
+      and comes back. If all F fit in memory, the idle time before the first B is left out here.
     """
     first, last = problem.stages[device][0], problem.stages[device][-1]
     forwards, backwards, weights = (
@@ -114,8 +117,8 @@ def _list_lengths(problem: Problem, device: int, phase: int) -> list[int]:
 def _maximize_work_after_forwards(problem: Problem, device: int) -> int:
     """Return the maximum work, in ticks, that can remain on a device after its last F.
 
-    It consists of the B and W of the microbatches that fit in memory from F to B, and the W of the
-    microbatches that fit in memory from B to W. Each of the two may fill the whole memory.
+    The work consists of the B and W of the microbatches that fit in memory from F to B, and the W
+    of the microbatches that fit in memory from B to W. Either group may fill the whole memory.
     """
     weights = _list_lengths(problem, device, WEIGHT)
     backwards = _list_lengths(problem, device, BACKWARD)
@@ -130,8 +133,8 @@ def _maximize_value_in_memory(
 ) -> int:
     """Return the maximum total value of microbatches that fit in the memory of a device at once.
 
-    This is a fractional knapsack, solved greedily by value per memory. On a device with one chunk,
-    only whole microbatches count.
+    This is a fractional knapsack, solved greedily by value per memory and rounded up. On a device
+    with one chunk, only whole microbatches count.
 
     Args:
         problem: Memory and number of microbatches.

@@ -10,17 +10,17 @@
 
 No result is worse than a known order that fits in memory. The same call returns the same orders.
 
-A local search step moves one operation along the order of its device, mostly an operation on the
-critical path. The step is accepted if the new orders take no longer than the current ones, or than
-those a number of steps ago. This is late acceptance hill-climbing (Burke and Bykov, The late
-acceptance hill-climbing heuristic, European Journal of Operational Research 258, 2017). It leaves
-local optima and needs no temperature::
+A step of the local search moves one operation along the order of its device. Most steps move an
+operation on the critical path. A step is accepted if the new orders take no longer than the current
+orders, or than the orders a fixed number of steps ago. This method is late acceptance hill-climbing
+(Burke and Bykov, The late acceptance hill-climbing heuristic, European Journal of Operational
+Research 258, 2017). It can leave local optima and needs no temperature::
 
     F F B F B W B W        the second W earlier        F F B W F B W B
                  ^──────────
 
-The compiled part searches a hundred times as fast and returns the same orders, because both use the
-same random numbers.
+The compiled code is a hundred times faster than the Python code. Both return the same orders,
+because both use the same random numbers.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from bubbleviz.schedules.search.blocks import list_blocks
 from bubbleviz.schedules.search.problem import BACKWARD, FORWARD, NEVER, WEIGHT, Codes, Problem
 from bubbleviz.schedules.search.trials import MANNERS, Greedy, Squeezed, Trial, list_policies
 
-#: Distances by which an operation is moved, chosen at random. ``orders.c`` has the same.
+#: Distances by which an operation is moved, chosen at random. ``orders.c`` has the same list.
 _DISTANCES = (1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 6, 8, 12, 20)
 _UNKNOWN = -1
 _MASK = (1 << 64) - 1
 #: Maximum sum of times, in ticks, that fits in 64 bits in C.
 _MAX_TICKS = 1 << 60
 
-#: The length of orders, in ticks, and the orders.
+#: The length of orders in ticks (the makespan or the longest window), and the orders themselves.
 Orders = tuple[int, Codes]
 
 
@@ -68,16 +68,18 @@ def improve_orders(
         problem: Times and memory.
         codes: Complete orders to start from. Orders with a fused backward contain no W.
         trials: Number of moves to try. With 0, the orders are only timed.
-        memory: Number of steps of the history. New orders are accepted if they take no longer than
-            the current ones, or than the ones this many steps ago. A longer history searches more
-            widely, and needs more trials.
-        rise: Maximum increase over the length of ``codes``, in thousandths of that length.
+        memory: Length of the history, in steps. New orders are accepted if they take no longer than
+            the current orders, or than the orders this many steps ago. With a longer history, the
+            search covers more orders but needs more trials.
+        rise: Tolerance at the start of the search, in thousandths of the length of ``codes``. The
+            history is initialized with the increased length.
         seed: Seed of the random numbers.
-        enough: Length, in ticks, at which the search stops.
+        enough: Length in ticks. The search stops once the orders are not longer than this.
 
     Returns:
-        The shortest orders found and their length, which is the makespan or the longest window of a
-        device (see ``problem.makespan``). None if the first orders deadlock or exceed the memory.
+        The length in ticks of the shortest orders, and these orders. The length is the makespan or
+        the longest window of a device (see ``problem.makespan``). None if ``codes`` deadlock or
+        exceed the memory.
     """
     longest = sum(problem.lengths) * problem.microbatches + sum(problem.down) + sum(problem.up)
     if longest * 8 * problem.devices > _MAX_TICKS:
@@ -120,9 +122,11 @@ class HillClimbing:
     """The local search in Python; ``orders.c`` contains the same algorithm in C.
 
     Attributes:
-        code: Codes of all devices in one list; an operation is identified by its index in it.
-        offset: Index of the first operation of each device, and the number of operations.
-        device_of: Device of each index.
+        code: Codes of the operations of all devices in one list, device by device. An operation is
+            identified by its index in this list.
+        offset: Index in ``code`` of the first operation of each device, and the number of
+            operations at the end.
+        device_of: Device of each operation in ``code``.
     """
 
     def __init__(self, problem: Problem, codes: Codes) -> None:
@@ -140,8 +144,26 @@ class HillClimbing:
     def run(self, trials: int, memory: int, rise: int, seed: int, enough: int) -> Orders | None:
         """Run the search in Python.
 
-        Arguments and result are those of :func:`improve_orders`. On return, the current orders are
-        the last ones that were accepted, not the shortest ones.
+        A trial makes a random move (see :meth:`choose_move`). It is skipped if the operation only
+        moves past operations with the same code. The move is accepted if the new orders are valid
+        and their cost (see :meth:`measure`) is at most the current cost, or at most the entry
+        ``trial % memory`` of the history. Otherwise, the move is undone. This entry is then lowered
+        to the current cost if it is larger. All entries start as ``cost + cost // 1000 * rise`` of
+        the first orders. The search stops after ``trials`` trials, or once the shortest length is
+        at most ``enough``.
+
+        On return, :attr:`code` contains the orders that were accepted last, not the shortest ones.
+
+        Args:
+            trials: Maximum number of trials.
+            memory: Number of entries of the history.
+            rise: Initial tolerance, in thousandths of the cost.
+            seed: Seed of the random numbers.
+            enough: Length in ticks at which the search stops.
+
+        Returns:
+            The length in ticks and the codes of the orders with the lowest cost, one list per
+            device. None if the first orders are invalid or deadlock.
         """
         code = self.code
         is_valid = all(map(self.is_valid, range(self.problem.devices)))
@@ -173,13 +195,13 @@ class HillClimbing:
         return best_length, [best[first:stop] for first, stop in bounds]
 
     def choose_move(self, numbers: Iterator[int], critical: list[int]) -> tuple[int, int]:
-        """Choose a random move: an operation and its new index on the same device.
+        """Choose a random move: the index of an operation, and its new index on the same device.
 
-        In 7 of 8 cases the operation is on the critical path. A move past the start or end of the
-        order of the device is shortened.
+        In 7 of 8 cases, the operation is on the critical path. The distance is a random entry of
+        ``_DISTANCES``. A move past the start or end of the order of the device is shortened.
 
         Args:
-            numbers: Random numbers.
+            numbers: Iterator of random numbers. Two numbers are taken from it.
             critical: Indices of the operations on the critical path.
         """
         bits, number = next(numbers), next(numbers)
@@ -191,10 +213,10 @@ class HillClimbing:
         return source, max(first, min(last, target))
 
     def is_valid(self, device: int) -> bool:
-        """Return whether the order of a device is valid, apart from deadlocks with other devices.
+        """Return whether the order of a device is valid, without a check for deadlocks.
 
-        On each virtual stage, the n-th F must come before the n-th B, and this before the n-th W.
-        The memory of the device must never exceed its limit.
+        On each virtual stage, the n-th F must come before the n-th B, and the n-th B before the
+        n-th W. The memory of the device must never exceed its limit.
         """
         problem = self.problem
         count = [0] * len(problem.lengths)
@@ -219,11 +241,11 @@ class HillClimbing:
 
         Returns:
             length: Makespan or longest window of a device, in ticks.
-            cost: Number that decides between orders: the length, then the sum of the lengths of all
-                devices.
-            critical: Indices of the operations on the critical path, the last one first.
+            cost: Number that the search minimizes: ``length * 4 * devices`` plus the sum of the
+                windows of all devices.
+            critical: Indices of the operations on the critical path, starting with the last one.
 
-            None if the orders deadlock.
+            The result is None if the orders deadlock.
         """
         simulation = self.simulate()
         if simulation is None:
@@ -246,20 +268,22 @@ class HillClimbing:
         return length, length * 4 * self.problem.devices + total, critical
 
     def simulate(self) -> tuple[list[int], list[int]] | None:
-        """Compute the end of each operation.
+        """Compute the end time of each operation.
 
         A device runs its operations in order, each as early as its input allows. Devices that may
         be able to continue are on a stack.
 
         Returns:
             end_time: End of each operation, in ticks.
-            cause: Index of the operation whose end it waited for, or -1 if it waited for none.
+            cause: For each operation, the index of the operation that determined its start, or -1
+                for none. If the input and the previous operation of the device are equally late,
+                it is the previous operation.
 
-            None if the orders deadlock.
+            The result is None if the orders deadlock.
         """
         problem, n_stages = self.problem, len(self.problem.placement)
         m = problem.microbatches
-        # End and index of F, and of B, by virtual stage and microbatch.
+        # End time and index of each F and of each B, at position ``stage * m + microbatch``.
         pass_end = [_UNKNOWN] * (n_stages * m), [_UNKNOWN] * (n_stages * m)
         pass_index = [_UNKNOWN] * (n_stages * m), [_UNKNOWN] * (n_stages * m)
         end_time, cause = [0] * len(self.code), [_UNKNOWN] * len(self.code)
@@ -303,18 +327,19 @@ def _generate_random(seed: int) -> Iterator[int]:
         yield (state * 2685821657736338717 & _MASK) >> 33
 
 
-#: Default number of operations that a search times. It is also the maximum without the compiled
-#: part, so that the order of a schedule does not depend on it.
+#: Default number of operations that a search times. Without the compiled code, it is also the
+#: maximum, so that both versions of the code find the same order for a schedule.
 _BUDGET = 4_000_000
-#: Maximum number of operations that the trials of one kind run, not counting trials that fail.
+#: An eighth of the maximum number of operations in the trials of one kind. Most trials fail early.
 _TRIAL_BUDGET = 50_000
-#: Minimum number of operations that a trial counts as.
+#: Minimum number of operations that are counted for one trial.
 _MIN_TRIAL_COST = 200
-#: Maximum number of moves from one start: in total, and per operation of a small problem.
+#: Maximum number of moves from one start: in total, and per operation of the problem.
 _MAX_MOVES, _MAX_MOVES_PER_OPERATION = 400_000, 2_000
-#: Minimum number of operations of a problem that is searched with fewer microbatches first.
+#: A problem with more operations than this is first solved with fewer microbatches.
 _MANY_OPERATIONS = 10_000
-#: Fraction of a search that is spent on fewer microbatches, and then on timing the starts.
+#: Fraction of a search that is spent on fewer microbatches. Fraction of the rest that is spent on
+#: timing the starting orders.
 _FEWER_FRACTION, _STARTS_FRACTION = 0.4, 0.1
 
 
@@ -323,10 +348,10 @@ class _Round(NamedTuple):
 
     Attributes:
         n_starts: Maximum number of orders to improve.
-        fraction: Fraction of the budget.
+        fraction: Fraction of the budget that this round may use.
         min_moves: Minimum number of moves to try per start.
-        memory: Number of steps of the history, see :func:`improve_orders`.
-        rise: Maximum increase in thousandths, see :func:`improve_orders`.
+        memory: Length of the history; see :func:`improve_orders`.
+        rise: Initial tolerance in thousandths; see :func:`improve_orders`.
     """
 
     n_starts: int
@@ -336,7 +361,7 @@ class _Round(NamedTuple):
     rise: int
 
 
-#: Rounds of improvement, in their order.
+#: The rounds of improvement, in order.
 _ROUNDS = (
     _Round(4, 0.2, min_moves=200, memory=300, rise=0),
     _Round(2, 0.4, min_moves=200, memory=1000, rise=10),
@@ -360,11 +385,15 @@ def find_shortest_orders(
 
     Args:
         problem: Times and memory.
-        known: Function that returns known orders for a number of microbatches.
-        enough: Length, in ticks, at which the search stops.
-        weights: Whether orders have a W. Otherwise B is the whole backward.
-        budget: Number of operations that the compiled part times.
+        known: Function that takes a number of microbatches, and returns known orders to start from.
+        enough: Length in ticks. The search stops once the orders are not longer than this.
+        weights: Whether the orders contain W. Otherwise, B is the whole backward.
+        budget: Number of operations to time in the whole search. Without the compiled code, it is
+            limited to ``_BUDGET``.
         watch: Callback that receives the completed fraction of the search.
+
+    Returns:
+        The length in ticks and the codes of the shortest orders.
     """
     starts = [*known(problem.microbatches), *_run_trials(problem, weights=weights)]
     n_fewer, done = 2 * problem.devices, 0.0
@@ -402,7 +431,7 @@ def _improve_in_rounds(
     Args:
         problem: Times and memory.
         best: Orders to start from, shortest first.
-        enough: Length, in ticks, at which the search stops.
+        enough: Length in ticks. The search stops once the orders are not longer than this.
         budget: Number of operations to time in the whole search.
         done: Fraction of the search that was done before the starts were timed.
         watch: Callback that receives the completed fraction of the search.
@@ -443,9 +472,9 @@ def _improve_in_rounds(
 
 
 def _build_sequential_orders(problem: Problem) -> Codes:
-    """Return the orders in which a microbatch starts when the previous one has finished.
+    """Return orders in which each microbatch starts only after the previous one has finished.
 
-    They need the least memory of all orders.
+    No other orders need less memory.
     """
     return [
         [
@@ -470,14 +499,14 @@ def _sort_distinct(orders: Sequence[Orders | None]) -> list[Orders]:
 def _run_trials(problem: Problem, *, weights: bool) -> list[Codes]:
     """Run trials of greedy policies and, if the placement is a V, of repeated blocks.
 
-    If a kind has too many trials for the budget, only every n-th of them is run.
+    If there are too many trials of one kind for the budget, only every n-th trial is run.
 
     Args:
         problem: Times and memory.
-        weights: Whether orders have a W. If they have none, no blocks are tried.
+        weights: Whether the orders contain W. If they do not, no blocks are tried.
 
     Returns:
-        Orders of the trials that improved on all previous trials of their kind.
+        Orders of the trials that were better than all previous trials of the same kind.
     """
     kinds: list[list[Callable[[int], Trial]]] = [
         [partial(Greedy, problem, policy=policy) for policy in list_policies(problem)]
@@ -505,11 +534,12 @@ def _run_trials(problem: Problem, *, weights: bool) -> list[Codes]:
 def repeat_middle(codes: Codes, n_more: int) -> Codes:
     """Extend complete orders to more microbatches by repeating the middle of each order.
 
-    The repeated part is the window closest to the middle that contains each code once::
+    The repeated part is a sequence of operations that contains each code exactly once. If there are
+    several, the sequence closest to the middle is repeated::
 
         F F B F W | B F W | B B W W    ->    F F B F W | B F W | B F W | B F W | B B W W
 
-    An order without such a window stays unchanged.
+    An order that contains no such sequence stays unchanged.
 
     Args:
         codes: Complete orders.

@@ -1,9 +1,9 @@
-"""The problem of a schedule search: times, transfers and memory of virtual stages, as integers.
+"""The input of a schedule search: times, transfers and memory of virtual stages, as integers.
 
-The search minimizes either the makespan or the longest window of a device, which is the device's
-work plus the idle time within it. The amount of work is fixed, so the search minimizes the *excess*
-of a window: its length minus the work of the device with the most work. A device with less work may
-idle for the difference at no cost.
+The search minimizes either the makespan or the longest window of a device. The window of a device
+is the time from its first start to its last end, so it consists of work and idle time. The amount
+of work is fixed, so the search minimizes the *excess* of a window: its length minus the work of the
+device with the most work. A device with less work may idle for the difference at no cost.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from bubbleviz.schedules.workload import Workload
 
 #: A time after the end of any schedule.
 NEVER = 1 << 62
-#: Memory of one microbatch from F to B, on the virtual stage with the most, in units of memory.
+#: Largest activation memory of any virtual stage, in integer units of memory.
 _MEMORY_UNITS = 1 << 40
-#: Phase numbers in codes.
+#: Numbers of the phases in the codes of operations (see ``Codes``).
 FORWARD, BACKWARD, WEIGHT = 0, 1, 2
 PHASE_CODES = {Phase.F: FORWARD, Phase.B: BACKWARD, Phase.BW: BACKWARD, Phase.W: WEIGHT}
 
@@ -32,23 +32,23 @@ Codes = list[list[int]]
 
 @dataclass(frozen=True)
 class Problem:
-    """A placement of virtual stages on devices, with its times and memory.
+    """A placement of virtual stages on devices, with the times and memory of the virtual stages.
 
     Times are in ticks. Memory is in units of 2**-40 of the largest ``activation``.
 
     Attributes:
-        placement: Device of each virtual stage.
+        placement: Device index of each virtual stage.
         microbatches: Number of microbatches.
         lengths: Duration of each operation, indexed by code.
         down: Time from the end of an F to its arrival at the next virtual stage, per stage.
         up: Time from the end of a B to its arrival at the previous virtual stage, per stage.
         activation: Memory that a microbatch occupies from F to B, per virtual stage.
-        weight_activation: Memory that it occupies from B to W, per virtual stage.
-        limit: Memory of each device.
-        makespan: Whether all windows begin when the first device begins. Otherwise the window of
-            each device begins with its first operation.
+        weight_activation: Memory that a microbatch occupies from B to W, per virtual stage.
+        limit: Memory limit of each device.
+        makespan: Whether the windows of all devices begin when the first device begins. Otherwise,
+            the window of each device begins with its first operation.
         stages: Virtual stages of each device, in ascending order.
-        max_work: Work of the device with the most work.
+        max_work: Total duration of the operations on the device with the most work.
         slack: Difference between ``max_work`` and the work of each device.
     """
 
@@ -105,7 +105,10 @@ class Problem:
 
 
 def build_problem(workload: Workload, *, fused: bool = False, makespan: bool = True) -> Problem:
-    """Build the problem of a workload.
+    """Convert a workload to the input of a search.
+
+    The limit of a device is raised by the fraction ``ROUNDING``. It is never more than all
+    microbatches need.
 
     Args:
         workload: Times, transfers and memory.

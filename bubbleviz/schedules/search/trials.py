@@ -57,9 +57,11 @@ class Trial(ABC):
         free_at: Time at which each device is free.
         memory_used: Memory in use on each device.
         excess_of: Excess of each device so far.
-        forwards_left: Number of F that each device has still to run.
-        pending_weights: Virtual stages whose W is still to be run, per device, oldest first.
-        next_arrival: Next known arrival of an input that the device is waiting for, or ``NEVER``.
+        forwards_left: Number of F that each device still has to run.
+        pending_weights: Virtual stages whose B has run but whose W has not, per device, oldest
+            first.
+        next_arrival: Time of the next known arrival of an input for the device that chose last, or
+            ``NEVER``.
     """
 
     excess: int
@@ -71,7 +73,7 @@ class Trial(ABC):
             problem: Times and memory.
             target: Excess, in ticks, at which the trial fails.
             patience: Maximum time for which a device waits for a known arrival instead of running
-                a W, in lengths of that W.
+                a W, as a multiple of the duration of this W.
         """
         n_stages, n_devices = len(problem.placement), problem.devices
         self.problem, self.target = problem, target
@@ -103,7 +105,8 @@ class Trial(ABC):
     def should_wait(self, device: int, now: int, stage: int) -> bool:
         """Return whether the device should wait for the next arrival instead of running a W.
 
-        It should if the wait is shorter than its patience and does not make the trial fail.
+        The device should wait if the wait is shorter than ``max_wait`` of the virtual stage, and if
+        the excess of the device would stay below ``target``.
 
         Args:
             device: Device that is free.
@@ -116,8 +119,8 @@ class Trial(ABC):
     def get_arrival(self, device: int, code: int) -> int:
         """Return the time at which the input of the next F or B of a virtual stage arrives.
 
-        The result is ``NEVER`` if the operation that computes the input has not started yet. It is
-        also ``NEVER`` if the device lacks memory for an F until a W releases some.
+        The result is ``NEVER`` if the operation that computes the input has not started yet. The
+        result is also ``NEVER`` for an F if the device currently has too little memory for it.
 
         Args:
             device: Device of the virtual stage.
@@ -203,15 +206,15 @@ class Trial(ABC):
         return True
 
     def _send(self, inputs: list[list[int]], stage: int, arrival: int) -> None:
-        """Record the arrival of an input, and wake up the device of its virtual stage then."""
+        """Record the arrival of an input, and schedule an event for the device that gets it."""
         inputs[stage].append(arrival)
         device = self.problem.placement[stage]
         heappush(self._events, (max(arrival, self.free_at[device]), device))
 
 
-#: How a greedy device chooses: the maximum number of microbatches between their F and the end of
-#: their B, per virtual stage; patience (see :class:`Trial`); whether F comes before B; and whether
-#: W runs only if memory is short or no forward is left.
+#: How a greedy device chooses: the maximum number of microbatches between F and the end of B, per
+#: virtual stage (the caps); patience (see :class:`Trial`); whether F comes before B; and whether W
+#: runs only if memory is short or no forward is left (lazy).
 Policy = tuple[tuple[int, ...], float, bool, bool]
 
 
@@ -310,11 +313,11 @@ def list_policies(problem: Problem) -> Iterator[Policy]:
 
 
 def _list_line_caps(problem: Problem) -> Iterator[tuple[int, ...]]:
-    """Yield caps on the microbatches between F and B, for one chunk per device.
+    """Yield limits on the number of microbatches between F and B, for one chunk per device.
 
-    The first ones are the caps of ZB-H1 and of ZB-H2, each followed by larger ones with up to
-    three more microbatches. Then come caps that keep a stage busy until its first gradient arrives,
-    and finally the caps that memory alone sets. Memory limits all of them.
+    The caps of ZB-H1 and of ZB-H2 come first, each followed by the same caps with one to three more
+    microbatches. Then come caps that keep a stage busy until its first gradient arrives. The last
+    caps are limited only by memory. No cap exceeds the number of microbatches that fit in memory.
     """
     p, max_live = problem.devices, problem.max_live
     for slope in (1, 2):
@@ -330,15 +333,15 @@ def _list_line_caps(problem: Problem) -> Iterator[tuple[int, ...]]:
 
 
 def _limit_caps(caps: list[int], max_live: tuple[int, ...]) -> tuple[int, ...]:
-    """Limit caps to the microbatches that fit in memory, but to at least 1."""
+    """Limit caps to the number of microbatches that fit in memory, but never to less than 1."""
     return tuple(max(1, min(live, cap)) for live, cap in zip(max_live, caps, strict=True))
 
 
 def _measure_absence(problem: Problem) -> list[int]:
-    """Return for each stage the time from the start of its first F to the arrival of its gradient.
+    """Return the time from the first F to the arrival of the first gradient, for each stage.
 
-    This assumes that the first microbatch never waits. The first gradient exists once this
-    microbatch has passed all stages.
+    The time is counted from the start of this F, under the assumption that the first microbatch
+    never waits.
     """
     lengths, p = problem.lengths, problem.devices
     forward_end = sum(lengths[FORWARD::3]) + sum(problem.down)
@@ -351,9 +354,9 @@ def _measure_absence(problem: Problem) -> list[int]:
 
 
 def _list_v_caps(problem: Problem) -> Iterator[tuple[int, ...]]:
-    """Yield caps on the microbatches between F and B, for several chunks per device.
+    """Yield limits on the number of microbatches between F and B, for several chunks per device.
 
-    The first ones are the caps that memory alone sets. The others fall along the pipeline.
+    The first caps are limited only by memory. All other caps decrease along the pipeline.
     """
     n_stages, max_live = len(problem.placement), problem.max_live
     yield max_live
@@ -365,7 +368,7 @@ def _list_v_caps(problem: Problem) -> Iterator[tuple[int, ...]]:
 
 #: How a block is squeezed: patience (see :class:`Trial`) and pause. Before its first B, a device
 #: waits for an input of its second chunk instead of starting another microbatch, if the input is
-#: known to arrive within the pause, in lengths of its F.
+#: known to arrive within the pause. The pause is a multiple of the duration of F.
 MANNERS = ((0.5, 0.0), (1, 0), (1.5, 0), (0.5, 0.5), (1, 0.5), (0.5, 1), (1, 1))
 
 
@@ -433,9 +436,10 @@ class Squeezed(Trial):
     def _choose_by_arrival(self, device: int, now: int) -> int:
         """Return an operation whose input has arrived: B before F, F of the last chunk first.
 
-        Among several B, the one with the latest slot wins. An F must come before the first B of
-        chunk 0 in the block. If nothing can run, the result is a pending W or ``WAIT``. A device
-        also waits instead of starting a microbatch if another input arrives within the pause.
+        Among several B, the one with the latest slot wins. Only an F whose slot is before the first
+        B of chunk 0 in the block can run. If no F or B can run, the result is a pending W or
+        ``WAIT``. A device also waits instead of starting a microbatch if another input arrives
+        within the pause, unless the wait would make the trial fail.
         """
         stages = self.problem.stages[device]
         ready = []
