@@ -57,7 +57,7 @@ def parse_memory(text: str, option: str) -> MemorySize:
 
 
 def format_memory(amount: float, *, in_bytes: bool = True) -> str:
-    """Format an amount of memory, such as ``12.30 GB``. Other units than bytes are not shown."""
+    """Format an amount of memory, such as ``12.30 GB``, or without a unit if not in bytes."""
     if not in_bytes:
         return f"{amount:,.4g}"
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

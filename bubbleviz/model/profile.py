@@ -33,12 +33,12 @@ def process_of(thread: Ints) -> Ints:
 
 
 def get_pid(process: int) -> int:
-    """Return the pid, the operating system's id, of a coded process."""
+    """Return the operating system's process id (pid) of a coded process."""
     return process & PID_MASK
 
 
 def get_tid(thread: int) -> int:
-    """Return the tid, the operating system's id, of a coded thread."""
+    """Return the operating system's thread id (tid) of a coded thread."""
     return thread & PID_MASK
 
 
@@ -305,13 +305,13 @@ class CallLog(Protocol):
         """Return the names of the calls in the given rows, with "" for unknown names."""
 
     def select_by_prefix(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
-        """Return those of the given rows whose call has a name with one of the given prefixes.
+        """Return the given rows whose call name starts with one of the given prefixes.
 
         Only names of calls that launch work on a device are supported.
         """
 
     def named(self, beginnings: tuple[str, ...]) -> Ints:
-        """Return the rows of all calls whose names have one of the given prefixes, ascending.
+        """Return the rows of all calls whose names start with one of the prefixes, ascending.
 
         Only names of calls that launch work on a device are supported.
         """

@@ -1,7 +1,9 @@
-"""Sources: where profiles are, and how the files of each profiler become the tables of a profile.
+"""Find profiles on disk, and read the files of every profiler into the same tables.
 
-``paths`` finds files, and ``readers`` has a module for each format, which opens its files; what
-they need of a profiler is in a package for each. Any format becomes a ``Profile``.
+The module ``paths`` finds files. The module ``readers`` lists the input formats and recognizes the
+format of a file. The code for each profiler is in a package of its own. Every format is read into a
+:class:`~bubbleviz.model.profile.Profile` or a table of operations.
 
-Sources may import conventions, whose name filters keep most ranges in the file, and the model.
+This package may import ``model`` and ``conventions``. The name filters in ``conventions`` let a
+reader skip most ranges of a file.
 """

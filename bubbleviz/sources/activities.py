@@ -1,4 +1,4 @@
-"""Activities: kernels and copies, collected from blocks of columns and sorted by rank."""
+"""Collect kernels and copies from blocks of columns into one table that is sorted by rank."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from bubbleviz.model.numbering import BlockNumbering
 
 
 def has_times(start_ns: Ints, end_ns: Ints) -> Bools:
-    """Return a mask of the rows of work whose start and end are recorded and possible.
+    """Return a mask of the rows whose start and end were recorded and are possible.
 
-    Times were not recorded if start and end are both 0.
+    If start and end are both 0, the times were not recorded. For possible times, see
+    :func:`~bubbleviz.model.profile.mask_possible`.
     """
     timed: Bools = (start_ns != 0) | (end_ns != 0)
     is_possible = model.mask_possible(start_ns[timed], end_ns[timed])
@@ -26,22 +27,24 @@ def has_times(start_ns: Ints, end_ns: Ints) -> Bools:
     return timed
 
 
-#: Number of bits of a device number, which is packed into one integer with its process (40 bits).
+#: Number of bits of a device number. It is packed into one integer with a 40-bit process number.
 _DEVICE_BITS = 22
 
 
 class ActivitiesBuilder:
-    """Collects blocks of kernels, then of copies, into columns of the smallest integer types.
+    """Collects blocks of kernels, then blocks of copies, and builds the table of activities.
+
+    The columns have the smallest integer types that can represent their values.
 
     Args:
         room: Maximum number of activities. Rows that are never added take no memory.
 
     Attributes:
-        group: For each row, in the order in which the rows were added, the group that it was sorted
-            by. It is None if the rows were not sorted (yet).
-        streams: Stream of each activity, or -1 if unknown. Empty until the activities are built.
-        impossible: Number of rows that were left out because of impossible times, keyed by kind.
-        untimed: Number of rows that were left out because they have no times, keyed by kind.
+        group: Group by which :meth:`build` sorted each row, in the order in which the rows were
+            added. None before :meth:`build`, or if there is at most one rank.
+        streams: Stream of each activity in the table, or -1 if unknown. Empty before :meth:`build`.
+        impossible: Number of rows left out because of impossible times, keyed by kind of row.
+        untimed: Number of rows left out because they have no times, keyed by kind of row.
     """
 
     def __init__(self, room: int) -> None:
@@ -49,7 +52,7 @@ class ActivitiesBuilder:
         self._rank: Codes = np.empty(room, np.int16)
         self._name_id: Codes = np.empty(room, np.int16)
         self._correlation_id = np.empty(room, np.uint32)
-        # The compiled part cannot order columns of single bytes by group.
+        # The compiled function that sorts by group does not support columns of single bytes.
         self._stream: Codes = np.empty(room, np.int16)
         self._places, self._names = BlockNumbering(), BlockNumbering()
         self._count = self._kernels = 0
@@ -59,11 +62,11 @@ class ActivitiesBuilder:
         self.untimed = {model.KERNELS: 0, "copies": 0}
 
     def add_kernels(self, block: Ints) -> None:
-        """Add kernels.
+        """Add a block of kernels.
 
         Args:
-            block: Columns start_ns, end_ns, device, globalPid, correlation id, number of the name,
-                and the stream if streams are recorded, shape (columns, kernels).
+            block: The columns start_ns, end_ns, device number, globalPid, correlation id and name
+                id, then the stream if streams are recorded, shape (columns, kernels).
 
         Raises:
             ValueError: A device number is out of range, or there are more rows than ``room``.
@@ -72,21 +75,25 @@ class ActivitiesBuilder:
         self._kernels = self._count
 
     def add_copies(self, block: Ints) -> None:
-        """Add copies or memsets, after all kernels.
+        """Add a block of copies or memsets. All kernels must have been added before.
 
         Args:
-            block: The columns of kernels. The number of the name is -1 if a copy has no name, and
-                the column is left out if no copy has a name.
+            block: The same columns as for kernels, shape (columns, copies). The name id is -1 for a
+                copy without a name. The last two columns may be missing.
+
+        Raises:
+            ValueError: A device number is out of range, or there are more rows than ``room``.
         """
         self._add(block, "copies")
 
     def _add(self, block: Ints, kind: str) -> None:
-        """Append the rows of a block that have valid times.
+        """Append the rows of a block whose times are valid.
 
-        Devices and names are replaced by their numbers in order of appearance.
+        Devices and name ids are replaced by numbers in the order of their first occurrence.
 
         Args:
-            block: Columns of kernels or copies; the name and the stream are optional.
+            block: Columns of kernels or copies, as for :meth:`add_kernels`. The last two columns
+                may be missing.
             kind: "kernels" or "copies".
 
         Raises:
@@ -107,14 +114,14 @@ class ActivitiesBuilder:
         self._correlation_id[rows] = model.to_correlation_ids(correlation_id)
 
     def _number_devices(self, global_id: Ints, device_id: Ints) -> Ints:
-        """Return the number of each row's device.
+        """Replace the device of each row by a number that is unique among all processes.
 
-        Devices are numbered in the order in which they first appear in any block. A device is
-        identified by its process and its device number.
+        Two rows are on the same device if they have the same process and the same device number.
+        Devices are numbered from 0 in the order of the blocks in which they first occur.
 
         Args:
-            global_id: globalPid of each row.
-            device_id: Device number of each row.
+            global_id: globalPid of each row, which identifies the process.
+            device_id: Device number of each row within its process.
 
         Raises:
             ValueError: A device number is out of range.
@@ -124,10 +131,10 @@ class ActivitiesBuilder:
         return self._places.numbers(model.process_of(global_id) << _DEVICE_BITS | device_id)
 
     def _reserve_rows(self, count: int) -> slice:
-        """Return the slice of the next ``count`` free rows, which then count as used.
+        """Reserve the next ``count`` free rows, and return them as a slice.
 
         Raises:
-            ValueError: There are more rows than ``room``.
+            ValueError: There would be more rows than ``room``.
         """
         start, self._count = self._count, self._count + count
         if self._count > len(self._start_ns):
@@ -135,9 +142,13 @@ class ActivitiesBuilder:
         return slice(start, self._count)
 
     def _number_names(self, name: Ints, kind: str) -> Ints:
-        """Return the number of each row's name id, or -1 for copies without a name.
+        """Replace each name id by a consecutive number, or by -1 for copies without a name.
 
-        Name ids are numbered in the order in which they first appear in any block.
+        Name ids are numbered from 0 in the order of the blocks in which they first occur.
+
+        Args:
+            name: Name id of each row. For copies, -1 means that there is no name.
+            kind: "kernels" or "copies".
         """
         if kind == model.KERNELS:
             return self._names.numbers(name)
@@ -149,12 +160,13 @@ class ActivitiesBuilder:
     def _drop_invalid_times(self, block: Ints, kind: str) -> Ints:
         """Return a block without the activities whose times are missing or impossible.
 
-        Times are missing if the start and the end are both 0. Their number is added to
-        ``untimed[kind]``. Times are impossible if :func:`mask_possible` excludes them. Their number
-        is added to ``impossible[kind]``.
+        The times of an activity are missing if its start and end are both 0. Activities with
+        missing times are counted in ``untimed[kind]``. Times are impossible if
+        :func:`~bubbleviz.model.profile.mask_possible` rejects them. Activities with impossible
+        times are counted in ``impossible[kind]``.
 
         Args:
-            block: One column per activity, shape (fields, activities). The first field is the
+            block: Fields of the activities, shape (fields, activities). The first field is the
                 start, and the second field is the end.
             kind: "kernels" or "copies".
         """
@@ -171,16 +183,16 @@ class ActivitiesBuilder:
     def build(
         self, names: Callable[[Ints], tuple[str, ...]], processes: Sequence[int] = ()
     ) -> model.Activities:
-        """Return the activities: all kernels sorted by rank, then all copies sorted by rank.
+        """Build the table of activities: kernels sorted by rank, then copies sorted by rank.
 
-        Rows of one rank keep the order in which they were added. Ranks are numbered in the order of
-        (process, device). The attribute ``streams`` is set, and also ``group`` if there are several
-        ranks.
+        Rows of the same rank and kind keep the order in which they were added. Ranks are numbered
+        by ascending (process, device number). The attribute ``streams`` is set, and also ``group``
+        if there are several ranks.
 
         Args:
-            names: Function that returns the names of name ids.
-            processes: Processes that made calls. If there is exactly one, activities without a
-                process are assigned to it. Otherwise their process stays -1.
+            names: Function that returns the texts of the given name ids.
+            processes: Processes that made calls. If there is exactly one, activities whose process
+                is unknown are assigned to it. Otherwise their process stays -1.
         """
         devices = self._list_devices(processes)
         groups = group_rows(*devices.T)
@@ -223,9 +235,9 @@ class ActivitiesBuilder:
         return np.stack((process, device_id), axis=1)
 
     def _group_by_rank(self, rank: Codes, n_ranks: int) -> Codes:
-        """Return the group of each row: its rank for kernels, ``n_ranks`` plus its rank for copies.
+        """Return a sort key for each row that puts the copies of all ranks after all kernels.
 
-        If rows are sorted by group, the copies of all ranks stay after the kernels of all ranks.
+        The key of a kernel is its rank. The key of a copy is its rank plus ``n_ranks``.
         """
         is_narrow = 2 * n_ranks < 1 << 15
         group: Codes = rank.astype(np.int16) if is_narrow else rank.astype(np.int32)
@@ -233,15 +245,15 @@ class ActivitiesBuilder:
         return group
 
     def count_without_process(self) -> int:
-        """Return the number of activities without a process."""
+        """Return the number of activities whose process is unknown (-1)."""
         unknown = np.flatnonzero(self._places.values >> _DEVICE_BITS == NONE)
         return int(np.isin(self._rank[: self._count], unknown).sum()) if len(unknown) else 0
 
 
 def _translate_codes(codes: Codes, to: Ints) -> None:
-    """Replace each code by its entry in ``to``, in place and in pieces to save memory.
+    """Replace each code by its entry in ``to``, in place. Code -1 selects the last entry.
 
-    Code -1 is replaced by the last entry.
+    The codes are translated in blocks to save memory.
     """
     codes_to = to[:-1] if len(to) and to[-1] == NONE else to
     if np.array_equal(codes_to, np.arange(len(codes_to))):

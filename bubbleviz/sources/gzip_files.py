@@ -1,4 +1,4 @@
-"""Files that may be gzipped: reads their first bytes, or all bytes up to any damage."""
+"""Read files that may be gzipped: only their first bytes, or all bytes that are intact."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import IO
 from bubbleviz.errors import ProfileError
 from bubbleviz.progress import Watch
 
-#: Number of bytes at the start of a file from which its format is recognized.
+#: Number of bytes at the start of a file that are used to recognize its format.
 HEAD_BYTES = 1 << 16
 #: Number of compressed bytes of a gzipped file that are read at once.
 _PACKED_BYTES = 1 << 16
-#: Number of bytes of any other file that are read at once.
+#: Number of bytes of an uncompressed file that are read at once.
 _PLAIN_BYTES = 1 << 20
 #: The first bytes of gzip data.
 GZIP = b"\x1f\x8b"
 #: Byte order mark, which some editors put at the start of UTF-8 text.
 BOM = b"\xef\xbb\xbf"
-#: Makes zlib expect a gzip header.
+#: The zlib option that makes zlib expect a gzip header.
 _BITS = zlib.MAX_WBITS | 16
 
 
 def read_head(path: str) -> bytes:
-    """Return the first 64 KiB of a file, unpacked if the file is gzipped.
+    """Return the first ``HEAD_BYTES`` (64 KiB) of a file, unpacked if the file is gzipped.
 
-    A file of size 0, such as a special file, yields no bytes.
+    Nothing is read from a file whose size is reported as 0, such as a special file.
 
     Raises:
         ProfileError: The file cannot be opened or unpacked.
@@ -55,17 +55,17 @@ def is_json(head: bytes) -> bool:
 class UnpackedFile:
     """Iterates over the bytes of a file, unpacked if the file is gzipped.
 
-    Damaged or truncated gzip data raises no error: the iteration ends there, and ``damaged`` or
-    ``cut`` is set. All members of a gzip file are unpacked.
+    If gzip data is damaged or truncated, the iteration ends without an error and sets ``damaged``
+    or ``cut``. All members of a gzip file are unpacked.
 
     Args:
         path: Path of the file.
-        watch: Called with the fraction of the file that has been read.
+        watch: Function that is called with the fraction of the file that has been read.
         max_bytes: Maximum number of bytes in a chunk.
 
     Attributes:
-        damaged: Whether the gzip data is damaged. Known after the iteration, like ``cut``.
-        cut: Whether the file ends before its gzip data does.
+        damaged: Whether the gzip data is damaged. Only valid after the iteration.
+        cut: Whether the file ends in the middle of its gzip data. Only valid after the iteration.
     """
 
     def __init__(self, path: str, watch: Watch, max_bytes: int) -> None:

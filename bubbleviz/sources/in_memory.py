@@ -1,4 +1,4 @@
-"""Profiles in memory: the calls and ranges of files that are decoded completely."""
+"""Profiles of files that are decoded completely, so that all calls and ranges are in memory."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _BLOCK_CALLS = 1 << 16
 
 @dataclass(frozen=True)
 class InMemoryCalls:
-    """A :class:`~bubbleviz.model.profile.CallLog` of calls in memory.
+    """A :class:`~bubbleviz.model.profile.CallLog` whose calls are in memory.
 
     Attributes:
         calls: All calls. Their ``row`` counts from 0.
-        name_id: Index of each call's name in ``texts``.
-        texts: Distinct names.
+        name_id: For each call, the index of its name in ``texts``.
+        texts: Distinct names of calls.
     """
 
     calls: model.Calls
@@ -51,34 +51,37 @@ class InMemoryCalls:
         return tuple(self.texts[name] for name in self.name_id[rows].tolist())
 
     def select_by_prefix(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
-        """Return the given rows (distinct, ascending) whose call's name has one of the prefixes."""
+        """Return the given rows whose call name starts with one of the given prefixes.
+
+        The rows must be distinct and ascending.
+        """
         has_prefix = np.array([text.startswith(beginnings) for text in self.texts], bool)
         return np.compress(has_prefix[self.name_id[rows]], rows)
 
     def named(self, beginnings: tuple[str, ...]) -> Ints:
-        """Return the rows of the calls whose name has one of the prefixes, ascending."""
+        """Return the rows of all calls whose names start with one of the prefixes, ascending."""
         has_prefix = np.array([text.startswith(beginnings) for text in self.texts], bool)
         if not has_prefix.any():
             return np.empty(0, np.int64)
         return np.flatnonzero(has_prefix[self.name_id])
 
     def find_containing(self, letters: str) -> Ints:
-        """Return the rows of the calls whose name contains a text, ascending."""
+        """Return the rows of all calls whose names contain the given text, ascending."""
         contains = np.array([letters in text for text in self.texts], bool)
         return np.flatnonzero(contains[self.name_id])
 
     def mask_failed(self, rows: Ints) -> Bools:
-        """Return a mask of the calls that failed: none, because these formats record no errors."""
+        """Return a mask of failed calls, all False because these formats record no errors."""
         return np.zeros(len(rows), bool)
 
 
 @dataclass(frozen=True)
 class InMemoryRanges:
-    """A :class:`~bubbleviz.model.profile.RangeLog` of ranges in memory.
+    """A :class:`~bubbleviz.model.profile.RangeLog` whose ranges are in memory.
 
     Attributes:
         ranges: All ranges.
-        names: Names that ``name_id`` refers to, or None if ``ranges`` contains the names.
+        names: Names that ``ranges.name_id`` indexes, or None if it indexes ``ranges.names``.
     """
 
     ranges: model.Ranges
@@ -87,14 +90,15 @@ class InMemoryRanges:
     def lasting(
         self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
     ) -> model.Ranges:
-        """Return the ranges on given threads that are long enough and overlap any interval.
+        """Return the ranges of given threads that are long enough and overlap any interval.
 
         Args:
-            shortest_ns: Minimum duration.
-            threads: Threads of the ranges.
+            shortest_ns: Minimum duration of a range.
+            threads: Threads whose ranges are returned.
             since_ns: Starts of the intervals.
             until_ns: Ends of the intervals.
-            of: Thread of each interval. Ignored: every interval applies to all threads.
+            of: Thread of each interval. This argument is ignored, so that every interval applies to
+                all threads.
         """
         del of  # Selecting by thread would save no time for ranges in memory.
         ranges, times = self.ranges, intervals.union(since_ns, until_ns)
@@ -107,9 +111,11 @@ class InMemoryRanges:
 
 
 def _with_names(ranges: model.Ranges, names: NameShapes | PackedNames) -> model.Ranges:
-    """Return ranges that contain only the names they use, instead of indices into all names.
+    """Return ranges whose ``names`` are only the names that occur, with ``name_id`` renumbered.
 
-    The names are in the order of their indices in ``names``.
+    Args:
+        ranges: Ranges whose ``name_id`` contains indices into the argument ``names``.
+        names: All names. Names that occur keep their order.
     """
     used = find_distinct(ranges.name_id)
     texts = tuple(names.get_texts(used))
@@ -122,13 +128,16 @@ class Decoded:
 
     Attributes:
         profile: The profile, with all ranges.
-        tables: Number of rows of each kind in the file, or None if the file cannot contain them.
-        no_work_reason: Reason why there is nothing to analyze, with advice, or "" if there is.
-        no_links_reason: Reason why work cannot be linked to ranges, with advice, or "" if it can.
-        is_named: Mask of the ranges that are selected by name, or None for all ranges.
-        other_prefix: Other ranges are selected only by patterns that begin with this text.
-        is_sampled: Mask of the ranges that are sampled for the pattern ``*``, or None for all.
-        names: Names of the ranges, or None if the ranges of the profile contain the names.
+        tables: Number of rows of each kind in the file, keyed by kind. None if the file cannot
+            contain rows of this kind.
+        no_work_reason: Reason why the file contains no work of devices, with advice, or "" if it
+            contains work.
+        no_links_reason: Reason why work cannot be linked to ranges, with advice, or "" if it can be
+            linked.
+        is_named: Mask of the ranges that any pattern can select, or None for all ranges.
+        other_prefix: Prefix of the patterns that can also select ranges outside ``is_named``.
+        is_sampled: Mask of the ranges that are counted for the pattern ``*``, or None for all.
+        names: Names of the ranges, or None if ``profile.ranges`` contains the names.
     """
 
     profile: model.Profile
@@ -142,10 +151,12 @@ class Decoded:
 
 
 class DecodedFile:
-    """An open file; see :class:`~bubbleviz.sources.readers.OpenFile`. It is decoded once.
+    """An open file that is decoded completely on first use.
+
+    The class implements :class:`~bubbleviz.sources.readers.OpenFile`.
 
     Args:
-        load: Function that decodes the file.
+        load: Function that decodes the file. It is called only once.
     """
 
     def __init__(self, load: Callable[[], Decoded]) -> None:
@@ -163,10 +174,10 @@ class DecodedFile:
         return self._decoded.names or NameShapes(self._decoded.profile.ranges.names)
 
     def _mask_ranges(self, globs: Sequence[str]) -> Bools:
-        """Return a mask of the ranges whose name matches one of the GLOB patterns.
+        """Return a mask of the ranges whose names match at least one of the GLOB patterns.
 
-        If the file has a mask :attr:`Decoded.is_named`, ranges outside the mask must match a
-        pattern that starts with :attr:`Decoded.other_prefix`.
+        If :attr:`Decoded.is_named` is a mask, ranges outside that mask must match a pattern that
+        starts with :attr:`Decoded.other_prefix`.
         """
         decoded = self._decoded
 
@@ -179,10 +190,14 @@ class DecodedFile:
         return match(globs) & (decoded.is_named | match(other_globs))
 
     def sample(self, globs: Sequence[str], _rows: int = 0, /) -> Mapping[str, int]:
-        """Return the number of ranges of each name that matches one of the GLOB patterns.
+        """Count the ranges of each name that matches at least one of the GLOB patterns.
 
-        All ranges are counted, not only a sample. But if ``*`` is one of the patterns and the file
-        has a mask :attr:`Decoded.is_sampled`, exactly the ranges in the mask are counted.
+        All matching ranges are counted, not only a sample. The exception is a file with a mask
+        :attr:`Decoded.is_sampled`: if ``*`` is one of the patterns, exactly the ranges in that mask
+        are counted.
+
+        Returns:
+            Number of counted ranges, keyed by name.
         """
         is_selected = self._decoded.is_sampled if "*" in globs else None
         if is_selected is None:
@@ -198,13 +213,13 @@ class DecodedFile:
         """Return the profile.
 
         Args:
-            globs: GLOB patterns. Ranges whose name matches none of them are left out.
+            globs: GLOB patterns. Ranges whose names match none of the patterns are left out.
             partial: Whether to read the file even if no work can be linked to ranges.
 
         Raises:
             ProfileError: The file cannot be read.
-            NothingToAnalyseError: No work of a device was recorded, or, without ``partial``, no
-                calls or ranges were recorded.
+            NothingToAnalyseError: No work of a device was recorded. If ``partial`` is False, also
+                if no calls or ranges were recorded.
         """
         profile = self._decoded.profile
         reason = self._decoded.no_work_reason
@@ -212,7 +227,7 @@ class DecodedFile:
             reason = reason or self._decoded.no_links_reason
         if reason:
             raise NothingToAnalyseError(f"{profile.source.path}: {reason}")
-        # Only the names of selected ranges are kept, because later stages interpret all names.
+        # Only the names of selected ranges are kept, because later stages interpret every name.
         ranges = _with_names(profile.ranges.take(self._mask_ranges(globs)), self._names)
         names = Numbering[str]()
         name_id = names.numbers(ranges.names)[ranges.name_id]
@@ -222,8 +237,11 @@ class DecodedFile:
     def inspect(self, globs: Sequence[str]) -> model.Contents:
         """Return a summary of the contents of the file.
 
-        ``candidates`` counts the ranges that match one of ``globs``; ``ranges`` counts all ranges.
-        The file is readable if it has work, and calls or ranges to link it to.
+        The file is readable if it contains work of devices that can be linked to ranges.
+
+        Args:
+            globs: GLOB patterns that select the ranges counted in ``candidates``. The field
+                ``ranges`` counts all ranges.
         """
         profile = self._decoded.profile
         reason = self._decoded.no_work_reason or self._decoded.no_links_reason
@@ -242,15 +260,15 @@ class DecodedFile:
 def make_calls(
     start_ns: Ints, end_ns: Ints, thread: Ints, ids: Ints, name_id: Ints, texts: tuple[str, ...]
 ) -> InMemoryCalls:
-    """Return a log of calls, sorted by thread and start.
+    """Create a log of calls. The calls are sorted by thread, then by start.
 
     Args:
         start_ns: Start of each call.
         end_ns: End of each call.
         thread: Thread of each call.
         ids: Correlation id of each call.
-        name_id: Index of each call's name in ``texts``.
-        texts: Distinct names.
+        name_id: For each call, the index of its name in ``texts``.
+        texts: Distinct names of calls.
     """
     order = sort_rows(thread, start_ns)
     calls = model.Calls(
@@ -272,9 +290,9 @@ def make_no_calls() -> InMemoryCalls:
 def make_ranges(
     start_ns: Ints, end_ns: Ints, thread: Ints, name_id: Ints, names: tuple[str, ...]
 ) -> model.Ranges:
-    """Return a table of nested ranges, each on a single thread, in the given order.
+    """Create a table of push/pop ranges, in the given order.
 
-    They are not start/end ranges and were not cut, and no end thread is recorded.
+    No range is a start/end range, no range is cut, and the end thread of every range is -1.
     """
     none = np.zeros(len(start_ns), bool)
     end_thread = make_constant(NONE, len(none))
@@ -288,13 +306,13 @@ def make_no_ranges() -> model.Ranges:
 
 
 def number_threads(pid: Ints, tid: Ints) -> Ints:
-    """Return thread numbers as in nsys: ``(pid << 24) + tid``.
+    """Return thread numbers as in nsys, which are ``(pid << 24) + tid``.
 
-    Some formats have thread ids with more than 24 bits, such as the address of a pthread. These are
-    replaced by the largest 24-bit ids that are unused in their process.
+    In some formats, a thread id is negative or has more than 24 bits, such as the address of a
+    pthread. Such an id is replaced by the largest 24-bit id that its process does not use yet.
 
     Args:
-        pid: Process id of each row; at most 24 bits.
+        pid: Process id of each row, with at most 24 bits.
         tid: Thread id of each row, as the format stores it.
     """
     threads = group_rows(pid, tid)
@@ -309,6 +327,9 @@ def number_threads(pid: Ints, tid: Ints) -> Ints:
 
 
 def describe_invalid_times(notes: Iterable[Limitation]) -> str:
-    """Return a clause that counts the kernels left out because of invalid times, or "" if none."""
+    """Return a clause that counts the kernels that were left out because of invalid times.
+
+    The result is "" if no limitation has a kind in ``LEFT_OUT``.
+    """
     counts = ", ".join(f"{note.what}: {note.count}" for note in notes if note.kind in LEFT_OUT)
     return f"no kernel has valid times ({counts})" if counts else ""

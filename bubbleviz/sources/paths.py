@@ -1,4 +1,4 @@
-"""Paths to profiles: files, directories and patterns, in natural order."""
+"""Expand the paths that a user gives (files, directories and patterns) to profiles to read."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from bubbleviz.sources.readers import READERS, describe_empty_file, is_own_trace
 
 _NUMBER = re.compile(r"[0-9]+")
 _PROFILE_SUFFIX = re.compile(r"(\.pt)?(\.trace)?\.(json|pb|sqlite|db)(\.gz)?$")
-#: Minimum number of files that show how files are numbered, and maximum fraction of the numbers
-#: that may be missing.
+#: Minimum number of numbered files for which missing numbers are reported.
+#: Missing numbers are reported only if they are at most ``_MAX_MISSING_FRACTION`` of all numbers.
 _MIN_NUMBERED_FILES, _MAX_MISSING_FRACTION = 16, 0.1
-#: Trace for Perfetto that JAX writes next to the XSpace files (create_perfetto_trace=True).
+#: Name of the trace that JAX writes next to XSpace files if ``create_perfetto_trace=True``.
 _PERFETTO_TRACE = "perfetto_trace.json.gz"
-#: Maximum number of directory entries that are examined, for hints in messages.
+#: Maximum number of directory entries that are examined for hints in messages.
 _MAX_ENTRIES = 1000
 
 
 def strip_profile_suffix(name: str) -> str:
-    """Return the name of a profile without its suffix, as labels show it.
+    """Return the file name of a profile without its suffix, such as ``.sqlite``, for use in labels.
 
     Args:
-        name: Name of a file. A name that is only a suffix is returned as it is.
+        name: Name of a file. A name that is only a suffix is returned unchanged.
     """
     return _PROFILE_SUFFIX.sub("", name) or name
 
@@ -48,34 +48,35 @@ class InputFile:
 
     Attributes:
         path: Path of the file.
-        named: Whether the user named the file, directly or with a pattern, as opposed to its
-            directory.
+        named: Whether the user named the file, directly or by a pattern. False if the user only
+            named its directory.
     """
 
     path: str
     named: bool
 
 
-#: A format of files that are read together with profiles: its noun for messages, and a function
-#: that returns whether a file has the format and may raise a BubblevizError.
+#: A format of files that are read together with profiles: a noun for messages, and a test.
+#: The test returns whether a file has the format. It may raise a BubblevizError.
 CompanionFormat: TypeAlias = tuple[str, Callable[[str], bool]]
 
 
 def find_profiles(
     paths: Sequence[str], also: CompanionFormat | None = None
 ) -> tuple[InputFile, ...]:
-    """Expand paths to files, in the order given.
+    """Expand files, directories and patterns to files to read, in the given order.
 
-    A directory is replaced by the profiles in it, and a pattern by the files that match, both in
-    natural order. Files that are read together with the first file of their recording are left out.
+    A directory is replaced by the profiles in it, and a pattern by the matching files. Both are
+    sorted in natural order, which puts ``rank2`` before ``rank10``. If a recording consists of
+    several files that are read together, only its first file is returned.
 
     Args:
-        paths: Files, directories and patterns.
-        also: Format of other files to include from directories.
+        paths: Files, directories and glob patterns.
+        also: Format of other files to include from directories, or None to include only profiles.
 
     Raises:
         InputError: A path does not exist, cannot be read, or leads to no profile.
-        MismatchError: Two paths are the same run in two formats.
+        MismatchError: The user named two files that contain the same run in two formats.
     """
     if not paths:
         raise InputError("no profile given; name one or more profiles or a directory")
@@ -88,7 +89,7 @@ def find_profiles(
             if error.errno == errno.ENAMETOOLONG:
                 remedy = "check its spelling; no file has so long a name"
             raise InputError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
-    # In a directory, only the better file of a run was selected, so only named files are checked.
+    # For directories, the better of two formats was already selected. Only check named files.
     for worse, better in _find_superseded([file.path for file in files if file.named]):
         raise MismatchError(
             f"{worse} and {better} are the same run in two formats; give only {better}"
@@ -96,7 +97,7 @@ def find_profiles(
     if len(files) > 1:
         by_path = {file.path: file for file in files}
         first_paths = list(by_path)
-        # Some files are read together with the first file of their session.
+        # In some formats, the files of a session are read together with its first file.
         for reader in READERS:
             if reader.sessions and any(path.endswith(reader.suffixes) for path in first_paths):
                 first_paths = list(
@@ -108,14 +109,14 @@ def find_profiles(
 
 
 def refuse_duplicates(files: Sequence[str], noun: str = "profile") -> None:
-    """Refuse a file that is given twice, because its contents would count twice.
+    """Raise an error if a file is given twice, because its contents would be counted twice.
 
     Args:
         files: Paths of the files.
-        noun: Noun for a file, for the message.
+        noun: Noun for a file, used in the message.
 
     Raises:
-        MismatchError: Two paths lead to the same file.
+        MismatchError: Two paths resolve to the same file.
     """
     path_of_file: dict[Path, str] = {}
     for path in files:
@@ -132,7 +133,7 @@ def _find_files(path: str, also: CompanionFormat | None) -> list[InputFile]:
 
     Raises:
         InputError: The path does not exist or leads to no profile.
-        OSError: The file system cannot read it.
+        OSError: The file system cannot read the path.
     """
     if not path:
         raise InputError("a path is empty; name a .sqlite file or a directory")
@@ -158,7 +159,7 @@ def _find_files(path: str, also: CompanionFormat | None) -> list[InputFile]:
 
 
 def _make_missing_error(path: str) -> InputError:
-    """Return the error for a path that does not exist, which suggests a similar name."""
+    """Return the error for a path that does not exist. It suggests a similar name, if any."""
     similar = find_similar_file(path)
     if similar is None:
         return InputError(f"{path}: no such file or directory; check the path")
@@ -168,9 +169,10 @@ def _make_missing_error(path: str) -> InputError:
 
 
 def find_similar_file(path: str) -> str | None:
-    """Return the file whose name is closest to the name of a missing file in its directory.
+    """Find the file in the same directory whose name is most similar to a missing file's name.
 
-    Returns None if no name is close enough, or if the directory cannot be read.
+    The result is None if no name is similar enough, or if the directory cannot be read. At most
+    ``_MAX_ENTRIES`` directory entries are compared.
     """
     folder = Path(path).parent
     try:
@@ -182,9 +184,10 @@ def find_similar_file(path: str) -> str | None:
 
 
 def _find_superseded(files: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield pairs of files of the same run: the file with less data, and the file with more.
+    """Yield (file with less data, file with more data) for files that contain the same run.
 
-    The names of both differ only in their suffix, see ``superseded_by`` of :class:`Reader`.
+    The names of the two files differ only in their suffix. See ``superseded_by`` of
+    :class:`Reader`.
     """
     replacements = [
         (suffix, better_suffix)
@@ -205,15 +208,19 @@ def _find_superseded(files: Sequence[str]) -> Iterator[tuple[str, str]]:
 def select_profiles(files: Sequence[str], directories: Sequence[str] = ()) -> list[str]:
     """Select the profiles among the files of a directory, without duplicates of a run.
 
-    If several files contain the same run, only one is selected. The format with more data is
-    preferred to the other format, and a file to its gzipped copy. An SQLite export is preferred to
-    a directory of tables, and both are preferred to a report. If the directory contains recordings
-    of several runs, only the newest run is selected. Traces that this program wrote for viewers are
-    left out.
+    If several files contain the same run, only one of them is selected:
+
+    - the format with more data instead of the other format;
+    - a file instead of its gzipped copy;
+    - an SQLite export instead of a directory of tables;
+    - any export instead of the nsys report that was exported.
+
+    If the directory contains recordings of several runs, only the newest run is selected. Traces
+    that bubbleviz wrote for trace viewers are left out.
 
     Args:
         files: Files of one directory.
-        directories: Directories next to them, each of which is one profile.
+        directories: Subdirectories of the same directory that are profiles themselves.
     """
     names = set(files)
     repeated = {file for file, _ in _find_superseded(files)}
@@ -232,7 +239,7 @@ def select_profiles(files: Sequence[str], directories: Sequence[str] = ()) -> li
     for reader in READERS:
         if reader.sessions and any(file.endswith(reader.suffixes) for file in profiles):
             profiles = import_module(reader.sessions).select_newest_run(profiles)
-    # A report that was exported already counts once, even if that was in several forms.
+    # A report counts once, even if it was exported in several formats.
     stems = {str(Path(file).with_suffix("")) for file in profiles}
     for directory in sorted(directories, key=lambda name: not name.endswith(nsys_files.ENDINGS[0])):
         stem = nsys_files.find_report_stem(directory)
@@ -246,9 +253,9 @@ def select_profiles(files: Sequence[str], directories: Sequence[str] = ()) -> li
 def _select_tables(files: Sequence[str]) -> list[str]:
     """Select the tables of operations among the files of a directory.
 
-    A file is selected if it has the suffix of a table and is recognized as one. If the names of
-    recognized tables contain numbers, files whose names differ from them only in numbers are
-    selected as well: they must be damaged, and their reader reports it.
+    A file is selected if it has the suffix of a table and is recognized as a table. Another file
+    with such a suffix is also selected if its name differs only in numbers from the name of a
+    recognized table. It must be damaged, and its reader will report the damage.
 
     Args:
         files: Files of one directory.
@@ -271,16 +278,16 @@ def _select_tables(files: Sequence[str]) -> list[str]:
 
 
 def _check_head(file: str, test: Callable[[bytes], bool]) -> bool:
-    """Return whether a test of the first bytes of a file is true; False if it cannot be read."""
+    """Return whether the first bytes of a file pass a test. False if the file cannot be read."""
     with suppress(ProfileError):
         return test(read_head(file))
     return False
 
 
 def _is_profile(file: str) -> bool:
-    """Return whether a file has a possible suffix of a reader, and that reader recognizes it.
+    """Return whether a reader with a matching ``possible_suffixes`` entry recognizes a file.
 
-    A file that cannot be read is not recognized.
+    The result is False for a file that cannot be read.
     """
     with suppress(ProfileError):
         return any(
@@ -294,9 +301,17 @@ def _is_profile(file: str) -> bool:
 def _find_in_directory(path: str, also: CompanionFormat | None) -> list[str]:
     """Return the files to read in a directory, in natural order.
 
-    These are, in this order of preference: the profiles in the directory, together with files of
-    the format ``also``; the profiles of its only run, if a tool keeps a folder for each run; the
-    profiles in the folders of the hosts of one run; or tables of operations.
+    The first of the following sets that is not empty is returned:
+
+    1. the profiles in the directory, together with files of the format ``also``;
+    2. the files of the only run, if the directory has run folders (see :func:`_list_run_folders`)
+       for exactly one run;
+    3. the profiles in subfolders that a tool created for the hosts of a run;
+    4. the tables of operations in the directory, if there are no run folders.
+
+    Args:
+        path: Path of the directory.
+        also: Format of other files to include, or None.
 
     Raises:
         InputError: The directory contains several runs, or nothing to read.
@@ -326,9 +341,9 @@ def _find_in_directory(path: str, also: CompanionFormat | None) -> list[str]:
 
 
 def _list_run_folders(path: str) -> list[str]:
-    """Return the folders of runs in a directory, sorted by path.
+    """Return the run folders in a directory, sorted by path.
 
-    Some tools create a folder for each run, see ``folder`` of :class:`Reader`.
+    A run folder is a folder inside a subfolder whose name is the ``folder`` of a :class:`Reader`.
     """
     logs = [Path(path, name) for name in {reader.folder for reader in READERS} - {""}]
     folders = [run for log in logs if log.is_dir() for run in log.iterdir() if run.is_dir()]
@@ -336,10 +351,12 @@ def _list_run_folders(path: str) -> list[str]:
 
 
 def _find_by_host(folders: Sequence[Path]) -> list[str]:
-    """Return the profiles in the folders of hosts.
+    """Return the profiles in folders that a tool created for the hosts of a run.
 
-    These are the files with a suffix of a tool that creates a folder for each host, see
-    ``folder_by_host`` of :class:`Reader`.
+    A file is returned if it has a suffix of a :class:`Reader` whose ``folder_by_host`` is True.
+
+    Args:
+        folders: Subfolders of a directory.
     """
     suffixes = tuple(s for reader in READERS if reader.folder_by_host for s in reader.suffixes)
     files = [str(file) for folder in folders for file in folder.iterdir() if file.is_file()]
@@ -349,13 +366,13 @@ def _find_by_host(folders: Sequence[Path]) -> list[str]:
 def _make_no_profile_error(
     path: str, files: Sequence[str], also: CompanionFormat | None
 ) -> InputError:
-    """Return the error for a directory without profiles, which lists the suffixes looked for.
+    """Return the error for a directory without profiles. It lists the suffixes of profiles.
 
     Args:
         path: Path of the directory.
-        files: Files in it. JSON files are suggested, because most are no traces and are read only
-            if the user names them.
-        also: Format of other files that were looked for.
+        files: Files in the directory. If there are JSON files, the error advises to name them,
+            because a JSON file that the user did not name is usually not read.
+        also: Format of other files that were looked for, or None.
     """
     suffixes = [suffix for reader in READERS for suffix in reader.suffixes]
     table_suffixes = [suffix for reader in READERS for suffix in reader.table_suffixes]
@@ -372,9 +389,9 @@ def _make_no_profile_error(
 
 
 def _find_folders(path: str) -> list[str]:
-    """Return the folders below a directory, at any depth, that contain profiles.
+    """Return the folders at any depth below a directory that contain profiles, sorted.
 
-    Only the first ``_MAX_ENTRIES`` directory entries are examined.
+    Only the first ``_MAX_ENTRIES`` files and folders are examined.
     """
     files: dict[str, list[str]] = {}
     for entry in islice(Path(path).rglob("*"), _MAX_ENTRIES):
@@ -384,9 +401,9 @@ def _find_folders(path: str) -> list[str]:
 
 
 def _find_matches(pattern: str) -> list[str]:
-    """Return the files and columnar exports that match a pattern, in natural order.
+    """Return the files and columnar exports (directories) that match a pattern, in natural order.
 
-    Files that are single tables of a columnar export are left out.
+    Files that are only one table of a columnar export are left out.
 
     Raises:
         InputError: No file matches.
@@ -409,16 +426,17 @@ T = TypeVar("T")
 def read_each(
     files: Sequence[InputFile], read: Callable[[str, Watch], T], progress: Progress | None
 ) -> tuple[list[T], tuple[Limitation, ...]]:
-    """Read each file. An unreadable file is left out if it was found in a directory.
+    """Read every file. A file that cannot be read is skipped if it was found in a directory.
 
     Args:
         files: Files to read.
-        read: Function that reads a file, given its path and the receiver of its progress.
-        progress: Receives the fraction of each file that has been read, or None.
+        read: Function that reads a file. It is called with the path and with a function that
+            receives the fraction that has been read.
+        progress: Receiver of the progress of all files, or None.
 
     Returns:
-        contents: The results of ``read``.
-        limitations: One limitation for each file that was left out.
+        contents: Results of ``read``, in the order of the files.
+        limitations: One limitation for each file that was skipped.
 
     Raises:
         ProfileError: A file that the user named cannot be read, or no file can be read.
@@ -443,17 +461,20 @@ def read_each(
 
 
 def make_unreadable_limitation(error: BubblevizError) -> Limitation:
-    """Return the limitation for a file in a directory that cannot be read."""
+    """Return the limitation for a file that was found in a directory and cannot be read."""
     kind = LimitationKind.PROFILE_UNREADABLE
     return Limitation("a profile of the directory", str(error), kind=kind, hosts=error.hosts)
 
 
 def find_missing_files(files: Sequence[InputFile]) -> tuple[Limitation, ...]:
-    """Return a limitation if numbers are missing in the names of the files of a directory.
+    """Return a limitation if some numbers are missing in the names of the files of a directory.
 
-    Files that the user named are ignored. Nothing is reported unless there are at least
-    ``_MIN_NUMBERED_FILES`` files in one directory, their names differ in a single number, and at
-    most ``_MAX_MISSING_FRACTION`` of the numbers from the first to the last are missing.
+    Files that the user named are ignored. The result is empty unless all of these conditions hold:
+
+    - there are at least ``_MIN_NUMBERED_FILES`` files, all in the same directory;
+    - their names differ in a single number;
+    - at least one number between the smallest and the largest is missing, but at most
+      ``_MAX_MISSING_FRACTION`` of the numbers from the smallest to the largest.
     """
     files_found = [Path(file.path) for file in files if not file.named]
     names = [re.split(f"({_NUMBER.pattern})", path.name) for path in files_found]

@@ -1,6 +1,7 @@
-"""Input formats: recognizes the format of a file, and opens it.
+"""The supported input formats. Functions recognize the format of a file and open the file.
 
-To support another format, add a row to ``READERS``. All later stages are the same for all formats.
+To support another format, add an entry to ``READERS``. All later stages of the analysis are the
+same for all formats.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ if TYPE_CHECKING:
     from bubbleviz.model.profile import Contents, Profile
 
 
-#: Matches the start of a recording of any version.
+#: Matches the start of a recording by :mod:`bubbleviz.annotate`, of any version.
 _RECORDING = re.compile(rb'^\s*\{\s*"schema"\s*:\s*"bubbleviz\.recording/')
-#: Matches the start of a report of this program.
+#: Matches the start of a report that bubbleviz saved.
 _REPORT = re.compile(rb'^\s*\{\s*"schema"\s*:\s*"bubbleviz\.(?!recording/)')
-#: Matches the start of a trace that this program wrote for trace viewers.
+#: Matches the start of a trace that bubbleviz wrote for trace viewers.
 _OWN_TRACE = re.compile(rb'^\s*\{[^\[\]]*"otherData"\s*:\s*\{[^{}]*"headline_reason"\s*:')
 #: Matches the start of a file of instruction costs for XLA's latency-hiding scheduler.
 _COSTS = re.compile(rb"\s*(?:#[^\n]*\s*)*costs\s*:?\s*\{")
@@ -48,53 +49,60 @@ _COSTS = re.compile(rb"\s*(?:#[^\n]*\s*)*costs\s*:?\s*\{")
 _TABLE_DEFINITION = re.compile(
     rb'CREATE TABLE (?:IF NOT EXISTS\s+)?["`]?([A-Za-z]\w{3,200})', re.ASCII
 )
-#: Folders of special files, which have size 0. Some of them, such as the kernel log, never end.
+#: Folders of special files, whose size is reported as 0. Some of these files never end.
 _SPECIAL_FOLDERS = ("/proc", "/sys")
-#: Suffixes of profiles. A file with such a suffix that is not recognized must be damaged.
+#: Suffixes of profiles. If a file has one of these suffixes but is not recognized, it is damaged.
 _PROFILE_SUFFIXES = (".sqlite", ".db", ".rpd", ".nsys-rep", ".qdrep", ".json", ".gz", ".pb")
 #: The first bytes of ZIP, XZ, Zstandard and bzip2 archives.
 _ARCHIVE_MAGIC = (b"PK\x03\x04", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"BZh")
 
 
 class OpenFile(Protocol):
-    """An open file of any format.
+    """An open file of any input format.
 
-    The methods take GLOB patterns as prefilters of range names: a name that an analysis needs
-    matches one of them, but not every name that matches is needed. They raise ProfileError if the
-    file cannot be read.
+    The methods take GLOB patterns that preselect range names. Every name that an analysis needs
+    matches at least one pattern, but not every matching name is needed. All methods raise
+    ProfileError if the file cannot be read.
     """
 
     def sample(self, globs: Sequence[str], rows: int = ..., /) -> Mapping[str, int]:
-        """Count the names that match in a sample of the ranges.
+        """Count the occurrences of each matching name in a sample of the ranges.
 
         Args:
             globs: GLOB patterns.
-            rows: Approximate number of ranges to read, if the format allows to read a part.
+            rows: Approximate number of ranges to sample. Ignored by formats that are always read
+                completely.
+
+        Returns:
+            Number of sampled ranges, keyed by name.
         """
 
     def read(self, globs: Sequence[str], *, partial: bool = False) -> Profile:
-        """Return the profile. Its calls can be read as long as the file is open.
+        """Return the profile. Its calls can only be read while the file is open.
 
         Args:
-            globs: GLOB patterns. Ranges whose name matches none of them are left out.
-            partial: Whether to read the file even if it is incomplete: without calls, without
-                ranges, or with copies but without kernels. The missing tables are then empty, and
-                no limitation reports it. If kernels stand for their own launches
-                (``launches_known`` is false), a limitation always reports that launches or GPU work
-                were not recorded.
+            globs: GLOB patterns. Ranges whose names match none of the patterns are left out.
+            partial: Whether to read the file even if it contains no calls, no ranges, or copies but
+                no kernels. The missing tables are then empty, and no limitation reports that they
+                are missing. If ``launches_known`` of the profile is False, a limitation always
+                reports that launches or GPU work were not recorded.
 
         Raises:
-            NothingToAnalyseError: No work of a device was recorded, or, without ``partial``, a
-                table that an analysis needs is missing.
+            NothingToAnalyseError: No work of a device was recorded. If ``partial`` is False, also
+                if a table that an analysis needs is missing.
         """
 
     def inspect(self, globs: Sequence[str]) -> Contents:
-        """Return a summary of the contents of the file. ``globs`` select the ranges it counts."""
+        """Return a summary of the contents of the file.
+
+        Args:
+            globs: GLOB patterns that select the range names to count in ``candidates``.
+        """
 
 
 @runtime_checkable
 class OpenOperations(OpenFile, Protocol):
-    """An open file that contains operations, not the kernels and ranges to derive them from."""
+    """An open file that contains operations instead of kernels and ranges."""
 
     def operations(self) -> OperationTable:
         """Return the operations.
@@ -105,7 +113,7 @@ class OpenOperations(OpenFile, Protocol):
 
 
 Opened: TypeAlias = AbstractContextManager[OpenFile]
-#: Opens a file: its arguments are a path, a number of threads, and the receiver of the progress.
+#: Function that opens a file, given a path, a number of threads, and the receiver of the progress.
 Opener: TypeAlias = Callable[[str, int, Watch], Opened]
 
 
@@ -114,29 +122,31 @@ class Reader:
     """An input format.
 
     Attributes:
-        name: Name of the format, for reports.
-        suffixes: Suffixes of the files to look for in a directory.
-        recognises: ``recognises(head)`` returns whether a file is of this format, from its first
-            64 KiB (unpacked if the file is gzipped). For SQLite files it returns True in several
-            readers; otherwise at most one reader recognizes a file.
-        recognises_tables: For SQLite files, ``recognises_tables(names)`` returns whether a file is
-            of this format from the names of its tables and views. At most one reader does.
-        open_file: Opens a file.
-        is_decoded_at_once: Whether opening the file decodes all of it.
-        possible_suffixes: Suffixes of further files to look for, which are read if recognized.
-        is_possible: ``is_possible(head)`` returns whether a file that no reader recognizes may be
-            of this format.
-        superseded_by: Suffixes of files that contain more of the same run. In a directory, they
-            are read instead of a file of this format with the same name.
-        table_suffixes: Suffixes of tables of operations, which are read in directories without
+        name: Name of the format in reports.
+        suffixes: Suffixes of files to read in a directory.
+        recognises: Function that decides from the first 64 KiB of a file (unpacked if the file is
+            gzipped) whether it has this format. Several readers accept every SQLite file. Any other
+            file is accepted by at most one reader.
+        recognises_tables: Function that decides from the names of all tables and views whether an
+            SQLite file has this format. At most one reader accepts a file. None for formats that
+            are not SQLite.
+        open_file: Function that opens a file.
+        is_decoded_at_once: Whether the file is decoded completely before it is used.
+        possible_suffixes: Further suffixes of files in a directory. Files with these suffixes are
+            read only if the reader recognizes them.
+        is_possible: Function that decides from the first 64 KiB whether a file that no reader
+            recognizes may have this format.
+        superseded_by: Suffixes of files that contain more data about the same run. If a directory
+            contains such a file, a file of this format with the same stem is not read.
+        table_suffixes: Suffixes of tables of operations, which are read only in directories without
             profiles.
-        operations: Noun for a file of operations, for messages, or "" for profiles.
-        sessions: Module that finds the files of one run, or "" if each file is a separate run.
-            Its function ``select_first_parts`` removes files that are read together with others
-            from a list of paths, and ``select_newest_run`` selects the files of the newest run in a
-            directory.
-        recognises_directory: ``recognises_directory(path)`` returns whether a directory as a whole
-            is a profile of this format.
+        operations: Noun for a file of operations, used in messages, or "" for profiles.
+        sessions: Name of the module that finds the files of one run, or "" if each file is a
+            separate run. Its function ``select_first_parts`` removes files that are read together
+            with another file from a list of paths. Its function ``select_newest_run`` selects the
+            files of the newest run in a directory.
+        recognises_directory: Function that decides from the path whether a directory as a whole is
+            a profile of this format.
         folder: Name of the folder in which a tool creates a folder for each run, or "".
         folder_by_host: Whether the tool creates a folder for each host of a run.
     """
@@ -159,13 +169,13 @@ class Reader:
 
 
 def make_opener(function: str, *more: str) -> Opener:
-    """Return an opener that calls a function, and imports its module only then.
+    """Return an opener that imports the module of a function and calls the function.
 
-    Importing a module when a file is opened lets other formats start faster.
+    The module is imported only when a file is opened, so that other formats start faster.
 
     Args:
-        function: Path of the function below ``bubbleviz.sources``, as ``module:function``. It takes
-            a path, a number of threads and the receiver of the progress.
+        function: Function below ``bubbleviz.sources``, written as ``module:function``. It is called
+            with a path, a number of threads and the receiver of the progress.
         more: Further arguments of the function.
     """
 
@@ -177,11 +187,11 @@ def make_opener(function: str, *more: str) -> Opener:
 
 
 def make_decoding_opener(function: str) -> Opener:
-    """Return an opener for files that are decoded completely on the first access.
+    """Return an opener for files that are decoded completely when they are first used.
 
     Args:
-        function: Path of the function, as in :func:`make_opener`. It takes a path and the receiver
-            of the progress, and returns the decoded file.
+        function: Function below ``bubbleviz.sources``, written as ``module:function``. It is called
+            with a path and the receiver of the progress, and returns the decoded file.
     """
 
     def open_file(path: str, _jobs: int, watch: Watch) -> Opened:
@@ -197,21 +207,21 @@ def _import_function(path: str) -> Callable[..., Any]:
     return imported
 
 
-#: Minimum size in bytes of a Parquet file and of an Arrow file or stream. Shorter files were cut.
+#: Minimum size in bytes of a Parquet file, and of an Arrow file or stream.
 _MIN_PARQUET_BYTES, _MIN_ARROW_BYTES = 12, 16
-#: First bytes of an Arrow file, and of an Arrow stream.
+#: The first bytes of an Arrow file, and of an Arrow stream.
 _ARROW_MAGIC = (b"ARROW1", b"\xff\xff\xff\xff")
-#: Matches tables that every file of rocprofv3 has, with or without the GUID of a process.
+#: Matches the names of tables in files of rocprofv3, with or without the GUID of a process.
 _ROCPD_TABLE = re.compile(r"rocpd_(?:region|kernel_dispatch|info_process)(?:_[0-9A-Fa-f_]{16,})?")
-#: Tables of which every file of rocmProfileData has at least one.
+#: Names of tables in files of rocmProfileData. Every file contains at least one of them.
 _RPD_TABLES = frozenset(("rocpd_api", "rocpd_op"))
-#: Matches keys of the document and categories that only PyTorch's profiler writes.
+#: Matches document keys and event categories that only PyTorch's profiler writes.
 _PYTORCH_MARKS = re.compile(
     rb'"(?:schemaVersion|deviceProperties|distributedInfo|baseTimeNanoseconds)"\s*:'
     rb'|"cat"\s*:\s*"(?:cpu_op|user_annotation|python_function|cuda_runtime|cuda_driver|'
     rb'gpu_mem(?:cpy|set)|kernel|ac2g|Operator|Runtime|Kernel)"'
 )
-#: Matches the microbatch of an operation, in traces that the training program itself wrote.
+#: Matches the microbatch number of an operation in a trace that the training program itself wrote.
 _TRACER_MARK = re.compile(rb'"args"\s*:\s*\{[^{}]*"microbatch"\s*:\s*[0-9]')
 #: Matches the time unit or a process name in a trace from XLA's profiler.
 _XLA_MARKS = re.compile(rb'"highres-ticks"|"args"\s*:\s*\{\s*"name"\s*:\s*"/(?:device|host):')
@@ -223,7 +233,7 @@ _PLANE = re.compile(
 
 
 def _parse_columns(head: bytes) -> list[str]:
-    """Return the column names in the first line, or [] if the line is not a header."""
+    """Return the column names in the first line of a file, or [] if the line is not a header."""
     line = head.split(b"\n", 1)[0]
     if not any(delimiter in line for delimiter in (b",", b";", b"\t")) or line[:1] in b"{[<":
         return []
@@ -232,7 +242,7 @@ def _parse_columns(head: bytes) -> list[str]:
 
 
 def _has_operation_columns(head: bytes) -> bool:
-    """Return whether the first line names all columns that a table of operations requires."""
+    """Return whether the first line contains the names of all required columns of operations."""
     if not (columns := _parse_columns(head)):
         return False
 
@@ -269,7 +279,7 @@ READERS = (
         suffixes=(".pt.trace.json", ".pt.trace.json.gz", ".json.gz"),
         possible_suffixes=(".json",),
         recognises=lambda head: is_json(head) and _PYTORCH_MARKS.search(head) is not None,
-        # A trace that was filtered or merged by hand may contain no mark of PyTorch.
+        # A trace that was filtered or merged by hand may match no pattern of PyTorch.
         is_possible=is_json,
         open_file=make_decoding_opener("kineto.profile:read_profile"),
     ),
@@ -326,7 +336,7 @@ READERS = (
         open_file=make_opener("operations.open_table:open_table", "traced"),
         operations="a trace of operations",
     ),
-    # A trace of jax.profiler has at most a million events, and no UTC times.
+    # A trace that jax.profiler wrote has at most a million events, and no UTC times.
     Reader(
         name="xla-trace",
         # Names used by jax.profiler, and by the trace viewer of XProf.
@@ -347,16 +357,20 @@ READERS = (
 
 
 def is_own_trace(head: bytes) -> bool:
-    """Return whether a file is a trace that this program wrote for viewers, by its first bytes."""
+    """Return whether the first bytes of a file are those of a trace that bubbleviz wrote."""
     return _OWN_TRACE.search(head) is not None
 
 
 def _recognize(path: str, head: bytes) -> Reader | None:
-    """Return the reader that recognizes a file, or None if no reader does.
+    """Return the reader that recognizes a file, or None if no reader recognizes it.
+
+    Args:
+        path: Path of the file.
+        head: The first 64 KiB of the file, unpacked if the file is gzipped.
 
     Raises:
-        ProfileError: The file contains events of NCCL or a timeline of Ascend, or is an unknown
-            database.
+        ProfileError: The file contains NCCL operations or a timeline of Ascend's profiler, or is an
+            SQLite database without known tables.
     """
     if head.startswith(SQLITE):
         return _find_database_reader(path, head)
@@ -378,11 +392,11 @@ def _recognize(path: str, head: bytes) -> Reader | None:
 
 
 def _refuse_own_files(path: str, head: bytes) -> None:
-    """Refuse files that this program wrote and does not analyze.
+    """Raise an error for a file that bubbleviz wrote itself and cannot analyze.
 
     Args:
-        path: The file, for messages.
-        head: Its first bytes.
+        path: Path of the file, for messages.
+        head: First bytes of the file.
 
     Raises:
         ProfileError: The file is a report, a trace for viewers, or a recording of an old format.
@@ -404,12 +418,13 @@ def _refuse_own_files(path: str, head: bytes) -> None:
 def find_reader(path: str) -> Reader:
     """Return the reader for a file, or for a directory that as a whole is one profile.
 
-    The file is recognized by its first bytes. If no reader recognizes it, the first reader whose
-    ``is_possible`` accepts these bytes is returned. Readers of tables are skipped if the file has a
-    suffix of profiles that is not one of their own suffixes.
+    A file is recognized by its first bytes. If no reader recognizes the file, the first reader
+    whose ``is_possible`` accepts the first bytes is returned. In this case, a reader of tables is
+    skipped if the file has a suffix of profiles (``_PROFILE_SUFFIXES``) and none of the
+    ``table_suffixes`` of the reader.
 
     Raises:
-        ProfileError: The file is empty, cannot be read, or has no format that can be read.
+        ProfileError: The file is empty, cannot be read, or has no supported format.
     """
     if of_directory := [reader for reader in READERS if reader.recognises_directory(path)]:
         return of_directory[0]
@@ -448,7 +463,7 @@ def find_reader(path: str) -> Reader:
 def is_recognized(reader: Reader, path: str) -> bool:
     """Return whether a reader recognizes a file by its first bytes.
 
-    If the reader has a test of tables, it must also recognize the file by the names of its tables.
+    If the reader also has ``recognises_tables``, this function must accept the file, too.
 
     Raises:
         ProfileError: The file cannot be read.
@@ -465,16 +480,16 @@ def is_recognized(reader: Reader, path: str) -> bool:
 def _find_database_reader(path: str, head: bytes) -> Reader:
     """Return the reader for an SQLite file.
 
-    The file is recognized by its tables. A damaged file, or a file without any tables, is
-    recognized by its suffix, so that the reader reports what is wrong. If no reader has the suffix,
-    the first reader of databases is returned.
+    A file is recognized by the names of its tables. If no tables can be found, because the file is
+    damaged or empty, the reader is chosen by the suffix of the file and will report the error. If
+    no reader has this suffix, the first reader of SQLite files is returned.
 
     Args:
         path: Path of the file.
-        head: Its first 64 KiB.
+        head: The first 64 KiB of the file.
 
     Raises:
-        ProfileError: The file has tables that no reader recognizes, or it is gzipped.
+        ProfileError: The file is gzipped, or no reader recognizes its tables.
     """
     if _is_gzipped(path):
         raise ProfileError(f"{path}: is a gzipped SQLite database; unpack it with gunzip first")
@@ -505,9 +520,10 @@ def _find_database_reader(path: str, head: bytes) -> Reader:
 
 
 def describe_empty_file(path: str) -> str:
-    """Return why a file has no content (or only blanks), with advice, as a part of a message.
+    """Explain why a file is empty or contains only white space, as a part of a message.
 
-    Special files, empty gzip data, empty recordings and other empty files have different reasons.
+    The explanation includes advice. It differs for special files, empty gzip data, empty recordings
+    and other empty files.
     """
     resolved = Path(path).resolve()
     if any(resolved.is_relative_to(mounted) for mounted in _SPECIAL_FOLDERS):
@@ -525,7 +541,7 @@ def _is_gzipped(path: str) -> bool:
 
 
 def suggest_next_step(path: str) -> str:
-    """Return advice for a file that contains no profile, by the suffix of its name."""
+    """Return advice for a file that contains no profile. The advice depends on the suffix."""
     if any(path.endswith(reader.table_suffixes) for reader in READERS):
         return "write a row for each operation (bubbleviz guide tables)"
     if path.endswith(SUFFIX):

@@ -1,8 +1,8 @@
-"""Joins the recordings of several processes in one file into one profile.
+"""Join the recordings of several processes, which are in one file, into one profile.
 
-Tools merge the traces of a job's ranks into one file. Each rank still has separate devices,
-correlation ids and threads, so each recording is decoded as a separate profile first. Ranks remain
-separate when the profiles are joined, because their processes differ.
+Some tools merge the traces of a job's ranks into one file. The devices, correlation ids and threads
+of the ranks are still separate, so each recording is first decoded as a separate profile. Ranks
+remain separate in the joined profile, because their processes differ.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from bubbleviz.sources.in_memory import Decoded
 def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
     """Join the recordings of one file into one profile.
 
-    Recordings without work on a device keep their host threads and their limitations. The result
-    has a ``no_work_reason`` or a ``no_links_reason`` only if every recording has one. The reason is
-    then the reason of the first recording.
+    A recording without work on a device still contributes its host threads and limitations. The
+    result has a ``no_work_reason`` only if every recording has one, and then it is the reason of
+    the first recording. The same is true of ``no_links_reason``.
 
     Args:
         parts: At least two recordings, decoded from one file. They have no process in common, and
-            no packed range names.
-        labels: Label of the processes of each recording, or "" if it has none.
+            their attribute ``names`` is None.
+        labels: Label for the processes of each recording, or "" for no label.
     """
     profiles = [part.profile for part in parts]
     activities, rows = _join_activities([profile.activities for profile in profiles])
@@ -79,7 +79,7 @@ def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
 
 
 def _make_one_clock_limitation(path: str, n_parts: int, labels: Sequence[str]) -> Limitation:
-    """Return the limitation that all recordings of the file are taken to share one clock."""
+    """Return the limitation that all recordings of the file are assumed to share one clock."""
     known_labels = [label for label in labels if label]
     shown_labels = ", ".join(known_labels[:4]) + (", ..." if len(known_labels) > 4 else "")
     label_list = f" ({shown_labels})" if shown_labels else ""
@@ -94,11 +94,11 @@ def _make_one_clock_limitation(path: str, n_parts: int, labels: Sequence[str]) -
 def _join_activities(
     tables: Sequence[model.Activities],
 ) -> tuple[model.Activities, list[Ints]]:
-    """Join activities, so that the kernels of all tables come first, then their copies.
+    """Join tables of activities. The kernels of all tables come first, then the copies.
 
     Returns:
         activities: The joined table.
-        rows: One array per table: the row in the joined table of each of its rows.
+        rows: For each table, an array that maps its rows to rows of the joined table.
     """
     names = Numbering[str]()
     renumbered = []
@@ -130,13 +130,13 @@ def _join_activities(
 
 
 def _order_kernels_first(tables: Sequence[model.Activities]) -> Ints:
-    """Return the rows of concatenated tables: the kernels of all tables, then their copies."""
+    """Return the order of rows that puts the kernels of concatenated tables before the copies."""
     is_copy = np.concatenate([np.arange(len(table)) >= table.kernels for table in tables])
     return np.argsort(is_copy, kind="stable")
 
 
 def _join_calls(profiles: Sequence[Profile]) -> in_memory.InMemoryCalls:
-    """Join the call logs of recordings, which must be in memory."""
+    """Join the call logs of recordings. All logs must be in memory."""
     logs = [p.calls for p in profiles if isinstance(p.calls, in_memory.InMemoryCalls)]
     names = Numbering[str]()
     name_id = [names.numbers(log.texts)[log.name_id] for log in logs]
@@ -156,7 +156,7 @@ def _join_collectives(profiles: Sequence[Profile], rows: Sequence[Ints]) -> Coll
 
     Args:
         profiles: The recordings.
-        rows: One array per recording: the row in the joined table of each of its activities.
+        rows: For each recording, an array that maps its activities to rows of the joined table.
     """
     tables = []
     n_operations = 0
@@ -173,15 +173,15 @@ def _join_collectives(profiles: Sequence[Profile], rows: Sequence[Ints]) -> Coll
 
 
 def _join_synchronisation(profiles: Sequence[Profile]) -> model.SynchronisationReader | None:
-    """Return a reader of the joined synchronization events, or None if no recording has a reader.
+    """Return a reader of the joined synchronization, or None if no recording has a reader.
 
-    The reader returns the limitations of all recordings, also of those without events.
+    The reader returns the limitations of all recordings, even of recordings without events.
     """
     if all(profile.synchronisation is None for profile in profiles):
         return None
 
     def read() -> tuple[Synchronisation | None, tuple[Limitation, ...]]:
-        """Return the joined events, or None if no recording has any, and all limitations."""
+        """Return the joined synchronization (None if there is none), and all limitations."""
         records, waits = [], []
         notes: list[Limitation] = []
         for profile in profiles:
@@ -200,12 +200,12 @@ def _join_synchronisation(profiles: Sequence[Profile]) -> model.SynchronisationR
 def _join_streams(
     profiles: Sequence[Profile], rows: Sequence[Ints], n_activities: int
 ) -> Callable[[], Codes]:
-    """Return a reader of the stream of each joined activity, or -1 if unknown.
+    """Return a function that returns the stream of each joined activity, or -1 if unknown.
 
     Args:
         profiles: The recordings.
-        rows: One array per recording: the row in the joined table of each of its activities.
-        n_activities: Number of joined activities.
+        rows: For each recording, an array that maps its activities to rows of the joined table.
+        n_activities: Number of rows in the joined table.
     """
 
     def read() -> Codes:
@@ -219,13 +219,13 @@ def _join_streams(
 
 
 def _join_copies(profiles: Sequence[Profile], rows: Sequence[Ints]) -> Callable[[], Copies] | None:
-    """Return a reader of the joined copies, or None if no recording describes its copies.
+    """Return a function that returns the joined copies, or None if no recording has copies.
 
-    The reader returns the copies sorted by activity.
+    The returned copies are sorted by ``activity``.
 
     Args:
         profiles: The recordings.
-        rows: One array per recording: the row in the joined table of each of its activities.
+        rows: For each recording, an array that maps its activities to rows of the joined table.
     """
     readers = [
         (profile.copies, of_activity)
@@ -245,9 +245,9 @@ def _join_copies(profiles: Sequence[Profile], rows: Sequence[Ints]) -> Callable[
 
 
 def _iter_devices_by_process(profiles: Sequence[Profile]) -> Iterator[model.Device]:
-    """Yield the devices of each recording.
+    """Yield the devices of all recordings.
 
-    A device without a process is yielded once for each process of its recording.
+    A device that is not specific to a process is yielded once for each process of its recording.
     """
     for profile in profiles:
         processes = dict.fromkeys(profile.activities.ranks[:, 0].tolist())
@@ -259,7 +259,7 @@ def _iter_devices_by_process(profiles: Sequence[Profile]) -> Iterator[model.Devi
 
 
 def _label_processes(profiles: Sequence[Profile], labels: Sequence[str]) -> Mapping[int, str]:
-    """Return the label of each process whose recording has a label."""
+    """Return the label of each process, keyed by process. Recordings without label are skipped."""
     return {
         process: label
         for profile, label in zip(profiles, labels, strict=True)
@@ -271,7 +271,7 @@ def _label_processes(profiles: Sequence[Profile], labels: Sequence[str]) -> Mapp
 def _sum_limitations(profiles: Sequence[Profile]) -> Iterator[Limitation]:
     """Yield the limitations of all recordings.
 
-    Limitations with equal texts are yielded once, with the sum of their counts.
+    Limitations with the same subject and reason are merged, and their counts are added.
     """
     notes = [note for profile in profiles for note in profile.limitations]
     counts = Counter[tuple[str, str]]()
@@ -283,7 +283,7 @@ def _sum_limitations(profiles: Sequence[Profile]) -> Iterator[Limitation]:
 
 
 def _add_counts(tables: Sequence[Mapping[str, int | None]]) -> Mapping[str, int | None]:
-    """Add up the row counts of recordings, or None for a table that no recording has."""
+    """Add the row counts of all recordings for each table, or None if no recording has a count."""
     return {
         name: sum(table[name] or 0 for table in tables)
         if any(table[name] is not None for table in tables)
@@ -295,12 +295,12 @@ def _add_counts(tables: Sequence[Mapping[str, int | None]]) -> Mapping[str, int 
 def _join_masks(
     parts: Sequence[Decoded], masks: Sequence[Bools | None], *, missing: bool
 ) -> Bools | None:
-    """Join masks over ranges, or return None if no recording has a mask.
+    """Concatenate the masks of all recordings, or return None if no recording has a mask.
 
     Args:
         parts: The recordings.
-        masks: Mask over the ranges of each recording, or None if it has no mask.
-        missing: Value for the ranges of a recording without a mask.
+        masks: Mask over the ranges of each recording, or None if the recording has no mask.
+        missing: Value for all ranges of a recording without a mask.
     """
     if all(mask is None for mask in masks):
         return None

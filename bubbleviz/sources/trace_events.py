@@ -1,18 +1,18 @@
-"""Trace events: reads the JSON of PyTorch's profiler, JAX and TensorBoard in blocks.
+"""Read the JSON traces of PyTorch's profiler, JAX and TensorBoard in blocks.
 
-The format is Chrome's Trace Event Format (Google, 2016): one document whose ``traceEvents`` are
-millions of small objects, or only that list, often gzipped. It is read in blocks of some MiB, so
-that memory does not grow with the file::
+The format is Chrome's Trace Event Format (Google, 2016). A file is a JSON object whose key
+``traceEvents`` is a list of millions of small objects, or only that list. It is often gzipped.
+Files are read in blocks of some MiB, so that memory use does not grow with the file::
 
     {"schemaVersion": 1, ... "traceEvents": [   the header
       {...}, {...}, {...},                      a block, decoded at once
       {...}, {...}, {...}, {...                 the next block; an incomplete event waits for more
     ], "baseTimeNanoseconds": 17...}            the tail; header and tail contain the metadata
 
-A block ends at a ``}, {`` if the text before it is a valid list of events; because JSON is parsed
-from left to right, the brace then ends an event. In the last block, this is the end of the last
-event but one. The file of a killed job may have no end. The events after the last block, and those
-of blocks that are not valid JSON, are decoded one by one.
+A block ends at a ``}, {`` if the text before it is a valid list of events. JSON is parsed from left
+to right, so the brace must then be the end of an event. The last block ends before the last event
+of the file. The file of a killed job may be truncated. Events after the last block, and events in
+blocks that are not valid JSON, are decoded one by one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _NULL = msgspec.Raw(b"null")
 
 
 class TraceEvent(msgspec.Struct, Generic[ArgsT], gc=False):
-    """The fields of an event. Times are JSON texts, in microseconds."""
+    """The fields of a trace event. Times are JSON texts of numbers of microseconds."""
 
     ph: str = ""
     cat: str | None = None
@@ -59,54 +59,57 @@ class TraceEvent(msgspec.Struct, Generic[ArgsT], gc=False):
 
 
 class ExactEvent(TraceEvent[ArgsT], gc=False):
-    """An event that was decoded one by one. Times are decimals, in microseconds."""
+    """A trace event that was decoded alone. Times are exact decimal numbers of microseconds."""
 
-    ts: Decimal | None = None  # type: ignore[assignment]  # read apart from times of other events
-    dur: Decimal | None = None  # type: ignore[assignment]  # likewise
+    ts: Decimal | None = None  # type: ignore[assignment]  # decoded directly, not in a batch
+    dur: Decimal | None = None  # type: ignore[assignment]  # decoded directly, not in a batch
 
 
-#: A thread as events identify it: process and thread.
+#: Process id and thread id of a thread, as written in events. Both may be numbers or texts.
 ThreadName: TypeAlias = tuple[int | str | None, int | str | None]
 
-#: Microseconds from which a double cannot represent every nanosecond.
+#: Time in microseconds from which a double cannot represent every nanosecond.
 _INEXACT_US = float(1 << 43)
-#: First numbers that replace process and thread ids that are texts or too large.
+#: First numbers used to replace process ids, and thread ids, that are texts or too large.
 _FIRST_SUBSTITUTE_PID, _FIRST_SUBSTITUTE_TID = 0xF00000, 1 << 48
 _N_PIDS = 1 << 24
-#: Microseconds from which a value is not a valid time.
+#: Exclusive limit of valid times, in microseconds.
 _MAX_TIME_US = 1 << 53
 #: Value of a missing number or time.
 MISSING = -(1 << 63)
-#: Value for a time that is missing or malformed. It is outside the range of valid times, so
+#: Value of a time that is malformed or too large. It is outside the range of valid times, so
 #: :func:`bubbleviz.model.profile.mask_possible` rejects it.
 _NO_TIME_NS = -(1 << 61)
 
 
 @cache
 def _make_decoder(element: Any) -> msgspec.json.Decoder[Any]:
-    """Return the decoder of a list of elements of a type."""
+    """Return the decoder of a JSON list whose elements have the given type."""
     return msgspec.json.Decoder(list[element], strict=False)
 
 
-#: Returns the rows of the events in a block whose arguments are needed as structs.
+#: Function that returns the rows of the events in a block whose arguments are needed as structs.
 Described: TypeAlias = "Callable[[TraceEvents[ArgsT]], Ints]"
 
 
 @dataclass(frozen=True)
 class TraceEvents(Generic[ArgsT]):
-    """Events of a block as columns, shape (events,).
+    """The events of a block as columns, each of shape (events,).
+
+    Indices refer to the numberings of the :class:`TraceFile`, which all blocks share.
 
     Attributes:
-        ph: Index of the event type in the file's texts, or 0 for none.
-        category: Index of the category in the file's categories, or -1 for none.
-        name: Index of the name in the file's texts, or 0 for none.
-        thread: Index of the thread in the file's threads.
-        start_ns: Start time, or MISSING.
-        duration_ns: Duration, or MISSING.
-        arguments: Columns of the arguments that are numbers or texts, keyed by the field of the
-            struct of arguments. A missing number is MISSING, a missing text is -1.
-        args: Arguments of the described events, keyed by row. Events without arguments are left
-            out.
+        ph: Event type (the key ``ph``), as an index into ``texts``, or 0 if the event has none.
+        category: Category, as an index into ``categories``, or -1 if the event has none.
+        name: Name, as an index into ``texts``, or 0 if the event has none.
+        thread: Thread, as an index into ``threads``.
+        start_ns: Start time, or MISSING if the event has none.
+        duration_ns: Duration, or MISSING if the event has none.
+        arguments: Columns of arguments that are numbers or texts, keyed by the field of the struct
+            that decodes arguments. Texts are indices into ``texts``. A missing number is MISSING,
+            and a missing text is -1.
+        args: Decoded arguments of selected events, keyed by row (see :meth:`TraceFile.blocks`).
+            Events without arguments are left out.
     """
 
     ph: Ints
@@ -122,14 +125,15 @@ class TraceEvents(Generic[ArgsT]):
 def to_global_threads(threads: Numbering[ThreadName]) -> Ints:
     """Convert the threads of a trace to thread numbers as in nsys (``globalTid`` of host 0).
 
-    Process and thread ids that are texts, negative or too large are replaced by consecutive
-    numbers, from 0xF00000 for processes and from 2^48 for threads. Equal ids get the same number.
+    Process ids and thread ids that are texts, negative or too large are replaced by consecutive
+    numbers. These numbers start at 0xF00000 for processes and at 2^48 for threads. Equal ids get
+    the same number.
 
     Args:
         threads: Numbering of the threads.
 
     Returns:
-        The thread number of each thread, by its index.
+        Thread number of each thread, indexed by its number in ``threads``.
     """
     columns = []
     for field, n_valid, first in (
@@ -147,10 +151,11 @@ def to_global_threads(threads: Numbering[ThreadName]) -> Ints:
 
 
 def convert_times_ns(times_us: Sequence[float | Decimal | None]) -> Ints:
-    """Convert microseconds to nanoseconds, rounded; None becomes MISSING.
+    """Convert microseconds to integer nanoseconds, rounded half to even. None becomes MISSING.
 
-    Values that are not finite or too large become ``_NO_TIME_NS``, which is not a valid time. If
-    any value is a Decimal, all are rounded exactly.
+    Values that are not finite, or whose absolute value is at least ``_MAX_TIME_US``, become
+    ``_NO_TIME_NS``, which is not a valid time. If any value is a Decimal, all values are converted
+    to Decimal and rounded exactly.
     """
     if Decimal in {*map(type, times_us)}:
         exact = (MISSING if us is None else _round_exactly_ns(Decimal(us)) for us in times_us)
@@ -159,7 +164,7 @@ def convert_times_ns(times_us: Sequence[float | Decimal | None]) -> Ints:
     is_time = np.abs(us) < _MAX_TIME_US
     us[~is_time] = 0
     whole_us = np.floor(us)
-    # Multiplying the whole time would round it; multiplying the fraction does not.
+    # The integer part is multiplied as an integer, because a double would round the product.
     rounded_ns: Ints = whole_us.astype(np.int64) * 1000
     rounded_ns += np.rint((us - whole_us) * 1000).astype(np.int64)
     if not is_time.all():
@@ -169,17 +174,17 @@ def convert_times_ns(times_us: Sequence[float | Decimal | None]) -> Ints:
 
 
 def _round_exactly_ns(us: Decimal) -> int:
-    # NaN, which may be written as a text, cannot be compared; abs() would round, and so overflow.
+    # NaN cannot be compared, so it is tested first. abs() would round the value and may overflow.
     if not us.is_finite() or not -_MAX_TIME_US < us < _MAX_TIME_US:
         return _NO_TIME_NS
     return round(us * 1000)
 
 
-#: Characters of plain times.
+#: ASCII codes of characters in lists of times.
 _COMMA, _POINT, _ZERO, _NINE, _N = b",.09n"
-#: Nanoseconds of one unit of a number without its decimal point, by number of decimals.
+#: Nanoseconds per unit of the last decimal, for a number of microseconds with 0 to 3 decimals.
 _NS_OF_UNIT = np.array([1000, 100, 10, 1], np.uint64)
-#: Maximum number of digits of which all numbers fit an unsigned 64-bit integer.
+#: Maximum number of digits for which every number fits in an unsigned 64-bit integer.
 _MAX_DIGITS = 19
 
 
@@ -187,13 +192,13 @@ def read_times_ns(times_us: Iterable[msgspec.Raw]) -> Ints:
     """Parse times in microseconds and round them to nanoseconds.
 
     Args:
-        times_us: JSON texts, each a number, a number as a string, or null.
+        times_us: JSON texts. Each is a number, a string that contains a number, or null.
 
     Returns:
-        Times in nanoseconds, MISSING for null.
+        Times in nanoseconds. Null becomes MISSING, and a time that is too large ``_NO_TIME_NS``.
 
     Raises:
-        msgspec.ValidationError: A text is something else.
+        msgspec.ValidationError: A text is neither a number nor null.
     """
     texts = b",".join(times_us)
     plain_ns = _parse_plain_times(texts)
@@ -209,15 +214,15 @@ def read_times_ns(times_us: Iterable[msgspec.Raw]) -> Ints:
 def _parse_plain_times(texts: bytes) -> Ints | None:
     """Parse times that are written as digits with at most three decimals, or as null.
 
-    Nearly all times are written this way. Integer arithmetic is exact for them. A double is not: it
-    represents microseconds since 1970 with a resolution of a quarter of a microsecond.
+    Nearly all times have this form, and integer arithmetic is exact for them. A double is not
+    exact: for microseconds since 1970, its resolution is a quarter of a microsecond.
 
     Args:
         texts: JSON texts of times in microseconds, separated by commas.
 
     Returns:
-        Times in nanoseconds, MISSING for null; or None if any text has another form or more than
-        ``_MAX_DIGITS`` characters. A time that is too large becomes ``_NO_TIME_NS``.
+        Times in nanoseconds, or None if any text has another form or more than ``_MAX_DIGITS``
+        characters. Null becomes MISSING. A time that is too large becomes ``_NO_TIME_NS``.
     """
     letters = np.frombuffer(texts + b",", np.uint8)
     end = np.flatnonzero(letters == _COMMA)
@@ -243,7 +248,7 @@ def _parse_plain_times(texts: bytes) -> Ints | None:
 
 
 def _count_decimals(end: Ints, point: Ints) -> Ints:
-    """Return the number of decimals of each number in a text, 0 without a decimal point.
+    """Return how many decimals each number in a text has. The count is 0 without a decimal point.
 
     Args:
         end: Index of the comma after each number.
@@ -255,19 +260,19 @@ def _count_decimals(end: Ints, point: Ints) -> Ints:
     return n_decimals
 
 
-#: Maximum distance from the end of a text of an error that may be due to a token that was cut: a
-#: number, a word, or an escape.
+#: Maximum distance between an error and the end of a text for which a truncated token may be the
+#: cause of the error. A token is a number, a word or an escape sequence.
 _MAX_CUT_TOKEN = 16
-#: Number of characters at the end of a text that are searched again with the text that follows,
-#: because the start of an event may be cut there.
+#: Number of characters at the end of a text that are searched again together with the next text.
+#: The start of an event may be split there.
 _BEFORE_EVENT = 64
 _SPACE = re.compile(r"[\s,]*")
 #: Maximum number of objects that are nested too deeply for Python's stack. Real files contain none.
-#: Garbage contains many, and each takes as long as a thousand others.
+#: Garbage contains many, and each takes as long to read as a thousand normal objects.
 _MAX_TOO_DEEP = 100
-#: Maximum number of times that a text with unreadable objects is read.
+#: Maximum number of times that the characters of a text with unreadable objects are read.
 _MAX_PASSES = 8
-#: Number of characters decoded at once, doubled while an object does not end within them.
+#: Number of characters decoded at once. It is doubled until an object ends within the characters.
 _PIECE_CHARACTERS = 1 << 16
 #: Matches the start of an event; used to resynchronize after a malformed event. Objects inside an
 #: event are not matched, because they follow a colon, or a name if the colon is missing.
@@ -277,31 +282,32 @@ _EVENT_START = re.compile(
 
 
 def decode_one_by_one(content: bytes, args: Any) -> tuple[list[Any], int, bytes, bool]:
-    """Decode the events of a piece of a list one by one, and skip events that cannot be read.
+    """Decode events one by one, and skip events that cannot be read.
 
     Real files contain an empty last event, numbers as text, NaN, bytes that are not UTF-8, line
-    breaks in names, and events that are not JSON. Values that do not fit their field are left out.
-    After an event that cannot be read, the text up to the next event is skipped, because objects
+    breaks in names, and events that are not JSON. A value that does not fit its field is left out.
+    After an event that cannot be read, all text up to the next event is skipped, because objects
     inside the broken event are not events.
 
     Args:
-        content: The piece, which begins at an event.
-        args: Struct of the arguments of an event.
+        content: A part of the JSON list of events. It starts at an event.
+        args: Struct that decodes the arguments of an event.
 
     Returns:
-        events: The events.
+        events: The decoded events.
         n_malformed: Number of events that cannot be read.
-        rest: Bytes from the end of the list, or from an event that seems to be cut.
-        list_ended: Whether the list ends in this piece.
+        rest: Remaining bytes, which start at the end of the list or at an event that seems to be
+            truncated.
+        list_ended: Whether the list ends in ``content``.
 
     Raises:
-        ValueError: The content is garbage and not a damaged list.
+        ValueError: The content is garbage instead of a damaged list.
     """
     text = content.decode("utf-8", errors="surrogateescape")
     decoder = _OneByOneDecoder(len(text), args)
     start, length = 0, _PIECE_CHARACTERS
     while True:
-        # Decoding in pieces limits the time that an error costs to the time of its piece.
+        # Decoding in pieces limits the time that an error costs.
         piece = text[start : start + length]
         offset, is_piece_done = decoder.decode(piece)
         list_ended = piece[offset : offset + 1] == "]" and not decoder.is_inside_broken
@@ -314,11 +320,11 @@ def decode_one_by_one(content: bytes, args: Any) -> tuple[list[Any], int, bytes,
 
 
 class _OneByOneDecoder:
-    """Decodes consecutive pieces of a list of events.
+    """Decodes a list of events in consecutive pieces.
 
     Args:
-        n_characters: Number of characters of the whole list.
-        args: Struct of the arguments of an event.
+        n_characters: Number of characters of all pieces together.
+        args: Struct that decodes the arguments of an event.
 
     Attributes:
         events: Events decoded so far.
@@ -331,7 +337,7 @@ class _OneByOneDecoder:
         self.n_malformed = 0
         self.is_inside_broken = False
         self._n_too_deep = 0
-        # Number of characters that may be decoded without a result.
+        # Number of characters that may still be decoded without a result.
         self._patience = _MAX_PASSES * n_characters
         self._kind = cast("Any", ExactEvent)[args]
         # NaN and Infinity are not JSON.
@@ -341,13 +347,14 @@ class _OneByOneDecoder:
         """Decode the events of a piece, and append them to ``events``.
 
         Returns:
-            offset: Offset at which decoding stopped: at the end of the list, at an event that seems
-                to be cut, or after the last event.
-            is_done: False if decoding stopped after a broken event in a long piece. The caller
-                then passes the rest in small pieces.
+            offset: Offset in the piece at which decoding stopped. This is the end of the list, an
+                event that seems to be truncated, the end of the last event, or the text after a
+                broken event.
+            is_done: False if decoding stopped after a broken event in a piece of more than
+                ``_PIECE_CHARACTERS`` characters. The caller then passes the rest in small pieces.
 
         Raises:
-            ValueError: The list is garbage.
+            ValueError: The text is garbage instead of a list of events.
         """
         offset = _skip_space(piece, 0)
         if self.is_inside_broken:
@@ -370,13 +377,18 @@ class _OneByOneDecoder:
         return offset, True
 
     def _count_malformed(self, piece: str, offset: int, error: Exception) -> None:
-        """Count an event that cannot be read, and give up if there are too many.
+        """Count an event that cannot be read, and raise an error if the text is garbage.
+
+        Args:
+            piece: Text that is being decoded.
+            offset: Offset of the event in the text.
+            error: Error that decoding the event raised.
 
         Raises:
-            ValueError: Too many characters were decoded without a result, or too many events are
-                nested too deeply.
+            ValueError: Too many characters were decoded without a result, or more than
+                ``_MAX_TOO_DEEP`` events are nested too deeply.
         """
-        # A superfluous closing brace is not an event.
+        # An extra closing brace is not an event.
         self.n_malformed += piece[offset] != "}"
         self._n_too_deep += isinstance(error, RecursionError)
         if isinstance(error, json.JSONDecodeError):
@@ -386,10 +398,10 @@ class _OneByOneDecoder:
 
 
 def _is_cut_at_end(piece: str, error: Exception) -> bool:
-    """Return whether an error may only be due to the end of the piece.
+    """Return whether an error may be caused only by the piece ending in the middle of an event.
 
-    The error is then a JSON error within ``_MAX_CUT_TOKEN`` characters of the end, or an
-    unterminated string.
+    This is true of a JSON error within ``_MAX_CUT_TOKEN`` characters of the end of the piece, and
+    of an unterminated string.
     """
     if not isinstance(error, json.JSONDecodeError):
         return False
@@ -398,11 +410,16 @@ def _is_cut_at_end(piece: str, error: Exception) -> bool:
 
 
 def _find_event(piece: str, offset: int) -> tuple[int, bool]:
-    """Find the next event after a broken one.
+    """Find the next event after a broken event.
+
+    Args:
+        piece: Text to search.
+        offset: Offset at which the search starts.
 
     Returns:
-        offset: Offset of the next event, or the offset from which to search in the next piece.
-        is_missing: Whether no event begins in this piece.
+        offset: Offset of the next event. If there is none, the offset at which the search continues
+            when more text is available.
+        is_missing: Whether no event starts after ``offset`` in this piece.
     """
     event = _EVENT_START.search(piece, offset)
     if event is not None:
@@ -411,15 +428,19 @@ def _find_event(piece: str, offset: int) -> tuple[int, bool]:
 
 
 def _skip_space(text: str, offset: int) -> int:
-    """Return the offset after white space and commas."""
+    """Return the offset of the next character that is neither white space nor a comma."""
     space = _SPACE.match(text, offset)
     return space.end() if space else offset
 
 
 def _convert_to_struct(value: object, kind: Any) -> Any:
-    """Convert a JSON object to a struct, without the values that do not fit their field.
+    """Convert a JSON object to a struct. Values that do not fit their field are left out.
 
-    Returns None if the value is not an object.
+    The result is None if the value is not a JSON object.
+
+    Args:
+        value: Decoded JSON value.
+        kind: Type of the struct.
     """
     if not isinstance(value, dict):
         return None
@@ -430,7 +451,7 @@ def _convert_to_struct(value: object, kind: Any) -> Any:
             continue
         try:
             values[name] = convert(field)
-        # JSON allows half a surrogate pair, which cannot be encoded.
+        # JSON allows lone surrogates, which UTF-8 cannot encode.
         except (msgspec.ValidationError, UnicodeEncodeError):
             continue
     return (get_origin(kind) or kind)(**values)
@@ -440,7 +461,7 @@ def _convert_to_struct(value: object, kind: Any) -> Any:
 def _list_fields(kind: Any) -> tuple[tuple[str, str, Callable[[Any], Any]], ...]:
     """Return the name, the JSON name and the converter of each field of a struct.
 
-    The result is cached: inspecting the types takes 1 ms, as long as reading hundreds of events.
+    The result is cached, because inspecting the types takes as long as reading hundreds of events.
     """
 
     def make_converter(of_field: Any) -> Callable[[Any], Any]:
@@ -453,17 +474,17 @@ def _list_fields(kind: Any) -> tuple[tuple[str, str, Callable[[Any], Any]], ...]
     return tuple((field.name, field.encode_name, make_converter(field.type)) for field in fields)
 
 
-#: Number of bytes in a block, some 8,000 events.
+#: Approximate number of bytes in a block, which is about 8,000 events.
 BLOCK = 1 << 21
-#: Maximum number of bytes of an event, and of the header of a document.
+#: Maximum number of bytes of an event, of the text before the events, and of the text after them.
 _MAX_BYTES = 1 << 27
-#: Minimum number of bytes of a block that are worth another attempt to decode them at once.
+#: Minimum number of bytes that are tried to be decoded as one block.
 _MIN_BLOCK = 1 << 16
 #: Maximum distance in bytes of a block boundary from the end of the searched text.
 _MAX_BOUNDARY_DISTANCE = 1 << 20
 
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
-#: Matches text of a second trace after the end of the first.
+#: Matches keys that show that text after the end of a trace is a second trace.
 _TRACE_KEY = re.compile(r'"traceEvents"|"ph"')
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 
@@ -473,15 +494,15 @@ class TraceFile(Generic[ArgsT]):
 
     Args:
         path: Path of a JSON file, which may be gzipped.
-        args: Struct of the arguments of an event.
-        watch: Called with the fraction of the file that has been read.
+        args: Struct that decodes the arguments of an event.
+        watch: Function that is called with the fraction of the file that has been read.
 
     Attributes:
         path: Path of the file.
-        texts: Numbering of the texts of events. Number 0 is "".
+        texts: Numbering of the texts in events. Number 0 is "".
         threads: Numbering of the threads.
         categories: Numbering of the categories of events.
-        cut: Whether the end of the file is missing. Known after the last block.
+        cut: Whether the end of the file is missing. Only valid after the last block.
     """
 
     def __init__(self, path: str, args: type[ArgsT], watch: Watch = unwatched) -> None:
@@ -489,7 +510,7 @@ class TraceFile(Generic[ArgsT]):
         self.texts, self.threads = Numbering[str]([""]), Numbering[ThreadName]()
         self.categories = Numbering[str]()
         self._args: Any = args
-        # JSON names of the arguments that are numbers, and of those that are texts, keyed by field.
+        # JSON names of arguments that are numbers, and of arguments that are texts, keyed by field.
         fields = msgspec.structs.fields(cast("Any", args))
         self._numbers, self._texts = (
             {field.name: field.encode_name for field in fields if kind in get_args(field.type)}
@@ -504,16 +525,17 @@ class TraceFile(Generic[ArgsT]):
         self._is_too_deep = self._has_trailing_text = False
 
     def blocks(self, described: Described[ArgsT] | None = None) -> Iterator[TraceEvents[ArgsT]]:
-        """Yield the events in blocks, in the order of the file. Call it once.
+        """Yield the events in blocks, in the order of the file. This method can be called once.
 
-        Events that cannot be read are skipped and counted. A file without an end is accepted.
+        Events that cannot be read are skipped and counted. A truncated file is accepted.
 
         Args:
-            described: Function that returns the rows of the events in a block whose arguments are
-                needed as structs, or None if there are none.
+            described: Function that returns the rows of a block for which ``args`` is needed, or
+                None if ``args`` is never needed.
 
         Raises:
-            ProfileError: The file cannot be read, or contains no list of trace events.
+            ProfileError: The file cannot be read, contains no list of trace events, or contains
+                several concatenated traces.
         """
         self._select_described, is_bare_list = described, self._find_list()
         holds_objects = holds_events = list_ended = False
@@ -526,14 +548,14 @@ class TraceFile(Generic[ArgsT]):
             holds_events = holds_events or bool(events.ph.any())
             holds_objects = holds_objects or len(events.ph) > 0
             yield events
-            # If no block could be decoded, an event may be longer than the text read so far.
+            # If no block could be decoded, an event may be longer than the buffer.
             if not list_ended and (not is_decoded_at_once or len(self._buffer) < BLOCK):
                 self._read_more()
-        # A list with values but without events is not a trace; an empty list is one.
+        # A list that contains other values but no events is not a trace. An empty list is a trace.
         is_not_trace = self._n_malformed or (is_bare_list and (holds_objects or self.cut))
         if is_not_trace and not (holds_events or self._unpacked.damaged):
             raise self._make_no_trace_error("trace events")
-        # Read the bytes after the list. They are dropped if there are too many.
+        # Read the text after the list. It is dropped if it is longer than ``_MAX_BYTES``.
         chunks, length = [self._tail], len(self._tail)
         for chunk in self._chunks:
             length += len(chunk)
@@ -544,9 +566,11 @@ class TraceFile(Generic[ArgsT]):
         self._check_end(content)
 
     def metadata(self) -> Mapping[str, object]:
-        """Return the values of the document other than its events. Known after the last block.
+        """Return the keys and values of the JSON document. ``traceEvents`` is an empty list.
 
-        If the text after the events is not valid JSON, only the values before them are returned.
+        The result is only complete after the last block. If the text after the events is not valid
+        JSON, only the values before the events are returned. The result is empty if the document is
+        only a list, or is not valid JSON.
         """
         for content in (self._head + b"[]" + self._tail, self._head + b"[]}"):
             try:
@@ -560,10 +584,15 @@ class TraceFile(Generic[ArgsT]):
         return {}
 
     def limitations(self) -> Iterator[Limitation]:
-        """Yield limitations for what could not be read. Known after the last block.
+        """Yield a limitation for each kind of data that could not be read.
 
-        These are damaged gzip data, or else a missing end; text after the document; events that
-        cannot be read; and metadata that is nested too deeply, once :meth:`metadata` was called.
+        Call this method after the last block, and after :meth:`metadata`. The limitations report
+
+        - metadata that is nested too deeply;
+        - damaged gzip data, or otherwise a missing end of the file;
+        - text after the end of the document;
+        - events that cannot be read. Their kind is FILE_DAMAGED if they are at least
+          ``DAMAGED_SHARE`` of all events, else OTHER.
         """
         if self._is_too_deep:
             reason = f"{self.path}: they are nested too deeply, so the file was edited"
@@ -586,16 +615,16 @@ class TraceFile(Generic[ArgsT]):
             yield Limitation("events that cannot be read", reason, self._n_malformed, kind)
 
     def _check_end(self, content: bytes) -> None:
-        """Check for text after the end of the document, and remove it from ``_tail``.
+        """Look for text after the end of the document, and remove this text from ``_tail``.
 
-        Such text is reported as a limitation, or raises an error if it is another trace. Nothing is
-        checked or removed if the document has no end or is not valid JSON.
+        Such text is later reported as a limitation. If the document is truncated or is not valid
+        JSON, nothing is checked or removed.
 
         Args:
-            content: Text after the list of events.
+            content: Text after the list of events, including the end of the document.
 
         Raises:
-            ProfileError: Another trace follows the document.
+            ProfileError: The text after the end of the document is another trace.
         """
         document = self._head + b"[]" + content
         text = document.decode("utf-8", errors="surrogateescape").strip()
@@ -615,9 +644,10 @@ class TraceFile(Generic[ArgsT]):
         self._tail = trimmed[len(self._head.lstrip()) + len(b"[]") :]
 
     def _read_more(self) -> bool:
-        """Append at least one block of bytes to the buffer, and return whether there were any.
+        """Append at least ``BLOCK`` bytes of the file to the buffer, or fewer at its end.
 
-        Fewer bytes are appended at the end of the file.
+        Returns:
+            Whether any bytes were appended.
         """
         chunks, length = [self._buffer], 0
         while length < BLOCK and not self._is_at_end:
@@ -629,12 +659,12 @@ class TraceFile(Generic[ArgsT]):
         return length > 0
 
     def _find_list(self) -> bool:
-        """Read the file up to the first event, and move the text before it to ``_head``.
+        """Read the file up to the first event, and move the text before the list to ``_head``.
 
-        The bracket that opens the list of events is dropped. The buffer then starts after it.
+        The opening bracket of the list is dropped, so that the buffer starts at the first event.
 
         Returns:
-            Whether the document is only a list, rather than an object that contains the list.
+            True if the document is only a list, False if it is an object that contains the list.
 
         Raises:
             ProfileError: There is no list of events.
@@ -665,11 +695,10 @@ class TraceFile(Generic[ArgsT]):
         )
 
     def _decode_block(self) -> TraceEvents[ArgsT] | None:
-        """Decode the first events of the buffer together, and remove them from the buffer.
+        """Decode the first events of the buffer at once, and remove them from the buffer.
 
-        Usually these are all events before the last ``}, {`` in the buffer. If this text is damaged
-        or the list ends in it, half as many bytes are tried, repeatedly, so that most of a block is
-        still decoded at once.
+        First, all events before the last ``}, {`` in the buffer are tried. If this text is damaged,
+        or the list ends in it, half as many bytes are tried, and so on down to ``_MIN_BLOCK``.
 
         Returns:
             The events, or None if they must be decoded one by one.
@@ -686,7 +715,7 @@ class TraceFile(Generic[ArgsT]):
         return None
 
     def _decode_at_once(self, length: int) -> TraceEvents[ArgsT] | None:
-        """Decode the first bytes of the buffer at once, or return None if they are not events."""
+        """Decode the first ``length`` bytes of the buffer as events, or return None if invalid."""
         block = b"".join((b"[", memoryview(self._buffer)[:length], b"]"))
         kind: Any = TraceEvent
         try:
@@ -700,12 +729,12 @@ class TraceFile(Generic[ArgsT]):
     def _convert_to_columns(
         self, events: Sequence[TraceEvent[ArgsT]], start_ns: Ints, duration_ns: Ints
     ) -> TraceEvents[ArgsT]:
-        """Return decoded events as columns.
+        """Convert decoded events to columns, and count the events.
 
         Args:
             events: Events of a block.
-            start_ns: Start of each event, MISSING if it has none.
-            duration_ns: Duration of each event, MISSING if it has none.
+            start_ns: Start of each event, or MISSING.
+            duration_ns: Duration of each event, or MISSING.
         """
         self._n_events += len(events)
         no_args = self._args()
@@ -720,7 +749,7 @@ class TraceFile(Generic[ArgsT]):
                 for field in self._texts
             },
         }
-        # Few combinations occur, so each combination is looked up once.
+        # Only a few combinations of these fields occur, so each combination is looked up once.
         combinations = Numbering[tuple[Any, ...]]()
         combination = combinations.numbers(map(attrgetter("ph", "cat", "pid", "tid"), events))
         ph = self.texts.numbers(values[0] for values in combinations.values)
@@ -743,9 +772,9 @@ class TraceFile(Generic[ArgsT]):
         return columns
 
     def _find_boundary(self, end: int) -> int | None:
-        """Return the offset of the last ``}, {`` before ``end``.
+        """Return the offset of the last ``}, {`` in the buffer before the offset ``end``.
 
-        The result is None if there is none within ``_MAX_BOUNDARY_DISTANCE`` bytes before ``end``.
+        The result is None if the last ``_MAX_BOUNDARY_DISTANCE`` bytes before ``end`` contain none.
         """
         offset, first = end, max(end - _MAX_BOUNDARY_DISTANCE, 0)
         while (offset := self._buffer.rfind(b"}", first, offset)) >= 0:
@@ -756,15 +785,15 @@ class TraceFile(Generic[ArgsT]):
     def _decode_damaged(self) -> tuple[TraceEvents[ArgsT], bool]:
         """Decode the events in the buffer one by one, and remove them from the buffer.
 
-        Events that cannot be read are counted in ``_n_malformed``. If the list ends, the text after
-        it becomes ``_tail``. If the file ends before the list does, ``cut`` is set.
+        Events that cannot be read are counted in ``_n_malformed``. If the list ends in the buffer,
+        the text after the list becomes ``_tail``. If the file ends before the list, ``cut`` is set.
 
         Returns:
-            events: The events.
+            events: The decoded events.
             list_ended: Whether the list ended in the buffer.
 
         Raises:
-            ProfileError: An event does not end, or the list is garbage.
+            ProfileError: An event is longer than ``_MAX_BYTES``, or the text is garbage.
         """
         try:
             events, malformed, self._buffer, list_ended = decode_one_by_one(
@@ -791,18 +820,18 @@ class TraceFile(Generic[ArgsT]):
 
 
 def _get_values(field: str, structs: Iterable[object]) -> list[Any]:
-    """Return the value of a field in each struct."""
+    """Return the value of the given field for each struct."""
     return [*map(attrgetter(field), structs)]
 
 
 def _convert_integers(numbers: Sequence[int | None]) -> Ints:
-    """Convert numbers to a column. None and numbers that do not fit in 64 bits become MISSING."""
+    """Convert numbers to an int64 column. None and numbers that do not fit become MISSING."""
     values = [MISSING if n is None or abs(n) >> 63 else n for n in numbers]
     return np.array(values, np.int64)
 
 
 def _number_texts(numbering: Numbering[str], texts: Sequence[str | None]) -> Ints:
-    """Return the number of each text, or -1 for None. New texts are numbered."""
+    """Return the number of each text, or -1 for None. A new text gets the next number."""
     present = [text for text in texts if text is not None]
     if len(present) == len(texts):
         return numbering.numbers(present)
@@ -813,7 +842,7 @@ def _number_texts(numbering: Numbering[str], texts: Sequence[str | None]) -> Int
 
 
 def _is_cut(text: bytes) -> bool:
-    """Return whether a text is the start of a JSON document that does not end."""
+    """Return whether a text is the start of a JSON document whose end is missing."""
     try:
         msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
