@@ -40,7 +40,7 @@ class Change:
     """The length and bubble ratio of an iteration that was replayed under one change.
 
     Attributes:
-        name: Stable name of the change.
+        name: Identifier of the change, for example ``no-host``. It never changes.
         change: Description of the change for the user.
         makespan_ns: Time from the first forward to the last backward over all ranks.
         bubble_ratio: The ``schedule`` ratio of the iteration, or None if its makespan is 0.
@@ -57,7 +57,7 @@ class _Scenario:
     """Times of all work under one change.
 
     Attributes:
-        name: Stable name of the change.
+        name: Identifier of the change, for example ``no-host``.
         change: Description of the change for the user.
         duration_ns: Duration of each row of the work without waiting.
         delay_ns: Time from the end of the last predecessor of each row to its start.
@@ -80,8 +80,9 @@ _WITHOUT = (
 
 
 def replay_changes(graph: Graph, operations: Operations, ranks: int) -> tuple[Change, ...]:
-    """Replay an iteration as measured and under each change, in this order.
+    """Replay an iteration as measured and under each change.
 
+    The first entry is the iteration as measured, and the last entry is the one without any delay.
     The change ``no-collective`` is left out if it does not change the makespan.
 
     Args:
@@ -114,7 +115,7 @@ def replay_changes(graph: Graph, operations: Operations, ranks: int) -> tuple[Ch
 
 
 def _measure_makespans(graph: Graph, duration_ns: Ints, delay_ns: Ints) -> Ints:
-    """Return the time from the first forward to the last backward in each scenario.
+    """Return the time from the first forward to the last backward in each scenario, in ns.
 
     Args:
         graph: The graph of an iteration.
@@ -131,10 +132,11 @@ def _measure_makespans(graph: Graph, duration_ns: Ints, delay_ns: Ints) -> Ints:
 
 
 def _remove_causes(graph: Graph) -> Iterator[_Scenario]:
-    """Yield for each cause the scenario without the delays of this cause.
+    """Yield for each cause in ``_WITHOUT`` the scenario without the delays of this cause.
 
-    If the cause is communication, transfers also take no time. If it is a collective, collectives
-    also take no time. A scenario with nothing to remove is left out, except ``no-transfer``.
+    If the cause is COMMUNICATION, transfers also take no time. If it is COLLECTIVE, collectives
+    also take no time. A scenario is left out if it removes no delay and no work, except
+    ``no-transfer``.
     """
     instant_ns = _make_instant_durations(graph)
     moving = {Cause.COMMUNICATION: graph.is_transfer, Cause.COLLECTIVE: graph.is_collective}
@@ -149,15 +151,17 @@ def _remove_causes(graph: Graph) -> Iterator[_Scenario]:
 def _make_instant_durations(graph: Graph) -> Ints:
     """Return a duration of 0 for each row, or its measured duration if that is negative.
 
-    So communication that takes no time never ends later than it was measured.
+    Keeping negative durations ensures that communication does not end later than it was measured.
     """
     return np.minimum(graph.duration_ns, 0)
 
 
 def _remove_delays(graph: Graph) -> _Scenario:
-    """Return the scenario with the same order but without communication and delays.
+    """Return the scenario with the same order, but without delays and communication times.
 
-    Waiting for collectives whose members are unknown is kept, because it may be a dependency.
+    Delays with the cause DEPENDENCY are kept, because they may be waiting for collectives whose
+    members are unknown. Negative delays, and the delays of rows without a predecessor, are kept as
+    well.
     """
     kept_ns = graph.delay_by_cause_ns[:, Cause.DEPENDENCY]
     early_ns = np.where(graph.follows, np.minimum(graph.delay_ns, kept_ns), graph.delay_ns)
@@ -169,8 +173,12 @@ def _remove_delays(graph: Graph) -> _Scenario:
 def _even_out_times(graph: Graph, operations: Operations) -> Iterator[_Scenario]:
     """Yield the scenarios ``no-stragglers``, ``balanced`` and ``even-microbatches``.
 
-    The last one is yielded only if the lengths of microbatches vary more than by chance. Operations
-    without a microbatch number keep their measured times, except in ``balanced``.
+    - ``no-stragglers``: every operation takes the lower median of its kind (rank, chunk and phase).
+    - ``balanced``: the kinds of a phase take equally long on all ranks (:func:`_balance_phases`).
+    - ``even-microbatches``: every operation takes the mean of its kind. This scenario is yielded
+      only if the lengths of microbatches vary by more than chance.
+
+    Operations without a microbatch number keep their measured times, except in ``balanced``.
     """
     rows, count = graph.operation_rows, len(graph.operation_rows)
     phase, measured_ns = operations.phase[rows], graph.duration_ns[:count]
@@ -199,8 +207,9 @@ def _even_out_times(graph: Graph, operations: Operations) -> Iterator[_Scenario]
 def _balance_phases(phase: Ints, usual_ns: Ints, measured_ns: Ints) -> Ints:
     """Return durations as if all operations of a phase had the same usual duration.
 
-    In each phase, that is the mean usual duration of its operations. Each operation keeps the ratio
-    of its measured to its usual duration. Operations without a usual duration are unchanged.
+    This duration is the mean of the usual durations of all operations of the phase. Each operation
+    keeps the ratio of its measured to its usual duration. Operations whose usual duration is 0 are
+    unchanged.
 
     Args:
         phase: Phase of each operation.
@@ -217,7 +226,7 @@ def _balance_phases(phase: Ints, usual_ns: Ints, measured_ns: Ints) -> Ints:
 
 
 def _has_uneven_microbatches(graph: Graph, operations: Operations) -> bool:
-    """Return whether the lengths of the iteration's microbatches vary more than by chance."""
+    """Return whether the lengths of the iteration's microbatches vary by more than chance."""
     work, rows = graph.work, graph.operation_rows
     pipeline = np.zeros(int(work.rank.max(initial=NONE)) + 1, np.int64)
     pipeline[work.rank] = work.replica
@@ -226,9 +235,9 @@ def _has_uneven_microbatches(graph: Graph, operations: Operations) -> bool:
     return len(measure_lengths(operations, pipeline, iteration, microbatches)) > 0
 
 
-# For the planned order, operations that ran out of place are moved back between the operations
-# that ran in place. The n-th operation of the planned order then gets the turn (the position in
-# time) of the n-th measured operation of the rank::
+# To replay the planned order, operations that ran out of place are moved back between the
+# operations that ran in place. The n-th operation of the planned order then gets the turn (the
+# position in time) of the n-th measured operation of the rank::
 #
 #     measured   F0 F1 B0 F2 B1 B2      B0 is late by 1
 #     planned    F0 B0 F1 F2 B1 B2
@@ -249,8 +258,8 @@ def replay_planned_order(
         deviations: All deviations from the planned order.
 
     Returns:
-        The measured and the planned length of each iteration in ns. None if the iterations cannot
-        be replayed, or if the planned order does not move any operation.
+        Length of each iteration in ns in the measured and in the planned order. None if the
+        iterations cannot be replayed, or if the planned order does not move any operation.
     """
     if run.reason:
         return None
@@ -273,10 +282,10 @@ def replay_planned_order(
 
 
 def _invert_numbers(numbers: Ints) -> Ints:
-    """Return the iteration of the run that has each number, or -1 if no iteration has it.
+    """Return for each iteration of the report its index in the run, or -1 if there is none.
 
     Args:
-        numbers: Number of each iteration of the run in the report, or -1 if it is left out.
+        numbers: For each iteration of the run, its number in the report, or -1 if it is left out.
     """
     iterations = np.flatnonzero(numbers != NONE)
     return scatter(int(numbers.max(initial=NONE)) + 1, numbers[iterations], iterations)
@@ -287,10 +296,10 @@ class _DisplacedOperations:
     """Operations that ran in another position than planned.
 
     Attributes:
-        cells: Iteration and rank of each operation, as in its deviation.
+        cells: Pair (iteration, rank) of each operation, as in its deviation.
         row: Index of the operation among the operations that compute, or -1 if it is missing.
-        places_late: How late the operation was, as a number of operations that ran in place;
-            negative if it was early.
+        places_late: Number of operations in place that ran before the operation although the
+            operation was planned before them. Negative if the operation was early.
     """
 
     cells: list[tuple[int, int]]
@@ -303,14 +312,15 @@ def _assign_turns(
 ) -> Ints:
     """Return for each operation the operation whose turn it takes in the planned order.
 
-    Operations that keep their turn return themselves. If a rank has missing, repeated or extra
-    operations in an iteration, all of its operations in that iteration keep their turns.
+    A turn is a position in the measured order of the rank. An operation that keeps its turn is
+    mapped to itself. If a rank has missing, repeated or extra operations in an iteration, or phases
+    that cannot be reordered, all of its operations in that iteration keep their turns.
 
     Args:
         operations: Operations of all ranks.
         rows: Rows of the operations that compute. The result counts positions in ``rows``.
         deviations: All deviations of the run.
-        iterations: Iteration number in ``operations``, indexed by the iteration of a deviation.
+        iterations: For each iteration number of a deviation, the iteration in ``operations``.
     """
     turns = np.arange(len(rows))
     displaced = _find_displaced_operations(operations, rows, deviations, iterations)
@@ -339,7 +349,7 @@ def _find_displaced_operations(
         operations: Operations of all ranks.
         rows: Rows of the operations that compute.
         deviations: All deviations of the run.
-        iterations: Iteration number in ``operations``, indexed by the iteration of a deviation.
+        iterations: For each iteration number of a deviation, the iteration in ``operations``.
     """
     displaced = [d for d in deviations if d.what in _MOVED]
     names = ("iteration", "rank", "phase", "microbatch", "chunk")
@@ -359,14 +369,15 @@ def _find_displaced_operations(
 def _insert_moved(operations: Operations, moved_rows: Ints, places_late: Ints) -> Ints:
     """Return the rows of a rank's operations in the planned order.
 
-    Operations in place keep their measured order, which is the order of their host starts.
+    Operations in place keep their measured order, which is the order in which the host started
+    them. A moved operation is inserted ``places_late`` operations in place earlier than it ran.
     Operations that are moved to the same position are ordered by microbatch.
 
     Args:
         operations: Operations of the rank in an iteration.
         moved_rows: Rows of the operations that ran out of place.
-        places_late: How late each moved operation was, as a number of operations that ran in place;
-            negative if it was early.
+        places_late: Number of operations in place by which each moved operation was late; negative
+            if it was early.
     """
     launched = sort_rows(operations.host_start_ns)
     in_place = ~make_mask(len(operations), moved_rows)[launched]

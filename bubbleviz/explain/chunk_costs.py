@@ -1,13 +1,13 @@
-"""Fit how long each stage takes for a chunk, as a function of its number of tokens.
+"""Fit how long each stage takes for a chunk, as a function of the chunk's number of tokens.
 
-The cost of attention grows with the square of the length, the rest of a layer has a constant cost
+The cost of attention grows with the square of the length. The rest of a layer has a constant cost
 per token, and launches have a constant cost per chunk::
 
     time = a + b tokens [+ c tokens (tokens + 2 prefix)]
 
 The prefix is the part of the prompt that earlier chunks left in the cache. A table of operations
-may contain it, but range names do not. Without it, prompts are reconstructed: a prompt that is cut
-into chunks fills all of them except the last one::
+may contain prefixes, but range names do not. If prefixes are unknown, prompts are reconstructed: a
+prompt that is cut into chunks fills all of its chunks except the last one::
 
     tokens  8192 8192 8192 3000 | 8192 500 |
     prefix     0 8192 16384 24576 |  0 8192 |
@@ -29,11 +29,11 @@ from bubbleviz.model.phases import Phase
 
 #: Minimum number of distinct lengths to fit the square term without prefixes.
 _MIN_LENGTHS = 4
-#: Minimum size of the square term in standard errors.
+#: Minimum factor of the square term (c), in standard errors of this factor.
 _MIN_ERRORS = 4.0
-#: Minimum size of the square term as a fraction of the time of the longest chunk.
+#: Minimum size of the largest square term, as a fraction of the longest time of a chunk.
 _MIN_SHARE = 0.01
-#: Minimum norm of the part of a term that is independent of the other terms.
+#: Minimum norm of the component of the last term that is orthogonal to the other terms.
 _MIN_INDEPENDENT = 1e-6
 #: Maximum residual sum of squares of the fit with prefixes, as a fraction of the residual sum of
 #: squares of the fit with lengths alone.
@@ -47,20 +47,20 @@ class ChunkCost:
     """The fitted cost of chunks on one virtual stage.
 
     Attributes:
-        stage: Stage of the ranks (smallest virtual stage), or -1 if unknown.
+        stage: Stage of the ranks, or -1 if unknown.
         virtual_stage: Index of the model chunk in the model's order, or -1 if unknown.
         n: Number of chunks.
-        least_tokens: Tokens of the shortest chunk.
-        most_tokens: Tokens of the longest chunk.
-        fixed_ns: The term a, or the mean time if all chunks have the same length.
-        token_ns: The term b per token, or None if all chunks have the same length.
-        token_squared_ns: The term c, 0 if a line fits as well, or None if all chunks have the same
-            length.
+        least_tokens: Number of tokens of the shortest chunk.
+        most_tokens: Number of tokens of the longest chunk.
+        fixed_ns: The fitted constant a, or the mean time if all chunks have the same length.
+        token_ns: The fitted factor b, in ns per token, or None if all chunks have the same length.
+        token_squared_ns: The fitted factor c, in ns per squared token. 0 if a line is used, or None
+            if all chunks have the same length.
         residual_ns: Standard deviation of the residuals, or None if there are no more chunks than
             fitted factors.
         explained: Fraction of the variance that the fit explains (R squared), or None if the times
             or the lengths do not vary.
-        prompt_tokens: Tokens of the longest prompt if the fit with prefixes is better, else 0.
+        prompt_tokens: Number of tokens of the longest prompt if the fit uses prefixes, else 0.
     """
 
     stage: int
@@ -76,16 +76,16 @@ class ChunkCost:
     prompt_tokens: int = 0
 
     def time_ns(self, tokens: Floats, prefix: float = 0.0) -> Floats:
-        """Return the fitted times in ns of chunks of ``tokens`` tokens after a prefix."""
+        """Return the fitted times in ns of chunks, given their numbers of tokens and a prefix."""
         line = self.fixed_ns + (self.token_ns or 0.0) * tokens
         return np.asarray(line + (self.token_squared_ns or 0.0) * tokens * (tokens + 2 * prefix))
 
     def split_prompt(self, first: int) -> tuple[int, ...]:
         """Divide the longest prompt into chunks that take as long as its first chunk.
 
-        The length x of each chunk solves the following equation, rounded down to a multiple of 64
-        tokens (at least 64). The last chunk is the rest of the prompt. Without a fit with prefixes,
-        the result is empty::
+        The length x of each chunk solves the equation below. It is rounded down to a multiple of 64
+        tokens, but is at least 64. The last chunk is the rest of the prompt. If the fit does not
+        use prefixes, the result is empty::
 
             c x^2 + (b + 2 c prefix) x = time of the first chunk - a
 
@@ -107,9 +107,10 @@ class ChunkCost:
 def measure_chunk_costs(
     operations: Operations, stage: Ints, averaged: Bools
 ) -> tuple[ChunkCost, ...]:
-    """Return the time of a chunk as a function of its tokens, fitted for each virtual stage.
+    """Fit the time of a chunk as a function of its number of tokens, for each virtual stage.
 
-    The result is empty if no complete forward of an averaged iteration has known tokens.
+    The result is sorted by virtual stage. It is empty if the number of tokens is unknown for all
+    complete forwards of averaged iterations.
 
     Args:
         operations: Operations of all ranks.
@@ -175,9 +176,10 @@ def _list_prefixes(operations: Operations, rows: Ints, tokens: Ints) -> Ints:
     """Return the prefix of each chunk of a stage, in tokens.
 
     The recorded prefixes are returned if all of them are known. Otherwise every prefix is
-    reconstructed: it is the sum of the tokens of the chunks before it in the same prompt. A prompt
-    consists of consecutive chunks of a rank in an iteration. It ends with a chunk that is shorter
-    than the longest chunk of ``rows``.
+    reconstructed as the number of tokens in the earlier chunks of the same prompt. A prompt
+    consists of consecutive chunks of a rank in an iteration, in order of start. A prompt ends with
+    the first chunk that is shorter than the longest chunk of ``rows``, or at the end of the
+    iteration.
 
     Args:
         operations: Operations of all ranks.
@@ -205,11 +207,12 @@ def _fit_cost(
 ) -> tuple[tuple[float, ...], Floats, bool]:
     """Fit a constant, a line or a curve: the simplest function that explains the times.
 
-    A single length gives a constant. Otherwise a line is fitted, and then two curves: one with
-    lengths alone if there are at least 4 distinct lengths, and one with prefixes. Both need more
-    than 4 chunks. A curve replaces the line if c exceeds 4 standard errors, and the largest square
-    term exceeds 1 % of the longest time. The curve with prefixes replaces the curve with lengths
-    alone if it also leaves less than 80 % of its residual sum of squares.
+    If all chunks have the same length, the function is a constant. Otherwise a line is fitted, and
+    then two curves: one without prefixes if there are at least 4 distinct lengths, and one with
+    prefixes. Both curves need more than 4 chunks. A curve replaces the line if c exceeds 4 standard
+    errors, and if the largest square term exceeds 1 % of the longest time. If the curve without
+    prefixes has replaced the line, the curve with prefixes must in addition reduce the residual sum
+    of squares to less than 80 %.
 
     Args:
         tokens: Number of tokens of each chunk, at least one chunk.
@@ -219,7 +222,7 @@ def _fit_cost(
     Returns:
         factors: One factor for a constant, two for a line, three for a curve (a, b, c).
         residual_ns: Residual of each chunk.
-        uses_prefix: Whether the curve uses the prefixes.
+        uses_prefix: Whether the function is the curve with prefixes, and any prefix is positive.
     """
     n_lengths = len(grouping.find_distinct(tokens))
     if n_lengths < 2:
@@ -250,12 +253,13 @@ def _fit_least_squares(
         time_ns: Time of each chunk.
 
     Returns:
-        factors: (a, b, c), or (a, b) without a prefix.
-        left_ns: Residual of each chunk.
-        error: Standard error of c or, without a prefix, of b times half the range of the tokens. It
-            is infinity if the term of this factor is linearly dependent on the other terms.
+        factors: (a, b, c), or (a, b) if ``prefix`` is None.
+        left_ns: Residual of each chunk in ns.
+        error: Standard error of c or, if ``prefix`` is None, of b times half the range of the
+            tokens. It is infinite if the term of this factor is linearly dependent on the other
+            terms.
     """
-    # Lengths are centred: otherwise the powers of similar lengths are almost linearly dependent.
+    # Lengths are centered: otherwise the powers of similar lengths are almost linearly dependent.
     length_range = float(tokens.min()), float(tokens.max())
     middle = (length_range[0] + length_range[1]) / 2
     half_range = (length_range[1] - length_range[0]) / 2
@@ -268,7 +272,7 @@ def _fit_least_squares(
     factors = np.linalg.lstsq(terms, time_ns, rcond=None)[0]
     left_ns = time_ns - terms @ factors
     slope, bend = factors[1] / half_range, factors[2] / scale if prefix is not None else 0.0
-    # c ((x - middle)^2 + 2 x prefix) equals c x (x + 2 prefix) plus a line; undo the centring.
+    # c ((x - middle)^2 + 2 x prefix) equals c x (x + 2 prefix) plus a line; undo the centering.
     solution = factors[0] - slope * middle + bend * middle**2, slope - 2 * bend * middle, bend
     return (
         tuple(float(f) for f in solution[: len(columns)]),

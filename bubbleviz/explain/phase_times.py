@@ -1,17 +1,17 @@
 """Measure how long operations take by stage, chunk and phase, and list stragglers.
 
 The time of a transfer (T_comm) runs from the time when the input was ready on the peer to its
-arrival, and is listed under the phase of the receive. It can be measured only if the rank waited
-for the input, which means that the receive started before the input was ready. If only the starts
-of receives are known, as in recordings without a profiler, the rank must have been idle when the
-input became ready::
+arrival. Transfer times are listed under the phase of the receive. A transfer time can be measured
+only if the rank waited for the input, which means that the receive started before the input was
+ready. If the ends of receives are unknown, as in recordings without a profiler, the rank must have
+been idle when the input became ready::
 
     peer    ██████ F3 ██████│ready
     rank    █████ F2 █████│        │██ F3
                             ├──────┤ transfer
 
-A gap is the time before an operation whose input had already arrived, from the end of the previous
-operation of the rank. It is caused by the host, a launch, or the framework.
+A gap is the time from the end of a rank's previous operation to the start of an operation whose
+input had already arrived. Gaps are caused by the host, a launch, or the framework.
 """
 
 from __future__ import annotations
@@ -33,30 +33,33 @@ from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.schedules.plan import OperationTimes
 
-#: Maximum delay of a message that is attributed to chance.
+#: Maximum delay of a message that is attributed to chance, in ns.
 _MAX_CHANCE_NS = 500_000
 _MAX_NS = np.iinfo(np.int64).max
 #: Minimum time of a straggler, as a multiple of the median of its kind.
 STRAGGLES = 1.2
 #: Maximum number of stragglers that are listed.
 _MAX_STRAGGLERS = 10
-#: Virtual stage, stage, chunk and phase of operations. Each is -1 if unknown.
+#: Key of a kind of operations: (virtual stage, stage, chunk, phase). Unknown numbers are -1.
 KindKey = tuple[int, int, int, int]
-#: Rows of operations in the run, and one or more columns of measurements of them. Columns are
-#: 32 bits wide if their values fit.
+#: Rows of operations in the run, followed by one or more columns of measurements of these
+#: operations. Columns are 32 bits wide if their values fit.
 Samples = tuple[Codes, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseTime(OperationTimes):
-    """Statistics of the times of operations of one kind, in ns of busy time or transfer time.
+    """Statistics of the times of one kind of operation or receive, in ns.
+
+    The time of an operation is its busy time. The time of a receive is its transfer time.
 
     Attributes:
-        n: Number of operations in all replicas of the stage and all averaged iterations.
+        n: Number of operations or transfers in all replicas of the stage and all averaged
+            iterations.
         min_ns: Shortest time.
         max_ns: Longest time.
-        first_ns: Median time of the first microbatch.
-        last_ns: Median time of the last microbatch.
+        first_ns: Median time of the operations of the first microbatch.
+        last_ns: Median time of the operations of the last microbatch.
     """
 
     n: int
@@ -71,14 +74,14 @@ class PhaseTimes:
     """How long operations take.
 
     Attributes:
-        kinds: Times of each kind of operation, sorted by virtual stage and phase; then the
-            transfers, in the same order.
-        transfer_ns: Median transfer time of an input that was waited for, or None if none was.
-        imbalance: For each phase, the time of the slowest stage divided by the mean of all stages,
-            minus 1. The time of a stage is the sum of the medians of its chunks. Keys are printed
-            phase names.
-        stragglers: Pairs of the row of a straggler and its time as a multiple of the median of its
-            kind; the ten slowest, the slowest first.
+        kinds: Times of each kind of operation, followed by the times of each kind of receive. Both
+            are sorted by virtual stage, stage, chunk and phase.
+        transfer_ns: Median of all measured transfer times, or None if there are none.
+        imbalance: Pairs of a printed phase name and its imbalance: the time of the slowest stage
+            divided by the mean of all stages, minus 1. The time of a stage is the sum of the
+            medians of its chunks.
+        stragglers: The ten slowest stragglers, slowest first. Each is a pair of the operation's row
+            and its time as a multiple of the median of its kind.
     """
 
     kinds: tuple[PhaseTime, ...]
@@ -88,14 +91,14 @@ class PhaseTimes:
 
 
 def mask_counted_operations(operations: Operations, is_included: Bools) -> Bools:
-    """Return a mask of the operations whose times count.
+    """Return a mask of the operations whose times are included in statistics.
 
-    These are complete forwards and backwards of a single microbatch. A W of all remaining
-    microbatches does not count.
+    These are the complete forwards and backwards of a single microbatch. A W of all remaining
+    microbatches, for example, is not included.
 
     Args:
         operations: Operations of any ranks.
-        is_included: Mask of the iterations that count.
+        is_included: Mask of the iterations to include.
     """
     is_counted: Bools = mask_phases(operations.phase, WORK) & (operations.has_span == 1)
     is_counted &= (operations.iteration >= 0) & (operations.cut == 0)
@@ -113,15 +116,16 @@ def collect_phase_samples(
         operations: Operations of the ranks of a stretch.
         receives: Receives of these operations.
         inputs: Inputs that the operations took from other ranks.
-        arrivals: Arrivals of these inputs, as shown by receives.
-        first_row: Row of the first of these operations in the run.
+        arrivals: Arrival times of the inputs, measured from receives.
+        first_row: Row in the run of the first operation of the stretch.
 
     Returns:
-        waited: Transfer times of receives that waited for their input.
-        started: Possible transfer times: the time from when an input was ready to the start of its
-            operation, if the rank was idle then.
-        gaps: Gaps before operations, and their slack: how long before the end of the previous
-            operation the input was ready, or -1 if the operation has no input from another rank.
+        waited: Transfer times in ns of receives that waited for their input.
+        started: Possible transfer times in ns: the time from when an input was ready to the start
+            of its operation, if the rank was idle during this time.
+        gaps: Gaps before operations in ns, and the slack of each. The slack is the time in ns from
+            when the input was ready to the end of the previous operation, or -1 if the operation
+            has no input from another rank.
     """
     waiting = receives.take(receives.wait_ns > 0)
     samples = (
@@ -137,7 +141,7 @@ def collect_phase_samples(
 
 
 def _convert_to_int32(column: Ints) -> Codes:
-    """Return a column in 32 bits, or unchanged if it does not fit."""
+    """Convert a column to int32, or return it unchanged if a value does not fit."""
     largest = max(int(column.max(initial=0)), -int(column.min(initial=0)))
     return column if largest > np.iinfo(np.int32).max else column.astype(np.int32)
 
@@ -147,14 +151,15 @@ def _find_starts_after_idling(
 ) -> tuple[Ints, Ints]:
     """Find operations whose start shows when their input arrived.
 
-    These are the operations whose receive has no recorded end, and whose rank ran nothing from the
-    time when the input was ready to their start. The host must have begun the operation by the time
-    that the input was ready, unless the host itself computes the operation.
+    These are the operations for which no receive end is recorded, and whose rank ran no other
+    operation from the time when the input was ready to the start of the operation. The host must
+    have begun the operation by the time when the input was ready, unless the host itself computes
+    the operation.
 
     Args:
         operations: Operations of all ranks.
         inputs: Inputs that operations took from other ranks.
-        arrivals: Arrivals of these inputs, as shown by receives.
+        arrivals: Arrival times of the inputs, measured from receives.
 
     Returns:
         Rows of the operations, and the time from when the input was ready to their start, in ns.
@@ -183,8 +188,8 @@ def _find_starts_after_idling(
 def _find_gaps(operations: Operations, inputs: Inputs) -> tuple[Ints, Ints, Ints]:
     """Find the gaps before operations whose input was ready when the previous operation ended.
 
-    The previous operation ran on the same rank and in the same iteration. Operations that overlap
-    have no gap between them.
+    The previous operation must be of the same rank and iteration. Operations that overlap have no
+    gap between them. Operations that may have an input from an unknown rank are left out.
 
     Args:
         operations: Operations of all ranks.
@@ -277,7 +282,8 @@ def _number_kinds(operations: Operations, stage: Ints) -> tuple[Codes, tuple[Kin
 def _number_edges(kind: Codes, keys: Sequence[KindKey]) -> Codes:
     """Return the number of the edge through which each operation gets its input.
 
-    An edge is the virtual stage that receives the input, and the direction of the transfer.
+    An edge is a pair of the virtual stage that receives the input and the direction of the
+    transfer.
 
     Args:
         kind: Number of the kind of each operation.
@@ -289,7 +295,7 @@ def _number_edges(kind: Codes, keys: Sequence[KindKey]) -> Codes:
 
 
 def _get_receive_key(key: KindKey) -> KindKey:
-    """Return the key of the receives that deliver the inputs of operations with a given key."""
+    """Return the key of the receives that deliver the inputs of the operations with this key."""
     return (*key[:3], Phase.RECV_F if key[3] in (Phase.F, Phase.FB) else Phase.RECV_B)
 
 
@@ -299,11 +305,11 @@ def _group_by_kind(
     """Group rows of several tables by kind.
 
     Args:
-        keys: Key of each kind, by number.
-        parts: For each table, the number of the kind of each row, and the columns.
+        keys: Key of each kind, indexed by the number of the kind.
+        parts: One pair per table: the number of each row's kind, and the columns of the table.
 
     Yields:
-        Each key that has rows, in ascending order, and the columns of its rows.
+        Each key that has rows, in ascending order, and the columns of these rows from all tables.
     """
     parts_of_kind: dict[KindKey, list[list[Codes]]] = {}
     for number, columns in parts:
@@ -325,8 +331,8 @@ def _select_transfers(
     """Select the samples that show transfers.
 
     All samples of ``waited`` are selected. A sample of ``started`` is left out if it is longer than
-    0.5 ms plus twice the shortest ``started`` sample of its edge, because it was sent late: for
-    example, the result of a forward that overlaps with a backward is sent only after both.
+    0.5 ms plus twice the shortest ``started`` sample of the same edge, because the data was sent
+    late. For example, if a forward overlaps with a backward, its result is sent only after both.
 
     Args:
         edge: Number of the edge through which each operation gets its input.
@@ -335,7 +341,7 @@ def _select_transfers(
 
     Returns:
         transfers: The selected samples.
-        longest_ns: Longest transfer of each edge, or -1 if it has none.
+        longest_ns: Longest selected transfer of each edge in ns, or -1 if it has none.
     """
     n_edges = int(edge.max(initial=0)) + 1
     shortest_ns, longest_ns = np.full(n_edges, _MAX_NS), np.full(n_edges, NONE, np.int64)
@@ -356,17 +362,18 @@ def _select_gaps(
     """Yield the gaps before operations whose inputs had arrived before the gap.
 
     An input had arrived if it had been ready for at least the longest transfer time of its edge. If
-    no transfer time of the edge is known, only operations without inputs from other ranks count.
+    no transfer time of the edge is known, gaps before operations with inputs from other ranks are
+    left out.
 
     Args:
         gaps: Samples of the gaps of each stretch.
         kind: Number of the kind of each operation.
         edge: Number of the edge through which each operation gets its input.
-        longest_ns: Longest transfer of each edge, or -1 if it has none.
-        is_counted: Mask of the operations that count.
+        longest_ns: Longest transfer of each edge in ns, or -1 if it has none.
+        is_counted: Mask of the operations whose gaps are included.
 
     Yields:
-        For each stretch, the kind of each operation, and the gap before it in ns.
+        For each stretch, the kinds of the operations after the selected gaps, and these gaps in ns.
     """
     for row, gap_ns, slack_ns in gaps:
         edge_ns = longest_ns[edge.take(row)]
@@ -378,7 +385,7 @@ def _select_gaps(
 def _list_counted_rows(
     operations: Operations, kind: Codes, is_counted: Bools
 ) -> Iterator[tuple[Codes, tuple[Codes]]]:
-    """Yield the kinds and rows of the operations that count, for one group of ranks at a time."""
+    """Yield the kinds and rows of the operations in ``is_counted``, a few ranks at a time."""
     for part in grouping.split_by_owner(operations.rank):
         row = _convert_to_int32(part.start + np.flatnonzero(is_counted[part]))
         yield kind.take(row), (row,)
@@ -393,15 +400,16 @@ def _summarize_operations(
 ) -> tuple[list[PhaseTime], tuple[tuple[int, float], ...]]:
     """Return the times of each kind of operation, sorted by key, and the slowest stragglers.
 
-    A straggler takes more than 1.2 times the median of its kind. At most ten are returned, as pairs
-    of row and multiple of the median, the slowest first.
+    A straggler takes more than 1.2 times the median of its kind. At most ten stragglers are
+    returned, as pairs of row and multiple of the median. They are sorted by multiple, largest
+    first; at equal multiples, by row.
 
     Args:
         operations: Operations of the run.
         kind: Number of the kind of each operation.
         keys: Key of each kind.
-        is_counted: Mask of the operations that count.
-        gap_of: Gaps before operations of each kind.
+        is_counted: Mask of the operations to include.
+        gap_of: Gaps before operations in ns, keyed by kind.
     """
     times, straggler_rows, straggler_ratios = [], [np.empty(0, np.int64)], [np.empty(0)]
     for key, (row,) in _group_by_kind(keys, _list_counted_rows(operations, kind, is_counted)):
@@ -421,9 +429,10 @@ def _summarize_operations(
 def _summarize_transfers(
     microbatch: Ints, transfers: Iterable[Samples], kind: Codes, keys: Sequence[KindKey]
 ) -> list[PhaseTime]:
-    """Return the times of each kind of receive.
+    """Return the times of each kind of receive, sorted by key.
 
-    If there are few transfers, half of them may have been sent late, so their lower median is used.
+    The lower median is used as the median: if there are few transfers, half of them may have been
+    sent late.
 
     Args:
         microbatch: Microbatch of each operation.
@@ -446,7 +455,7 @@ def _summarize_transfers(
 def _summarize_times(
     key: KindKey, microbatch: Ints, time_ns: Ints, gap_ns: Ints | None = None
 ) -> PhaseTime:
-    """Return statistics of the times of one kind.
+    """Compute the statistics of the times of one kind of operation or receive.
 
     Args:
         key: Key of the kind.
@@ -481,7 +490,7 @@ def add_slowest_pipeline(
     is None for kinds of operations that it did not run.
 
     Args:
-        times: Times over all pipelines.
+        times: Phase times, measured over all pipelines.
         operations: Operations of all ranks.
         pipeline: Pipeline of each rank, or -1 if unknown.
         iteration: Index of the iteration.
@@ -517,7 +526,8 @@ def compute_multiples_of_median(
         times: Phase times of the run.
 
     Returns:
-        One value per operation, or 0 if it does not count or the median is 0.
+        One value per operation. It is 0 if the operation is not included in the statistics
+        (:func:`mask_counted_operations`) or if the median is 0.
     """
     rows = np.flatnonzero(mask_counted_operations(operations, averaged))
     keys = np.array(
@@ -540,7 +550,9 @@ def compute_multiples_of_median(
 def _measure_imbalance(times: list[PhaseTime]) -> tuple[tuple[str, float], ...]:
     """Return for each phase how much longer the slowest stage takes than the mean of all stages.
 
-    The excess is a fraction of the mean. Phases without times are left out.
+    The time of a stage is the sum of the medians of its chunks in the phase. The excess is a
+    fraction of the mean. Unknown stages are ignored. Phases whose mean is 0, or that have no times,
+    are left out.
     """
     imbalance = []
     for phase in WORK:

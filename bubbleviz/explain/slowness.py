@@ -1,10 +1,10 @@
 """Measure how slow ranks are, compared with their peers, which do the same work.
 
 Outputs show columns of :class:`Slowness`. The diagnosis, ``watch`` and the standouts compare other
-times with the two norms that are defined here. The median of all peers is the norm for display: one
-slow rank of three or more does not change it, so the other ranks are at 1. The median of the
-*other* peers is the norm for the diagnosis, which splits a time into effects: no rank is compared
-with itself, but one slow rank of three makes the other two look fast::
+times with two norms that are defined here. The median of all peers is the norm for display: one
+slow rank of three or more hardly changes the median, so the remaining ranks stay at 1. The median
+of the *other* peers is the norm for the diagnosis, which splits a time into effects. With this
+norm, no rank is compared with itself, but one slow rank of three makes the other two look fast::
 
     times             1.0   1.0   1.3
     of the median     1.0   1.0   1.3
@@ -33,15 +33,15 @@ from bubbleviz.model.operations import Rank
 class Slowness:
     """Scores and slowdown of each rank, one row per rank.
 
-    The scores are defined as in NVIDIA's resiliency extension (straggler detection, usage guide),
-    over all kernels of F, B, W, BW, R and FB together. They range from 0 to 1 (0.5 is twice as
-    slow), and are NaN for a rank that ran no kernels.
+    The scores are defined as in NVIDIA's resiliency extension (straggler detection, usage guide).
+    They are computed over all kernels of F, B, W, BW, R and FB together. Scores range from 0 to 1,
+    and 0.5 means twice as slow. The scores of a rank that ran no kernels are NaN.
 
     Attributes:
-        relative_score: Mean kernel time per iteration of the fastest peer, divided by the mean
-            kernel time of the rank.
-        individual_score: Kernel time of the rank's fastest iteration, divided by the kernel time of
-            its last iteration.
+        relative_score: Mean kernel time per iteration of the fastest rank of the same stage,
+            divided by the mean kernel time per iteration of the rank.
+        individual_score: Kernel time of the rank in its fastest iteration, divided by its kernel
+            time in its last averaged iteration.
         replay: Function that returns the slowdown S of ranks, keyed by rank index; see
             :func:`compute_rank_slowdowns`.
     """
@@ -52,7 +52,7 @@ class Slowness:
 
     @cached_property
     def slowdown(self) -> Floats:
-        """Slowdown S: how many times longer iterations take due to the rank, or NaN if unknown.
+        """Slowdown S: how many times longer iterations take because of the rank, or NaN if unknown.
 
         The iterations are replayed on first access, which takes seconds for a million operations.
         """
@@ -97,8 +97,8 @@ def _list_kernel_times(n_ranks: int, iterations: Sequence[Iteration]) -> Floats:
         iterations: All iterations.
 
     Returns:
-        Times of shape (iterations, ranks). They are NaN in iterations that are not averaged, and
-        for ranks that ran no kernels in an iteration.
+        Times of shape (iterations, ranks). A time is NaN if the iteration is not averaged, or if
+        the rank ran no kernels in the iteration.
     """
     kernel_ns = np.full((len(iterations), n_ranks), np.nan)
     for iteration in iterations:
@@ -112,16 +112,17 @@ def _list_kernel_times(n_ranks: int, iterations: Sequence[Iteration]) -> Floats:
 def score_by_fastest(row: Ints, group: Ints, time_ns: Floats, rows: int) -> Floats:
     """Return the time that each row would take at the best speed, divided by its measured time.
 
-    The best speed is the shortest time of each group.
+    A row can have several times, which are added up. At the best speed, each time is the shortest
+    time of its group.
 
     Args:
-        row: Row of each time. The times of a row are added up.
-        group: Group of each time. The times of a group are for the same work.
+        row: Row of each time.
+        group: Group of each time. Times of the same group are for the same work.
         time_ns: The times, all positive.
         rows: Number of rows.
 
     Returns:
-        Scores from 0 to 1, shape (rows,), or NaN for a row without times.
+        Scores from 0 to 1, shape (rows,). The score of a row that has no times is NaN.
     """
     groups = group_rows(group)
     fastest_ns = np.full(len(groups), np.inf)
@@ -141,8 +142,8 @@ def compute_rank_slowdowns(
 ) -> dict[int, float]:
     """Return the slowdown S of each rank: the minimum of S of its stage and S of its replica.
 
-    Lin et al. (arXiv 2505.05713) define S of a worker like this. It needs one replay per stage and
-    one per replica instead of one per rank.
+    This is the definition of Lin et al. (arXiv 2505.05713) for S of a worker. It needs one replay
+    per stage and one per replica instead of one per rank.
 
     Args:
         ranks: Indices of the ranks.
@@ -152,8 +153,8 @@ def compute_rank_slowdowns(
         by_replica: S keyed by replica.
 
     Returns:
-        S keyed by rank index. If only the stage or only the replica is known, its S is used. Ranks
-        without either are left out.
+        S keyed by rank index. If S of only the stage or only the replica is known, that S is used.
+        Ranks for which both are unknown are left out.
     """
     slowdowns = {}
     for rank, of_stage, of_replica in zip(
@@ -166,20 +167,28 @@ def compute_rank_slowdowns(
 
 
 def group_by_stage(stages: Sequence[int | None]) -> Ints:
-    """Return the group number of each rank. Ranks of the same or of unknown stage share a group."""
+    """Return the group number of each rank, from 0 in order of the stages.
+
+    Ranks of the same stage share a group. Ranks whose stage is unknown form one group, the first.
+    """
     stage_numbers = np.array([NONE if stage is None else stage for stage in stages], np.int64)
     return group_rows(stage_numbers).of_row
 
 
 def group_peers(stages: Sequence[int | None]) -> Ints:
-    """Return the group number of each rank: its stage, or 0 for all if any stage has one rank."""
+    """Return the group number of each rank, as :func:`group_by_stage` does.
+
+    If any of these groups has only one rank, all ranks are in group 0 instead.
+    """
     groups = group_by_stage(stages)
     is_alone = (np.bincount(groups) == 1).any()
     return np.zeros_like(groups) if is_alone else groups
 
 
 def compute_median_of_peers(group: Ints, values: Floats) -> Floats:
-    """Return for each value the median of its group, without NaNs, or NaN if all values are NaN.
+    """Return for each value the median of its group. NaNs are ignored.
+
+    The median is NaN if all values of the group are NaN.
 
     Args:
         group: Group of each value, from 0.
@@ -196,13 +205,13 @@ def compute_median_of_peers(group: Ints, values: Floats) -> Floats:
 def compute_median_of_stage(
     stages: Sequence[int | None], values: Floats, *, is_pipeline: bool
 ) -> Floats:
-    """Return for each rank the median of the values of its stage, or NaN if it is unknown.
+    """Return for each rank the median of the values of its stage.
 
     Args:
-        stages: Stage of each rank, or None if it is unknown.
+        stages: Stage of each rank, or None if unknown.
         values: One value per rank; NaNs are ignored.
-        is_pipeline: Whether ranks of unknown stage may do different work, so that their median is
-            NaN. Otherwise they are compared with each other.
+        is_pipeline: Whether ranks whose stage is unknown may do different work. If so, their median
+            is NaN. Otherwise they are compared with each other.
     """
     medians = compute_median_of_peers(group_by_stage(stages), values)
     is_unknown = np.array([stage is None for stage in stages], bool)
@@ -212,7 +221,8 @@ def compute_median_of_stage(
 def measure_excess(group: Ints, values: Floats) -> Floats:
     """Return how much each value exceeds the norm of its group, as a fraction of the norm.
 
-    The norm is the median of the group. In a group of two it is the other value.
+    The norm is the median of the group. In a group of two, the norm is the other value. In a group
+    of one, and if the norm is 0, the result is 0.
 
     Args:
         group: Group of each value, from 0.
@@ -252,6 +262,6 @@ def compute_median_of_others(group: Ints, values: Floats) -> Floats:
 
 
 def compute_multiples(values: Floats, norms: Floats) -> Floats:
-    """Return values as multiples of norms, or NaN if a norm is 0 or unknown."""
+    """Divide values by norms. The result is NaN if a norm is not positive or is NaN."""
     multiples = np.full(len(values), np.nan)
     return np.asarray(np.divide(values, norms, out=multiples, where=norms > 0), np.float64)

@@ -1,9 +1,10 @@
 """Measure the time of each layer, and prepare the search for the best division into stages.
 
-The time of a stage is divided among its layers in proportion to their kernel time. Kernels outside
-the ranges of layers belong to the embedding on the first stage, and to the head on the last stage,
-if these have no ranges. On other stages, they are divided among the layers in the same proportion.
-So the times of the layers of a stage add up to the time of the stage::
+The time of a stage is divided among its layers in proportion to their kernel time. On the first
+stage, kernels outside the ranges of layers are assigned to the embedding, and on the last stage to
+the head, if these have no ranges. On all other stages, the time of such kernels is divided among
+the layers in proportion to their kernel time. So the times of the layers of a stage add up to the
+time of the stage::
 
     stage 0    kernels of   layer 0: 40   layer 1: 40   outside: 20       100 ms busy
                layers       embedding: 20 ms   layer 0: 40 ms   layer 1: 40 ms
@@ -28,12 +29,13 @@ from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout, build_l
 from bubbleviz.schedules.measured_times import build_workload
 from bubbleviz.schedules.workload import Workload, get_phase_times
 
-#: Minimum fraction of a phase's kernel time that must belong to layers. Below it, the time of the
-#: phase is divided like the time of forwards.
+#: Minimum fraction of a phase's kernel time that must belong to layers. If it is smaller, the time
+#: of the phase is divided in the same proportions as the time of the forwards.
 _MIN_LAYER_FRACTION = 0.5
-#: The layers that own kernels outside the ranges of layers on the first and on the last stage.
+#: The layer that kernels outside the ranges of layers are assigned to, on the first and on the last
+#: stage.
 _FIRST, _LAST = LayerName(EMBEDDING), LayerName(HEAD)
-#: Phases whose kernels determine how the times of F, B, W and BW are divided.
+#: For the times of F, B, W and BW, the phases whose kernels determine how the time is divided.
 _PHASES_OF_TIME = (
     (Phase.F,),
     (Phase.B, Phase.R, Phase.BW),
@@ -42,8 +44,9 @@ _PHASES_OF_TIME = (
 )
 
 
-#: The layers of a run, with times but without transfers and memory; its layout; the names of the
-#: layers, as ranges give them; and the assumptions that were made.
+#: Result of :func:`split_stage_times`: the layers of a run with their times but without transfers
+#: and memory, the layout of the run, the names of the layers from their ranges, and the assumptions
+#: that were made.
 DividedLayers = tuple[Layers, Layout, tuple[LayerName, ...], tuple[str, ...]]
 
 
@@ -55,7 +58,7 @@ def split_stage_times(stages: Sequence[StageLayers], workload: Workload) -> Divi
         workload: Times of the stages.
 
     Raises:
-        MismatchError: A stage has no range of a layer in its forwards.
+        MismatchError: The forwards of a stage contain no ranges of layers.
     """
     if not stages:
         raise MismatchError(
@@ -96,15 +99,15 @@ def split_stage_times(stages: Sequence[StageLayers], workload: Workload) -> Divi
 def _order_layers(stage: StageLayers, *, is_first: bool, is_last: bool) -> list[LayerName]:
     """Return the layers of a stage in the order of their first launches.
 
-    All ranges of the embedding, including those of positions, form one layer, which comes first.
-    All ranges of the head, including those of a norm before it, form one layer, which comes last.
-    If the forwards of a stage have kernels outside layers, the first stage gets an embedding even
-    if no range names it, and the last stage gets a head.
+    All ranges of the embedding, including the position embedding, form one layer, which comes
+    first. All ranges of the head, including a norm before the head, form one layer, which comes
+    last. If forwards have kernels outside layers, the first stage gets an embedding and the last
+    stage gets a head even if no range names them.
 
     Args:
         stage: Kernel times of the stage, and first launches of its layers.
-        is_first: Whether it is the first virtual stage.
-        is_last: Whether it is the last virtual stage.
+        is_first: Whether the stage is the first virtual stage.
+        is_last: Whether the stage is the last virtual stage.
     """
     kernel_ns, first_launch = stage
     names = sorted(first_launch, key=lambda name: (first_launch[name], name.number))
@@ -132,9 +135,10 @@ def _split_times(
         phases: Phases whose kernels determine the division.
 
     Returns:
-        layer_ns: Time of each layer of all stages, which add up to the times of the stages.
-        is_like_forward: Whether a time was divided like the forward of its stage, because too
-            few of its kernels belong to layers.
+        layer_ns: Times of the layers of all stages, stage by stage. The times of the layers of a
+            stage add up to the time of the stage.
+        is_like_forward: Whether the time of any stage was divided like the time of its forwards,
+            because less than half of the kernel time in ``phases`` belongs to layers.
     """
     parts, is_like_forward = [np.empty(0, np.int64)], False
     for number, (stage, layers, total_ns) in enumerate(zip(stages, names, stage_ns, strict=True)):
@@ -157,15 +161,16 @@ def _compute_shares(
 ) -> Floats | None:
     """Return the fraction of a stage's kernel time in the given phases that belongs to each layer.
 
-    Kernels outside layers belong to the embedding on the first stage if it has no kernels in ranges
-    of its own, or else in the same way to the head on the last stage. Otherwise they are left out.
+    On the first stage, kernels outside layers are assigned to the embedding if no range of the
+    embedding has kernels. On the last stage, they are assigned to the head in the same way. In all
+    other cases, kernels outside layers are ignored.
 
     Args:
         stage: Kernel times of the stage.
         names: Layers of the stage.
-        phases: Phases whose kernels count.
-        is_first: Whether it is the first virtual stage.
-        is_last: Whether it is the last virtual stage.
+        phases: Phases whose kernels are included.
+        is_first: Whether the stage is the first virtual stage.
+        is_last: Whether the stage is the last virtual stage.
 
     Returns:
         Fractions that add up to 1, or None if less than half of the kernel time belongs to layers.
@@ -202,8 +207,11 @@ def _round_to_total(values: Floats, total: int) -> Ints:
 def measure_links(workload: Workload) -> tuple[tuple[int, ...], ...]:
     """Return the transfer time in ns between each pair of devices.
 
-    If a pair has several transfers, their median is used. A pair that was not measured has the
-    median of all transfers.
+    If a pair has several transfers, their median is used. A pair that was not measured gets the
+    median of all measured transfers, or 0 if there are none.
+
+    Returns:
+        Times indexed by [sender][receiver].
     """
     times_of: dict[tuple[int, int], list[int]] = {}
     placement = workload.placement
@@ -224,7 +232,7 @@ def measure_links(workload: Workload) -> tuple[tuple[int, ...], ...]:
 def build_layout_question(
     stages: Sequence[StageLayers], times: PhaseTimes, microbatches: int | None
 ) -> LayoutQuestion | None:
-    """Build the question of the best layout for the measured layers of a run.
+    """Build the input of a search for the best layout of the measured layers of a run.
 
     Args:
         stages: Kernel times of each virtual stage.
@@ -232,7 +240,7 @@ def build_layout_question(
         microbatches: Number of microbatches of an iteration, or None if it varies.
 
     Returns:
-        The question, or None if the layers of a stage, or the times of a stage, are unknown.
+        The input of the search, or None if the layers or the times of any stage are unknown.
     """
     if not stages:
         return None
@@ -255,11 +263,11 @@ def find_best_layout(question: LayoutQuestion, schedule: str | None) -> Layout |
 
     Args:
         question: The layers of a run, and its layout.
-        schedule: Name of the schedule, or None in inference.
+        schedule: Name of the schedule that ran, or None in inference.
 
     Returns:
-        The layout, or None if the result is not exact, or if the schedule does not allow the
-        layout of the run.
+        The best layout. None if no layout was found, if the result is not exact, or if the schedule
+        does not allow the layout of the run.
     """
     chunks = (
         len(question.current_layout.placement) // question.stages if question.current_layout else 1
@@ -275,7 +283,7 @@ def find_best_layout(question: LayoutQuestion, schedule: str | None) -> Layout |
 def compare_stage_times(question: LayoutQuestion, layout: Layout) -> dict[Phase, Floats]:
     """Return the time of each virtual stage in a layout as a multiple of its time in the run.
 
-    The result is keyed by phase. A time of 0 in the run counts as 1 ns.
+    The result is keyed by phase. A time of 0 in the run is replaced by 1 ns.
     """
     assert question.current_layout is not None
     measured_ns, changed_ns = (
@@ -312,5 +320,5 @@ def describe_moves(question: LayoutQuestion, layout: Layout) -> tuple[str, ...]:
 
 
 def _describe_range(names: Sequence[str]) -> str:
-    """Return the first and the last name, or the name if there is only one."""
+    """Return ``first to last`` of the names, or the name if there is only one."""
     return f"{names[0]} to {names[-1]}" if len(names) > 1 else names[0]

@@ -18,7 +18,7 @@ from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.operations import Rank
 from bubbleviz.model.texts import format_count, format_rank_name, to_one_line
 
-#: Minimum difference of a bubble ratio from the median of all ranks.
+#: Minimum difference of a bubble ratio from the median of all ranks, in absolute terms.
 _MIN_RATIO_EXCESS = 0.01
 #: Minimum relative difference of the time of a phase from the median of its stage.
 _MIN_TIME_DIFFERENCE = 0.05
@@ -35,12 +35,12 @@ class Standout:
         kind: ``rank``, ``stage``, ``pipeline`` or ``host``.
         name: Printed name, such as "stage 3".
         ranks: Indices of the ranks that stand out, ascending.
-        ratio: Mean bubble ratio of these ranks, or None if it is unknown.
-        above: Mean difference of these bubble ratios from the median of all ranks; negative if they
-            are below the median.
+        ratio: Mean bubble ratio of ``ranks``, or None if it is unknown.
+        above: Mean bubble ratio of ``ranks`` minus the median bubble ratio of all ranks, or 0 if it
+            is unknown.
         phase: The phase whose time differs most from the median of the stage, or "" if no phase
             differs enough.
-        times: Time of this phase as a multiple of the median, or 1 if there is no such phase.
+        times: Time in ``phase`` as a multiple of the median, or 1 if ``phase`` is "".
     """
 
     kind: str
@@ -61,14 +61,14 @@ class Standout:
 
     @property
     def short(self) -> str:
-        """Description of the difference, in a few characters for a label."""
+        """Short description of the difference from the other ranks, for a label."""
         if self.phase:
             return f"{self.phase} {self.times:.2f} x median"
         return f"bubble {100 * self.above:+.1f}"
 
     @property
     def sentence(self) -> str:
-        """Name, number of ranks if there are several, and description of the difference."""
+        """Name, number of ranks if there are several, and :attr:`why`."""
         has_several = len(self.ranks) > 1
         ranks = f" ({format_count(len(self.ranks), 'rank')})" if has_several else ""
         return f"{self.name}{ranks}: {self.why}"
@@ -79,20 +79,24 @@ class _PhaseDifference:
     """Time of one phase by rank, compared with the median of the rank's stage.
 
     Attributes:
-        multiple: Time as a multiple of the median, or NaN if it is unknown.
-        difference_ns: Absolute difference from the median, or NaN if it is unknown.
+        multiple: Time of each rank as a multiple of the median, or NaN if it is unknown.
+        difference_ns: Absolute difference of each rank's time from the median, in ns, or NaN if it
+            is unknown.
     """
 
     multiple: Floats
     difference_ns: Floats
 
     def exceeds(self, min_time_ns: float) -> Bools:
-        """Return a mask of the ranks whose time differs by at least 5 % and ``min_time_ns``."""
+        """Return a mask of the ranks whose time clearly differs from the median.
+
+        The difference must be at least 5 % of the median and at least ``min_time_ns``.
+        """
         differs = np.abs(np.nan_to_num(self.multiple, nan=1.0) - 1) >= _MIN_TIME_DIFFERENCE
         return np.asarray(differs & (self.difference_ns >= min_time_ns), bool)
 
     def median_of(self, ranks: Ints) -> tuple[float, float]:
-        """Return the median multiple and the median difference of the given ranks."""
+        """Return the median of ``multiple`` and of ``difference_ns`` over ranks, ignoring NaNs."""
         return _compute_known_median(self.multiple[ranks]), _compute_known_median(
             self.difference_ns[ranks]
         )
@@ -106,10 +110,11 @@ def find_standouts(
     *,
     is_pipeline: bool,
 ) -> tuple[Standout, ...]:
-    """Find the ranks and groups that stand out, the largest difference first.
+    """Find the ranks and groups that stand out, sorted by their difference, largest first.
 
-    A rank stands out if its bubble ratio differs by at least 0.01 from the median of all ranks, or
-    the time of a phase by at least 5 % and ``min_time_ns`` from the median of its stage.
+    A rank stands out if its bubble ratio differs by at least 0.01 from the median of all ranks. It
+    also stands out if the time of one of its phases differs from the median of its stage by at
+    least 5 % and at least ``min_time_ns``.
 
     Args:
         ranks: The ranks, by index. With fewer than three ranks, the result is empty.
@@ -167,14 +172,21 @@ def _compare_phases(
 
 
 def _get_sort_key(standout: Standout) -> tuple[float, tuple[int, ...]]:
-    """Return the key that sorts standouts by their difference, the largest first."""
+    """Return the key that sorts standouts by their difference, largest first, then by ranks.
+
+    The difference is ``abs(times - 1)`` or ``abs(above)``, whichever is larger.
+    """
     return -max(abs(standout.times - 1), abs(standout.above)), standout.ranks
 
 
 def _find_most_different_phase(
     phases: Mapping[str, _PhaseDifference], ranks: Ints, min_time_ns: float
 ) -> tuple[str, float]:
-    """Return the phase whose time differs most, and its multiple of the median.
+    """Find the phase in which a group of ranks differs most from the median of their stages.
+
+    A phase qualifies if the median multiple of the ranks differs from 1 by at least 5 %, and their
+    median difference is at least ``min_time_ns``. The phase with the largest median difference in
+    ns wins; at equal differences, the first phase.
 
     Args:
         phases: Differences of all ranks, keyed by phase name.
@@ -182,7 +194,7 @@ def _find_most_different_phase(
         min_time_ns: Minimum difference of a time from its median.
 
     Returns:
-        Name of the phase and the multiple, or "" and 1 if no phase differs enough.
+        Name of the phase and its median multiple, or "" and 1 if no phase qualifies.
     """
     largest_ns, name, times = -np.inf, "", 1.0
     for phase, difference in phases.items():
@@ -196,8 +208,9 @@ def _find_most_different_phase(
 def _group_standouts(ranks: Sequence[Rank], stands_out: Bools) -> Iterator[tuple[str, str, Ints]]:
     """Group the ranks that stand out by stage, pipeline or host, and yield the rest one by one.
 
-    A group is formed if it has at least two ranks and at least 75 % of them stand out, unless it
-    would contain all ranks of the run.
+    A stage, pipeline or host becomes a group if it has at least two ranks and at least 75 % of all
+    its ranks stand out and are not in a group yet. No group is formed that would contain all ranks
+    of the run. Stages are tried first, then pipelines, then hosts.
 
     Args:
         ranks: The ranks, by index.
@@ -228,14 +241,14 @@ def _group_standouts(ranks: Sequence[Rank], stands_out: Bools) -> Iterator[tuple
 
 
 def _list_members(keys: Sequence[str | int | None], is_unnamed: Bools) -> dict[str | int, Ints]:
-    """Return all ranks with the same key, for each key of a rank in ``is_unnamed``.
+    """List all ranks that share a key, such as a stage, with a rank in ``is_unnamed``.
 
     Args:
-        keys: Key of each rank, or None if it is unknown.
+        keys: Key of each rank, or None if it is unknown. Ranks whose key is unknown are left out.
         is_unnamed: Mask of the ranks that stand out and are not in a group yet.
 
     Returns:
-        Rank indices of each key, in the order in which keys first occur.
+        Rank indices, ascending, by key. Keys are in the order in which they first occur.
     """
     keys_of_unnamed = {keys[index] for index in np.flatnonzero(is_unnamed).tolist()}
     members: dict[str | int, list[int]] = {}

@@ -34,7 +34,7 @@ from bubbleviz.schedules.measured_times import MeasuredTimes, collect_times
 from bubbleviz.schedules.microbatch_order import order_microbatches
 from bubbleviz.schedules.plan import Plan
 
-#: Minimum fraction of the window that the best schedule must save.
+#: The best schedule must save more than this fraction of the window.
 _MIN_SPEEDUP = 0.01
 
 
@@ -44,22 +44,24 @@ class WhatIf:
 
     Attributes:
         measured: Times of the run, or None if they could not be determined.
-        rows: The order that ran as measured, the same order without delays (if known), then
-            schedules, the best first.
-        same_schedule: Simulation of the recognised schedule or the given plan, or None if there is
-            neither.
+        rows: The order that ran as measured, then the same order without delays (if known), then
+            schedules, best first.
+        same_schedule: Simulation of the given plan or, if no plan is given, of the recognized
+            schedule. None if it is unknown or cannot be simulated.
         reason: Reason why there are no rows, or "" if there are rows.
-        window: Ratio whose window is compared. ``schedule`` is the makespan. ``stage``, the longest
-            window of a rank, is used if consecutive iterations overlap: the simulation of one
-            iteration then gives only this lower bound of the period.
+        window: Name of the ratio whose window is compared. The window of ``schedule`` is the
+            makespan. ``stage``, the longest window of a rank, is used if consecutive iterations
+            overlap. In that case, the simulation of one iteration gives only this lower bound of
+            the period.
         ideal: The order of ``same_schedule``, or of 1F1B if it is unknown, simulated with equal
             stages and free transfers, or None if neither can be simulated.
-        fastest_other: The fastest schedule that fits in memory and is not the one that ran, or None
-            if there is none or other schedules were not simulated.
-        best: Simulation of the fastest other schedule, or None if it does not save time.
+        fastest_other: The fastest schedule that fits in memory and is not the schedule that ran.
+            None if there is none, or if other schedules were not simulated.
+        best: Simulation of ``fastest_other``, or None if that schedule saves at most 1 % of the
+            window.
         limit_bytes: Memory limit of a device, or None if the peak memory of the run is the limit.
-        reordered: If microbatches have unequal lengths, their order in which ``same_schedule`` is
-            shortest and the fraction of its makespan that this order saves, else None.
+        reordered: Order of the microbatches that makes ``same_schedule`` shortest, and the fraction
+            of the makespan that this order saves. None if microbatches have equal lengths.
     """
 
     measured: MeasuredTimes | None
@@ -75,20 +77,24 @@ class WhatIf:
 
     @property
     def as_measured(self) -> Choice | None:
-        """The row of the order that ran, as measured, or None if there are no rows."""
+        """The row of the order that ran with its measured times, or None if there are no rows."""
         return next((row for row in self.rows if row.schedule == MEASURED), None)
 
     @property
     def without_delays(self) -> Choice | None:
-        """The row of the same order without delays, or None if unknown or iterations overlap."""
+        """The row of the order that ran without delays.
+
+        None if the row is unknown or if iterations overlap.
+        """
         return next((row for row in self.rows if row.schedule == NO_DELAY), None)
 
     @property
     def base_ms(self) -> float | None:
         """Makespan in ms of the order that ran, without delays, or None if it is unknown.
 
-        It comes from a simulation at mean times, like the makespans of other schedules. Only if the
-        order cannot be simulated, it comes from a replay at the measured times.
+        This is the makespan of :attr:`same_schedule`, which is simulated at mean times like all
+        other schedules. If the order cannot be simulated, it is the makespan of a replay at the
+        measured times.
         """
         if self.same_schedule is not None:
             return self.same_schedule.makespan_ms
@@ -96,7 +102,7 @@ class WhatIf:
 
     @property
     def schedules(self) -> tuple[Choice, ...]:
-        """The rows that are schedules, the best first."""
+        """The rows that are simulated schedules, best first."""
         return tuple(row for row in self.rows if not row.is_measured_order)
 
 
@@ -118,9 +124,10 @@ def ask_what_if(
         operations: Operations of all ranks.
         counts: The counted iterations.
         explanation: Explanation of the run, with phase times and changes.
-        recognised: The recognised schedule, or None if recognition did not run.
-        plan: The plan of the run, or None for the recognised schedule.
-        with_all_schedules: Whether to simulate all schedules or only the recognised one.
+        recognised: The recognized schedule, or None if recognition did not run.
+        plan: The plan of the run, or None for the recognized schedule.
+        with_all_schedules: Whether to simulate all schedules or only the plan or the recognized
+            schedule.
         memory: Memory of the devices in bytes, or None if it is unknown.
     """
     limit_bytes = None if memory is None else memory.limit
@@ -174,13 +181,13 @@ def _compare_with_run(
 
     Args:
         measured: Times of the run.
-        rows: The order that ran: one choice as measured, which may be followed by one without
-            delays.
-        name: Name of the recognised schedule, or None if it is unknown.
-        plan: Plan to simulate instead of the recognised schedule, or None.
+        rows: The choices with the order that ran: as measured, optionally followed by the choice
+            without delays.
+        name: Name of the recognized schedule, or None if it is unknown.
+        plan: Plan to simulate instead of the recognized schedule, or None.
         memory: Memory of the devices in bytes, or None if it is unknown.
-        with_all_schedules: Whether to simulate all schedules. Otherwise only ``plan`` is simulated
-            or, without a plan, the recognised schedule.
+        with_all_schedules: Whether to simulate all schedules. If false, only ``plan`` is simulated
+            or, if that is None, the recognized schedule.
         by_makespan: Whether schedules are compared by makespan instead of cost.
     """
     rules = [
@@ -225,17 +232,17 @@ def _compare_with_run(
 
 
 def find_fastest_other(choices: Iterable[Choice], name: str | None) -> Choice | None:
-    """Return the fastest schedule that fits in memory and is not the one that ran, or None.
+    """Return the first schedule that fits in memory and is not the schedule that ran, or None.
 
     Args:
-        choices: Schedules, the fastest first.
+        choices: Schedules, fastest first.
         name: Name of the schedule that ran, or None if it is unknown.
     """
     return next((choice for choice in choices if choice.fits and choice.schedule != name), None)
 
 
 def _has_uneven_microbatches(explanation: Explanation) -> bool:
-    """Return whether a finding of the diagnosis names microbatches."""
+    """Return whether any finding of the diagnosis blames single microbatches."""
     findings = () if explanation.diagnosis is None else explanation.diagnosis.findings
     return any(fault.microbatches for finding in findings for fault in finding.faults)
 
@@ -245,7 +252,7 @@ def _list_measured_choices(
 ) -> tuple[Choice, ...]:
     """Return the choices that keep the order of the run: as measured, and without delays.
 
-    If iterations overlap, only the first is returned.
+    If iterations overlap, only the choice as measured is returned.
 
     Args:
         measured: Times and sizes of the run.
@@ -289,9 +296,9 @@ def _measure_peaks(
 ) -> Iterator[float]:
     """Yield for each rank the maximum number of microbatches whose activations it held at once.
 
-    Activations are held from the end of the F to the end of the W. If a microbatch has no W, they
-    are held to the end of its BW or B. With n model chunks, the activations of one chunk count as
-    1/n of a microbatch.
+    Activations are kept from the end of the F to the end of the W. If a microbatch has no W, its
+    activations are kept to the end of its BW or B. If there are n model chunks, the activations of
+    one chunk count as 1/n of a microbatch.
     """
     ran = operations.take(
         (operations.iteration == iteration.index)
@@ -314,9 +321,9 @@ def _measure_peaks(
 
 
 def _find_peak(time_ns: Ints, change: Ints) -> float:
-    """Return the maximum of the sum of all changes up to any time, or 0 without changes.
+    """Return the maximum over time of the sum of all changes so far, or 0 if it is never positive.
 
-    Negative changes come first at equal times, because operations free memory before others get it.
+    At equal times, negative changes come first: memory is freed before it is allocated again.
     """
     return float(np.cumsum(change[sort_rows(time_ns, change)]).max(initial=0))
 
@@ -324,8 +331,8 @@ def _find_peak(time_ns: Ints, change: Ints) -> float:
 def _scale_activations(rank: Ints, chunk: Ints, microbatch: Ints, phase: Ints) -> Ints:
     """Return 1 for operations that allocate activations, -1 for those that free them, else 0.
 
-    An F allocates them. A W and a BW free them. A B frees them if its rank has no W of the same
-    microbatch and chunk.
+    An F allocates activations. A W and a BW free them. A B frees them if its rank has no W of the
+    same microbatch and chunk.
 
     Args:
         rank: Rank of each operation.
