@@ -1,5 +1,5 @@
-"""Conventions: lists that assign a meaning to the names of ranges, kernels, threads and host calls.
+"""Conventions: pattern lists that give names of ranges, kernels, threads and calls a meaning.
 
-The package returns the phase, microbatch, chunk and iteration of a range, the kind of a kernel and
-the activity of a host. It may import ``model``.
+From a range name, the package reads the phase, microbatch, chunk and iteration. It also classifies
+kernels by kind and host calls by activity. It may import ``model``.
 """

@@ -1,4 +1,4 @@
-"""Conventions: data classes that describe how a framework names its ranges."""
+"""Data classes for naming conventions, which describe how a framework names its NVTX ranges."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from bubbleviz.model.phases import Phase
 
 _GROUP = re.compile(r"\(\?P<(\w+)>")
-#: Named groups of a pattern whose captures are numbers.
+#: Names of the regex groups that capture numbers.
 NUMBER_GROUPS = (
     "microbatch",
     "chunk",
@@ -29,23 +29,25 @@ NUMBER_GROUPS = (
 
 @dataclass(frozen=True)
 class Pattern:
-    """One pattern of range names.
+    """A pattern that matches range names, and the meaning of the matching names.
 
     Attributes:
-        glob: SQLite GLOB that matches at least every name that ``regex`` matches.
+        glob: SQLite GLOB used as a prefilter. It matches every name that ``regex`` matches, and
+            may match more.
         regex: Regex for the bare name, with named groups.
-        phase: Phase of all matching names, or None if the group ``phase`` captures it or if the
-            names have no phase.
-        phases: Phase of each capture of the group ``phase`` that is not itself a phase label.
-        by_order: Whether a matching range that contains both passes is an iteration, numbered in
-            order of time.
+        phase: Phase of all matching names. None if the regex group ``phase`` captures the phase, or
+            if the names have no phase.
+        phases: Maps texts captured by the group ``phase`` to phases, such as ``"fwd"`` to F. Other
+            captured texts must be phase labels, such as ``F``.
+        by_order: Whether a matching range is an iteration if it contains both a forward and a
+            backward. These iterations are numbered in time order.
         post_validation: Whether the range is optimizer work of the previous iteration.
-        receives: Whether communication under this name waits for a peer's data, or None if the
-            phase implies it.
-        part: Whether the name is the name of a part of an operation. Consecutive ranges of one
-            phase belong to the same operation.
-        stands_in: Whether the range only counts as an operation if no other convention names the
-            operation, because a range of that operation may enclose it.
+        receives: Whether communication with this name waits for a peer's data. If None, the phase
+            decides.
+        part: Whether a matching range is only one part of an operation, such as one layer of a
+            forward. Consecutive ranges of the same phase are joined into one operation.
+        stands_in: Whether a matching range is an operation only if no other convention names
+            complete operations. Otherwise a range of the other convention may enclose it.
     """
 
     glob: str
@@ -60,17 +62,17 @@ class Pattern:
 
     @cached_property
     def compiled(self) -> re.Pattern[str]:
-        """The compiled regex; compiled on first use."""
+        """The regex, compiled on first use."""
         return re.compile(self.regex)
 
     @cached_property
     def groups(self) -> frozenset[str]:
-        """Named groups of the regex."""
+        """Names of the groups in the regex."""
         return frozenset(_GROUP.findall(self.regex))
 
 
-#: Match of a name: the pattern, the phase or None, and the numbers in the order of
-#: :data:`NUMBER_GROUPS`, -1 if the name has none.
+#: The result of matching a name: the pattern, the phase or None, and one number for each name in
+#: :data:`NUMBER_GROUPS`. A number is -1 if the name does not contain it.
 NameMatch: TypeAlias = tuple[Pattern, Phase | None, tuple[int, ...]]
 
 
@@ -79,17 +81,17 @@ class Convention:
     """The naming convention of one framework.
 
     Attributes:
-        name: Name for ``--convention``.
-        patterns: Patterns, tried in order; the first that matches wins.
-        summary: Description in one line.
+        name: Name of the convention, as passed to ``--convention``.
+        patterns: Patterns, tried in order. The first pattern that matches wins.
+        summary: One-line description of the convention.
         source: Reference to the code or document that defines the names.
-        domain: NVTX domain that may precede the names.
+        domain: NVTX domain that some tools prepend to the names, such as ``TSL``, or "".
         examples: Names that the patterns must match.
         counter_examples: Names that the patterns must not match.
-        communication: Additional regexes for communication kernels, from a user.
-        helper_threads: Additional regexes for threads that never run backward, from a user.
-        explicit: Whether the names are written for bubbleviz and thus take precedence over names of
-            a framework.
+        communication: User-supplied regexes for more communication kernels.
+        helper_threads: User-supplied regexes for more threads that never launch backward passes.
+        explicit: Whether the names were written for bubbleviz. Explicit names take precedence over
+            the names of a framework.
     """
 
     name: str
@@ -105,26 +107,31 @@ class Convention:
 
     @property
     def globs(self) -> tuple[str, ...]:
-        """Distinct prefilters of the patterns."""
+        """The GLOBs of all patterns, without duplicates, in pattern order."""
         return tuple(dict.fromkeys(pattern.glob for pattern in self.patterns))
 
     @cached_property
     def match_cache(self) -> dict[str, NameMatch | None]:
-        """Cached matches of names; profiles of one run share most of their names.
+        """Cache of the match of each name, or None for names that no pattern matches.
 
-        Filled by :mod:`bubbleviz.conventions.range_names`.
+        :mod:`bubbleviz.conventions.range_names` fills the cache. It pays off because the profiles
+        of one run share most of their names.
         """
         return {}
 
     @cached_property
     def whole_operations(self) -> Convention:
-        """The convention with only its patterns for complete operations."""
+        """A copy of the convention without its ``part`` and ``stands_in`` patterns."""
         patterns = (p for p in self.patterns if not (p.part or p.stands_in))
         return replace(self, patterns=tuple(patterns))
 
     @cached_property
     def iterations(self) -> Convention:
-        """The convention with only its patterns that read the number of an iteration."""
+        """A copy of the convention that keeps only the patterns that read iteration numbers.
+
+        A pattern is kept if its regex has the group ``iteration``, but neither the group ``phase``
+        nor a fixed phase, and if the pattern does not number iterations in time order.
+        """
         patterns = (
             p
             for p in self.patterns
@@ -134,10 +141,10 @@ class Convention:
         return replace(self, patterns=tuple(patterns))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the declared fields; cached properties are not pickled."""
+        """Return the declared fields only, so that cached properties are not pickled."""
         return {part.name: getattr(self, part.name) for part in fields(self)}
 
 
 def collect_globs(conventions: Sequence[Convention]) -> tuple[str, ...]:
-    """Return the distinct prefilters of several conventions."""
+    """Return the GLOBs of all conventions without duplicates, in order of first occurrence."""
     return tuple(dict.fromkeys(glob for c in conventions for glob in c.globs))

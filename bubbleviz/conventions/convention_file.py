@@ -1,8 +1,8 @@
-r"""Convention files: a convention is one TOML file, built in or a user's own.
+r"""Reading of convention files. Each naming convention is defined in a TOML file.
 
-The built-in conventions are in ``frameworks/``. To add a framework, add a file. Tests check the
-examples and counter-examples of each file against all other files. A user's file is rejected if its
-patterns do not match its examples, or match its counter-examples.
+The built-in conventions are in ``frameworks/``. To support another framework, add a file there.
+Tests check the examples and counter-examples of each file against all other files. A user's file is
+rejected if its patterns miss one of its examples or match one of its counter-examples.
 
 .. code-block:: toml
 
@@ -13,7 +13,7 @@ patterns do not match its examples, or match its counter-examples.
     counter_examples = ["fwd"]
 
     [[pattern]]
-    glob = "fwd mb=*"                       # SQLite GLOB; matches at least the same names as match
+    glob = "fwd mb=*"                       # SQLite GLOB, at least as permissive as match
     match = '^fwd mb=(?P<microbatch>\d+)$'  # Python regex for the bare name
     phase = "F"                             # or a group (?P<phase>...), with [pattern.phases]
 
@@ -21,25 +21,27 @@ The named groups are ``phase, microbatch, chunk, stage, sequence, iteration, ran
 that fuses two operations also has ``second_microbatch, second_chunk, second_stage`` and
 ``second_tokens``. ``tokens`` is the number of tokens that the operation processes;
 ``second_tokens`` is added to it. A pattern with the group ``iteration`` and no phase marks
-iterations. With ``iteration = "by order"``, each range that contains both forward and backward is
-an iteration, numbered in order per thread.
+iterations. With ``iteration = "by order"``, a matching range that contains both a forward and a
+backward is an iteration. These iterations are numbered in time order on each thread.
 
 - ``post_validation = true``: The range is optimizer work of the previous iteration.
-- ``receives = false`` (or ``true``): Whether a communication range waits for a peer's data, if the
-  phase does not imply it.
-- ``part = true``: The range is a part of an operation. Consecutive ranges with the same phase
-  belong to the same operation.
-- ``stands_in = true``: The range only counts as an operation if no other convention names the
-  complete operation, since a range of that operation may enclose it.
+- ``receives = false`` (or ``true``): Says whether a communication range waits for a peer's data.
+  By default, the phase decides.
+- ``part = true``: The range is only one part of an operation. Consecutive ranges with the same
+  phase are joined into one operation.
+- ``stands_in = true``: The range is an operation only if no other convention names complete
+  operations. Otherwise a range of the other convention may enclose it.
 
 ``communication`` and ``helper_threads`` at the top level list additional regexes for kernels and
-threads. A file may contain only these lists; the names of ranges are then recognized as usual.
+threads. A file may contain just these two lists. The built-in conventions then recognize the range
+names, as they do without a file.
 
-``explicit = true`` at the top level marks names written for bubbleviz. If they name forward or
-backward, all other recognized conventions are ignored.
+``explicit = true`` at the top level marks names written for bubbleviz. If explicit names mark
+forwards or backwards, all other recognized conventions are ignored.
 
-Before a name is matched, the NVTX domain of the convention (``domain = "TSL"``) and the tail of
-PyTorch's ``emit_nvtx`` (``, op_id = 3``) are removed. A ``glob`` must match names with them.
+Before a name is matched, the NVTX domain of the convention (``domain = "TSL"``) and the tail that
+PyTorch's ``emit_nvtx`` appends (``, op_id = 3``) are removed. A ``glob``, however, must match the
+name with its domain and tail.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ from bubbleviz.model.phases import Phase, parse_phase_label
 from bubbleviz.model.texts import find_nearest_word
 
 _GROUPS = frozenset((*NUMBER_GROUPS, "phase"))
-#: Types of the top-level fields of a file, and of the fields of a pattern.
+#: Types of the top-level fields of a convention file.
 _FIELD_TYPES: Mapping[str, type] = {
     **dict.fromkeys(("name", "summary", "source", "domain"), str),
     **dict.fromkeys(("examples", "counter_examples", "communication", "helper_threads"), list),
@@ -76,10 +78,10 @@ _PATTERN_FIELD_TYPES: Mapping[str, type] = {
 
 @cache
 def built_in() -> Mapping[str, Convention]:
-    """Return the built-in conventions by name, sorted.
+    """Return the built-in conventions, keyed by name and sorted by name.
 
     Raises:
-        UsageError: A built-in file is invalid, which is a defect of the package.
+        UsageError: A built-in file is invalid, which is a bug in this package.
     """
     conventions = [
         parse_convention(entry.read_text(encoding="utf-8"), entry.name, is_trusted=True)
@@ -90,7 +92,9 @@ def built_in() -> Mapping[str, Convention]:
 
 
 def find_convention(name_or_path: str) -> Convention:
-    """Return the built-in convention with this name, or else load the TOML file at this path.
+    """Return the built-in convention with this name, or load the TOML file at this path.
+
+    A built-in name takes precedence over a file of the same name.
 
     Raises:
         InputError: The file cannot be read.
@@ -109,7 +113,9 @@ def find_convention(name_or_path: str) -> Convention:
 
 
 def find_conventions(names_or_paths: str | Path | Sequence[str | Path]) -> tuple[Convention, ...]:
-    """Return the conventions with these names or paths; a single name is accepted as well.
+    """Return the conventions with these names or paths, in the given order.
+
+    A single name or path is accepted in place of a sequence.
 
     Raises:
         InputError: A file cannot be read.
@@ -120,7 +126,7 @@ def find_conventions(names_or_paths: str | Path | Sequence[str | Path]) -> tuple
 
 
 def collect_kinds(conventions: Sequence[Convention]) -> Kinds:
-    """Return the built-in lists of kernels and threads with the additions of the conventions."""
+    """Return the built-in kernel and thread lists, extended by the regexes of the conventions."""
     kinds = default_kinds()
     for convention in conventions:
         kinds = kinds.add_regexes(convention.communication, convention.helper_threads)
@@ -132,7 +138,7 @@ def load_convention(path: str | Path) -> Convention:
 
     Raises:
         InputError: The file cannot be read.
-        UsageError: The file is not a valid convention; the message names the key.
+        UsageError: The file is not a valid convention. The message names the key.
     """
     built_in_names = ", ".join(sorted(built_in()))
     text = toml_files.read(
@@ -144,10 +150,12 @@ def load_convention(path: str | Path) -> Convention:
 
 
 def _check_examples(convention: Convention, source: str) -> None:
-    """Check that the patterns match the examples and none of the counter-examples.
+    """Check that the patterns match every example and no counter-example.
+
+    The GLOB of the pattern that matches an example must match the example too.
 
     Raises:
-        UsageError: A pattern does not; the message names the key and the pattern.
+        UsageError: One of these checks fails. The message names the key or the pattern.
     """
     numbers = {id(pattern): i for i, pattern in enumerate(convention.patterns, 1)}
     pairs = [("examples", text) for text in convention.examples]
@@ -176,16 +184,17 @@ def _check_examples(convention: Convention, source: str) -> None:
 def parse_convention(text: str, source: str, *, is_trusted: bool = False) -> Convention:
     """Parse the TOML text of a convention.
 
-    A convention without ``name`` is named after the file, without its suffix.
+    If the text has no ``name``, the stem of ``source`` becomes the name of the convention. The
+    examples are not checked here.
 
     Args:
         text: Content of the file.
-        source: Path of the file, for messages.
-        is_trusted: Skip the check of the regexes, which saves the time of compiling them. True for
-            built-in files, which are tested.
+        source: Path of the file, for messages and as the default name.
+        is_trusted: Whether to skip the regex checks of the patterns, which saves the time of
+            compiling the regexes. True for the built-in files, because tests check them.
 
     Raises:
-        UsageError: The text is not a valid convention; the message names the key.
+        UsageError: The text is not a valid convention. The message names the key.
     """
     try:
         data = toml_files.load(text)
@@ -214,16 +223,16 @@ def parse_convention(text: str, source: str, *, is_trusted: bool = False) -> Con
 def _parse_pattern(data: object, source: str, *, is_trusted: bool) -> Pattern:
     """Parse one ``[[pattern]]`` table.
 
-    A pattern without ``glob`` has no prefilter (``*``). A pattern needs a phase, a group for it, an
-    iteration or a rank.
+    The default of ``glob`` is ``*``. A pattern must have a fixed phase, ``iteration = "by order"``,
+    or at least one of the groups ``phase``, ``iteration`` and ``rank``.
 
     Args:
         data: The table.
-        source: Path of the file and index of the pattern, for messages.
-        is_trusted: Skip the check of the regex.
+        source: Path of the file and number of the pattern, for messages.
+        is_trusted: Whether to skip the check of the regex.
 
     Raises:
-        UsageError: The table is invalid; the message names the key.
+        UsageError: The table is invalid. The message names the key.
     """
     fields = toml_files.check_fields(data, _PATTERN_FIELD_TYPES, source)
     if "match" not in fields:
@@ -264,7 +273,7 @@ def _parse_phase(label: object, source: str) -> Phase:
     """Return the phase with this label.
 
     Raises:
-        UsageError: There is no phase with this label.
+        UsageError: No phase has this label.
     """
     phase = parse_phase_label(str(label))
     if phase is None:

@@ -1,6 +1,6 @@
-"""Parsing of copy names: direction of a copy, and kinds of memory of its source and target.
+"""Parsing of copy names, which give the direction of a copy and its source and target memory.
 
-PyTorch and XLA name a copy ``Memcpy HtoD (Pinned -> Device)`` or ``MemcpyH2D``; ROCm tools name it
+PyTorch and XLA name a copy ``Memcpy HtoD (Pinned -> Device)`` or ``MemcpyH2D``. ROCm tools name it
 ``CopyHostToDevice`` or ``MEMORY_COPY_HOST_TO_DEVICE``.
 """
 
@@ -14,17 +14,17 @@ import numpy as np
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.copies import Copies, Direction, Memory
 
-#: Prefixes of the names of fills, which are not copies.
+#: Name prefixes of memory fills, which are not copies. Case is ignored.
 _FILLS = ("memset", "fill")
-#: Source and target of a copy: ``HtoD``, ``H2D``, ``HostToDevice``, ``HOST_TO_DEVICE``.
+#: Matches the source and target in a copy name, such as ``HtoD``, ``H2D`` or ``HOST_TO_DEVICE``.
 _ENDS = re.compile(
     r"(?i)(host|device|array|peer|[hdap])_?(?:to|2)_?(host|device|array|peer|[hdap])"
 )
-#: Kinds of memory of source and target: ``(Pinned -> Device)``.
+#: Matches the source and target memory in a copy name, such as ``(Pinned -> Device)``.
 _MEMORY = re.compile(r"\((\w+)[\w ]* -> (\w+)[\w ]*\)")
-#: A key and its value in the details of a copy in XLA's profiles.
+#: Matches one key and its value in the details that XLA's profiles give for a copy.
 _DETAIL = re.compile(r"\b(?:(kind_src|kind_dst):([a-z]+)|(size):([0-9]{1,18}))\b")
-#: Maximum number of characters of a name that are parsed.
+#: Number of leading characters of a name or details text that are parsed.
 _MAX_LENGTH = 200
 _DIRECTIONS = {
     "hd": Direction.HOST_TO_DEVICE,
@@ -49,14 +49,14 @@ _KINDS = {
 
 
 def read_copy_name(name: str) -> tuple[Direction, Memory, Memory] | None:
-    """Read the direction of a copy and the memory that it reads and writes from its name.
+    """Parse the direction, source memory and target memory from the name of a copy.
 
     Args:
-        name: Name of a copy or fill.
+        name: Name of a copy or memory fill.
 
     Returns:
-        Direction, source and target, each UNKNOWN if not in the name, or None if it names a
-        fill.
+        The direction, the source memory and the target memory, or None if the name starts like the
+        name of a fill. A value that the name does not give is UNKNOWN.
     """
     name = name[:_MAX_LENGTH]
     if name.lower().startswith(_FILLS):
@@ -73,14 +73,15 @@ def read_copy_name(name: str) -> tuple[Direction, Memory, Memory] | None:
 
 
 def read_copy_details(text: str) -> tuple[int, Memory, Memory]:
-    """Read the size of a copy and the memory that it reads and writes from XLA's details.
+    """Parse the size, source memory and target memory of a copy from XLA's details text.
 
     Args:
         text: Details such as ``kind_src:pinned kind_dst:device size:4 dest:0 async:1``, or "" if
             none were recorded.
 
     Returns:
-        Number of bytes, or -1 if unknown, source and target.
+        The size in bytes, the source memory and the target memory. An unknown size is -1, and
+        unknown memory is UNKNOWN.
     """
     details = {
         key or size_key: memory or size
@@ -92,13 +93,15 @@ def read_copy_details(text: str) -> tuple[int, Memory, Memory]:
 
 
 def read_copies(activity: Ints, name: Ints, names: Sequence[str], size: Ints) -> Copies:
-    """Return a table of copies with the direction and memory in their names, without fills.
+    """Build the table of copies, with directions and memory kinds parsed from the names.
+
+    Memory fills are left out.
 
     Args:
-        activity: Row of each copy or fill in the activities, ascending.
-        name: Index of its name in ``names``.
+        activity: Activity rows of the copies and fills, in ascending order.
+        name: For each copy or fill, the index of its name in ``names``.
         names: Names of copies and fills.
-        size: Number of bytes that it moved, or -1 if unknown.
+        size: Size of each copy or fill in bytes, or -1 if unknown.
     """
     used, used_index = np.unique(name, return_inverse=True)
     fill = (NONE, NONE, NONE)

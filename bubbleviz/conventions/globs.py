@@ -1,4 +1,4 @@
-"""Prefilters: SQLite GLOB patterns with which a query skips most range names before reading."""
+"""GLOB prefilters: SQLite GLOB patterns that let a query skip most range names."""
 
 from __future__ import annotations
 
@@ -15,31 +15,33 @@ import numpy as np
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import find_positions
 
-#: Wildcards of a pattern. An unclosed set extends to its end.
+#: Matches a wildcard of a GLOB. A set without a closing bracket extends to the end of the GLOB.
 _WILDCARD = re.compile(r"\*|\?|\[\^?\]?[^\]]*(?:\]|$)")
+#: Matches a closed set or any other single character of a GLOB.
 _PIECE = re.compile(r"\[\^?\]?[^\]]*\]|.", re.DOTALL)
-#: A set with the same meaning in DuckDB's GLOB.
+#: Matches a set that has the same meaning in DuckDB's GLOB.
 _PORTABLE_SET = re.compile(r"\[[ \"-,./0-9:-@A-Z_`a-z{-~]+\]|\[(?:0-9|a-z|A-Z)\]")
-#: Pieces that show that the last set of a pattern is not closed.
+#: Pieces that only occur if the last set of a GLOB has no closing bracket.
 _UNCLOSED = {"[", "[]", "[^]"}
 _LETTER_SET = re.compile(r"\[(?!\^)([A-Za-z]+)\]")
 _DIGIT = re.compile("[0-9]")
-#: Translation table that maps every digit to 0.
+#: Translation table for bytes that maps every ASCII digit to 0.
 _FOLD_DIGITS = bytes.maketrans(b"123456789", b"000000000")
 
 
 @cache
 def build_query_parameters(globs: tuple[str, ...]) -> Mapping[str, str | int | None]:
-    """Build the SQL parameters that pass patterns to a query.
+    """Build the SQL parameters with which a query selects the names that match any of the GLOBs.
 
-    A query tests cheap patterns first and the full lists only for names that pass them:
+    The query tests a cheap GLOB first, and tests a list of GLOBs only for names that match it.
 
-    - ``anchored`` lists the patterns that start with a letter or a set of letters, as JSON. Names
-      must first match ``first_letters``, a pattern for all these letters.
-    - ``floating_first`` and ``floating_second`` are two of the remaining patterns, tested directly
-      (None if there are fewer).
-    - ``floating`` lists the rest, as JSON. Names must first match ``floating_guard``: a text that
-      all of them contain, or else a set with one character of each (None if ``floating`` is empty).
+    - ``anchored`` is a JSON list of the GLOBs that start with a letter or a set of letters. Names
+      must first match ``first_letters``, a GLOB for any name that starts with one of these letters.
+    - ``floating_first`` and ``floating_second`` are two of the remaining GLOBs, which the query
+      tests directly. They are None if fewer than two GLOBs remain.
+    - ``floating`` is a JSON list of all other GLOBs. Names must first match ``floating_guard``, a
+      GLOB that is at least as permissive as every GLOB in ``floating``. It is None if ``floating``
+      is empty.
     """
     letters = {glob: _get_first_letters(glob) for glob in globs}
     any_letter = "".join(sorted({letter for firsts in letters.values() for letter in firsts}))
@@ -59,14 +61,18 @@ def build_query_parameters(globs: tuple[str, ...]) -> Mapping[str, str | int | N
 def _choose_separate_globs(
     floating: Sequence[str],
 ) -> tuple[tuple[str | None, str | None], Sequence[str]]:
-    """Choose two patterns to test directly, so that the rest has a selective guard.
+    """Choose two GLOBs to test directly, so that a selective guard exists for the remaining ones.
 
-    The pair is chosen to make the literal text shared by the rest as long as possible. If the rest
-    shares no text of at least two characters, the pair whose rarest characters are the most
-    frequent is chosen.
+    The pair is chosen so that the literal text shared by the remaining GLOBs is as long as
+    possible. If the remaining GLOBs share fewer than two characters for every pair, the two GLOBs
+    whose rarest literal characters are the most frequent in names are chosen.
+
+    Args:
+        floating: GLOBs that do not start with a letter or a set of letters.
 
     Returns:
-        The pair, with None for missing patterns, and the rest.
+        The chosen pair, filled up with None if there are fewer than two GLOBs, and the remaining
+        GLOBs.
     """
     if len(floating) <= 2:
         first, second = [*floating, None, None][:2]
@@ -85,7 +91,12 @@ def _choose_separate_globs(
 
 
 def _build_guard(globs: Sequence[str]) -> str:
-    """Return a pattern that matches every text that any of the patterns matches."""
+    """Return one GLOB that matches every text that at least one of the GLOBs matches.
+
+    The guard is ``*text*``, where the text is the longest literal shared by all GLOBs, if the text
+    has two or more characters or if a GLOB has no literal character. Otherwise the guard is
+    ``*[set]*``, where the set contains the rarest literal character of each GLOB.
+    """
     shared = _find_shared_literal(globs)
     rarest = {_find_rarest_character(glob) for glob in globs}
     if len(shared) > 1 or "" in rarest:
@@ -94,7 +105,10 @@ def _build_guard(globs: Sequence[str]) -> str:
 
 
 def _find_rarest_character(glob: str) -> str:
-    """Return the character of a pattern's literal text that the fewest names contain, or ""."""
+    """Return the literal character of a GLOB that the fewest names contain, or "" if it has none.
+
+    Brackets, ``^`` and ``-`` are ignored. On ties, the smallest character wins.
+    """
     text = "".join(_WILDCARD.split(glob))
     return min(
         (c for c in text if c not in "[]^-"), key=lambda c: (_estimate_frequency(c), c), default=""
@@ -102,14 +116,21 @@ def _find_rarest_character(glob: str) -> str:
 
 
 def _estimate_frequency(character: str) -> int:
-    """Rank a character by the share of names that contain it, from 0 (rare marks) to 2 (common)."""
+    """Estimate how frequently names contain a character: 0 (rare), 1 or 2 (common).
+
+    Lower-case letters, digits, ``_:.,=``, blanks and the empty string get 2, other letters 1, and
+    everything else 0.
+    """
     if character in "_:.,= " or character.islower() or character.isdigit() or not character:
         return 2
     return 1 if character.isalpha() else 0
 
 
 def _find_shared_literal(globs: Sequence[str]) -> str:
-    """Return the longest text that every match of every pattern contains, or ""."""
+    """Return the longest literal text that occurs in all GLOBs, or "" if there is none.
+
+    Every match of every GLOB contains this text. On ties, the alphabetically last text wins.
+    """
     first_parts, *other_parts = ([part for part in _WILDCARD.split(glob) if part] for glob in globs)
     literals = {
         part[start:end]
@@ -121,7 +142,10 @@ def _find_shared_literal(globs: Sequence[str]) -> str:
 
 
 def _get_first_letters(glob: str) -> str:
-    """Return the letters that a match of the pattern can start with, or "" if any character can."""
+    """Return the first letters that a GLOB allows, such as "Ff" for ``[Ff]orward*``.
+
+    The result is "" unless the GLOB starts with an ASCII letter or a set of letters.
+    """
     if glob[:1].isascii() and glob[:1].isalpha():
         return glob[0]
     in_set = _LETTER_SET.match(glob)
@@ -135,8 +159,8 @@ def is_glob_match(glob: str, text: str) -> bool:
 
 def match_any_glob(globs: Sequence[str], texts: Iterable[str]) -> list[bool]:
     """Return, for each text, whether any of the SQLite GLOBs matches it."""
-    # Searching for the longest literal of a pattern is much cheaper than matching it. A search in
-    # all texts at once drops most patterns.
+    # A search for the longest literal of a GLOB is much cheaper than a match of the whole GLOB.
+    # Searching the joined texts once rules out most GLOBs.
     texts = list(texts)
     joined_texts = "\n".join(texts)
     longest_parts = {glob: max(_WILDCARD.split(glob), key=len) for glob in globs}
@@ -151,7 +175,10 @@ def match_any_glob(globs: Sequence[str], texts: Iterable[str]) -> list[bool]:
 
     @cache
     def get_candidates(first_letter: str) -> list[tuple[str, re.Pattern[str]]]:
-        """Return the candidates that can match a text with this first letter."""
+        """Return the candidate GLOBs that can match a text with this first letter.
+
+        Each entry is the longest literal of a GLOB and its regex.
+        """
         return [
             (part, _build_regex(glob))
             for glob, part, letters in candidates
@@ -165,9 +192,10 @@ def match_any_glob(globs: Sequence[str], texts: Iterable[str]) -> list[bool]:
 
 
 class NameShapes:
-    """Distinct names, matched once per shape: names that differ only in digits share a shape.
+    """Matches distinct names against GLOBs, once for all names that differ only in their digits.
 
-    This is fast because most names in deep ranges differ only in their numbers.
+    Names that differ only in their digits share a *shape*. Most names of deeply nested ranges do,
+    so matching shapes is much faster than matching names.
 
     Args:
         names: Distinct names.
@@ -187,7 +215,7 @@ class NameShapes:
 
     def match_globs(self, globs: Sequence[str]) -> Bools:
         """Return a mask of the names that any of the SQLite GLOBs matches."""
-        # Patterns with specific digits are matched against the names themselves.
+        # GLOBs that contain literal digits must be matched against the names, not their shapes.
         digit_globs = [glob for glob in globs if _DIGIT.search(glob.replace("[0-9]", ""))]
         shape_globs = [glob for glob in globs if glob not in digit_globs]
         is_match: Bools = np.array(match_any_glob(shape_globs, self._shapes), bool)[
@@ -203,15 +231,16 @@ class NameShapes:
 
 @dataclass
 class PackedNames:
-    """Names kept as encoded bytes, because few names of deep ranges are ever needed as text.
+    """Range names stored as encoded bytes, because few of them are ever needed as text.
 
-    Every added row gets the next id, with or without a name.
+    Every added row gets the next id, whether it has a name or not.
 
     Attributes:
-        n_ids: Number of ids assigned.
-        packed: Batches of ASCII names: the first id, the byte offsets of the names (one more than
-            names), and their concatenated bytes.
-        unpacked: Batches of names stored as text: their ids, ascending, and the names.
+        n_ids: Number of ids assigned so far.
+        packed: Batches of ASCII names. Each batch has the id of its first row, the byte offsets of
+            its names (one per row, plus the end of the last name), and the concatenated names.
+        unpacked: Batches of names stored as text. Each batch has the ids of its names, in ascending
+            order, and the names.
     """
 
     n_ids: int = 0
@@ -229,14 +258,15 @@ class PackedNames:
         """Add a batch of rows and return the ids of the requested rows.
 
         Args:
-            lengths: Length of each row's packed name; below 1 if it has none.
+            lengths: Length of the packed name of each row in bytes, or less than 1 if the row has
+                no packed name.
             packed: The concatenated packed names.
-            unpacked_rows: Rows whose names are passed as text, ascending.
-            unpacked: The names of these rows.
-            requested_rows: Rows whose ids are returned, or -1.
+            unpacked_rows: Rows whose names are passed as text, in ascending order.
+            unpacked: Names of the rows in ``unpacked_rows``.
+            requested_rows: Rows of this batch whose ids are returned. -1 means no row.
 
         Returns:
-            The id of each requested row, or -1 for -1 and for rows without a name.
+            One id per requested row, or -1 if the requested row is -1 or has no name.
         """
         first_id, self.n_ids = self.n_ids, self.n_ids + len(lengths)
         self.unpacked.append((first_id + unpacked_rows, unpacked))
@@ -255,12 +285,15 @@ class PackedNames:
             texts = (packed[at:to].decode() for at, to in itertools.pairwise(offsets.tolist()))
             is_match[first_id : first_id + n_rows] = match_any_glob(globs, texts)
         unpacked_ids, unpacked_names = self._unpacked_shapes
-        # If an id occurs twice, which should not happen, its first name wins.
+        # An id should occur only once. If it occurs twice, its first name wins.
         is_match[unpacked_ids[::-1]] = unpacked_names.match_globs(globs)[::-1]
         return is_match
 
     def get_texts(self, name_ids: Ints) -> list[str]:
-        """Return the names with these ids, which must be ascending."""
+        """Return the names with these ids.
+
+        Every id must have a name.
+        """
         unpacked_ids, unpacked_names = self._unpacked_shapes
         unpacked_index = find_positions(unpacked_ids, name_ids)
         is_unpacked = unpacked_index != NONE
@@ -286,7 +319,7 @@ class PackedNames:
 
     @cached_property
     def _unpacked_shapes(self) -> tuple[Ints, NameShapes]:
-        """Ids and names of all unpacked batches."""
+        """Ids and names of all unpacked batches, concatenated."""
         numbers = np.concatenate(
             [np.empty(0, np.int64), *(numbers for numbers, _ in self.unpacked)]
         )
@@ -296,11 +329,12 @@ class PackedNames:
 def convert_to_duckdb(glob: str) -> str | None:
     """Convert an SQLite GLOB to a DuckDB GLOB that matches at least the same texts.
 
-    The two dialects differ in sets, escapes, and non-ASCII characters. The converted pattern may
-    therefore match more.
+    The two dialects differ in their sets, escapes and treatment of non-ASCII characters, so the
+    DuckDB GLOB may match more texts than the SQLite GLOB.
 
     Returns:
-        The pattern, or None if the SQLite GLOB has an unclosed set and thus matches nothing.
+        The DuckDB GLOB, or None if a set in the SQLite GLOB has no closing bracket, because then
+        it matches nothing.
     """
     pieces = _PIECE.findall(glob)
     if _UNCLOSED & {*pieces}:
@@ -309,7 +343,7 @@ def convert_to_duckdb(glob: str) -> str | None:
 
 
 def _convert_piece(piece: str) -> str:
-    """Return a piece unchanged if DuckDB reads it the same way, otherwise ``?*``."""
+    """Return a set or character of a GLOB unchanged if DuckDB reads it alike, otherwise ``?*``."""
     is_set = piece[0] == "["
     is_same = _PORTABLE_SET.fullmatch(piece) if is_set else piece not in ("?", "\\")
     return piece if is_same else "?*"
@@ -317,11 +351,14 @@ def _convert_piece(piece: str) -> str:
 
 @cache
 def _build_regex(glob: str) -> re.Pattern[str]:
-    """Compile an SQLite GLOB to a regex for the whole text; an unclosed set matches nothing."""
+    """Compile an SQLite GLOB to a regex, to be used with ``fullmatch``.
+
+    If a set has no closing bracket, the regex matches nothing.
+    """
     pieces = _PIECE.findall(glob)
     if _UNCLOSED & {*pieces}:
         return re.compile("(?!)")
-    # fnmatch negates a set with "!", SQLite with "^". A literal "!" at the start of a set must not
-    # become a negation.
+    # fnmatch negates a set with "!", SQLite with "^". The null character keeps fnmatch from taking
+    # a literal "!" at the start of a set as a negation.
     sets = (re.sub(r"^\[\^", "[!", piece.replace("[!", "[\0!")) for piece in pieces)
     return re.compile(translate("".join(sets)))

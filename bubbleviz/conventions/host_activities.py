@@ -1,4 +1,4 @@
-"""Classification of host activities by the name of a range or call (``host_activities.toml``)."""
+"""Classification of host activities by range or call names, using ``host_activities.toml``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bubbleviz.conventions.range_names import bare_name
 from bubbleviz.errors import UsageError
 from bubbleviz.model.texts import truncate_for_matching
 
-#: Activities that are inferred from other evidence than a name.
+#: Names of the activities that are inferred from evidence other than a range or call name.
 PROFILER, DEVICE, OTHER_DEVICE = "profiler", "stream or rank dependency", "other device"
 SHORT, UNTRACED, UNLINKED = "kernel-to-kernel gaps", "no host trace", "launch not recorded"
 MIGRATION, UNRECORDED = "page migration", "work not recorded"
@@ -21,29 +21,30 @@ BLOCKED_BY_COMMUNICATION = "blocked by communication"
 BLOCKED_BY_COPIES, BLOCKED_BY_COMPUTE = "blocked by copies", "blocked by compute"
 WAITING = "waiting"
 LAUNCH, TRANSFER, CALLS = "launch", "transfer", "API calls"
-#: Prefix of the activity of a range whose name matches no listed activity.
+#: Prefix of the activity name for ranges that match no listed activity, as in ``host: NAME``.
 HOST = "host: "
-#: Strengths of activities: includes everything inside it, known by name, any other range, Python
-#: frame.
+#: Strengths of activities, in descending order: an activity that covers everything inside it, an
+#: activity known by name, any other range, and a Python frame.
 WHOLE, KNOWN, NAMED, FRAME = 3, 2, 1, 0
 
 _FIELD_TYPES = {"name": str, "strength": int, "meaning": str, "advice": str, "match": list}
 _DIGITS = re.compile(r"\d+")
-#: Maximum number of characters of a range name in the name of an activity.
+#: Maximum number of characters of a range name that go into an activity name.
 _MAX_NAME_LENGTH = 60
 
 
 @dataclass(frozen=True)
 class Activity:
-    """A kind of work that a host does.
+    """A kind of host work, such as data loading or garbage collection.
 
     Attributes:
         name: Display name.
-        strength: Precedence among the ranges and calls around an instant. The strongest wins; of
-            equally strong ones the innermost.
-        meaning: Description in half a sentence.
-        advice: Advice on how to reduce it.
-        match: Regexes, searched anywhere in a name and ignoring case.
+        strength: Precedence of the activity, see ``WHOLE`` to ``FRAME``. If several ranges and
+            calls cover an instant, the one with the highest strength wins. On ties, the innermost
+            range or call wins.
+        meaning: Short description of the activity.
+        advice: Advice on how to reduce the time of the activity.
+        match: Regexes that are searched for anywhere in a name, ignoring case.
     """
 
     name: str
@@ -55,33 +56,36 @@ class Activity:
 
 @dataclass(frozen=True)
 class ActivityList:
-    """Activities in the order in which they are matched.
+    """A list of activities that classifies names. The first matching activity wins.
 
     Attributes:
-        activities: The activities.
-        cache: Name and strength of the activity of each classified name; see :meth:`copy`.
+        activities: The activities, in matching order.
+        cache: Maps each name that was already classified to the name and strength of its activity.
+            See :meth:`copy`.
     """
 
     activities: tuple[Activity, ...]
     cache: dict[str, tuple[str, int]] = field(default_factory=dict, compare=False)
 
     def find(self, name: str) -> Activity | None:
-        """Return the activity with this name, or None if it is not listed, such as ``host: NAME``.
+        """Return the activity with this name, or None if the list has no such activity.
 
-        Several entries may share a name; the first one with a meaning is preferred.
+        If several activities share the name, the first one with a meaning wins, otherwise the first
+        one. Names such as ``host: NAME`` are never listed.
         """
         same_name = [activity for activity in self.activities if activity.name == name]
         return next((a for a in same_name if a.meaning), same_name[0] if same_name else None)
 
     def copy(self) -> ActivityList:
-        """Return a copy with an empty cache, so that the cache does not outlive an analysis."""
+        """Return a copy of the list with an empty cache, so that a cache lasts for one analysis."""
         return ActivityList(self.activities)
 
     def classify_range(self, name: str) -> tuple[str, int]:
-        """Return name and strength of the activity of a range.
+        """Return the name and strength of the activity that a range belongs to.
 
-        The first activity in the list with a matching regex wins; the result is cached. Ranges that
-        match no activity become ``host: NAME``, with digits replaced by ``#``.
+        The first activity in the list with a matching regex wins. If no activity matches, the
+        activity name is ``host: NAME`` and the strength is ``NAMED``. NAME is the range name with
+        each run of digits replaced by ``#``, cut to 60 characters, or ``(no name)`` if empty.
         """
         text = bare_name(name)
         if text not in self.cache:
@@ -96,9 +100,9 @@ class ActivityList:
         return self.cache[text]
 
     def classify_call(self, name: str) -> tuple[str, int]:
-        """Return name and strength of the activity of an API call.
+        """Return the name and strength of the activity that an API call belongs to.
 
-        Calls that match no activity of strength ``KNOWN`` or more become "API calls".
+        If the call's activity is weaker than ``KNOWN``, the result is ("API calls", ``KNOWN``).
         """
         activity, strength = self.classify_range(name)
         return (activity, strength) if strength >= KNOWN else (CALLS, KNOWN)
@@ -112,11 +116,12 @@ class ActivityList:
         ]
 
     def add_from_file(self, path: str | Path) -> ActivityList:
-        """Return the list with the activities of a TOML file placed first, so that they win.
+        """Return a new list in which the activities of a TOML file come first and take precedence.
 
         Raises:
             InputError: The file cannot be read.
-            UsageError: The file is not a list of activities, or uses a reserved name.
+            UsageError: The file is not a list of activities, or uses a name that is reserved for
+                inferred activities.
         """
         hint = "give a TOML file with [[activity]] tables of name and match"
         added = _parse_activities(toml_files.read(path, "activities", hint), str(path))
@@ -146,7 +151,8 @@ def _parse_activities(text: str, source: str) -> tuple[Activity, ...]:
         source: Path of the file, for messages.
 
     Raises:
-        UsageError: The text is not TOML, contains anything else, or a table is invalid.
+        UsageError: The text is not valid TOML, has no ``[[activity]]`` table or has other keys, or
+            a table is invalid.
     """
     try:
         data = toml_files.load(text)
@@ -166,7 +172,7 @@ def _parse_activity(table: object, source: str) -> Activity:
     """Parse one ``[[activity]]`` table.
 
     Raises:
-        UsageError: The table is invalid; the message names the key.
+        UsageError: The table is invalid. The message names the key.
     """
     fields = toml_files.check_fields(table, _FIELD_TYPES, source)
     if not fields.get("name"):

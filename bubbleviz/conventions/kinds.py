@@ -1,4 +1,4 @@
-"""Classification of kernels, threads, launching calls and collectives by name (``kinds.toml``)."""
+"""Classification of kernels, threads, API calls and collectives by name, using ``kinds.toml``."""
 
 from __future__ import annotations
 
@@ -14,35 +14,37 @@ from bubbleviz.conventions import toml_files
 from bubbleviz.model.columns import NONE, Bools
 from bubbleviz.model.texts import truncate_for_matching
 
-#: Qualifiers and return type before the name of a kernel.
+#: Matches the qualifiers and the return type before the name of a kernel.
 _RETURN_TYPE = re.compile(r"^(?:static |void |int )+")
-#: Generic names, such as ``kernel``; only the template arguments describe these kernels.
+#: Matches generic names, such as ``kernel``. Only their template arguments describe the kernel.
 _GENERIC_NAME = re.compile(r"^$|(^|_|:)kernel_?\d*$", re.IGNORECASE)
-#: Start of the template or function arguments of a kernel.
+#: Matches the start of the template or function arguments of a kernel.
 _ARGUMENTS = re.compile(r"[<(]")
-#: Wrappers that get the real function as a template argument (CUTLASS, CK, CUB, Thrust, rocPRIM).
+#: Matches wrapper kernels whose template argument is the real function (CUTLASS, CK, CUB, Thrust,
+#: rocPRIM).
 _WRAPPER = re.compile(
     r"(?:^|::)(?:Kernel2?|device_kernel|kentry\d*|trampoline_kernel|_kernel_agent|static_kernel)$"
 )
-#: The anonymous namespace, as spelled by compilers and Nsight Systems.
+#: Matches the anonymous namespace, as spelled by compilers and Nsight Systems.
 _ANONYMOUS = re.compile(r"(?:\(anonymous namespace\)|<unnamed>)::")
-#: Start of the names of NCCL's kernels.
+#: Matches the start of NCCL kernel names.
 _NCCL = re.compile(r"^(?:void )?nccl")
 
 
 @dataclass(frozen=True)
 class Kinds:
-    """Lists of regexes, searched anywhere in a name and ignoring case.
+    """Lists of regexes for kernel and thread names, searched anywhere in a name, ignoring case.
 
     Attributes:
-        communication: Communication kernels; matched against demangled names.
-        candidates: Kernels that look like communication; matched against names without arguments.
-        compute: Kernels that compute, even if they look like communication.
-        receives: Communication kernels that wait for the data of one peer.
-        point_to_point: Communication kernels that send data from one rank to another.
+        communication: Regexes of communication kernels, matched against demangled names.
+        candidates: Regexes of kernels whose names look like communication, matched against names
+            without arguments.
+        compute: Regexes of compute kernels, including kernels whose names look like communication.
+        receives: Regexes of communication kernels that wait for the data of one peer.
+        point_to_point: Regexes of communication kernels that send data from one rank to another.
         collective_kinds: Pairs of NCCL's name of a collective and the regex of its kernels.
-        helper_threads: Threads that never launch backward passes.
-        added_communication: The regexes of ``communication`` that the user added.
+        helper_threads: Regexes of threads that never launch backward passes.
+        added_communication: The regexes in ``communication`` that the user added.
     """
 
     communication: tuple[str, ...]
@@ -55,7 +57,7 @@ class Kinds:
     added_communication: tuple[str, ...] = ()
 
     def add_regexes(self, communication: Sequence[str], helper_threads: Sequence[str]) -> Kinds:
-        """Return a copy with a user's regexes appended."""
+        """Return a copy with the user's regexes appended to the lists."""
         return replace(
             self,
             communication=(*self.communication, *communication),
@@ -66,7 +68,7 @@ class Kinds:
 
 @cache
 def default_kinds() -> Kinds:
-    """Return the built-in lists."""
+    """Return the regex lists of ``kinds.toml``."""
     lists = {kind: tuple(names) for kind, names in _load_kinds().items() if isinstance(names, list)}
     return Kinds(**lists, collective_kinds=tuple(_load_kinds()["collective_kinds"].items()))
 
@@ -77,9 +79,9 @@ def _load_kinds() -> Mapping[str, Any]:
 
 
 def match_any(names: Sequence[str], regexes: Sequence[str]) -> Bools:
-    """Return a mask of the names in which any of the regexes is found.
+    """Return a mask of the names in which at least one of the regexes is found, ignoring case.
 
-    Long names are truncated, see :func:`~bubbleviz.model.texts.truncate_for_matching`.
+    Long names are truncated first, see :func:`~bubbleviz.model.texts.truncate_for_matching`.
     """
     any_of = combine_regexes(regexes)
     return np.array([_is_found(any_of, truncate_for_matching(name)) for name in names], bool)
@@ -87,21 +89,24 @@ def match_any(names: Sequence[str], regexes: Sequence[str]) -> Bools:
 
 @lru_cache(maxsize=1 << 15)
 def _is_found(regex: re.Pattern[str], text: str) -> bool:
-    """Return whether a regex is found in a text. Cached: an analysis repeats this for each name."""
+    """Return whether a regex is found in a text. The cache helps because analyses repeat names."""
     return regex.search(text) is not None
 
 
 def combine_regexes(regexes: Sequence[str]) -> re.Pattern[str]:
-    """Combine regexes by alternation, ignoring case. Without any, the result never matches."""
+    """Combine regexes into one case-insensitive regex, which never matches if there are none."""
     return re.compile("|".join(f"(?:{r})" for r in regexes) or r"(?!)", re.IGNORECASE)
 
 
 def classify_collective(name: str, kinds: Sequence[tuple[str, str]]) -> int:
-    """Return the index of the first kind whose regex is found in a kernel name, or -1 if none is.
+    """Return the index in ``kinds`` of the collective that a kernel name describes, or -1.
+
+    The leftmost match in the name decides. If several regexes match at the same position, the first
+    kind wins.
 
     Args:
         name: Name of a kernel.
-        kinds: Pairs of NCCL's name and regex, as in :attr:`Kinds.collective_kinds`.
+        kinds: Pairs of a collective's name and its regex, as in :attr:`Kinds.collective_kinds`.
     """
     match = _combine_kinds(tuple(kinds)).search(truncate_for_matching(name))
     return NONE if match is None else int((match.lastgroup or "").removeprefix("k"))
@@ -109,7 +114,10 @@ def classify_collective(name: str, kinds: Sequence[tuple[str, str]]) -> int:
 
 @cache
 def _combine_kinds(kinds: tuple[tuple[str, str], ...]) -> re.Pattern[str]:
-    """Combine the regexes into one with a group ``k<index>`` per kind, which compiles faster."""
+    """Combine the regexes into one regex with a group ``k<index>`` per kind.
+
+    Compiling one regex is faster than compiling one per kind.
+    """
     groups = (f"(?P<k{number}>{regex})" for number, (_, regex) in enumerate(kinds))
     return re.compile("|".join(groups) or r"(?!)", re.IGNORECASE)
 
@@ -117,12 +125,21 @@ def _combine_kinds(kinds: tuple[tuple[str, str], ...]) -> re.Pattern[str]:
 def classify_kernels(names: Sequence[str], kinds: Kinds) -> tuple[str, ...]:
     """Return the class of each kernel: "communication", a class of ``kernel_classes``, or "other".
 
-    The first class that matches the name without its arguments wins. If none matches, the complete
-    name decides. Kernels that match ``kinds.communication`` are always communication.
+    Kernels that match ``kinds.communication`` are always "communication". For all others, the first
+    class in ``kernel_classes`` (``kinds.toml``) whose regex matches the name without its arguments
+    wins. If no class matches, the complete name is tried. Wrapper kernels, whose arguments name the
+    real function, are matched by their complete names only.
+
+    Args:
+        names: Demangled kernel names.
+        kinds: The lists of regexes.
+
+    Returns:
+        One class per name.
     """
     classes = np.full(len(names), "other", object)
     is_classed = np.zeros(len(names), bool)
-    # Names with template arguments are long, so they are only searched if needed.
+    # Names with template arguments are long, so they are searched only if needed.
     for part_of in (_select_deciding_part, str):
         for kernel_class, regex in _load_kinds()["kernel_classes"].items():
             rows = np.flatnonzero(~is_classed)
@@ -139,23 +156,30 @@ def is_nccl(kernel: str) -> bool:
 
 
 def trim_signature(name: str) -> str:
-    """Return the name of a kernel without its return type, arguments and anonymous namespaces."""
+    """Return a kernel name without return type, arguments and anonymous namespaces.
+
+    Everything from the first ``<`` or ``(`` is dropped. Long names are truncated first.
+    """
     plain = _ANONYMOUS.sub("", _RETURN_TYPE.sub("", truncate_for_matching(name)))
     return _ARGUMENTS.split(plain, maxsplit=1)[0]
 
 
 def _select_deciding_part(name: str) -> str:
-    """Return the part of a kernel name that decides its class.
+    """Return the part of a kernel name that determines the kernel's class.
 
-    This is the name without arguments, or all of it for generic wrappers, whose template arguments
-    name the wrapped function.
+    This is the name without arguments. For wrapper kernels, whose template arguments name the real
+    function, it is the complete name.
     """
     plain = trim_signature(name)
     return name if _WRAPPER.search(plain) else plain
 
 
 def mask_unknown_kernels(names: Sequence[str], kinds: Kinds) -> Bools:
-    """Return a mask of the kernels that match neither the communication nor the compute list."""
+    """Return a mask of the kernels that match neither the communication nor the compute list.
+
+    The communication list is matched against the complete name. The compute list is matched against
+    the name without arguments, or against the complete name if it is generic, such as ``kernel``.
+    """
     plain_names = [trim_signature(name) for name in names]
     texts = [
         name if _GENERIC_NAME.search(plain_name) else plain_name
@@ -166,18 +190,21 @@ def mask_unknown_kernels(names: Sequence[str], kinds: Kinds) -> Bools:
 
 
 def mask_communication_candidates(names: Sequence[str], kinds: Kinds) -> Bools:
-    """Return a mask of the kernels that look like communication but are not listed as such.
+    """Return a mask of the kernels that look like communication but are not on that list.
+
+    A kernel qualifies if its name without arguments matches ``kinds.candidates`` and its complete
+    name does not match ``kinds.communication``.
 
     Args:
         names: Demangled kernel names.
-        kinds: The lists.
+        kinds: The lists of regexes.
     """
     plain_names = [trim_signature(name) for name in names]
     is_communication = match_any(names, kinds.communication)
     return np.asarray(match_any(plain_names, kinds.candidates) & ~is_communication, bool)
 
 
-# Prefixes of the names of CUDA and HIP API calls that start work on a device.
+# Name prefixes of the CUDA and HIP API calls that start work on a device.
 
 #: Calls that launch a single kernel.
 KERNEL_LAUNCHES = tuple(
@@ -195,13 +222,14 @@ MEMSETS = ("cudaMemset", "cuMemset", "hipMemset")
 WORK_CALLS = (*KERNEL_LAUNCHES, *GRAPH_LAUNCHES, *COPIES, *MEMSETS)
 
 
-# Names of operations in PyTorch, in ranges, and in NCCL.
+# Names of collectives and transfers in PyTorch, in ranges, and in NCCL.
 
-#: Affixes of PyTorch's operation names that describe how the operation was called
+#: Matches the affixes of PyTorch's operation names that only say how the operation was called
 #: (ProcessGroupNCCL.cpp).
 _CALL_AFFIXES = re.compile(r"^_|_(?:base|coalesced|oop|sparse|into_tensor|tensor|barrier)(?=_|$)")
-#: A range around the launch of one operation, by PyTorch (``nccl:send 0->1``) or by NCCL. NCCL's
-#: ranges are only needed for operations whose kernels are named after sends and receives.
+#: Matches a range around the launch of one NCCL operation. The range is opened by PyTorch
+#: (``nccl:send 0->1``) or by NCCL. NCCL's ranges are needed only for operations whose kernels are
+#: named after sends and receives.
 _LAUNCH_RANGE = re.compile(
     r"nccl:(?P<pytorch>\w+)(?: .*)?|nccl(?P<own>All[Tt]oAllv?|Gather|Scatter)"
 )
@@ -211,19 +239,20 @@ _NCCL_SPELLING = {"AllToAll": "AlltoAll", "AllToAllv": "AlltoAllv"}
 
 
 def get_nccl_operation(name: str) -> str:
-    """Return NCCL's name of an operation of PyTorch or NCCL, or "" if unknown.
+    """Return the NCCL name of an operation, given its NCCL or PyTorch name, or "" if unknown.
 
-    Affixes that describe the call, such as ``_base`` or ``_coalesced``, are ignored in PyTorch's
-    names.
+    Affixes of PyTorch names that describe the call, such as ``_base`` or ``_coalesced``, are
+    ignored.
     """
     names = _load_kinds()["operations"]
     return name if name in names.values() else names.get(_CALL_AFFIXES.sub("", name), "")
 
 
 def parse_launch_range(name: str) -> str:
-    """Return NCCL's name of the operation that a launch range names, or "" if it names none.
+    """Return the NCCL name of the operation that a launch range launches, or "" if unknown.
 
-    The range is PyTorch's (``nccl:send 0->1``) or NCCL's own (``ncclAlltoAll``).
+    Args:
+        name: Name of a range, opened by PyTorch (``nccl:send 0->1``) or NCCL (``ncclAlltoAll``).
     """
     match = _LAUNCH_RANGE.fullmatch(name)
     if match is None:

@@ -1,4 +1,4 @@
-"""Parsing of layer names: the layer of a model that a name belongs to (``layer_names.toml``)."""
+"""Parsing of layer names: which layer of a model a name belongs to, using ``layer_names.toml``."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from bubbleviz.conventions.range_names import bare_name
 from bubbleviz.model.columns import NONE
 
 _LAYERS = "layer_names.toml"
-#: Kinds of layers, as spelled in the file.
+#: Kinds of layers, as spelled in ``layer_names.toml``.
 LAYER, EMBEDDING, MTP, HEAD = ("layer", "embedding", "mtp", "head")
 #: Maximum number of digits of a layer number.
 _MAX_LAYER_DIGITS = 6
-#: Maximum length of a layer name.
+#: Maximum length of a layer name. Longer names are not parsed.
 _MAX_LENGTH = 200
 
 
@@ -28,8 +28,8 @@ class LayerName:
     """A parsed layer name.
 
     Attributes:
-        kind: Kind of layer, one of the constants above.
-        number: Number of the layer in the name, or -1 if it has none.
+        kind: Kind of layer: ``LAYER``, ``EMBEDDING``, ``MTP`` or ``HEAD``.
+        number: Layer number given in the name, or -1 if the name gives none.
     """
 
     kind: str
@@ -37,9 +37,10 @@ class LayerName:
 
 
 def parse_layer_name(name: str) -> LayerName | None:
-    """Return the layer that a name belongs to, or None if it is not the name of a layer.
+    """Return the layer that a range name belongs to, or None if it is not the name of a layer.
 
-    The first pattern that matches wins. Names longer than 200 characters are not matched.
+    The first pattern that matches wins. Names longer than 200 characters are not matched. The layer
+    number is -1 if it has more than six digits.
     """
     text = bare_name(name)
     if len(text) > _MAX_LENGTH:
@@ -54,7 +55,7 @@ def parse_layer_name(name: str) -> LayerName | None:
 
 
 def get_layer_globs() -> tuple[str, ...]:
-    """Return the distinct prefilters of all layer patterns."""
+    """Return the GLOB prefilters of all layer patterns, without duplicates."""
     return tuple(
         dict.fromkeys(glob for table in load_layer_tables() for glob in table.get("globs", ()))
     )
@@ -68,11 +69,11 @@ def has_layer_names(names: Collection[str]) -> bool:
 
 @cache
 def load_layer_tables() -> list[dict[str, Any]]:
-    """Return the built-in patterns, in the order in which they are matched.
+    """Return the built-in layer patterns, in matching order.
 
-    Each table has a kind, prefilters (SQLite GLOBs), a case-insensitive regex whose group ``layer``
-    captures the number, examples that must match, and counter-examples that must not match as this
-    kind.
+    Each table has a kind, prefilters (SQLite GLOBs), and a case-insensitive regex whose group
+    ``layer`` captures the layer number. It also has examples that must match, and counter-examples
+    that must not be recognized as this kind.
     """
     tables: list[dict[str, Any]] = toml_files.load(toml_files.read_built_in(_LAYERS))["layer"]
     return tables
@@ -80,7 +81,7 @@ def load_layer_tables() -> list[dict[str, Any]]:
 
 @cache
 def _load_layer_regexes() -> list[tuple[str, re.Pattern[str]]]:
-    """Return pairs of kind and compiled regex, in the order in which they are matched."""
+    """Return pairs of a layer kind and a compiled regex, in matching order."""
     return [
         (table["kind"], toml_files.parse_regex(f"(?i:{table['match']})", _LAYERS))
         for table in load_layer_tables()
@@ -91,9 +92,14 @@ _DIGITS = re.compile(r"[0-9]+")
 
 
 def count_shapes(counts: Mapping[str, int], max_shapes: int) -> tuple[tuple[str, int], ...]:
-    """Count names after replacing numbers by ``#``, and return the most frequent ones with counts.
+    """Replace each number in the names by ``#`` and count the resulting shapes.
 
-    At equal counts, the names are sorted alphabetically.
+    Args:
+        counts: Number of ranges per name.
+        max_shapes: Maximum number of shapes to return.
+
+    Returns:
+        (shape, count) pairs, most frequent first. Shapes with equal counts are sorted by name.
     """
     total: Counter[str] = Counter()
     for name, count in counts.items():

@@ -1,10 +1,10 @@
-"""Drafts of naming conventions, guessed from the words and numbers in unrecognized range names.
+"""Drafts naming conventions by guessing from the words and numbers in unrecognized range names.
 
 ``name_words.toml`` lists words for phases (``fwd``, ``wgrad``) and words before numbers (``mb``,
 ``chunk``). Names that differ only in their numbers form a *shape*. A draft is a convention file
-with one pattern per shape that looks like forward, backward, communication or an iteration. Names
-are often ambiguous, so several drafts are generated, the most likely first, and the caller tries
-them in turn.
+with one pattern for each shape that looks like a forward, a backward, communication or an
+iteration. Names are often ambiguous, so several drafts are generated, most likely first. The caller
+tries the drafts in turn.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase, parse_phase_label
 from bubbleviz.model.texts import format_count
 
 _DIGITS = re.compile(r"[0-9]+")
-#: Upper bound (exclusive) of microbatch numbers; larger numbers count something else.
+#: Exclusive upper bound of microbatch numbers. Larger numbers must mean something else.
 _MICROBATCH_LIMIT = 10_000
 
 
 @cache
 def _load_words() -> dict[str, Any]:
-    """Load ``name_words.toml``. It is read on first use, because most runs do not need it."""
+    """Load ``name_words.toml`` on first use. Most runs never need the file."""
     return toml_files.load(toml_files.read_built_in("name_words.toml"))
 
 
 def _build_regex(text: str) -> re.Pattern[str]:
-    """Compile a regex of the file, replacing each ``<name>`` by the shared regex of that name."""
+    """Compile a regex of ``name_words.toml``, replacing each ``<name>`` by a shared regex."""
     for name, shared in _load_words()["shared"].items():
         text = text.replace(f"<{name}>", shared)
     return re.compile(text)
@@ -43,9 +43,9 @@ def _build_regex(text: str) -> re.Pattern[str]:
 
 @cache
 def _load_phase_regexes() -> list[tuple[re.Pattern[str], Phase | None]]:
-    """Load pairs of a word regex and its phase, the most specific first.
+    """Load (word regex, phase) pairs, most specific regex first.
 
-    The phase is None for words of ranges that enclose operations.
+    The phase is None for words that describe ranges around several operations.
     """
     return [
         (_build_regex(row["match"]), parse_phase_label(row.get("phase", "")))
@@ -55,35 +55,40 @@ def _load_phase_regexes() -> list[tuple[re.Pattern[str], Phase | None]]:
 
 @cache
 def _load_number_regexes() -> dict[str, re.Pattern[str]]:
-    """Load the regexes of the words before a number, keyed by the group of the number."""
+    """Load the regexes for words before a number, keyed by group, such as ``microbatch``."""
     return {group: _build_regex(text) for group, text in _load_words()["numbers"].items()}
 
 
 @cache
 def _get_regex(name: str) -> re.Pattern[str]:
-    """Return one regex from the table ``regexes`` of the file, by its name."""
+    """Return the regex with this name from the table ``regexes`` of ``name_words.toml``."""
     return _build_regex(_load_words()["regexes"][name])
 
 
 def guess_phase(name: str) -> Phase | None:
-    """Return the phase that a word of a range name implies, or None if no word does."""
+    """Return the phase that the words of a range name imply, or None if they imply no phase.
+
+    The first matching regex of the phase table decides. Case is ignored.
+    """
     text = name.lower()
     return next((phase for words, phase in _load_phase_regexes() if words.search(text)), None)
 
 
 @dataclass(frozen=True)
 class NameShape:
-    """Range names that differ only in their numbers.
+    """A shape, which stands for all range names that differ only in their numbers.
+
+    For example, ``fwd mb=0`` and ``fwd mb=1`` have the pieces ``("fwd mb=", "")`` and one number.
 
     Attributes:
-        pieces: Text before, between and after the numbers.
-        example: One of the names.
-        count: Number of ranges with these names.
+        pieces: Texts before, between and after the numbers.
+        example: The alphabetically first name of this shape.
+        count: Number of ranges whose names have this shape.
         has_tail: Whether PyTorch's ``emit_nvtx`` appended a tail to any of the names.
-        n_distinct: Number of distinct values of each number.
-        largest: Largest value of each number.
-        is_measure: Whether each number is a decimal or is followed by a unit, and therefore counts
-            nothing.
+        n_distinct: For each number, how many different values it has.
+        largest: For each number, its largest value.
+        is_measure: For each number, whether it is a decimal or is followed by a unit. A measure is
+            never the index of anything.
     """
 
     pieces: tuple[str, ...]
@@ -96,18 +101,18 @@ class NameShape:
 
     @cached_property
     def phase(self) -> Phase | None:
-        """The phase that a word of the names implies, or None."""
+        """The phase that the words of the shape imply, or None if they imply no phase."""
         return guess_phase("".join(self.pieces))
 
     @cached_property
     def part(self) -> bool:
-        """Whether the names are names of parts of an operation, such as layers."""
+        """Whether ranges of this shape are parts of operations, such as single layers."""
         numbered = any(map(self.is_part_number, range(len(self.pieces) - 1)))
         return numbered or bool(_get_regex("part").search("".join(self.pieces).lower()))
 
     @cached_property
     def batch_index(self) -> int | None:
-        """Index of the first number that counts batches, or None."""
+        """Index of the first number that follows the word "batch", or None if there is none."""
         words = [
             bool(_get_regex("batch").search(self._get_prefix(index)))
             for index in range(len(self.pieces) - 1)
@@ -115,7 +120,11 @@ class NameShape:
         return words.index(True) if True in words else None
 
     def is_part_number(self, index: int) -> bool:
-        """Return whether a number counts parts of a stage, such as layers, and not microbatches."""
+        """Return whether the number at this index is the number of a layer or similar part.
+
+        A word such as ``layer`` must precede the number, or follow it without describing the next
+        number.
+        """
         if _get_regex("numbered_part").search(self._get_prefix(index)):
             return True
         next_piece = self.pieces[index + 1].lower()
@@ -125,15 +134,15 @@ class NameShape:
         return not names_next_number and _get_regex("part_behind").match(next_piece) is not None
 
     def infer_groups(self, *, batch: str) -> list[str]:
-        """Return the named group of each number, or "" if it counts nothing that is needed.
+        """Infer the regex group of each number, such as "microbatch", or "" if it needs no group.
 
-        If the words imply the same group for several numbers, only the first one gets it. If no
-        number is the microbatch, the first number directly after the name of a pass (``forward 3``)
-        becomes the microbatch, except in names of parts. The remaining numbers count layers, lines
-        of source code, and so on.
+        If the words imply the same group for several numbers, only the first of these numbers gets
+        the group. If no number is the microbatch, the first number directly after the name of a
+        pass (``forward 3``) becomes the microbatch, unless the shape is a part of an operation. The
+        remaining numbers are layer numbers, line numbers of source code, and so on.
 
         Args:
-            batch: Group of numbers that count batches, "microbatch" or "iteration".
+            batch: Group for a number after the word "batch": "microbatch" or "iteration".
         """
         groups = [self._infer_group(index, batch) for index in range(len(self.pieces) - 1)]
         groups = [group * (groups.index(group) == index) for index, group in enumerate(groups)]
@@ -150,15 +159,16 @@ class NameShape:
     def _get_prefix(self, index: int) -> str:
         """Return the text before a number, in lower case.
 
-        An ``x`` marks that another number precedes the text, so that a letter directly after that
-        number is not mistaken for a word.
+        If another number precedes the text, an ``x`` is prepended. Otherwise a letter directly
+        after the other number would be mistaken for a word.
         """
         return "x" * (index > 0) + self.pieces[index].lower()
 
     def _infer_group(self, index: int, batch: str) -> str:
         """Return the group that the words before a number imply, or "" if unknown.
 
-        Measures, numbers of parts, and microbatches of 10,000 or more have no group.
+        Measures and part numbers have no group. A number that reaches 10,000 or more cannot be a
+        microbatch.
         """
         piece = self._get_prefix(index)
         if self.is_measure[index] or self.is_part_number(index):
@@ -173,7 +183,11 @@ class NameShape:
         return "" if group == "microbatch" and self.largest[index] >= _MICROBATCH_LIMIT else group
 
     def _has_pass_prefix(self, index: int) -> bool:
-        """Return whether a number directly follows the name of a pass and can be a microbatch."""
+        """Return whether a number follows the name of a pass directly and can be a microbatch.
+
+        The number must be below 10,000 in all names, must not be a measure or a part number, and
+        must not be followed by a letter.
+        """
         if self.is_part_number(index):
             return False
         can_be_microbatch = (
@@ -187,12 +201,16 @@ class NameShape:
 
 
 def group_by_shape(counts: Mapping[str, int]) -> list[NameShape]:
-    """Group the range names that can be operations by shape, the most frequent shape first.
+    """Group range names by shape, leaving out names that cannot be operations.
 
-    Operators, library functions, and names longer than 100 characters are left out.
+    Names of operators and library functions, empty names, and names longer than 100 characters are
+    left out.
 
     Args:
         counts: Number of ranges per name.
+
+    Returns:
+        The shapes, most frequent first. Shapes with equal counts are sorted by their pieces.
     """
     names: dict[tuple[str, ...], list[str]] = {}
     total: Counter[tuple[str, ...]] = Counter()
@@ -219,14 +237,14 @@ def _build_shape(
     """Build a shape: count the distinct values of each number, and find numbers that are measures.
 
     Args:
-        pieces: Text before, between and after the numbers.
-        names: The names without domain and tail.
-        count: Number of ranges with these names.
-        has_tail: Whether ``emit_nvtx`` appended a tail to any of them.
+        pieces: Texts before, between and after the numbers.
+        names: The names of this shape, without the tail of ``emit_nvtx``.
+        count: Number of ranges whose names have this shape.
+        has_tail: Whether ``emit_nvtx`` appended a tail to any of the names.
     """
     numbers = [set(map(int, column)) for column in zip(*map(_DIGITS.findall, names), strict=True)]
     last = len(pieces) - 2
-    # Both sides of a decimal point are measures, and so is any number before a unit.
+    # Both numbers around a decimal point are measures. So is any number before a unit.
     has_unit = [
         _get_regex("unit").match(pieces[index + 1]) is not None
         and (index == last or _get_regex("label").match(pieces[index + 1]) is None)
@@ -234,7 +252,10 @@ def _build_shape(
     ]
 
     def is_fraction(index: int) -> bool:
-        """Return whether a number after a point is the fraction of a decimal in every name."""
+        """Return whether a number after a point is the fractional part of a decimal.
+
+        This is the case if a unit follows, or if all names match the regex for decimals.
+        """
         integer_starts = (
             [number.start() for number in _DIGITS.finditer(name)][index - 1] for name in names
         )
@@ -263,19 +284,19 @@ def _build_shape(
 _MAX_SHAPES = 12
 #: Maximum number of drafts.
 _MAX_DRAFTS = 10
-#: Orders of unnamed numbers after the name of a pass.
+#: Possible meanings of consecutive unnamed numbers after the name of a pass, in order.
 _NUMBER_ORDERS = (("microbatch", "chunk", "sequence"), ("chunk", "microbatch", "sequence"))
 
 
 @dataclass(frozen=True)
 class ShapeMeaning:
-    """A guess at the meaning of the names of one shape.
+    """A guess at the meaning of one name shape.
 
     Attributes:
         shape: The shape.
         phase: Phase of the ranges, or None if they only mark iterations.
-        groups: Group of each number, or "" if it counts nothing that is needed.
-        part: Whether the names are names of parts of an operation.
+        groups: For each number, its regex group, such as "microbatch", or "" if it has none.
+        part: Whether the ranges are parts of operations, such as single layers.
     """
 
     shape: NameShape
@@ -290,15 +311,20 @@ class ShapeMeaning:
 
 
 def generate_drafts(counts: Mapping[str, int]) -> Mapping[str, Convention]:
-    """Generate draft conventions for range names, keyed by their TOML text, the most likely first.
+    """Generate up to ten draft conventions for unrecognized range names.
 
-    The drafts resolve ambiguities of the names differently: ranges of one phase may be nested (a
-    trainer's forward around a library's), consecutive numbers may be microbatch and chunk or chunk
-    and microbatch, a lone chunk number may be the microbatch, and the number of an iteration mark
-    may be the iteration or the rank.
+    The drafts resolve ambiguities of the names in different ways:
+
+    - Ranges of one phase may be nested, such as a trainer's forward around a library's forward.
+    - Consecutive numbers may be microbatch and chunk, or chunk and microbatch.
+    - A chunk number without a microbatch number may really be the microbatch.
+    - The number in an iteration mark may be the iteration or the rank.
 
     Args:
         counts: Number of ranges per name.
+
+    Returns:
+        The drafts, keyed by their TOML text, most likely first. Duplicates are dropped.
     """
     shapes = group_by_shape(counts)
     texts_of_variants = (
@@ -311,17 +337,23 @@ def generate_drafts(counts: Mapping[str, int]) -> Mapping[str, Convention]:
 
 
 def _infer_meanings(shapes: Sequence[NameShape], batch: str) -> list[ShapeMeaning]:
-    """Return a guess for each shape whose words imply a phase or an iteration.
+    """Guess the meaning of each shape whose words imply a phase or an iteration.
 
-    If a built-in convention matches a shape, it determines the meaning. If no shape is a forward, a
-    shape without a phase that matches the pattern ``trainer_forward`` becomes one. If the shapes
-    include weight gradients, BW is taken as B, also for built-in conventions. Optimizers have no
-    microbatch. A shape that only marks iterations is left out if a built-in convention already
-    reads its iteration number.
+    - If a built-in convention matches a shape, the convention determines its phase and groups.
+    - If no shape is a forward, shapes without a phase that match the regex ``trainer_forward``
+      become forwards.
+    - If the words of any shape imply W, every BW becomes a B, including those of built-in
+      conventions.
+    - Optimizer shapes lose their microbatch number.
+    - A shape without a phase is kept only if it has an iteration number that no built-in convention
+      already reads.
 
     Args:
-        shapes: The shapes, the most frequent first.
-        batch: Group of numbers that count batches, "microbatch" or "iteration".
+        shapes: The shapes, most frequent first.
+        batch: Group for a number after the word "batch": "microbatch" or "iteration".
+
+    Returns:
+        The meanings, in the order of the shapes.
     """
     has_weight_pass = any(shape.phase is Phase.W for shape in shapes)
     lacks_forward = all(shape.phase is not Phase.F for shape in shapes)
@@ -336,8 +368,8 @@ def _infer_meanings(shapes: Sequence[NameShape], batch: str) -> list[ShapeMeanin
         if phase is Phase.OPTIMIZER:
             groups = [group * (group != "microbatch") for group in groups]
         if phase is None:
-            # Iteration names that a built-in convention reads need no pattern: every analysis
-            # reads them anyway.
+            # Every analysis reads iteration numbers with all built-in conventions, so a draft needs
+            # no pattern for these names.
             marks_iterations = "iteration" in groups
             built_in_meaning = parse_range_names(
                 [shape.example] if marks_iterations else [], *built_in().values()
@@ -354,10 +386,12 @@ def _infer_meanings(shapes: Sequence[NameShape], batch: str) -> list[ShapeMeanin
 def _match_built_in(shape: NameShape) -> tuple[Phase, list[str]] | None:
     """Return the phase and groups that a built-in convention reads from the names of a shape.
 
-    Only names of complete forwards and backwards are considered, not names of parts.
+    Only patterns for complete forwards and backwards are considered. The first convention by name
+    wins.
 
     Returns:
-        The phase and the group of each number, or None if no convention matches.
+        The phase and the group of each number, or None if no convention matches the shape. The
+        group of a number is "" if the convention does not read the number.
     """
     for convention in built_in().values():
         pattern, phase, _ = match_name(shape.example, convention) or (None, None, ())
@@ -372,7 +406,10 @@ def _match_built_in(shape: NameShape) -> tuple[Phase, list[str]] | None:
 
 
 def _generate_variants(shapes: Sequence[NameShape]) -> Iterator[list[ShapeMeaning]]:
-    """Yield alternative meanings of the shapes, one list per draft, the most likely first."""
+    """Yield alternative meanings of the shapes, one list per draft, most likely first.
+
+    Variants may be empty or equal.
+    """
     optimizer_counts_batches = any(
         shape.phase is Phase.OPTIMIZER and shape.batch_index is not None for shape in shapes
     )
@@ -384,10 +421,10 @@ def _generate_variants(shapes: Sequence[NameShape]) -> Iterator[list[ShapeMeanin
         yield [_order_numbers(m, order) for m in outer[:_MAX_SHAPES]]
     yield [_use_chunk_as_microbatch(m) for m in outer[:_MAX_SHAPES]]
     yield _drop_covered_parts(_infer_meanings(shapes, "iteration"))[:_MAX_SHAPES]
-    # Without microbatch numbers, an analysis numbers the operations in order.
+    # If the draft reads no microbatch numbers, an analysis numbers the operations in order.
     yield _intersect_groups(outer[:_MAX_SHAPES], excluded="microbatch")
-    # Keep one shape per phase and prefer a shape with microbatch numbers: ranges of one phase may
-    # be nested.
+    # Ranges of one phase may be nested, so keep one shape per phase and prefer shapes with
+    # microbatch numbers.
     by_detail = sorted(outer, key=lambda m: "microbatch" not in m.groups)
     yield _intersect_groups(list({m.phase: m for m in reversed(by_detail)}.values())[::-1])
     yield [m for m in outer if m.phase is not None][:_MAX_SHAPES]
@@ -395,19 +432,20 @@ def _generate_variants(shapes: Sequence[NameShape]) -> Iterator[list[ShapeMeanin
 
 
 def _drop_covered_parts(meanings: Sequence[ShapeMeaning]) -> list[ShapeMeaning]:
-    """Drop shapes of parts whose phase also has a shape of complete operations."""
+    """Drop shapes of parts of operations if their phase also has a shape of complete operations."""
     complete_phases = {m.phase for m in meanings if m.is_work and not m.part}
     return [m for m in meanings if not (m.part and m.phase in complete_phases)]
 
 
 def _intersect_groups(meanings: Sequence[ShapeMeaning], excluded: str = "") -> list[ShapeMeaning]:
-    """Return the meanings with only the groups that all forward and backward shapes have.
+    """Return the meanings with only the groups that all forward and backward shapes share.
 
     A forward and its backward then have the same numbers, so that they can be paired.
 
     Args:
-        meanings: One meaning per shape. Shapes that are not work keep all groups.
-        excluded: A group that is removed even if all these shapes have it, or "".
+        meanings: One meaning per shape. Shapes that are neither forward nor backward keep all
+            groups.
+        excluded: A group to remove from the forward and backward shapes in any case, or "".
     """
     group_sets = [set(m.groups) for m in meanings if m.is_work]
     shared = set.intersection(*group_sets) - {excluded} if group_sets else set()
@@ -416,10 +454,11 @@ def _intersect_groups(meanings: Sequence[ShapeMeaning], excluded: str = "") -> l
 
 
 def _use_chunk_as_microbatch(meaning: ShapeMeaning) -> ShapeMeaning:
-    """Return the meaning with its first varying chunk number relabeled as the microbatch.
+    """Return a copy of the meaning in which a chunk number becomes the microbatch number.
 
-    The meaning is returned unchanged if it already has a microbatch, if no chunk number varies, or
-    if its ranges are parts of operations or not work.
+    The first chunk number with more than one value is chosen. The meaning is returned unchanged if
+    it already has a microbatch, if no chunk number varies, or if its ranges are not complete
+    forwards or backwards.
     """
     if not meaning.is_work or meaning.part or "microbatch" in meaning.groups:
         return meaning
@@ -433,16 +472,19 @@ def _use_chunk_as_microbatch(meaning: ShapeMeaning) -> ShapeMeaning:
 
 
 def _order_numbers(meaning: ShapeMeaning, order: Sequence[str]) -> ShapeMeaning:
-    """Return the meaning with new groups for its microbatch and the unlabeled numbers after it.
+    """Return a copy of the meaning in which consecutive numbers get the groups in ``order``.
 
-    Only the numbers before the next labeled number get a new group, and no numbers of parts. They
-    get the groups of ``order`` one by one, without groups that the shape already has; further
-    numbers get none. The meaning is returned unchanged if there are fewer than two such numbers, or
-    if its ranges are not work.
+    The affected numbers are the microbatch and the numbers after it that have no group, up to the
+    next number with a group. Part numbers are skipped. Groups of ``order`` that the shape already
+    has are skipped too, except the microbatch. If there are more numbers than groups, the last
+    numbers get no group.
+
+    The meaning is returned unchanged if fewer than two numbers are affected, if it has no
+    microbatch, or if its ranges are neither forwards nor backwards.
 
     Args:
         meaning: Meaning of one shape.
-        order: Groups in the order in which the numbers are assumed to be written.
+        order: Groups in the order in which the program is assumed to write the numbers.
     """
     groups = list(meaning.groups)
     if "microbatch" not in groups or not meaning.is_work:
@@ -459,12 +501,14 @@ def _order_numbers(meaning: ShapeMeaning, order: Sequence[str]) -> ShapeMeaning:
 
 
 def _copy_groups_to_transfers(meanings: Sequence[ShapeMeaning]) -> list[ShapeMeaning]:
-    """Return the meanings after copying groups from work shapes to similar transfer shapes.
+    """Return the meanings after copying groups from forward and backward shapes to transfer shapes.
 
-    Two shapes are similar if the text after their first number is the same: the numbers of
-    ``RECV_BACKWARD.3.0.1`` and ``B3.0.1`` mean the same, although the words of the transfer do not
-    name the chunk. Only transfers and recomputations without groups other than the microbatch are
-    changed, and only if the work shape has a microbatch.
+    A transfer shape gets the groups of the first forward or backward shape with the same text after
+    the first number. For example, the numbers of ``RECV_BACKWARD.3.0.1`` and ``B3.0.1`` mean the
+    same, although no word in the name of the transfer says which number is the chunk.
+
+    Only transfers and recomputations are changed, if they have no group other than the microbatch.
+    The groups to copy must include the microbatch.
     """
     groups_of_shape = {m.shape.pieces[1:]: m.groups for m in reversed(meanings) if m.is_work}
     return [
@@ -506,24 +550,24 @@ def _format_pattern(meaning: ShapeMeaning) -> str:
 
 
 def _quote_glob(text: str) -> str:
-    """Return a GLOB that matches exactly this text."""
+    """Return a GLOB that matches this text and nothing else."""
     return re.sub(r"([*?\[])", r"[\1]", text)
 
 
 def _quote_toml(text: str) -> str:
-    """Return a TOML string: a literal one if possible, else a basic one with escapes."""
+    """Format a text as a TOML string: as a literal string if possible, else with escapes."""
     if "'" not in text and text.isprintable():
         return f"'{text}'"
     return '"' + "".join(map(_quote_character, text)) + '"'
 
 
 def _quote_character(character: str) -> str:
-    """Return a character of a basic TOML string, escaped if needed."""
+    """Return a character as it appears in a basic TOML string, escaped if needed."""
     if character in '\\"':
         return f"\\{character}"
     return character if character.isprintable() else f"\\U{ord(character):08x}"
 
 
 def _quote_regex(text: str) -> str:
-    """Return a regex that matches exactly this text, with unescaped blanks."""
+    """Return a regex that matches this text and nothing else. Blanks are not escaped."""
     return re.escape(text).replace("\\ ", " ")

@@ -1,4 +1,4 @@
-"""Parsing of range names: the phase, microbatch and other numbers that a convention reads."""
+"""Parses range names into phases, microbatches and other numbers, as conventions define them."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from bubbleviz.model.columns import NONE, Bools, Ints, Table
 from bubbleviz.model.phases import RECEIVING, parse_phase_label
 from bubbleviz.model.texts import MAX_RANGE_NAME
 
-#: Maximum number of digits of a number; JSON and spreadsheets cannot represent longer ones exactly.
+#: Maximum number of digits of a number. JSON and spreadsheets round longer numbers.
 _MAX_DIGITS = 15
-#: Maximum number of names cached per convention, and maximum length of a cached name.
+#: Maximum number of names in the cache of a convention, and maximum length of a cached name.
 _MAX_CACHED = 1 << 15
 _MAX_CACHED_LENGTH = 256
-#: Tail that PyTorch's ``emit_nvtx`` appends to a name.
+#: Matches the tail that PyTorch's ``emit_nvtx`` appends to a name.
 _EMIT_NVTX_TAIL = re.compile(r", (?:op_id|seq|sizes|input_op_ids) ?= ?.*\Z", re.DOTALL)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NameMeanings(Table):
-    """Meanings of distinct range names, one row per name; numbers are -1 if the name has none.
+    """Meanings of distinct range names, one row per name.
 
-    ``phase`` is -1 if the name is not the name of an operation; it may still mark an iteration.
-    ``convention`` is the index of the convention that matched, or -1.
+    Numbers are -1 if the name does not contain them. ``phase`` is -1 if the name does not name an
+    operation, although it may still mark an iteration. ``convention`` is the index of the
+    convention that matched the name, or -1 if none did.
     """
 
     convention: Ints
@@ -59,25 +60,34 @@ class NameMeanings(Table):
 
     @property
     def all_tokens(self) -> Ints:
-        """Number of tokens per name, over both microbatches of a fused range, or -1 if unknown."""
+        """Number of tokens that each name gives, or -1 if it gives none.
+
+        The tokens of both microbatches of a fused range are added.
+        """
         return np.where(self.tokens >= 0, self.tokens + np.maximum(self.second_tokens, 0), NONE)
 
 
 def bare_name(text: str, domain: str = "") -> str:
     """Return a name without its domain prefix and without the tail of PyTorch's ``emit_nvtx``.
 
-    Exports store the NVTX domain in a separate column; some tools prepend it, as in ``TSL:Thunk``.
+    nsys exports store the NVTX domain in a separate column, but some tools prepend the domain to
+    the name, as in ``TSL:Thunk``.
+
+    Args:
+        text: A range name.
+        domain: NVTX domain to remove, without the colon, or "".
     """
     return _EMIT_NVTX_TAIL.sub("", text.removeprefix(f"{domain}:") if domain else text)
 
 
 def parse_range_names(texts: Sequence[str], *conventions: Convention) -> NameMeanings:
-    """Parse range names; the first convention that matches a name wins.
+    """Parse range names. For each name, the first convention that matches wins.
 
-    If a fused range numbers only its second operation, that number becomes the number of the range.
+    If the name of a fused range has only a second microbatch, the second microbatch and chunk are
+    stored as the first ones.
 
     Raises:
-        UsageError: A pattern captured a non-number in a number group.
+        UsageError: A pattern captured something other than a number in a number group.
     """
     convention, matches = _match_first(texts, conventions)
     rows = np.flatnonzero(convention != NONE)
@@ -85,7 +95,7 @@ def parse_range_names(texts: Sequence[str], *conventions: Convention) -> NameMea
     columns[0, rows] = [NONE if phase is None else phase for _, phase, _ in matches]
     numbers = np.array([of_match for _, _, of_match in matches], np.int64)
     columns[1:, rows] = numbers.reshape(-1, len(NUMBER_GROUPS)).T
-    # If a fused range numbers only its second operation, use that number for the name.
+    # A fused range may have numbers for its second operation only. Store them as the first numbers.
     second = np.flatnonzero((columns[1] == NONE) & (columns[7] != NONE))
     columns[1:3, second], columns[7:9, second] = columns[7:9, second], NONE
     flag_columns = {}
@@ -107,12 +117,12 @@ def _match_first(
     """Match each name with the first convention that has a pattern for it.
 
     Args:
-        texts: The names.
+        texts: Range names.
         conventions: Conventions in order of precedence.
 
     Returns:
-        convention: Index of the convention that matched each name, or -1 if none did.
-        matches: Matches of the names that a convention matched, in their order.
+        convention: For each name, the index of the convention that matched it, or -1 if none did.
+        matches: The matches, in the order of ``texts``. Unmatched names have no entry.
     """
     convention = np.full(len(texts), NONE, np.int64)
     matches = []
@@ -127,9 +137,9 @@ def _match_first(
 
 
 def _list_flags(matches: Sequence[NameMatch]) -> dict[str, list[bool]]:
-    """Return the flags of matches, keyed by their column of :class:`NameMeanings`.
+    """Return the flag columns of :class:`NameMeanings`, keyed by name, with one value per match.
 
-    A pattern that does not say whether it receives inherits this from the phase.
+    If a pattern does not specify ``receives``, the flag is set for phases in ``RECEIVING``.
     """
     flags = {
         name: [getattr(pattern, name) for pattern, _, _ in matches]
@@ -143,10 +153,10 @@ def _list_flags(matches: Sequence[NameMatch]) -> dict[str, list[bool]]:
 
 
 def find_known_names(convention: Convention, texts: Collection[str]) -> list[str]:
-    """Return the names that a convention may match, in their order, before any regex is tried.
+    """Return the names that a convention may match, in the given order, without trying any regex.
 
-    These are the names that are cached as matched, and names that are not cached and match a GLOB
-    of the convention. Names that match no GLOB are added to the cache as unmatched.
+    A name is returned if it is cached as matched, or if it is not cached and matches a GLOB of the
+    convention. Names that match no GLOB are added to the cache as unmatched.
     """
     cache = convention.match_cache
     uncached = [text for text in texts if text not in cache]
@@ -158,21 +168,22 @@ def find_known_names(convention: Convention, texts: Collection[str]) -> list[str
 
 
 def match_name(text: str, convention: Convention) -> NameMatch | None:
-    """Return the match of a name under a convention, or None if it matches no pattern.
+    """Match a name with the patterns of a convention.
 
-    Results are cached in the convention.
+    The first pattern that matches the bare name wins. Results are cached in the convention.
 
-    The first pattern that matches the bare name wins. Names that are longer than ``MAX_RANGE_NAME``
-    match no pattern.
+    Returns:
+        The match, or None if the name matches no pattern, is longer than ``MAX_RANGE_NAME``, or
+        contains a number with too many digits.
 
     Raises:
-        UsageError: The pattern captured a non-number in a number group.
+        UsageError: The pattern captured something other than a number in a number group.
     """
     if text in convention.match_cache:
         return convention.match_cache[text]
     bare = bare_name(text, convention.domain)
     if len(bare) > MAX_RANGE_NAME:
-        # No framework writes names this long, and their ends may have been cut off.
+        # No framework writes such long names, and their ends may have been cut off.
         return None
     matches = ((pattern, pattern.compiled.search(bare)) for pattern in convention.patterns)
     for pattern, match in matches:
@@ -182,7 +193,10 @@ def match_name(text: str, convention: Convention) -> NameMatch | None:
 
 
 def _cache_match(convention: Convention, text: str, match: NameMatch | None) -> NameMatch | None:
-    """Cache the match of a name for later profiles, within bounds, and return it."""
+    """Cache the match of a name for later profiles, and return the match.
+
+    The cache is cleared when it is full. Very long names are not cached.
+    """
     cache = convention.match_cache
     if len(cache) >= _MAX_CACHED:
         cache.clear()
@@ -192,13 +206,19 @@ def _cache_match(convention: Convention, text: str, match: NameMatch | None) -> 
 
 
 def _parse_groups(pattern: Pattern, groups: Mapping[str, str | None]) -> NameMatch | None:
-    """Parse the captured groups of a pattern.
+    """Convert the captured groups of a pattern to a phase and numbers.
+
+    Args:
+        pattern: The pattern that matched a name.
+        groups: Captured text of each named group, or None if the group did not take part in the
+            match.
 
     Returns:
-        The match, or None if a number has too many digits.
+        The match, or None if a number has more than ``_MAX_DIGITS`` digits.
 
     Raises:
-        UsageError: A number group captured a non-number, so the pattern is wrong.
+        UsageError: A number group captured something other than ASCII digits, so the pattern is
+            wrong.
     """
     label, phase = groups.get("phase"), pattern.phase
     if label is not None:

@@ -1,4 +1,4 @@
-"""Recognition of the built-in conventions that the range names of a profile follow."""
+"""Recognizes which built-in naming conventions the range names of a profile follow."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ from bubbleviz.conventions.range_names import find_known_names, parse_range_name
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED
 
-#: Conventions with fewer work ranges than the best one by more than this factor are ignored.
+#: A convention is ignored if the best convention names more than this many times as many forward
+#: and backward ranges.
 _MAX_WORK_RATIO = 10
-#: Maximum number of named parts (such as layers) per forward or backward.
+#: Assumed maximum number of named parts, such as layers, in a forward or backward.
 _MAX_PARTS = 100
 
 
 @dataclass(frozen=True)
 class ConventionScore:
-    """Number of ranges of a profile that one convention understands.
+    """How many ranges of a profile one convention understands.
 
     Attributes:
         convention: The convention.
-        work: Ranges with phase F, B, W, BW or FB.
-        complete: Ranges among ``work`` that are complete operations: not parts, and not standing in
-            for the names of another convention.
-        other: All other ranges it understands: optimizer, communication, iterations.
+        work: Number of work ranges: their phase is F, B, W, BW or FB.
+        complete: Number of work ranges that are complete operations. Their patterns are neither
+            ``part`` nor ``stands_in``.
+        other: Number of understood ranges that are not work, such as optimizer, communication and
+            iteration ranges.
     """
 
     convention: Convention
@@ -44,16 +46,17 @@ def score_conventions(
 
     Args:
         counts: Number of ranges per name.
-        conventions: The candidates. Ties keep this order.
+        conventions: The conventions to score.
 
     Returns:
-        The scores, sorted by ``work``, then by ``other``, the largest first.
+        One score per convention, sorted by ``work`` and then by ``other``, in descending order.
+        Ties keep the order of ``conventions``.
     """
     scores = []
     for convention in conventions:
         known_names = find_known_names(convention, counts)
         if not known_names:
-            # The common case: a profile follows one convention.
+            # Most profiles follow a single convention, so this is the common case.
             scores.append(ConventionScore(convention, 0, 0, 0))
             continue
         occurrences = np.array([counts[name] for name in known_names], np.int64)
@@ -71,16 +74,18 @@ def score_conventions(
 
 
 def recognize_conventions(counts: Mapping[str, int]) -> tuple[Convention, ...]:
-    """Return the built-in conventions that a sample of range names follows, the best first.
+    """Return the built-in conventions that a sample of range names follows, best first.
 
-    The best convention names the most forward and backward ranges. Others are added if they name
-    at least a tenth as many. If one convention names complete operations, such as microbatches,
-    and another one names their parts, such as layers, the parts are nested inside the operations
-    and would take over their kernels. The second convention then loses its patterns for parts.
+    The best convention names the most forward and backward ranges. Another convention is added if
+    it names at least a tenth as many.
 
-    Explicit names (written for bubbleviz) replace all other conventions if they name enough work,
-    because the framework's ranges around or inside them repeat the same information. Otherwise they
-    are added to the others.
+    Suppose one convention names complete operations, such as microbatches, and another convention
+    names parts of operations, such as layers. The parts are nested inside the operations and would
+    take over their kernels, so the second convention loses its patterns for parts.
+
+    Explicit conventions (written for bubbleviz) replace all other conventions if they name enough
+    forward and backward ranges, because the ranges of the framework then repeat the same
+    information. Otherwise explicit conventions are added at the end.
 
     Args:
         counts: Number of ranges per name.
@@ -89,10 +94,14 @@ def recognize_conventions(counts: Mapping[str, int]) -> tuple[Convention, ...]:
 
 
 def select_conventions(scores: Sequence[ConventionScore]) -> tuple[Convention, ...]:
-    """Return the conventions that a sample follows, from their scores, the best first.
+    """Select the conventions that a sample of range names follows, best first.
 
-    Explicit conventions that name enough work replace all others. Explicit ones that name less are
-    added to the others. The result is empty if no convention names work.
+    Explicit conventions that name enough work ranges replace all other conventions. Otherwise every
+    explicit convention that understands any range is added at the end. The result is empty if no
+    convention names work ranges.
+
+    Args:
+        scores: Scores of all candidates, as returned by :func:`score_conventions`.
     """
     followed = _select_frequent([score for score in scores if score.work > 0])
     explicit = tuple(s.convention for s in scores if s.convention.explicit and s.work + s.other)
@@ -101,15 +110,19 @@ def select_conventions(scores: Sequence[ConventionScore]) -> tuple[Convention, .
 
 
 def _select_frequent(scores: Sequence[ConventionScore]) -> tuple[Convention, ...]:
-    """Return the conventions that name enough work, those with complete operations first.
+    """Select the conventions that name enough work ranges.
 
-    A convention must name at least a tenth as many work ranges as the best convention with complete
-    operations. Conventions without complete operations then lose their patterns for parts, and are
-    left out if no pattern remains.
+    In the usual case, a convention must name at least a tenth as many work ranges as the best
+    convention that names complete operations. Conventions that name complete operations come first.
+    The other conventions lose their ``part`` and ``stands_in`` patterns, and are left out if no
+    pattern remains.
 
-    If every convention with complete operations names less than a hundredth of the work ranges of
-    the best convention, all conventions are compared with the best one, in the order of ``scores``,
-    and keep their patterns.
+    The exception is a sample in which every convention that names complete operations has less than
+    a hundredth of the work ranges of the best convention. Then a convention must name at least a
+    tenth as many work ranges as the best convention, and all keep their patterns and their order.
+
+    Args:
+        scores: Scores of the conventions that name any work ranges, in descending order.
     """
     complete = [score for score in scores if score.complete > 0]
     max_work = max((score.work for score in scores), default=0)
@@ -125,17 +138,23 @@ def _select_frequent(scores: Sequence[ConventionScore]) -> tuple[Convention, ...
 
 
 def plan_rounds(candidates: Sequence[Convention]) -> tuple[tuple[Convention, ...], ...]:
-    """Return groups of conventions to try in order, until one of them finds forward or backward.
+    """Return groups of conventions to try in order until a group finds forwards or backwards.
 
-    The first group contains the conventions that the sample follows. Then each built-in convention
-    is tried on its own, to find ranges too rare for the sample. They are not tried together because
-    every prefilter is matched against every name.
+    The first group contains all candidates. Each further group is a single built-in convention,
+    which may find ranges that are too rare to occur in the sample. Single conventions are cheaper
+    than one large group, because every GLOB of a group is matched against every name.
+
+    Args:
+        candidates: Conventions that a sample of range names follows. May be empty.
     """
     first = (tuple(candidates),) if candidates else ()
     return (*first, *((c,) for c in built_in().values()))
 
 
 def add_iteration_names(conventions: Sequence[Convention]) -> tuple[Convention, ...]:
-    """Return the conventions, plus the iteration patterns of all other built-in conventions."""
+    """Return the conventions, followed by the iteration patterns of other built-in conventions.
+
+    Built-in conventions without iteration patterns are left out.
+    """
     iteration_names = (c.iterations for c in built_in().values() if c not in conventions)
     return (*conventions, *(c for c in iteration_names if c.patterns))

@@ -1,4 +1,4 @@
-"""Reading and validation of TOML files; errors name the file and the key."""
+"""Reads and validates TOML files. Error messages name the file and the key."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-#: Maximum size of a file; no hand-written list of names is larger.
+#: Maximum size of a file in bytes. No hand-written list of names is larger.
 _MAX_BYTES = 1 << 22
-#: Maximum number of dots per line. The time to parse a dotted key is quadratic in its dots.
+#: Maximum number of dots per line. Parsing a dotted key takes quadratic time in its dots.
 _MAX_DOTS = 200
-#: Errors of ``re.compile``; the last two are raised for too large repeat counts and deep nesting.
+#: Exceptions that ``re.compile`` raises for invalid, too large and too deeply nested regexes.
 COMPILE_ERRORS = (re.error, OverflowError, RecursionError)
-#: A reference to a group by number, which changes when the regex is combined with others.
+#: Matches a reference to a group by number. The numbers change when regexes are combined.
 _REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\\[1-9]|\(\?\(\d")
-#: Descriptions of the field types, for messages.
+#: Names of the field types in messages.
 _TYPE_NAMES = {
     str: "a text",
     bool: "true or false",
@@ -35,7 +35,7 @@ _TYPE_NAMES = {
     list: "a list of texts",
     dict: "a table",
 }
-#: Maximum number of characters of a regex in a message.
+#: Maximum number of characters of a regex that a message shows.
 _MAX_SHOWN = 100
 
 
@@ -44,8 +44,8 @@ def read(path: str | Path, kind: str, hint: str) -> str:
 
     Args:
         path: Path of the file.
-        kind: Expected kind of file with its article, for messages.
-        hint: What the user can do if it cannot be read.
+        kind: What the file should contain, with an article if needed, for messages.
+        hint: What the user can do if the file cannot be read, for messages.
 
     Raises:
         InputError: The file cannot be read.
@@ -71,20 +71,22 @@ def load(text: str) -> dict[str, Any]:
 
 
 def read_built_in(name: str) -> str:
-    """Return the text of a file in this package."""
+    """Return the text of a built-in TOML file in this package, given its file name."""
     return Path(__file__).with_name(name).read_text(encoding="utf-8")
 
 
 def check_fields(table: object, types: Mapping[str, type], source: str) -> dict[str, Any]:
-    """Check the keys and types of a TOML table and return it. All fields are optional.
+    """Check the keys and value types of a TOML table, and return the table.
+
+    All keys are optional. Lists may contain only strings.
 
     Args:
-        table: The table.
-        types: Type of each field; a list must contain texts.
-        source: File and table, for messages.
+        table: A TOML value, which must be a table.
+        types: Type of the value of each allowed key.
+        source: Path of the file and name of the table, for messages.
 
     Raises:
-        UsageError: The value is not a table, has an unknown key, or a value has the wrong type.
+        UsageError: ``table`` is not a table, has an unknown key, or a value has the wrong type.
     """
     if not isinstance(table, dict):
         raise UsageError(f"{source}: must be a table with {', '.join(types)}")
@@ -102,13 +104,14 @@ def check_fields(table: object, types: Mapping[str, type], source: str) -> dict[
 
 
 def compile_pattern(text: str) -> re.Pattern[str]:
-    """Compile a regular expression from the user.
+    """Compile a regular expression that the user wrote.
 
     Raises:
-        FutureWarning: The regex contains a set, such as ``[[a]``, that Python plans to read
-            differently. Raised as an error so that the user sees it once, as a message.
-        re.error: The text is not a regular expression. ``OverflowError`` and ``RecursionError`` are
-            raised for the same reason.
+        FutureWarning: The regex contains a set, such as ``[[a]``, that later Python versions may
+            read differently. The warning is raised as an exception so that callers can turn it into
+            a message.
+        re.error: The text is not a regular expression. ``OverflowError`` is raised instead for too
+            large repeat counts, and ``RecursionError`` for too deep nesting.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("error", FutureWarning)
@@ -116,10 +119,10 @@ def compile_pattern(text: str) -> re.Pattern[str]:
 
 
 def describe_ambiguity(text: str, warning: FutureWarning) -> str:
-    """Return a clause about a set that later versions of Python may read differently, and its fix.
+    """Return a clause saying that later Python versions may read a set differently, and the fix.
 
     Args:
-        text: The regular expression.
+        text: The regular expression that contains the set.
         warning: The warning raised by :func:`compile_pattern`.
     """
     reason = str(warning).lower()
@@ -134,10 +137,11 @@ def parse_regex(text: str, source: str) -> re.Pattern[str]:
 
     Args:
         text: The regular expression.
-        source: File and key, for messages.
+        source: Path of the file and name of the key, for messages.
 
     Raises:
-        UsageError: The text is not a regular expression.
+        UsageError: The text is not a regular expression, or later Python versions may read it
+            differently.
     """
     try:
         return compile_pattern(text)
@@ -151,7 +155,14 @@ def parse_regex(text: str, source: str) -> re.Pattern[str]:
 
 
 def check_regexes(texts: Sequence[str], source: str) -> tuple[str, ...]:
-    """Return the texts after checking that each is a regex that can be combined with others.
+    """Check that each text is a regex that can be combined with other regexes.
+
+    Args:
+        texts: The regular expressions.
+        source: Path of the file and name of the key, for messages.
+
+    Returns:
+        The texts, unchanged.
 
     Raises:
         UsageError: A text is not a regex, or has global flags, named groups or group references.

@@ -1,11 +1,11 @@
-"""Collectives in a trace of PyTorch's profiler: which kernels execute which operations.
+"""Finds which kernels execute which collectives in a trace of PyTorch's profiler.
 
 The operator ``record_param_comms`` describes a collective. The kernels that it launches repeat the
 description and share its ``External id`` (torch/csrc/distributed/c10d/ParamCommsUtils.hpp,
 torch/csrc/profiler/util.cpp ``saveNcclMeta``, libkineto/src/output_json.cpp). If a kernel lacks an
-argument, the argument of its operator is used: older versions write no arguments with kernels, and
-no version writes the root there. A batch of sends and receives (``batch_isend_irecv``) launches one
-kernel at its end, which belongs to no operator::
+argument, the argument of its operator is used. Older versions write no arguments with kernels, and
+no version writes the root with kernels. A batch of sends and receives (``batch_isend_irecv``)
+launches a single kernel at its end, which belongs to no operator::
 
     operators   send  recv
     calls                   cudaLaunchKernelExC
@@ -28,23 +28,23 @@ from bubbleviz.model.texts import truncate_for_matching
 from bubbleviz.sources.kineto import events as kineto
 from bubbleviz.sources.kineto.events import EventCollector, EventRows, KinetoArgs, get_argument
 
-#: Upper bound (exclusive) of ranks.
+#: Exclusive upper bound of valid rank numbers and group sizes.
 RANK_LIMIT = 1 << 20
 _NUMBER = re.compile(r"-?\d+")
-#: Replaces ranks that are left out of a long list.
+#: Text that PyTorch writes in place of the ranks that it leaves out of a long list.
 _ELLIPSIS = "..."
 
-#: Rank and world size, or -1 if unknown, and the ranks of each group, by name. The ranks are () if
-#: different groups share the name.
+#: The rank of the process, the world size, and the ranks of each process group, keyed by group
+#: name. Unknown numbers are -1. The ranks of a group are () if they are unknown or ambiguous.
 World: TypeAlias = tuple[int, int, Mapping[str, tuple[int, ...]]]
 
 
 def parse_world(metadata: Mapping[str, object]) -> World:
-    """Return the rank, the world size and the ranks of each process group of a trace.
+    """Read the rank, the world size and the process groups from the metadata of a trace.
 
-    They are taken from ``distributedInfo`` in the metadata, the groups from its ``pg_config``.
-    Missing or malformed numbers are -1. A group without a complete, valid list of ranks gets (). So
-    does a name that groups with different ranks share.
+    The field ``distributedInfo`` has the rank and world size, and its ``pg_config`` has the groups.
+    Missing or malformed numbers are -1. The ranks of a group are () if their list is incomplete or
+    invalid, or if two groups with the same name have different ranks.
     """
     info = metadata.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
@@ -63,13 +63,13 @@ def parse_world(metadata: Mapping[str, object]) -> World:
 
 
 def parse_members(ranks: object, size: int) -> tuple[int, ...]:
-    """Return all ranks of a group, or () if the list is incomplete or invalid.
+    """Parse the list of all ranks in a process group, or return () if it is incomplete or invalid.
 
-    A text is incomplete if it contains an ellipsis. A list is invalid if a rank occurs twice, is
-    not a rank, or if the number of ranks differs from ``size``.
+    The text of a list is incomplete if it contains an ellipsis. A list is invalid if an entry is
+    not a rank number, if a rank occurs twice, or if the number of ranks differs from ``size``.
 
     Args:
-        ranks: A list of ranks, or its text.
+        ranks: A list of ranks, or a text that contains the list.
         size: Expected number of ranks, or 0 if unknown.
     """
     if isinstance(ranks, str) and _ELLIPSIS not in ranks:
@@ -83,16 +83,20 @@ def parse_members(ranks: object, size: int) -> tuple[int, ...]:
 
 
 def _expand_stride(operator: KinetoArgs, ranks: object, size: int) -> tuple[int, ...]:
-    """Return the ranks of a group of equally spaced ranks, whose list leaves out some of them.
+    """Return all ranks of a process group whose ranks are equally spaced.
 
-    The stride is taken from ``Global rank start`` and ``stride``, or else from the list, such as
-    ``[0, 8, 16, ..., 1016]`` (torch/csrc/profiler/util.cpp ``format_list``). The result is () if
-    no start and stride are known, ``size`` is 0, or the list contradicts them.
+    The first rank and the stride are the arguments ``Global rank start`` and ``Global rank
+    stride``. If they are missing, they are inferred from an abbreviated list, such as
+    ``[0, 8, 16, ..., 1016]`` (torch/csrc/profiler/util.cpp ``format_list``).
 
     Args:
         operator: Arguments of the operator.
-        ranks: Text of the list.
+        ranks: Text of the list of ranks, in which ranks may be left out.
         size: Number of ranks in the group, or 0 if unknown.
+
+    Returns:
+        The ranks in ascending order, or () if the start, stride or size is unknown, or if the list
+        contradicts them.
     """
     start, stride = (kineto.parse_number(n, RANK_LIMIT) for n in (operator.start, operator.stride))
     text = ranks[: 1 << 20] if isinstance(ranks, str) else ""
@@ -108,23 +112,24 @@ def _expand_stride(operator: KinetoArgs, ranks: object, size: int) -> tuple[int,
 
 
 def _parse_numbers(text: str) -> list[int]:
-    """Return all integers in a text, ignoring those with more than eight characters."""
+    """Return all integers in a text, in order, except those with more than eight characters."""
     return [int(number) for number in _NUMBER.findall(text) if len(number) < 9]
 
 
 def _make_group(args: KinetoArgs, operator: KinetoArgs, world: World) -> Group:
-    """Return the process group of a kernel.
+    """Build the process group of the collective that a kernel executes.
 
-    If the arguments contain no complete list of ranks, the first of these applies:
+    The ranks of the group come from the first of these sources that is available:
 
-    1. the ranks that ``world`` has for a group of that name and size;
-    2. all ranks, if the group is as large as the world;
-    3. equally spaced ranks, see :func:`_expand_stride`.
+    1. a complete list of ranks in the arguments;
+    2. the ranks in ``world`` for a group with the same name and size;
+    3. all ranks of the run, if the group has as many ranks as the run;
+    4. equally spaced ranks, see :func:`_expand_stride`.
 
     Args:
         args: Arguments of the kernel.
-        operator: Arguments of its operator.
-        world: Ranks of the run, as returned by :func:`parse_world`.
+        operator: Arguments of the operator that launched the kernel.
+        world: Rank, world size and groups, as returned by :func:`parse_world`.
     """
     name, description = (
         kineto.to_text(get_argument(args, operator, field)) for field in ("group", "description")
@@ -147,33 +152,33 @@ def _make_group(args: KinetoArgs, operator: KinetoArgs, world: World) -> Group:
     )
 
 
-#: Upper bound (exclusive) of numbers of elements.
+#: Exclusive upper bound of valid element counts.
 _ELEMENT_LIMIT = 1 << 55
-#: Collectives whose argument ``Rank`` is the root. For sends and receives it is the peer, and for
-#: all other collectives the calling rank.
+#: Collectives whose argument ``Rank`` is the root. For sends and receives, this argument is the
+#: peer. For all other collectives, it is the calling rank.
 _ROOTED = frozenset(("broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter"))
-#: Kernels that may execute sends and receives; the kernels of AMD have generic names.
+#: Matches kernels that may execute sends and receives. AMD's kernels have generic names.
 _POINT_TO_POINT_KERNEL = re.compile(r"^(?:void )?nccl\w*?(?:SendRecv|Generic)")
-#: The argument with the peer of a send or receive.
+#: Name of the argument that gives the peer of a send or receive.
 _PEER_FIELDS = {"send": "target", "recv": "origin"}
-#: The arguments that identify a group.
+#: Names of the arguments that identify a process group.
 _GROUP_FIELDS = ("group", "size", "ranks", "description")
 
 
 def find_collectives(
     work: EventRows, calls: EventRows, collector: EventCollector, base_ns: int, world: World
 ) -> Collectives:
-    """Return the collectives that kernels execute, one row per kernel and operation.
+    """Return the collectives that kernels execute, one row per pair of kernel and operation.
 
-    Kernels with the same external id on the same device belong to one operation. The kernel of a
-    batch of sends and receives has one row for each of them.
+    Kernels with the same external id on the same device belong to one operation. A kernel that
+    executes a batch of sends and receives has one row for each send or receive.
 
     Args:
-        work: Kernels, then copies; their rows are the rows of the profile's activities.
+        work: Kernels followed by copies. The row numbers are those of the profile's activities.
         calls: Calls of the CUDA or HIP API.
         collector: All events of the recording.
-        base_ns: Time that the times of ``work`` are relative to.
-        world: Ranks of the run.
+        base_ns: Absolute time that the times in ``work`` and ``calls`` are relative to, in ns.
+        world: Rank, world size and groups, as returned by :func:`parse_world`.
     """
     names, groups = Numbering[str](), _Groups(world)
     operations: dict[tuple[int, int], int] = {}
@@ -182,7 +187,7 @@ def find_collectives(
         group, index_of_rank = groups.find(args, operator)
         name = kineto.to_text(get_argument(args, operator, "collective"))
         operation = len(rows)
-        # A kernel without an operator is a separate operation.
+        # A kernel without an operator counts as a separate operation.
         if external != NONE:
             operation = operations.setdefault((external, int(work.device[kernel])), operation)
         rows.append(
@@ -202,11 +207,13 @@ def find_collectives(
 
 
 def _parse_element_counts(args: KinetoArgs, operator: KinetoArgs) -> list[int]:
-    """Return the numbers of elements that a collective reads and writes, each -1 if unknown.
+    """Return the number of elements that a collective reads, and the number that it writes.
+
+    Unknown numbers are -1.
 
     Args:
         args: Arguments of the kernel.
-        operator: Arguments of its operator.
+        operator: Arguments of the operator that launched the kernel.
     """
     return [
         kineto.parse_number(get_argument(args, operator, field), _ELEMENT_LIMIT)
@@ -215,12 +222,12 @@ def _parse_element_counts(args: KinetoArgs, operator: KinetoArgs) -> list[int]:
 
 
 def _number_datatype(args: KinetoArgs, operator: KinetoArgs, names: Numbering[str]) -> int:
-    """Return the number of a collective's datatype in ``names``, or -1 if it is unknown.
+    """Return the index in ``names`` of the datatype of a collective, or -1 if it is unknown.
 
     Args:
         args: Arguments of the kernel.
-        operator: Arguments of its operator.
-        names: Numbers names and datatypes. A new datatype is added.
+        operator: Arguments of the operator that launched the kernel.
+        names: Numbering of names and datatypes. A new datatype is added to it.
     """
     datatype = kineto.to_text(get_argument(args, operator, "datatype"))
     return names.number(datatype) if datatype else NONE
@@ -229,12 +236,12 @@ def _number_datatype(args: KinetoArgs, operator: KinetoArgs, names: Numbering[st
 def _make_collectives(
     rows: Sequence[tuple[int, ...]], names: tuple[str, ...], groups: tuple[Group, ...]
 ) -> Collectives:
-    """Return a table of collectives.
+    """Build the table of collectives from its rows.
 
     Args:
-        rows: Rows, with one number for each column of :class:`Collectives`, in its order.
-        names: Names and datatypes, which the rows refer to by index.
-        groups: Process groups, which the rows refer to by index.
+        rows: Rows with one number for each column of :class:`Collectives`, in column order.
+        names: Names and datatypes. The rows contain indices into this tuple.
+        groups: Process groups. The rows contain indices into this tuple.
     """
     columns = Collectives.column_names()
     values = np.array(rows, np.int64).reshape(-1, len(columns)).T.copy()
@@ -243,9 +250,10 @@ def _make_collectives(
 
 
 class _Groups:
-    """Numbers process groups; each distinct description is parsed once.
+    """Numbers process groups, parsing each distinct description once.
 
-    Most kernels belong to few groups, and a group may have thousands of ranks.
+    A trace has many kernels but few groups, and a group may have thousands of ranks, so the cache
+    saves much time.
     """
 
     def __init__(self, world: World) -> None:
@@ -255,13 +263,17 @@ class _Groups:
 
     @property
     def values(self) -> tuple[Group, ...]:
-        """The groups, by number."""
+        """The process groups, indexed by group number."""
         return self._numbers.values
 
     def find(self, args: KinetoArgs, operator: KinetoArgs) -> tuple[int, Mapping[int, int]]:
-        """Return the number of a kernel's group, and the index of each global rank in the group.
+        """Return the number of a kernel's process group, and the group index of each global rank.
 
-        The number is -1 if the group has neither a name nor ranks.
+        The number is -1 if the group has neither a name nor known ranks.
+
+        Args:
+            args: Arguments of the kernel.
+            operator: Arguments of the operator that launched the kernel.
         """
         described = [get_argument(args, operator, field) for field in _GROUP_FIELDS]
         key = repr((*described, operator.start, operator.stride))
@@ -279,19 +291,22 @@ def _find_ranks(
     global_rank: int,
     index_of_rank: Mapping[int, int],
 ) -> tuple[int, int, int]:
-    """Return the calling rank, the peer and the root of an operation, each -1 if unknown.
+    """Return the calling rank, the peer and the root of an operation, as indices in its group.
 
-    All three are indices of ranks in the process group. Only sends and receives have a peer, and
-    only the collectives in ``_ROOTED`` have a root. The operator's argument ``Rank`` is the root.
-    It also replaces a peer whose global rank is not in the group. For collectives without a root,
-    it replaces an unknown calling rank.
+    - The calling rank is the group index of ``global_rank``. If it is unknown and the operation has
+      neither peer nor root, the operator's argument ``Rank`` is used.
+    - Only sends and receives have a peer. It is the group index of the argument ``Dst Rank`` or
+      ``Src Rank``. If that rank is not in the group, the argument ``Rank`` is used.
+    - Only the collectives in ``_ROOTED`` have a root, which is the argument ``Rank``.
+
+    An index is -1 if it is unknown or does not exist.
 
     Args:
-        name: Name of the operation.
+        name: Name of the operation, such as ``send`` or ``broadcast``.
         args: Arguments of the kernel.
-        operator: Arguments of its operator.
-        global_rank: Rank of the process, or -1 if unknown.
-        index_of_rank: Index of each global rank in the group.
+        operator: Arguments of the operator that launched the kernel.
+        global_rank: Global rank of the process, or -1 if unknown.
+        index_of_rank: Maps each global rank of the group to its index in the group.
     """
     argument = kineto.parse_number(operator.rank, RANK_LIMIT)
     rank = index_of_rank.get(global_rank, NONE)
@@ -304,10 +319,10 @@ def _find_ranks(
 
 
 def _is_uneven(split: object) -> bool:
-    """Return whether the split sizes of a collective differ between ranks.
+    """Return whether the split sizes of a collective are not all equal.
 
     Args:
-        split: List of sizes, or its text. Any other value counts as even.
+        split: List of split sizes, or its text. For any other value, the result is False.
     """
     sizes = _NUMBER.findall(split[: 1 << 20]) if isinstance(split, str) else split
     return isinstance(sizes, list) and any(size != sizes[0] for size in sizes)
@@ -318,17 +333,17 @@ def _describe_kernels(
 ) -> Iterator[tuple[int, int, KinetoArgs, KinetoArgs]]:
     """Yield the kernels that execute collectives, with the arguments that describe the collectives.
 
-    The kernels of batches come last, see :func:`_describe_batches`.
+    Kernels that execute batches of sends and receives come last, see :func:`_describe_batches`.
 
     Args:
-        work: Kernels, then copies.
+        work: Kernels followed by copies.
         calls: Calls of the CUDA or HIP API.
         collector: All events of the recording.
-        base_ns: Time that the times of ``work`` are relative to.
+        base_ns: Absolute time that the times in ``work`` and ``calls`` are relative to, in ns.
 
     Yields:
-        Row of the kernel, external id of its operator or -1, arguments of the kernel, and arguments
-        of the operator. If the arguments of one are missing, those of the other replace them.
+        (kernel row, external id or -1, kernel arguments, operator arguments). If the kernel or the
+        operator has no arguments, the arguments of the other one appear twice.
     """
     operators = {external: args for external, _, _, args in collector.operators if external != NONE}
     kernels = _find_described_kernels(work, collector, operators)
@@ -348,15 +363,15 @@ def _describe_kernels(
 def _find_described_kernels(
     work: EventRows, collector: EventCollector, operators: Collection[int]
 ) -> Ints:
-    """Return the rows of kernels that may have a description of a collective.
+    """Return the rows of the kernels that may have a description of a collective, ascending.
 
-    These kernels have the correlation id of a kernel with arguments, or the external id of an
-    operator with arguments.
+    A kernel qualifies if its correlation id is the id of a kernel with collective arguments, or if
+    its external id is the id of an operator with collective arguments.
 
     Args:
-        work: Kernels, then copies.
+        work: Kernels followed by copies.
         collector: All events of the recording.
-        operators: External ids of the operators with arguments.
+        operators: External ids of the operators with collective arguments.
     """
     kernels = np.flatnonzero(work.kind == kineto.KERNEL)
     ids = np.array([correlation for _, correlation, _ in collector.kernels], np.int64)
@@ -368,19 +383,29 @@ def _find_described_kernels(
 def _describe_batches(
     work: EventRows, calls: EventRows, collector: EventCollector, base_ns: int, described: Ints
 ) -> Iterator[tuple[int, int, KinetoArgs, KinetoArgs]]:
-    """Yield the kernels of batches of sends and receives, once for each operation of the batch.
+    """Yield the kernels that execute batches of sends and receives, once per send or receive.
 
-    A batch consists of consecutive sends and receives of one thread that no described kernel
-    executes. It ends when the thread launches a kernel that has a description, or whose name shows
-    that it may execute sends and receives. If that kernel has no description, it executes the
-    batch. Otherwise the batch is dropped. Launches of CUDA graphs are ignored.
+    The kernel of a batch has no description of its own, so each thread is searched in time order:
+
+    1. A send or receive joins the current batch of its thread at the end of its operator. It is
+       skipped if a described kernel has its external id.
+    2. The current batch ends at the start of the next launch returned by
+       :func:`_list_ending_launches`. If the launched kernel is not described, it executes every
+       send and receive in the batch. If it is described, the batch is discarded.
+
+    If an operator ends exactly when a launch starts, the operator comes first. A batch that no
+    launch ends is discarded.
 
     Args:
-        work: Kernels, then copies.
+        work: Kernels followed by copies.
         calls: Calls of the CUDA or HIP API.
         collector: All events of the recording.
-        base_ns: Time that the times of ``work`` are relative to.
-        described: Rows of the kernels that have a description.
+        base_ns: Absolute time that the times in ``work`` and ``calls`` are relative to, in ns.
+        described: Rows of the kernels that have a description of a collective.
+
+    Yields:
+        (kernel row, external id of the send or receive, its arguments, its arguments again). The
+        arguments of the operator also stand in for the missing arguments of the kernel.
     """
     used_external = {*work.external[described].tolist()}
     events: list[tuple[int, int, int, int, KinetoArgs | None]] = [
@@ -403,23 +428,27 @@ def _describe_batches(
             continue
         if number not in described_kernels:
             yield from ((number, external, args, args) for external, args in batch)
-        # Any of these launches ends the batch.
+        # Every launch ends the batch, whether the kernel is described or not.
         batch = []
 
 
 def _list_ending_launches(
     work: EventRows, calls: EventRows, names: Sequence[str], described: Ints
 ) -> list[tuple[int, int, int]]:
-    """Return the thread, the start and the kernel of each launch that ends a batch.
+    """Return the launches that end a batch of sends and receives.
 
-    These are the launches of described kernels, and of kernels whose name shows that they may
-    execute sends and receives. Launches of CUDA graphs are left out.
+    A launch ends a batch if its kernel is in ``described``, or if the kernel's name matches
+    ``_POINT_TO_POINT_KERNEL``. Launches of CUDA graphs and kernels without a launching call are
+    left out.
 
     Args:
-        work: Kernels, then copies.
+        work: Kernels followed by copies.
         calls: Calls of the CUDA or HIP API.
-        names: Names of kernels and calls, by number.
-        described: Rows of the kernels that have a description.
+        names: Names of kernels and calls, indexed by name number.
+        described: Rows of the kernels that have a description of a collective.
+
+    Returns:
+        (thread, start of the call in ns, kernel row) for each launch.
     """
     is_point_to_point = np.array(
         [_POINT_TO_POINT_KERNEL.search(truncate_for_matching(name)) is not None for name in names],

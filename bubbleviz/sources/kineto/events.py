@@ -1,4 +1,4 @@
-"""Events of PyTorch's profiler (Kineto): categories, arguments, and their collection in columns."""
+"""Defines the events of PyTorch's profiler (Kineto), and collects them in columns."""
 
 from __future__ import annotations
 
@@ -19,25 +19,28 @@ from bubbleviz.model.texts import replace_surrogates
 from bubbleviz.sources.trace_events import MISSING, TraceEvents, TraceFile
 
 KERNEL, COPY, CALL, ANNOTATION, OPERATOR, PYTHON, OVERHEAD = KINDS = range(7)
-#: Names of these kinds, and of two more, in the file of categories.
+#: Names of the kinds of events in ``trace_categories.toml``, indexed by kind. They include the
+#: kinds ``WAIT`` and ``RECORD``.
 _NAMES = (
     *("kernel", "copy", "call", "annotation", "operator"),
     *("python", "overhead", "wait", "record"),
 )
-#: Waits of streams and hosts, and records of CUDA events. They are neither work nor ranges.
+#: Kinds for waits of streams or hosts, and for records of CUDA events. Both are neither work nor
+#: ranges.
 WAIT, RECORD = 7, 8
-#: Kind of event, and device that the category implies or "", keyed by category in lower case.
+#: Maps each category, in lower case, to its kind of event and the device that it implies, or "" if
+#: it implies no device.
 CATEGORIES = {
     category: (_NAMES.index(row["kind"]), row.get("device", ""))
     for row in toml_files.load(toml_files.read_built_in("trace_categories.toml"))["kind"]
     for category in row["categories"]
 }
-#: Devices that categories imply, in order of precedence.
+#: Names of the devices that categories can imply, in order of precedence.
 DEVICES = ("MTIA", "XPU", "accelerator")
 
 
 class KinetoArgs(msgspec.Struct, gc=False):
-    """The arguments of an event that the reader uses. Missing ones are None."""
+    """The arguments of an event that this reader uses. Missing arguments are None."""
 
     correlation: int | None = None
     device: int | None = None
@@ -69,14 +72,14 @@ class KinetoArgs(msgspec.Struct, gc=False):
 
 
 def get_argument(args: KinetoArgs, operator: KinetoArgs, field: str) -> object:
-    """Return an argument of a kernel, or else of the operator that launched it."""
+    """Return an argument of a kernel, or the argument of its operator if the kernel lacks it."""
     value: object = getattr(args, field)
     fallback: object = getattr(operator, field)
     return fallback if value is None else value
 
 
 def parse_number(value: object, limit: int) -> int:
-    """Return a whole number in ``[0, limit)``, or -1 for any other value."""
+    """Return an integer in ``[0, limit)``, given as integer or text, or -1 for any other value."""
     if isinstance(value, str) and len(value) < 20 and value.isascii() and value.isdigit():
         value = int(value)
     is_valid = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < limit
@@ -84,17 +87,17 @@ def parse_number(value: object, limit: int) -> int:
 
 
 def to_text(value: object) -> str:
-    """Return a text, or a number as text, or "" for any other value."""
+    """Return a text as it is, a 64-bit integer as text, and "" for any other value."""
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value) if abs(value) < 1 << 63 else ""
     return replace_surrogates(value) if isinstance(value, str) else ""
 
 
-#: Upper bound of device numbers.
+#: Exclusive upper bound of device numbers.
 _MAX_DEVICES = 1 << 22
-#: Columns of events.
+#: Indices of the first columns of events.
 _THREAD, _START, _END = range(3)
-#: Names of the arguments that become columns of all events, after thread, start, end and name.
+#: Arguments that become columns of all events. The columns follow thread, start, end and name.
 _NUMBERS = ("correlation", "device", "external", "bytes")
 _NO_ARGS = KinetoArgs()
 
@@ -104,16 +107,18 @@ class EventRows(Table):
     """Events as columns, without events whose times are impossible.
 
     Attributes:
-        thread: Number of the thread, an index of ``EventCollector.threads``.
-        start_ns: Start time, relative to the first event of the trace.
-        end_ns: End time, relative to the first event of the trace.
-        name: Number of the name, an index of ``EventCollector.texts``.
-        correlation: Correlation id of a call or of the work that it launched, or -1 if it has none.
+        thread: Thread number, an index into ``EventCollector.threads``.
+        start_ns: Start time in ns, relative to the first event of the trace.
+        end_ns: End time in ns, relative to the first event of the trace.
+        name: Name number, an index into ``EventCollector.texts``.
+        correlation: Correlation id, which a call shares with the work it launched, or -1 if the
+            event has none.
         device: Device number of a kernel or copy, or -1 if unknown.
-        external: External id of an operator or of the work that it launched, or -1 if it has none.
+        external: External id, which an operator shares with the work it launched, or -1 if the
+            event has none.
         size: Number of bytes that a copy moved, or -1 if unknown.
         kind: Kind of the event, one of ``KINDS``.
-        impossible: Number of events dropped because of impossible times.
+        impossible: Number of events that were dropped because of impossible times.
     """
 
     thread: Ints
@@ -132,16 +137,19 @@ class EventCollector:
     """Collects the events of a trace by kind while the trace is read.
 
     Attributes:
-        texts: Numbers the names of events.
-        threads: Numbers the threads of events.
-        thread_names: Number of the name of each thread, by thread number.
-        kernels: Arguments of kernels of collectives, keyed by thread, correlation id and start.
-        operators: External id, thread, end and arguments of operators of collectives.
-        waits: Thread, start and arguments of events in which a stream or the host waits.
-        records: Thread, start and arguments of events that record a CUDA event.
-        devices: Devices implied by the categories that occur.
-        n_without_time: Number of events without a time.
-        n_untimed_work: Number of kernels and of copies whose start and duration are 0, by kind.
+        texts: Numbering of the texts in the trace, such as event names.
+        threads: Numbering of the threads in the trace.
+        thread_names: Maps thread numbers to the numbers of their names in ``texts``.
+        kernels: Arguments of the kernels that have collective arguments, keyed by thread,
+            correlation id and start.
+        operators: External id, thread, end and arguments of each operator that has collective
+            arguments.
+        waits: Thread, start and arguments of each event in which a stream or the host waits.
+        records: Thread, start and arguments of each event that records a CUDA event.
+        devices: Names of the devices implied by the categories in the trace.
+        n_without_time: Number of events without a start time.
+        n_untimed_work: Number of kernels and number of copies whose start and duration are both 0,
+            keyed by kind.
         n_without_duration: Number of events without a duration.
     """
 
@@ -158,9 +166,10 @@ class EventCollector:
         self._blocks: dict[int, list[Ints]] = defaultdict(list)
 
     def find_described(self, events: TraceEvents[KinetoArgs]) -> Ints:
-        """Return the rows of the events whose arguments are all kept.
+        """Return the rows of the events in a block whose arguments must be kept completely.
 
-        These are kernels and operators of collectives, waits, and records of CUDA events.
+        These events are waits, records of CUDA events, and kernels and operators that have
+        collective arguments.
         """
         kind = self._classify(events)
         rows = np.flatnonzero((events.arguments["collective"] != NONE) | (kind >= WAIT))
@@ -169,9 +178,9 @@ class EventCollector:
     def add(self, events: TraceEvents[KinetoArgs]) -> None:
         """Add a block of events.
 
-        Only complete events ("X") of a known category are kept. Events without a start, and kernels
-        and copies whose start and duration are both 0, are counted and dropped. A missing duration
-        counts as 0.
+        Only complete events ("X") of a known category are kept. Events without a start time are
+        counted and dropped, and so are kernels and copies whose start and duration are both 0. A
+        missing duration is taken as 0.
         """
         self._add_thread_names(events)
         kind = self._classify(events)
@@ -195,7 +204,7 @@ class EventCollector:
         self._add_described(events, kind, columns)
 
     def _add_thread_names(self, events: TraceEvents[KinetoArgs]) -> None:
-        """Add the names of threads, which are metadata events."""
+        """Collect the thread names of a block, which are stored in metadata events."""
         text = events.arguments["name"]
         is_metadata = events.ph == self.texts.number("M")
         is_name = is_metadata & (events.name == self.texts.number("thread_name"))
@@ -205,12 +214,12 @@ class EventCollector:
         )
 
     def _add_described(self, events: TraceEvents[KinetoArgs], kind: Ints, columns: Ints) -> None:
-        """Add the events whose arguments are needed completely.
+        """Collect the events of a block whose arguments must be kept completely.
 
         Args:
-            events: The events.
-            kind: Kind of each event, or -1 if it is not used.
-            columns: Columns of the events.
+            events: A block of events.
+            kind: Kind of each event, or -1 if the event is not used.
+            columns: Columns of the events, shape (columns, events).
         """
         for row in np.flatnonzero(kind >= WAIT).tolist():
             target = self.waits if kind[row] == WAIT else self.records
@@ -226,14 +235,15 @@ class EventCollector:
     def select_recording(
         self, is_host_thread: Bools, is_inside: Callable[[int, int], bool]
     ) -> EventCollector:
-        """Return a collector with only the collectives and waits of one recording.
+        """Return a copy that contains only the operators, waits and event records of one recording.
 
-        It shares the event columns, the arguments of kernels, the counts, and the numbering of
-        names and threads with this collector.
+        All other attributes are shared with this collector.
 
         Args:
-            is_host_thread: Mask of the threads of the recording, indexed by thread number.
-            is_inside: Returns whether a thread and a device number belong to the recording.
+            is_host_thread: Mask of the threads that belong to the recording, indexed by thread
+                number.
+            is_inside: Function that returns whether a thread number and a device number belong to
+                the recording.
         """
         part = copy(self)
         part.operators = [event for event in self.operators if is_host_thread[event[1]]]
@@ -248,10 +258,10 @@ class EventCollector:
         return part
 
     def _classify(self, events: TraceEvents[KinetoArgs]) -> Ints:
-        """Return the kind of each event, or -1 if it is not used.
+        """Return the kind of each event, or -1 if the event is not used.
 
-        Used events are complete ("X") and have a known category. The devices that their categories
-        imply are added to ``devices``.
+        An event is used if it is complete ("X") and has a known category. The device that its
+        category implies is added to ``devices``.
         """
         kinds, devices = zip(
             *(CATEGORIES.get(name.lower(), (NONE, "")) for name in self._categories.values),
@@ -268,9 +278,9 @@ class EventCollector:
         return sum(block.shape[1] for block in self._blocks[kind])
 
     def find_base_ns(self) -> int:
-        """Return the start of the first event, or 0 if there are no events.
+        """Return the start time of the first event in ns, or 0 if there are no events.
 
-        Stray times, which are years away from the median start, are ignored.
+        Invalid start times, which are years away from the median start time, are ignored.
         """
         starts = [block[_START] for blocks in self._blocks.values() for block in blocks]
         if not starts:
@@ -281,13 +291,14 @@ class EventCollector:
         return int(start_ns[is_near_median].min(initial=middle))
 
     def get_rows(self, base_ns: int, *kinds: int) -> EventRows:
-        """Return the events of the given kinds, kind by kind, each in file order.
+        """Return all events of the first given kind, then of the second, and so on.
 
-        Events with impossible times are left out and counted in ``impossible``.
+        Events of one kind are in file order. Events with impossible times are left out and counted
+        in ``impossible``.
 
         Args:
-            base_ns: Time that start and end times are relative to.
-            kinds: The kinds.
+            base_ns: Time to subtract from start and end times, in ns.
+            kinds: The kinds of events, such as ``KERNEL``.
         """
         kind = np.repeat(np.array(kinds, np.int64), [self.count(kind) for kind in kinds])
         blocks = [block for selected in kinds for block in self._blocks[selected]]

@@ -1,8 +1,10 @@
-"""Memory events of PyTorch's profiler: instants named ``[memory]``, with ``profile_memory=True``.
+"""Reads memory events, which PyTorch's profiler records with ``profile_memory=True``.
 
-Their arguments are ``Bytes`` (negative if freed), ``Addr``, ``Device Type`` (0 is the host, others
-are accelerators; c10/core/DeviceType.h), ``Device Id`` and ``Total Allocated``, the bytes in use on
-the device afterwards. They are read in a separate pass, so that other analyses do not pay for them.
+A memory event is an instant named ``[memory]``. Its arguments are ``Bytes`` (negative if memory is
+freed), ``Addr``, ``Device Type`` (0 for the host, other values for accelerators; see
+c10/core/DeviceType.h), ``Device Id``, and ``Total Allocated``, the number of bytes in use on the
+device after the event. Memory events are read in a separate pass over the file, so that analyses
+that do not need them do not pay for them.
 """
 
 from __future__ import annotations
@@ -14,12 +16,12 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.memory_events import MemoryEvents
 from bubbleviz.sources.trace_events import MISSING, TraceEvents, TraceFile, to_global_threads
 
-#: Maximum number of bytes (70 TB) and device number. Sums of many such values fit in 64 bits.
+#: Maximum size in bytes (70 TB) and maximum device number. Sums of many sizes fit in 64 bits.
 _MAX_BYTES, _MAX_DEVICE = 1 << 46, 1 << 31
 
 
 class MemoryArgs(msgspec.Struct, gc=False):
-    """The arguments of a memory event. Missing ones are None."""
+    """The arguments of a memory event. Missing arguments are None."""
 
     change: int | None = msgspec.field(default=None, name="Bytes")
     address: int | None = msgspec.field(default=None, name="Addr")
@@ -29,16 +31,16 @@ class MemoryArgs(msgspec.Struct, gc=False):
 
 
 def read_memory(path: str, base_ns: int, *, on_host: bool) -> MemoryEvents | None:
-    """Return the memory events of a trace, or None if there are none.
+    """Read the memory events of a trace, or return None if there are none.
 
-    Events of the host are used if ``on_host`` is true, otherwise those of all accelerators. Events
-    without a time, with a change of 0, or with an implausible change are left out. An implausible
-    total becomes -1.
+    Events without a time, without a change in size, or with a change of more than ``_MAX_BYTES``
+    are left out. A total of more than ``_MAX_BYTES`` becomes -1.
 
     Args:
         path: Path of the trace.
-        base_ns: Time 0 of the profile.
-        on_host: Whether the host is the only device, so that its memory counts.
+        base_ns: Time in the trace that becomes time 0 of the profile, in ns.
+        on_host: Whether to read the events of the host's memory. Otherwise, the events of all
+            accelerators are read.
 
     Raises:
         ProfileError: The trace cannot be read.
@@ -57,17 +59,17 @@ def read_memory(path: str, base_ns: int, *, on_host: bool) -> MemoryEvents | Non
 def _select_columns(
     events: TraceEvents[MemoryArgs], is_memory: Bools, base_ns: int, *, on_host: bool
 ) -> Ints:
-    """Return the columns of a block's memory events, without the events that are left out.
+    """Return the valid memory events of a block as columns, see :func:`read_memory`.
 
     Args:
         events: A block of events.
         is_memory: Mask of the memory events.
-        base_ns: Time 0 of the profile.
-        on_host: Whether to return the events of the host instead of those of all accelerators.
+        base_ns: Time in the trace that becomes time 0 of the profile, in ns.
+        on_host: Whether to select the events of the host instead of the events of all accelerators.
 
     Returns:
-        Time, thread, device, address, change and total of each event, shape (6, events). An unknown
-        device or address is 0.
+        Array of shape (6, events). Its rows are time in ns, thread, device, address, change in
+        bytes and total in bytes. An unknown device or address is 0, an unknown total -1.
     """
     arguments = events.arguments
     change, total, device = arguments["change"], arguments["total"], arguments["device"]

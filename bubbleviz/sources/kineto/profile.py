@@ -16,9 +16,10 @@ A trace is a list of JSON events. The reader works in five steps::
    names).
 2. Split (:func:`_split_events`): a trace merged from several processes is split into their
    recordings, see :mod:`~bubbleviz.sources.kineto.recordings`. Most traces have only one.
-3. Complete (:func:`_complete_work`): work without a device gets one. Work without a launching call
-   gets its operator as the call. If no work of devices was recorded and none was lost, the
-   outermost operators of each thread are used as kernels, and the host as the device.
+3. Complete (:func:`_complete_work`): kernels and copies without a device get one. If their
+   launching call is missing, their operator takes its place. If no device work was recorded and
+   none was lost, the outermost operators of each thread become kernels, with the host as the
+   device.
 4. Build (:func:`_build_profile`)::
 
        =================================================== ======================================
@@ -72,18 +73,18 @@ from bubbleviz.sources.trace_events import TraceFile, to_global_threads
 def fill_devices(
     work: EventRows, threads: Ints, path: str
 ) -> tuple[EventRows, tuple[Limitation, ...]]:
-    """Assign work without a device to the device whose number is its process id.
+    """Assign devices to kernels and copies whose device is unknown.
 
-    In a trace, the events of a device have its number as their process id. Work whose process id is
-    too large for a device number is assigned to device 0.
+    In a trace, the process id of a device event is the number of the device, so the process id is
+    used. If the process id is ``MAX_DEVICES`` or more, device 0 is used.
 
     Args:
         work: Kernels and copies.
-        threads: Global thread of each thread number.
+        threads: Global thread ids, indexed by thread number.
         path: Path of the trace, for the limitation.
 
     Returns:
-        The work, and a limitation if any device was missing.
+        The completed kernels and copies, and a limitation if any device was missing.
     """
     missing = np.flatnonzero(work.device < 0)
     if len(missing) == 0:
@@ -101,11 +102,11 @@ def fill_devices(
 def replace_missing_calls(
     work: EventRows, calls: EventRows, ranges: EventRows, path: str
 ) -> tuple[EventRows, tuple[Limitation, ...]]:
-    """Add operators as calls for work whose launching call is missing.
+    """Add a call for each kernel or copy whose launching call is missing.
 
-    A kernel and the operator that launched it share an ``External id``. The first operator or
-    annotation with the id is used. The added call starts when the operator starts, and takes no
-    time. Work without such an operator gets no call.
+    A kernel and the operator that launched it share an ``External id``. The added call starts when
+    the first operator or annotation with the id starts, and has a duration of 0. If there is no
+    such operator or annotation, no call is added.
 
     Args:
         work: Kernels and copies.
@@ -114,7 +115,7 @@ def replace_missing_calls(
         path: Path of the trace, for the limitation.
 
     Returns:
-        The calls followed by the added ones, and a limitation if any were added.
+        The given calls followed by the added calls, and a limitation if any calls were added.
     """
     has_call = find_positions(find_distinct(calls.correlation), work.correlation) != NONE
     work_rows = np.flatnonzero(~has_call & (work.external >= 0))
@@ -138,18 +139,21 @@ def replace_missing_calls(
 
 
 def use_operators_as_work(ranges: EventRows, threads: Ints) -> tuple[EventRows, EventRows]:
-    """Return the outermost operators of each thread as kernels of device 0, and one call for each.
+    """Convert the outermost operators of each thread to kernels on device 0.
 
-    An operator is outermost if all earlier operators of its thread have ended when it starts. Its
-    call takes no time and starts together with it::
+    An operator is outermost if all earlier operators of its thread have ended when it starts::
 
         operators   ├──── linear ────┤  ├─ relu ─┤
                       ├ addmm ┤
-        work        ├────────────────┤  ├────────┤
+        kernels     ├────────────────┤  ├────────┤
 
     Args:
         ranges: Annotations, operators and Python functions.
-        threads: Global thread of each thread number.
+        threads: Global thread ids, indexed by thread number.
+
+    Returns:
+        work: The kernels, sorted by thread and start.
+        calls: One launching call per kernel. It starts with the kernel and has a duration of 0.
     """
     rows = np.flatnonzero(ranges.kind == kineto.OPERATOR)
     thread = threads[ranges.thread[rows]]
@@ -157,8 +161,8 @@ def use_operators_as_work(ranges: EventRows, threads: Ints) -> tuple[EventRows, 
     rows, thread = rows[order], thread[order]
     start_ns, end_ns = ranges.start_ns[rows], ranges.end_ns[rows]
     is_first_of_thread = mask_run_starts(thread)
-    # Offsets place the threads one after another on a single time axis, so that one running
-    # maximum of the end times serves all threads.
+    # Shift the threads so that they follow one another on a single time axis. A single running
+    # maximum of the end times then works for all threads.
     span_ns = int(end_ns.max(initial=0)) + 1
     offset_ns = np.cumsum(is_first_of_thread) * span_ns
     latest_ns = np.maximum.accumulate(end_ns + offset_ns) if len(rows) else end_ns
@@ -176,10 +180,15 @@ def use_operators_as_work(ranges: EventRows, threads: Ints) -> tuple[EventRows, 
 
 
 def find_processes(work: EventRows, calls: EventRows, threads: Ints) -> Ints:
-    """Return the process of each kernel: the process that made its launching call.
+    """Return the process that launched each kernel or copy.
 
-    A kernel without a launching call belongs to the process that made the most calls, or to process
-    0 if no calls were recorded.
+    A kernel or copy without a launching call is assigned to the process that made the most calls,
+    or to process 0 if no calls were recorded.
+
+    Args:
+        work: Kernels and copies.
+        calls: Calls of the CUDA or HIP API.
+        threads: Global thread ids, indexed by thread number.
     """
     process = process_of(threads[calls.thread])
     groups = group_rows(process)
@@ -194,21 +203,27 @@ def find_processes(work: EventRows, calls: EventRows, threads: Ints) -> Ints:
 
 
 def _number_names(name: Ints, names: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
-    """Return the index of each row's name among the names that occur, and these names.
+    """Renumber names so that unused names are dropped.
 
-    The names are in order of first appearance.
+    Args:
+        name: Index of each row's name in ``names``.
+        names: All names.
+
+    Returns:
+        name_id: Index of each row's name in ``used``.
+        used: The names that occur, in order of first appearance.
     """
     groups = group_rows(name).order_by_appearance()
     return groups.of_row, tuple(names[number] for number in name[groups.first].tolist())
 
 
 def _make_activities(work: EventRows, process: Ints, names: Sequence[str]) -> model.Activities:
-    """Return work as activities.
+    """Convert kernels and copies to activities.
 
     Args:
-        work: Kernels, then copies.
-        process: Process of each row.
-        names: Names, by name number.
+        work: Kernels followed by copies.
+        process: Process id of each kernel and copy.
+        names: Event names, indexed by name number.
     """
     groups = group_rows(process, work.device)
     kernels = int((work.kind == kineto.KERNEL).sum())
@@ -226,14 +241,15 @@ def _make_activities(work: EventRows, process: Ints, names: Sequence[str]) -> mo
 
 
 def _read_copies(work: EventRows, names: Sequence[str]) -> Copies:
-    """Read the direction, memory and size of copies from their names and arguments."""
+    """Build the table of copies, parsing the direction and memory kinds from their names."""
     rows = np.flatnonzero(work.kind == kineto.COPY)
     return read_copies(rows, work.name[rows], names, work.size[rows])
 
 
-#: Smallest plausible UTC of a trace (in 2010), in ns since 1970. Smaller values are another clock.
+#: Smallest plausible UTC of a trace (in 2010), in ns since 1970. Smaller values are from a
+#: different clock.
 _MIN_UTC_NS = 1_262_304_000_000_000_000
-#: Largest UTC of a trace (in 2116), chosen so that the sum of two times fits in 64 bits.
+#: Exclusive upper bound of the UTC of a trace (in 2116). The sum of two times then fits in 64 bits.
 _MAX_UTC_NS = 1 << 62
 _THREAD_NAME = re.compile(r"^thread -?\d+ \((?P<name>.*)\)$", re.DOTALL)
 
@@ -244,12 +260,12 @@ class _Trace:
 
     Attributes:
         path: Path of the trace.
-        metadata: Fields of the document other than its events.
-        base_ns: Start of the first event.
-        threads: Global thread of each thread number.
-        names: Names of events, indexed by name number.
-        device: Word for the devices, such as GPU.
-        api: Name of the API of the calls, CUDA or HIP.
+        metadata: Fields of the JSON document other than its events.
+        base_ns: Start time of the first event in ns, which becomes time 0 of the profile.
+        threads: Global thread ids, indexed by thread number.
+        names: Event names, indexed by name number.
+        device: What the devices are called in reports, such as "GPU".
+        api: Name of the API whose calls were recorded: "CUDA" or "HIP".
         is_cut: Whether the end of the file is missing.
         is_merged: Whether the trace contains several recordings.
     """
@@ -270,11 +286,11 @@ class _Events:
     """Events of one recording.
 
     Attributes:
-        work: Kernels, then copies.
+        work: Kernels followed by copies.
         calls: Calls of the CUDA or HIP API.
         ranges: Annotations, operators and Python functions.
-        overheads: Times in which the profiler delayed the process.
-        collector: Collector with the arguments of collectives and waits.
+        overheads: Intervals in which the profiler delayed the process.
+        collector: Collector that has the arguments of collectives and waits.
     """
 
     work: EventRows
@@ -285,7 +301,11 @@ class _Events:
 
 
 def read_profile(path: str, watch: Watch) -> in_memory.Decoded:
-    """Read a trace.
+    """Read a trace of PyTorch's profiler as a profile.
+
+    Args:
+        path: Path of the trace.
+        watch: Progress callback.
 
     Raises:
         ProfileError: The file is not a trace, or contains several recordings that cannot be
@@ -316,9 +336,9 @@ def read_profile(path: str, watch: Watch) -> in_memory.Decoded:
 
 
 def _collect_events(path: str, file: TraceFile[kineto.KinetoArgs]) -> tuple[_Trace, _Events]:
-    """Read all events of a trace, and return the data shared by its recordings and the events.
+    """Read all events of a trace into columns, and collect the data that its recordings share.
 
-    The API is HIP if the name of any call starts with "hip", and else CUDA.
+    The API is HIP if the name of any call starts with "hip". Otherwise it is CUDA.
     """
     collector = EventCollector(file)
     for block in file.blocks(collector.find_described):
@@ -332,7 +352,7 @@ def _collect_events(path: str, file: TraceFile[kineto.KinetoArgs]) -> tuple[_Tra
         collector,
     )
     names = tuple(map(replace_surrogates, file.texts.values))
-    # PyTorch for ROCm records calls of HIP in the categories of CUDA.
+    # PyTorch for ROCm records HIP calls in the categories for CUDA calls.
     call_names = (names[number] for number in find_distinct(events.calls.name).tolist())
     is_hip = any(name.startswith("hip") for name in call_names)
     trace = _Trace(
@@ -351,7 +371,7 @@ def _collect_events(path: str, file: TraceFile[kineto.KinetoArgs]) -> tuple[_Tra
 def _split_events(events: _Events, recordings: Recordings) -> Iterator[_Events]:
     """Yield the events of each recording in a merged trace, in the order of ``recordings``.
 
-    Events dropped because of impossible times are counted in the first recording.
+    The count of events with impossible times goes to the first recording.
     """
     recording_of_work = recordings.number_work(events.work.thread, events.work.device)
 
@@ -374,13 +394,14 @@ def _split_events(events: _Events, recordings: Recordings) -> Iterator[_Events]:
 
 @dataclass(frozen=True)
 class _DeviceWork:
-    """Work of one recording after missing parts were filled in.
+    """The kernels and copies of one recording, with missing devices and calls filled in.
 
     Attributes:
-        work: Kernels, then copies.
-        calls: Calls that launched them.
-        device: Word for the devices, or ``HOST`` if operators are used as work.
-        limitations: Limitations that describe what was filled in.
+        work: Kernels followed by copies.
+        calls: API calls, including the calls that launched the kernels and copies.
+        device: What the devices are called in reports, or ``HOST`` if operators are used as
+            kernels.
+        limitations: Limitations that say what was filled in.
     """
 
     work: EventRows
@@ -390,10 +411,11 @@ class _DeviceWork:
 
 
 def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
-    """Decode one recording of a trace (steps 3 and 4 in the description of the module).
+    """Decode one recording of a trace (steps 3 and 4 of the module docstring).
 
-    If the recording has no work and did not lose any, operators are used as the work, unless the
-    trace is merged. Python functions are selected by name only if they are modules.
+    If the recording contains no kernels or copies and has not lost any, operators are used as
+    kernels, unless the trace is merged. Python functions can be selected by name only if they are
+    modules.
     """
     work, ranges = events.work, events.ranges
     n_lost = _count_launches_without_work(work, events.calls, trace.names)
@@ -417,7 +439,7 @@ def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
         {},
         _explain_empty_profile(trace, loss, len(profile.activities)),
         "" if len(device_work.calls) else _UNLINKED,
-        # Python functions are not looked up by name, except for modules.
+        # Queries by name ignore Python functions, except modules.
         is_named=np.asarray(ranges.kind != kineto.PYTHON, bool),
         other_prefix=_MODULE_PREFIX,
         is_sampled=is_annotation if is_annotation.any() else None,
@@ -425,15 +447,15 @@ def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
 
 
 def _complete_work(trace: _Trace, events: _Events, *, has_loss: bool) -> _DeviceWork:
-    """Return the work of a recording, after missing devices and calls were filled in.
+    """Fill in missing devices and launching calls of the kernels and copies of a recording.
 
-    If the recording has no work, its operators become the work, unless ``has_loss`` is true or the
-    trace is merged.
+    If the recording contains no kernels or copies, its operators become kernels, unless
+    ``has_loss`` is true or the trace is merged.
 
     Args:
-        trace: The trace.
+        trace: The trace that contains the recording.
         events: Events of the recording.
-        has_loss: Whether the trace lost its work.
+        has_loss: Whether kernels and copies were executed but are missing from the trace.
     """
     work, calls = events.work, events.calls
     if len(work):
@@ -449,12 +471,12 @@ def _complete_work(trace: _Trace, events: _Events, *, has_loss: bool) -> _Device
 def _build_profile(
     trace: _Trace, events: _Events, device_work: _DeviceWork, limitations: tuple[Limitation, ...]
 ) -> Profile:
-    """Build the tables of one recording.
+    """Build the profile of one recording.
 
     Args:
-        trace: The trace.
+        trace: The trace that contains the recording.
         events: Events of the recording.
-        device_work: Its completed work.
+        device_work: Kernels, copies and calls, as returned by :func:`_complete_work`.
         limitations: Limitations of the profile.
     """
     path, base_ns, threads, names = trace.path, trace.base_ns, trace.threads, trace.names
@@ -492,9 +514,10 @@ def _build_profile(
 
 
 def _find_work_processes(trace: _Trace, device_work: _DeviceWork) -> Ints:
-    """Return the process of each row of work, as :func:`find_processes` determines it.
+    """Return the process of each kernel and copy, as determined by :func:`find_processes`.
 
-    In a merged trace without calls, it is the process of the thread that the work is recorded on.
+    In a merged trace without calls, the process is the process of the thread on which the kernel or
+    copy is recorded.
     """
     work, calls = device_work.work, device_work.calls
     if trace.is_merged and not len(calls):
@@ -503,7 +526,7 @@ def _find_work_processes(trace: _Trace, device_work: _DeviceWork) -> Ints:
 
 
 def _make_calls(rows: EventRows, trace: _Trace) -> in_memory.InMemoryCalls:
-    """Return calls of the CUDA or HIP API as a log of calls."""
+    """Convert calls of the CUDA or HIP API to the call log of a profile."""
     name_id, names = _number_names(rows.name, trace.names)
     thread = trace.threads[rows.thread]
     return in_memory.make_calls(
@@ -512,19 +535,19 @@ def _make_calls(rows: EventRows, trace: _Trace) -> in_memory.InMemoryCalls:
 
 
 def _make_ranges(rows: EventRows, trace: _Trace) -> model.Ranges:
-    """Return annotations, operators and Python functions as ranges."""
+    """Convert annotations, operators and Python functions to ranges."""
     name_id, names = _number_names(rows.name, trace.names)
     start_ns, end_ns = rows.start_ns.copy(), rows.end_ns.copy()
     return in_memory.make_ranges(start_ns, end_ns, trace.threads[rows.thread], name_id, names)
 
 
 def _explain_empty_profile(trace: _Trace, loss: str, n_activities: int) -> str:
-    """Explain why a recording has no activities and what to do, or return "" if it has some.
+    """Explain why a recording has no activities and what to do, or return "" if it has activities.
 
     Args:
-        trace: The trace.
-        loss: Reason why its work was lost, or "".
-        n_activities: Number of activities.
+        trace: The trace that contains the recording.
+        loss: Reason why the kernels and copies are missing, or "" if none are missing.
+        n_activities: Number of activities in the recording.
     """
     if not (loss or n_activities):
         loss = (
@@ -539,9 +562,15 @@ def _explain_empty_profile(trace: _Trace, loss: str, n_activities: int) -> str:
 
 
 def _count_launches_without_work(work: EventRows, calls: EventRows, names: Sequence[str]) -> int:
-    """Return the number of calls that launch work, but share no correlation id with any work.
+    """Count the launching calls whose kernel or copy was not recorded.
 
-    A call launches work if its name starts with one of ``WORK_CALLS``.
+    A call launches a kernel or copy if its name starts with one of the prefixes ``WORK_CALLS``. It
+    counts if no kernel or copy has its correlation id.
+
+    Args:
+        work: Kernels and copies.
+        calls: Calls of the CUDA or HIP API.
+        names: Event names, indexed by name number.
     """
     if len(calls) == 0:
         return 0
@@ -551,7 +580,7 @@ def _count_launches_without_work(work: EventRows, calls: EventRows, names: Seque
 
 
 def _report_operators_as_work(trace: _Trace) -> Limitation:
-    """Return the limitation of a trace in which operators are used as the work of devices."""
+    """Return the limitation that says that operators are used as kernels."""
     cut_reason = (
         "the file is cut short, and GPU work, which is written last, may be missing; copy the "
         "file again"
@@ -564,7 +593,7 @@ def _report_operators_as_work(trace: _Trace) -> Limitation:
 
 
 def _list_named_threads(trace: _Trace, collector: EventCollector) -> tuple[model.Thread, ...]:
-    """Return the threads of a trace that have names, sorted by thread."""
+    """Return the threads that have names, sorted by global thread id."""
     names = {
         int(trace.threads[number]): _THREAD_NAME.sub(r"\g<name>", trace.names[name])
         for number, name in collector.thread_names.items()
@@ -575,14 +604,14 @@ def _list_named_threads(trace: _Trace, collector: EventCollector) -> tuple[model
 def _describe_lost_work(
     launches_without_work: int, metadata: Mapping[str, object], *, cut: bool
 ) -> str:
-    """Return the reason why a trace contains no GPU work, or "" if no work seems to be missing.
+    """Return the reason why a trace contains no GPU work, or "" if no GPU work seems to be missing.
 
-    Work counts as missing if there are launches without work. In a file that is cut, work also
-    counts as missing if the file lists the properties of devices.
+    GPU work seems to be missing if there are launching calls. If the end of the file is missing, it
+    is also enough that the file lists device properties.
 
     Args:
-        launches_without_work: Number of calls that launched work which was not recorded.
-        metadata: Fields of the document other than its events.
+        launches_without_work: Number of launching calls whose kernel or copy was not recorded.
+        metadata: Fields of the JSON document other than its events.
         cut: Whether the end of the file is missing.
     """
     if cut and (launches_without_work or metadata.get("deviceProperties")):
@@ -601,14 +630,15 @@ def _describe_lost_work(
 
 
 def _report_truncation(trace: _Trace, n_lost: int | None) -> Iterator[Limitation]:
-    """Yield a limitation if the file was cut short after some of its kernels.
+    """Yield a limitation if the end of the file is missing but kernels or copies were recorded.
 
     Args:
-        trace: The trace.
-        n_lost: Number of launches without recorded work, or None if no work was recorded.
+        trace: The trace that contains the recording.
+        n_lost: Number of launching calls whose kernel or copy was not recorded, or None if no
+            kernels and copies were recorded at all.
     """
     if trace.is_cut and n_lost is not None:
-        # PyTorch writes kernels last.
+        # PyTorch writes kernels at the end of the file.
         reason = (
             f"{trace.path}: the end of the file is missing, and with it maybe any kernel; device "
             "activity is a lower bound"
@@ -619,7 +649,7 @@ def _report_truncation(trace: _Trace, n_lost: int | None) -> Iterator[Limitation
 
 
 def _report_incomplete_events(path: str, collector: EventCollector) -> Iterator[Limitation]:
-    """Yield limitations for events without a time or duration, and for untimed work."""
+    """Yield limitations for events without a start time or duration, and for untimed kernels."""
     yield from _report_untimed_work(path, collector)
     if collector.n_without_time:
         yield Limitation(
@@ -640,10 +670,10 @@ def _report_untimed_work(path: str, collector: EventCollector) -> tuple[Limitati
 def _make_source(
     path: str, metadata: Mapping[str, object], base_ns: int, device: str, api: str
 ) -> model.Source:
-    """Describe the file, its host and the UTC of its time 0.
+    """Describe the source of a profile: the file, its host, and the UTC of time 0.
 
-    Without a hostname, the name of the file identifies the host. A UTC before 2010 is unknown,
-    because it must be the time of another clock.
+    If the trace gives no hostname, the file name identifies the host. If the UTC is before 2010, it
+    is the time of a different clock, so the UTC is unknown.
     """
     host, schema = metadata.get("host_name"), metadata.get("schemaVersion")
     zero_ns = kineto.parse_number(metadata.get("baseTimeNanoseconds"), _MAX_UTC_NS)
@@ -662,7 +692,7 @@ def _make_source(
 
 
 def _list_devices(metadata: Mapping[str, object]) -> tuple[model.Device, ...]:
-    """Return the devices in the document's ``deviceProperties`` that have a valid number."""
+    """Return the devices in the metadata field ``deviceProperties`` that have a valid number."""
     properties = metadata.get("deviceProperties")
     return tuple(
         model.Device(None, number, replace_surrogates(str(gpu.get("name", ""))), None)
@@ -671,7 +701,7 @@ def _list_devices(metadata: Mapping[str, object]) -> tuple[model.Device, ...]:
     )
 
 
-#: Labels of the kinds of events that an inspection counts, and their codes.
+#: (label, kind) pairs of the events that an inspection counts.
 _COUNTED = (
     ("kernels", kineto.KERNEL),
     ("copies and memsets", kineto.COPY),
@@ -680,7 +710,7 @@ _COUNTED = (
     ("operators", kineto.OPERATOR),
     ("Python functions", kineto.PYTHON),
 )
-#: Prefix of the names of modules among the names of Python functions.
+#: Name prefix of the Python functions that are calls of modules.
 _MODULE_PREFIX = "nn.Module: "
 _RECORD_AGAIN = (
     "record it again with torch.profiler.profile(activities=[ProfilerActivity.CPU, "

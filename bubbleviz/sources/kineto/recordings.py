@@ -1,17 +1,18 @@
 """Separates the recordings of several processes that were merged into one trace.
 
-A trace of PyTorch's profiler contains one process, and its devices appear as processes 0, 1, ...
-Tools that merge traces change the process ids. They keep device numbers and correlation ids, so
-both collide::
+A trace that PyTorch's profiler writes contains one process, and its devices appear as processes 0,
+1, ... Tools that merge traces change the process ids but keep device numbers and correlation ids,
+so these numbers collide in the merged trace::
 
     as recorded             labelled                      offset
     pid   device            pid              device       pid       device
     83    -                 [TP00-PP01] 83   -            1000083   -        host
     0     0                 [TP00-PP01] 0    0            1000000   0        GPU
 
-A recording is therefore identified by its label, or else by the offset of a device's process id
-from the device's number. The host process of a recording has the same label, or follows the offset.
-If neither identifies it, launches do: no kernel starts before the call that launched it.
+A recording is therefore identified by its label, or by its offset, which is the process id of a
+device minus the device number. The host process of a recording has the same label, or a process id
+above the offset. If neither identifies the host process, launches do, because no kernel starts
+before the call that launched it.
 """
 
 from __future__ import annotations
@@ -36,35 +37,39 @@ from bubbleviz.model.numbering import Numbering
 from bubbleviz.sources.kineto.events import EventRows
 from bubbleviz.sources.trace_events import ThreadName
 
-#: Upper bound of the process ids that may be device numbers.
+#: Exclusive upper bound of the process ids that may be device numbers.
 MAX_DEVICES = 4096
-#: Minimum share of correlation ids with two launches in a trace of two recordings.
+#: If more than this fraction of the correlation ids have two launches, the trace contains more than
+#: one recording.
 _MIN_COLLISIONS = 0.02
 #: Approximate number of kernels per recording that are compared with the launches of each process.
 _MAX_SAMPLE = 20_000
-#: Maximum share of a recording's kernels that contradict the launches of its process.
+#: A process is ruled out as the host of a recording if it cannot have launched more than this
+#: fraction of the recording's kernels.
 _MAX_MISFITS = 0.002
-#: The same limit for a process that the process ids point to.
+#: The same limit for a process whose process id indicates the recording.
 _MAX_MISFITS_OF_HINT = 0.1
-#: Maximum clock difference of host and device that is no contradiction, in ns.
+#: Time in ns by which a kernel may appear to start before its launch, because the clocks of host
+#: and device differ.
 _CLOCK_NS = 10_000
-#: Digits at the end of a process id.
+#: Matches the digits at the end of a process id.
 _NUMBER = re.compile(r"[0-9]{0,18}\Z")
 
-#: Process id split into a label, or "" if it has none, and a number, or None if it has none.
+#: A process id, split into its label and its number. The label may be "", and the number None.
 _Process: TypeAlias = "tuple[str, int | None]"
-#: Key of a recording: a label, and the offset of the process ids of its devices.
+#: The key of a recording: its label, and the offset of the process ids of its devices.
 _Key: TypeAlias = "tuple[str, int]"
 
 
 @dataclass(frozen=True)
 class Recordings:
-    """Recordings in a trace, numbered from 0.
+    """The recordings in a merged trace, numbered from 0.
 
     Attributes:
-        labels: Label of each recording, or "" if it has none.
-        by_thread: Recording of each host thread, indexed by thread number.
-        by_device: Recording of each device, keyed by thread number and device number.
+        labels: Labels of the recordings, in order. A label is "" if the recording has none.
+        by_thread: Recording number of each thread, indexed by thread number.
+        by_device: Recording numbers of the devices that did work, keyed by (thread number, device
+            number).
     """
 
     labels: tuple[str, ...]
@@ -72,11 +77,11 @@ class Recordings:
     by_device: Mapping[tuple[int, int], int]
 
     def find(self, thread: int, device: int) -> int:
-        """Return the recording of a device, or of the thread if the device ran no work."""
+        """Return the recording number of a device, or of the thread if the device did no work."""
         return self.by_device.get((thread, device), int(self.by_thread[thread]))
 
     def number_work(self, thread: Ints, device: Ints) -> Ints:
-        """Return the recording of each kernel or copy, given its thread and device."""
+        """Return the recording number of each kernel or copy, given its thread and device."""
         groups = group_rows(thread, device)
         places = zip(thread[groups.first].tolist(), device[groups.first].tolist(), strict=True)
         numbers = [self.find(*place) for place in places]
@@ -86,13 +91,17 @@ class Recordings:
 def find_recordings(
     path: str, threads: Sequence[ThreadName], work: EventRows, calls: EventRows
 ) -> Recordings | None:
-    """Return the recordings that were merged into a trace, or None if there is only one.
+    """Find the recordings that were merged into a trace.
 
     Args:
         path: Path of the trace, for messages.
         threads: Process id and thread id, indexed by thread number.
         work: Kernels and copies.
         calls: Calls of the CUDA or HIP API.
+
+    Returns:
+        The recordings, or None if the trace need not be separated. This is the case if it contains
+        one recording, or if correlation ids alone show which process launched each kernel.
 
     Raises:
         ProfileError: The trace contains several recordings that cannot be separated.
@@ -121,10 +130,12 @@ def find_recordings(
 
 
 def _refuse_collisions(path: str, finder: _Finder) -> None:
-    """Refuse a trace in which one process launched twice with the same correlation ids.
+    """Raise an error if the trace contains two runs of the same process.
+
+    Two runs are detected by correlation ids that belong to two launches of one process.
 
     Raises:
-        ProfileError: A process launched twice with many of its correlation ids.
+        ProfileError: More than ``_MIN_COLLISIONS`` of the correlation ids belong to two launches.
     """
     n_relaunched, n_ids = finder.count_relaunched_ids()
     if n_relaunched > _MIN_COLLISIONS * n_ids:
@@ -138,7 +149,7 @@ class _Finder:
     """Finds the recordings in a trace.
 
     Attributes:
-        hosts: Numbers of the processes that launched work, ascending.
+        hosts: Numbers of the processes that launched work, in ascending order.
     """
 
     def __init__(self, threads: Sequence[ThreadName], work: EventRows, calls: EventRows) -> None:
@@ -153,7 +164,7 @@ class _Finder:
         process = self._process_of_thread[work.thread]
         places = group_rows(process, work.device)
         self._place_of_work = places.of_row
-        #: Process number and device number of each place where work ran.
+        #: (process number, device number) pairs in which kernels or copies are recorded.
         self._places = list(
             zip(
                 process[places.first].tolist(),
@@ -164,39 +175,41 @@ class _Finder:
         self._key_of_place = [self._find_key(*place) for place in self._places]
 
     def _find_key(self, process: int, device: int) -> _Key:
-        """Return the label and the offset of the recording that a device belongs to.
+        """Return the key (label and offset) of the recording that a device belongs to.
 
-        Both are derived from the process id of the device. The first rule that applies determines
+        The label is the label of the device's process id. The first rule that applies determines
         the offset:
 
-        1. If the process id has no number, the offset is 0.
-        2. If several processes launched work and this is one of them, it is the process id.
-        3. If the device number is unknown, it is the process id, or 0 below ``MAX_DEVICES``.
-        4. Otherwise it is the process id minus the device number.
+        1. If the process id contains no number, the offset is 0.
+        2. If several processes launched work and this process is one of them, the offset is the
+           number in the process id.
+        3. If the device number is unknown, the offset is the number in the process id if it is at
+           least ``MAX_DEVICES``, and 0 otherwise.
+        4. Otherwise, the offset is the number in the process id minus the device number.
 
         Args:
-            process: Number of the process.
+            process: Process number of the device.
             device: Device number, or -1 if unknown.
         """
         label, number = self._processes[process]
         if number is None:
             return label, 0
         if process in self.hosts and len(self.hosts) > 1:
-            # The merging tool gave a rank's host and devices one process id.
+            # The merging tool gave the host and the devices of a rank the same process id.
             return label, number
         if device < 0:
             return label, number if number >= MAX_DEVICES else 0
         return label, number - device
 
     def find_keys(self) -> list[_Key]:
-        """Return the sorted (label, offset) keys that divide the file into recordings.
+        """Return the sorted keys of the recordings, each a (label, offset) pair.
 
-        The offset of a device is its process id minus its device number. If a single process
-        launched work and process ids are small enough to be device numbers, all offsets become 0.
+        If fewer than two processes launched work and all offsets are below ``MAX_DEVICES``, the
+        process ids are device numbers. All offsets then become 0.
 
-        The result has fewer than two keys if the file holds one recording. It is empty if a single
-        process launched work and no device has its label: the labels then name devices and do not
-        separate recordings.
+        The result has fewer than two keys if no keys separate recordings. It is empty if a single
+        process launched work and no device has the label of this process, because the labels then
+        name devices.
         """
         host_labels = {self._processes[host][0] for host in self.hosts}
         work_labels = {label for label, _ in self._key_of_place}
@@ -214,10 +227,10 @@ class _Finder:
         return sorted(set(self._key_of_place))
 
     def has_collisions(self) -> bool:
-        """Return whether several processes launched work with the same correlation ids.
+        """Return whether the correlation ids of several processes collide.
 
-        This is true if such ids are more than ``_MIN_COLLISIONS`` of all ids of launches. An id
-        counts once for each process after the first.
+        Each process that uses an id after the first process is one collision. The result is true if
+        there are more than ``_MIN_COLLISIONS`` collisions per distinct correlation id of a launch.
         """
         ids = self._calls.correlation[self._launches]
         pairs = group_rows(self._host_of_launch, ids)
@@ -225,14 +238,14 @@ class _Finder:
         return len(pairs) - n_ids > _MIN_COLLISIONS * n_ids
 
     def count_relaunched_ids(self) -> tuple[int, int]:
-        """Count the correlation ids of the launches of all processes.
+        """Count the correlation ids that belong to two or more launches of the same process.
 
-        An id that two processes use counts twice. A runtime call and a driver call that overlap on
-        one thread are a single launch.
+        An id that two processes use counts as two ids. Calls with the same id that overlap on one
+        thread, such as a runtime call and its driver call, count as one launch.
 
         Returns:
-            n_relaunched: Number of ids that belong to two launches of one process.
-            n_ids: Number of all ids.
+            n_relaunched: Number of ids that belong to two or more launches of one process.
+            n_ids: Number of ids in total.
         """
         rows = self._launches
         ids, thread = self._calls.correlation[rows], self._calls.thread[rows]
@@ -249,15 +262,20 @@ class _Finder:
         return len(find_distinct(id_number[is_relaunch])), int(is_first.sum())
 
     def assign_hosts(self, keys: Sequence[_Key], *, has_hints: bool) -> Mapping[int, _Key] | None:
-        """Return the key of the recording of each process that launched work, or None if unknown.
+        """Assign each process that launched work to a recording.
 
-        With ``has_hints``, the process ids determine the recordings, unless launches contradict
-        them for too many kernels of a recording. Otherwise launches determine the recordings, and
-        the result is None unless exactly one assignment agrees with them.
+        If ``has_hints`` is true, the process ids determine the assignment, see
+        :meth:`_find_hinted_keys`. They are ignored if a process cannot have launched more than
+        ``_MAX_MISFITS_OF_HINT`` of the kernels of its recording. Then, or if ``has_hints`` is
+        false, the launches determine the assignment, see :meth:`_assign_by_elimination`.
 
         Args:
             keys: Keys of the recordings.
-            has_hints: Whether process ids may be used, see :meth:`_find_hinted_keys`.
+            has_hints: Whether process ids may be used.
+
+        Returns:
+            Keys of the recordings, by process number. None if there is not exactly one assignment
+            that agrees with the launches.
         """
         n_kernels, misfits = self._count_misfits(keys)
         hinted = self._find_hinted_keys(keys) if has_hints else None
@@ -270,12 +288,14 @@ class _Finder:
         return self._assign_by_elimination(keys, misfits <= _MAX_MISFITS * n_kernels)
 
     def _find_hinted_keys(self, keys: Sequence[_Key]) -> Mapping[int, _Key] | None:
-        """Return the key of each process's recording according to the process ids.
+        """Return the key of each process's recording, as indicated by the process ids.
 
-        It is the key that has the label of the process id and the largest offset that does not
-        exceed the number in the process id. If only one key has the label, its offset is ignored.
-        The result is None if some process has no such key, or if two processes have the same key
-        although another key has no process.
+        A process gets the key with the same label and the largest offset that does not exceed the
+        number in its process id. If only one key has the label, its offset is ignored.
+
+        Returns:
+            Keys of the recordings, by process number. None if a process matches no key, or if two
+            processes get the same key although another key has no process.
         """
         hinted: dict[int, _Key] = {}
         for host in self.hosts:
@@ -292,15 +312,19 @@ class _Finder:
         return hinted
 
     def _count_misfits(self, keys: Sequence[_Key]) -> tuple[Ints, Ints]:
-        """Count the kernels of each recording that each process cannot have launched.
+        """Count, for each process and recording, the kernels that the process cannot have launched.
 
-        About ``_MAX_SAMPLE`` kernels per recording are examined. Kernels that no process launched
-        are ignored.
+        A process cannot have launched a kernel if none of its launches has the correlation id of
+        the kernel, or if the launch starts after the kernel. About ``_MAX_SAMPLE`` kernels and
+        copies per recording are examined. Kernels without a recorded launch are ignored.
+
+        Args:
+            keys: Keys of the recordings.
 
         Returns:
-            n_kernels: Number of examined kernels of each recording, shape (keys,).
-            misfits: Number of examined kernels of each recording that each process did not launch,
-                or launched only after they started, shape (hosts, keys).
+            n_kernels: Number of examined kernels per recording, shape (keys,).
+            misfits: Number of examined kernels that the process cannot have launched, shape
+                (hosts, keys).
         """
         n_kernels = np.zeros(len(keys), np.int64)
         misfits = np.zeros((len(self.hosts), len(keys)), np.int64)
@@ -315,9 +339,10 @@ class _Finder:
         return n_kernels, misfits
 
     def _sample_kernels(self, keys: Sequence[_Key]) -> Iterator[Ints]:
-        """Yield the rows of about ``_MAX_SAMPLE`` kernels of each recording, in the order of keys.
+        """Yield the rows of a sample of kernels and copies for each recording, in key order.
 
-        They are spread evenly over the kernels of the recording that some process launched.
+        Only kernels and copies with a recorded launch are sampled. A sample has all of them, or
+        evenly spaced ones if there are more than about ``_MAX_SAMPLE``.
         """
         key_number = {key: number for number, key in enumerate(keys)}
         key_of_place = np.array([key_number[key] for key in self._key_of_place], np.int64)
@@ -329,9 +354,10 @@ class _Finder:
             yield rows[:: max(1, len(rows) // _MAX_SAMPLE)]
 
     def _find_launches(self, host: int) -> tuple[Ints, Ints]:
-        """Return the correlation ids of a process's launches, ascending, and their start times.
+        """Return the distinct correlation ids of a process's launches, and their start times.
 
-        If several launches have the same id, the start of the earliest one is returned.
+        The ids are in ascending order. If several launches have the same id, the earliest start
+        time is returned.
         """
         rows = self._launches[self._host_of_launch == host]
         ids, start_ns = self._calls.correlation[rows], self._calls.start_ns[rows]
@@ -342,14 +368,19 @@ class _Finder:
     def _assign_by_elimination(
         self, keys: Sequence[_Key], can_belong: Bools
     ) -> Mapping[int, _Key] | None:
-        """Return the unique assignment of processes to recordings, or None if it is not unique.
+        """Return the only one-to-one assignment of processes to recordings that the mask allows.
 
-        If the perfect matching is unique, some recording has a single candidate process in every
-        step. Assigning that process is safe; if there is none, the matching is not unique.
+        In each step, the first recording with a single candidate process gets this process. If a
+        perfect matching is unique, every step finds a recording with a single candidate.
 
         Args:
             keys: Keys of the recordings.
-            can_belong: Mask of the processes that fit each recording, shape (hosts, keys).
+            can_belong: Mask of the (process, recording) pairs that are allowed, shape (hosts,
+                keys).
+
+        Returns:
+            Keys of the recordings, by process number. None if there is no such assignment, or more
+            than one.
         """
         if len(keys) != len(self.hosts):
             return None
@@ -368,17 +399,19 @@ class _Finder:
     def build_recordings(
         self, keys: Sequence[_Key], key_of_host: Mapping[int, _Key], *, by_device: bool
     ) -> Recordings:
-        """Return the recordings, and assign every thread and device to one of them.
+        """Build the recordings by assigning every thread and device to one of them.
 
-        Threads are assigned with their process. A process that launched work belongs to the
-        recording with its key in ``key_of_host``. Other processes that contain a device belong to
-        the recording of the device, unless ``by_device`` is true. All remaining processes are
-        assigned by their labels, see :meth:`_guess_recordings`.
+        A thread belongs to the recording of its process. Processes are assigned as follows:
+
+        - A process that launched work belongs to the recording with its key in ``key_of_host``.
+        - Another process that contains a device belongs to the recording of the device, unless
+          ``by_device`` is true.
+        - All remaining processes are assigned by their labels, see :meth:`_guess_recordings`.
 
         Args:
             keys: Keys of the recordings.
-            key_of_host: Key of each process that launched work.
-            by_device: Whether each device is a separate recording, whatever its process id is.
+            key_of_host: Maps each process that launched work to the key of its recording.
+            by_device: Whether each device is a separate recording, regardless of its process id.
         """
         key_number = {key: number for number, key in enumerate(keys)}
         by_process = dict(self._guess_recordings(keys))
@@ -396,11 +429,11 @@ class _Finder:
         return Recordings(labels, by_thread, devices)
 
     def _guess_recordings(self, keys: Sequence[_Key]) -> Iterator[tuple[int, int]]:
-        """Yield the number of each process and the number of the recording that has its label.
+        """Yield a (process number, recording number) pair for each process, using its label.
 
-        If several recordings have the label, the last one wins whose offset does not exceed the
-        number in the process id. If all offsets exceed it, the first recording with the label wins.
-        If no recording has the label, recording 0 is used.
+        Among the recordings with the same label, the last one whose offset does not exceed the
+        number in the process id is chosen. If all offsets exceed it, the first recording with the
+        label is chosen. If no recording has the label, recording 0 is chosen.
         """
         for process, (label, process_number) in enumerate(self._processes):
             same_label = [number for number, (name, _) in enumerate(keys) if name == label]
@@ -409,10 +442,10 @@ class _Finder:
 
 
 def _parse_process(name: int | str | None) -> _Process:
-    """Split a process id into its label and the number at its end.
+    """Split a process id into a label and the number at its end.
 
-    Up to 18 digits belong to the number. The label is "" for an integer, and the number is None
-    without digits.
+    The number has at most 18 digits, and is None if the process id does not end in a digit. The
+    label of an integer process id is "".
     """
     if isinstance(name, int):
         return "", name

@@ -1,7 +1,7 @@
-"""Synchronization in a trace of PyTorch's profiler: recorded events, waits and streams of work.
+"""Reads waits, CUDA event records and streams from a trace of PyTorch's profiler.
 
-It is recorded if ``enable_cuda_sync_events`` is set in the profiler's experimental configuration
-(libkineto/src/CuptiActivity.cpp):
+Waits and event records are in the trace if ``enable_cuda_sync_events`` is set in the profiler's
+experimental configuration (libkineto/src/CuptiActivity.cpp):
 
 ========== =====================================================================================
 category   arguments
@@ -35,17 +35,17 @@ _DEVICES = 1 << 22
 def read_synchronisation(
     collector: EventCollector, base_ns: int, calls: EventRows, threads: Ints
 ) -> Synchronisation | None:
-    """Return the synchronization events of a trace, or None if there are no waits.
+    """Return the synchronization events of a trace, or None if the trace contains no waits.
 
-    Event records are taken from the records in the trace, and from waits that describe the record
-    for which they wait. The process of a wait or record is the process that made the call with the
-    same correlation id, or -1 if there is no such call.
+    Event records come from ``cuda_event`` events, and from waits that describe the record for which
+    they wait. A wait or record belongs to the process that made the call with the same correlation
+    id, or to process -1 if there is no such call.
 
     Args:
         collector: Events of the trace.
-        base_ns: Start of the first event, subtracted from all times.
+        base_ns: Time in the trace that becomes time 0 of the profile, in ns.
         calls: CUDA API calls.
-        threads: Global thread of each thread number.
+        threads: Global thread ids, indexed by thread number.
     """
     if not collector.waits:
         return None
@@ -88,14 +88,15 @@ def _list_records(waits: Ints, records: Ints) -> Ints:
     """Return the event records of a trace, followed by the records that waits describe.
 
     Args:
-        waits: Columns of waits, as returned by :func:`_make_columns`.
-        records: Columns of records, as returned by :func:`_make_columns`.
+        waits: Columns of the waits, as returned by :func:`_make_columns`.
+        records: Columns of the event records, as returned by :func:`_make_columns`.
 
     Returns:
-        The correlation id, device, stream and event of each record, shape (4, records).
+        Array of shape (4, records). Its rows are correlation id, device, stream and CUDA event.
     """
     _, _, device, _, event, record_stream, record = waits
-    # A wait also describes its record, which is on the same device: events belong to a context.
+    # A wait also describes the record it waits for. Both are on one device, because a CUDA event
+    # belongs to a context.
     has_record = (record_stream != NONE) & (record != NONE)
     records_of_waits = np.stack((record, device, record_stream, event))[:, has_record]
     return np.hstack((records[1:5], records_of_waits))
@@ -104,7 +105,8 @@ def _list_records(waits: Ints, records: Ints) -> Ints:
 def find_streams(collector: EventCollector, work: EventRows) -> Ints:
     """Return the stream of each kernel and copy, or -1 if unknown.
 
-    The stream is the thread id of the event: a number, or "stream" followed by a number.
+    The stream is read from the thread id of the event, which is a number, or "stream" followed by a
+    number.
     """
     matches = (_STREAM.match(str(tid)) for _, tid in collector.threads.values)
     streams = [NONE if match is None else int(match[1]) for match in matches]
@@ -112,10 +114,15 @@ def find_streams(collector: EventCollector, work: EventRows) -> Ints:
 
 
 def _make_columns(events: Sequence[tuple[int, int, KinetoArgs]]) -> Ints:
-    """Return waits or records as columns, shape (7, events).
+    """Convert waits or event records to columns.
 
-    The columns are start, correlation id, device, stream and event, then the stream and the
-    correlation id of the event's record. Unknown values are -1.
+    Args:
+        events: Thread, start and arguments of each wait or event record.
+
+    Returns:
+        Array of shape (7, events). Its rows are start, correlation id, device, stream and CUDA
+        event, followed by the stream and the correlation id of the record that a wait waits for.
+        Unknown values are -1.
     """
     rows = []
     for _, start_ns, args in events:

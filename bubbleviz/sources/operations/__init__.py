@@ -1,6 +1,6 @@
-"""Operations as input: tables of operations in CSV, Parquet and Arrow, traces, and recordings.
+"""Readers for files of operations: CSV, Parquet and Arrow tables, traces, and recordings.
 
-``schema`` lists the columns of a table. ``csv``, ``arrow`` and ``traced`` read the columns of a
-file as ``cells``, and ``jsonl`` reads recordings as ``cells``. ``table`` converts the rows to
-operations. ``open_table`` provides an open file of any of these formats.
+``schema`` defines the columns of a table. ``csv``, ``arrow``, ``traced`` and ``jsonl`` each read
+one kind of file into the columns that ``cells`` defines. ``table`` converts rows of these columns
+to operations. ``open_table`` wraps an open file of any of these formats.
 """

@@ -18,7 +18,7 @@ from bubbleviz.sources.operations import cells as model
 from bubbleviz.sources.operations.csv import parse_numbers
 from bubbleviz.sources.operations.schema import COLUMNS, select_columns
 
-#: Maximum length of pyarrow's own message in a refusal, in characters.
+#: Maximum number of characters of a pyarrow message that an error message quotes.
 _MAX_REASON_LENGTH = 120
 
 
@@ -28,10 +28,10 @@ def check_installed(
     """Raise an error if a package of the extra ``parquet`` is not installed.
 
     Args:
-        path: Path of the file or directory to read.
-        file_kind: Kind of the file, with its article.
-        package: Name of the package that reads it.
-        otherwise: Alternative to installing the package.
+        path: Path of the file or directory to read, for the message.
+        file_kind: Kind of the file with an article, such as "a Parquet table", for the message.
+        package: Name of the package that reads the file.
+        otherwise: Alternative to installing the package, for the message.
 
     Raises:
         ProfileError: The package is not installed.
@@ -46,18 +46,18 @@ def check_installed(
 
 
 def convert_to_numpy(column: Any, fill_value: int = 0) -> tuple[npt.NDArray[Any], Bools]:
-    """Return a column of numbers or truth values as an array.
+    """Convert a pyarrow column of numbers or Booleans to a NumPy array without importing pandas.
 
-    ``to_numpy`` and ``fill_null`` of pyarrow import pandas if it is installed, which takes 40 MB
-    and longer than reading a small table.
+    pyarrow's ``to_numpy`` and ``fill_null`` import pandas if it is installed. The import takes
+    40 MB and more time than reading a small table.
 
     Args:
-        column: An array of pyarrow, chunked or not.
+        column: A pyarrow array, chunked or not.
         fill_value: Value to use for nulls.
 
     Returns:
-        values: The values; truth values are 1 and 0.
-        filled: Whether each row has a value.
+        values: The values, one per row. Booleans become 1 and 0.
+        filled: Mask of the rows that are not null.
     """
     import pyarrow as pa
 
@@ -68,14 +68,14 @@ def convert_to_numpy(column: Any, fill_value: int = 0) -> tuple[npt.NDArray[Any]
     if not column.null_count:
         return np.from_dlpack(column), np.ones(len(column), bool)
     filled = convert_to_numpy(column.is_valid())[0].astype(bool)
-    # The same array without its bitmap of nulls.
+    # Build the same array without its null bitmap.
     buffers = [None, column.buffers()[1]]
     with_any_values = pa.Array.from_buffers(column.type, len(column), buffers, offset=column.offset)
     return np.where(filled, np.from_dlpack(with_any_values), fill_value), filled
 
 
 def _open_parquet(path: str) -> tuple[Sequence[str], Callable[[list[str]], Any]]:
-    """Return the column names of a Parquet file, and a function that reads columns by name."""
+    """Return the column names of a Parquet file and a function that reads columns by name."""
     from pyarrow import parquet
 
     file = parquet.ParquetFile(path)
@@ -83,19 +83,23 @@ def _open_parquet(path: str) -> tuple[Sequence[str], Callable[[list[str]], Any]]
 
 
 def _open_arrow(path: str) -> tuple[Sequence[str], Callable[[list[str]], Any]]:
-    """Return the column names of an Arrow file or stream, and a function that reads columns."""
+    """Return the column names of an Arrow file or stream and a function that reads columns."""
     import pyarrow as pa
 
-    # The file is not mapped: if another program truncated it, the process would be killed.
+    # Do not map the file into memory. If another program truncated it, our process would be killed.
     reader = open_ipc(pa.OSFile(path, "rb"))
     return reader.schema.names, lambda names: reader.read_all().select(names)
 
 
 def open_ipc(file: Any, options: Any = None) -> Any:
-    """Return the reader of an Arrow IPC file or stream.
+    """Open an Arrow IPC file or stream and return its pyarrow reader.
+
+    Args:
+        file: A seekable pyarrow file.
+        options: ``pyarrow.ipc.IpcReadOptions``, or None for the defaults.
 
     Raises:
-        pyarrow.ArrowInvalid: The file is neither.
+        pyarrow.ArrowInvalid: The file has neither the file format nor the stream format.
     """
     import pyarrow as pa
 
@@ -106,16 +110,21 @@ def open_ipc(file: Any, options: Any = None) -> Any:
         return pa.ipc.open_stream(file, options=options)
 
 
-#: Name of each kind of file, and the function that opens it.
+#: Maps each file kind to its name in messages and the function that opens it.
 _OPENED = {"parquet": ("a Parquet table", _open_parquet), "arrow": ("an Arrow table", _open_arrow)}
 
 
 def read_columns(path: str, watch: Watch, kind: str) -> model.Cells:
-    """Return the columns of a Parquet or Arrow file that belong to the schema.
+    """Read those columns of a Parquet or Arrow file that belong to the schema.
+
+    Args:
+        path: Path of the file.
+        watch: Progress callback.
+        kind: "parquet" or "arrow".
 
     Raises:
-        ProfileError: pyarrow is not installed or cannot read the file, its columns do not describe
-            operations, or a cell that must be a number is not a number.
+        ProfileError: pyarrow is not installed or cannot read the file, a required column is
+            missing, or a cell that must be a number is not a number.
     """
     watch(0.0)
     file_kind, opened = _OPENED[kind]
@@ -126,7 +135,7 @@ def read_columns(path: str, watch: Watch, kind: str) -> model.Cells:
         header, read = opened(path)
         names = select_columns(path, header)
         table = read(names)
-        # Otherwise Arrow files are used unchecked, even the offsets of their texts.
+        # By default, pyarrow does not check Arrow files, not even the offsets of their strings.
         table.validate(full=True)
         numbers, texts = {}, {}
         for name in names:
@@ -147,12 +156,18 @@ def read_columns(path: str, watch: Watch, kind: str) -> model.Cells:
 
 
 def _read_numbers(path: str, name: str, column: Any) -> model.NumberColumn:
-    """Return a column of numbers.
+    """Convert a pyarrow column to a column of numbers.
 
-    Timestamps and durations become whole nanoseconds, decimals become floats, and texts are parsed.
+    Timestamps and durations become integers in ns, decimals become floats, and strings are parsed.
+
+    Args:
+        path: Path of the file, for messages.
+        name: Name of the column, for messages.
+        column: A chunked pyarrow array.
 
     Raises:
-        ProfileError: The column has another type, or a number is infinite.
+        ProfileError: The column has an unsupported type, a string is not a number, or a number is
+            infinite.
     """
     import pyarrow as pa
 
@@ -184,19 +199,25 @@ def _read_numbers(path: str, name: str, column: Any) -> model.NumberColumn:
 
 
 def _read_texts(path: str, name: str, column: Any) -> CodedTexts:
-    """Return a column of texts without surrounding whitespace; nulls and blanks are missing.
+    """Convert a pyarrow column to a column of texts without surrounding whitespace.
 
-    Numbers become texts. A column of floats that are all whole is written without decimals.
+    Nulls and blank strings become missing texts. Numbers become texts. If all floats of a column
+    are whole numbers, they are written without decimals.
+
+    Args:
+        path: Path of the file, for messages.
+        name: Name of the column, for messages.
+        column: A chunked pyarrow array.
 
     Raises:
-        ProfileError: The column has another type.
+        ProfileError: The column contains nested, binary or temporal values.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     kind = column.type
     if pa.types.is_floating(kind):
-        # Whole numbers with nulls are often stored as floats.
+        # Columns of integers with nulls are often stored as floats.
         is_whole = pc.all(pc.equal(pc.floor(column), column), skip_nulls=True).as_py() is not False
         column = column.cast(pa.int64(), safe=False) if is_whole else column
     if pa.types.is_null(kind):

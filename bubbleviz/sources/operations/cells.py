@@ -1,6 +1,6 @@
-"""Cells: the columns of a table of operations as arrays, and the checks of single cells.
+"""Stores the columns of a table of operations as arrays, and checks and converts their cells.
 
-Whatever unit and type a table has, times become whole nanoseconds.
+Times become whole nanoseconds, whatever their unit and type in the table.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from bubbleviz.sources.operations.schema import (
     find_start_column,
 )
 
-#: Whole numbers stay whole; all others are floats.
+#: An array of 64-bit integers, or of floats if any of the numbers is not whole.
 Numbers: TypeAlias = "Ints | npt.NDArray[np.float64]"
 
-#: Maximum length of a cell in a message, in characters.
+#: Maximum number of characters of a cell that a message shows.
 _MAX_CELL_LENGTH = 40
 _INTERVALS = re.compile(r"-?[0-9]{1,18}\.\.-?[0-9]{1,18}(?: -?[0-9]{1,18}\.\.-?[0-9]{1,18})*")
-#: A collective has texts (iteration, kind and group) followed by whole numbers.
+#: Number of texts (iteration, kind and group) and of integers after them in a JSON collective.
 _N_TEXTS, _N_NUMBERS = 3, 7
-#: Upper bound of these numbers.
+#: Exclusive upper bound of the absolute values of the integers in a JSON collective.
 _NUMBER_BOUND = 1 << 62
 
 
@@ -47,24 +47,26 @@ def make_row_error(path: str, row: int, reason: str, noun: str = "row") -> Profi
 
     Args:
         path: Path of the table.
-        row: Index of the row; the message counts from 1.
-        reason: What is wrong.
-        noun: Name of a row.
+        row: Index of the row, from 0. The message counts from 1.
+        reason: What is wrong with the row.
+        noun: What the message calls a row, such as "operation".
     """
     return ProfileError(f"{path}: {noun} {row + 1}: {reason}")
 
 
 def format_cell(cell: object) -> str:
-    """Return a cell for a message, quoted and shortened."""
+    """Format the value of a cell for a message: on one line, quoted and shortened."""
     return repr(to_one_line(str(cell), _MAX_CELL_LENGTH))
 
 
 def trim_texts(code: Ints, texts: Sequence[str]) -> CodedTexts:
-    """Return coded texts without surrounding whitespace; blank texts become missing.
+    """Strip the texts of a column and renumber them. Blank texts become missing.
+
+    Texts that are equal after stripping get the same code.
 
     Args:
-        code: Index of the text of each cell, or -1 if the cell is empty.
-        texts: The texts.
+        code: For each cell, the index of its text, or -1 if the cell is empty.
+        texts: The texts, before stripping.
     """
     numbering: Numbering[str] = Numbering()
     code_of_text = [numbering.number(text) if (text := raw.strip()) else NONE for raw in texts]
@@ -78,10 +80,10 @@ class NumberColumn:
     """A column of numbers.
 
     Attributes:
-        values: One number per row, with any value in empty cells.
-        filled: Whether each cell contains a number.
-        in_ns: Whether the type of the column says that times are nanoseconds; the unit in the
-            column's name is then ignored.
+        values: One number per row. Empty cells have an arbitrary value.
+        filled: Mask of the cells that contain a number or NaN.
+        in_ns: Whether the values are in ns because of the column's type, such as a timestamp type.
+            The unit in the column's name is then ignored.
     """
 
     values: Numbers
@@ -91,16 +93,16 @@ class NumberColumn:
 
 @dataclass(frozen=True)
 class Cells:
-    """The columns of a table that belong to the schema.
+    """Those columns of a table of operations that belong to the schema.
 
     Attributes:
         path: Path of the file.
         rows: Number of rows.
-        numbers: Columns of numbers, keyed by name. Pairs are numbers if the second columns are
-            separate.
-        texts: Columns of texts, keyed by name; empty cells have code -1.
-        interval_columns: Columns of intervals that are not texts, keyed by name.
-        row_noun: Name of a row in messages.
+        numbers: Columns of numbers, keyed by name. A column of pairs, such as ``microbatch``, is
+            here if the second numbers are in a column of their own.
+        texts: Columns of texts, keyed by name. Empty cells have code -1.
+        interval_columns: Columns of intervals that the reader already parsed, keyed by name.
+        row_noun: What messages call a row, such as "operation".
         notes: Limitations found while reading the file.
     """
 
@@ -114,7 +116,7 @@ class Cells:
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of the columns."""
+        """Names of all columns of the table that belong to the schema."""
         return frozenset((*self.numbers, *self.texts, *self.interval_columns))
 
     def refuse(self, is_invalid: Bools, reason: str | Callable[[int], str]) -> None:
@@ -122,7 +124,8 @@ class Cells:
 
         Args:
             is_invalid: Mask of the invalid rows.
-            reason: What is wrong, or a function that returns it for the index of the row.
+            reason: What is wrong with the row, or a function that takes the index of the row and
+                returns what is wrong.
 
         Raises:
             ProfileError: A row is invalid.
@@ -132,11 +135,11 @@ class Cells:
             raise self.refusal(row, reason if isinstance(reason, str) else reason(row))
 
     def refusal(self, row: int, reason: str) -> ProfileError:
-        """Return the error for a row, which the message counts from 1."""
+        """Return the error for a row, given its index from 0. The message counts rows from 1."""
         return make_row_error(self.path, row, reason, self.row_noun)
 
     def text(self, name: str) -> CodedTexts:
-        """Return a column of texts; if the table lacks it, all cells are empty."""
+        """Return a column of texts. If the table lacks the column, all of its cells are empty."""
         column = self.texts.get(name)
         return CodedTexts(np.full(self.rows, NONE, np.int64), ()) if column is None else column
 
@@ -144,14 +147,16 @@ class Cells:
         """Return a column of whole numbers.
 
         Args:
-            name: Name of the column. If the table lacks it, all cells are empty.
+            name: Name of the column. If the table lacks the column, all of its cells are empty.
 
         Returns:
-            values: The numbers. Empty cells get the number ``Column.empty`` of the schema.
-            filled: Whether each cell contains a number.
+            values: The integers, one per row. Empty and NaN cells get ``Column.empty`` of the
+                schema.
+            filled: Mask of the cells that contain a number.
 
         Raises:
-            ProfileError: A cell contains a fraction, or a number outside the range of the schema.
+            ProfileError: A cell contains a number that is not whole, or that is outside the range
+                that the schema allows.
         """
         schema = COLUMNS[name]
         column = self.numbers.get(name)
@@ -172,13 +177,12 @@ class Cells:
         return np.where(filled, values.astype(np.int64), schema.empty), filled
 
     def times(self, name: str) -> Ints:
-        """Return a column of times in ns.
+        """Return a column of times in ns, or -1 for cells that are empty or NaN.
 
-        The time is -1 in empty cells and in cells that are NaN, and in all rows if the table lacks
-        the column.
+        If the table lacks the column, all times are -1.
 
         Raises:
-            ProfileError: A time does not fit into 64 bits.
+            ProfileError: The absolute value of a time exceeds ``MAX_TIME_NS``.
         """
         column = self.numbers.get(name)
         if column is None:
@@ -187,18 +191,20 @@ class Cells:
         return np.where(filled, self._sum_times(name), NONE)
 
     def spans(self) -> tuple[Ints, Ints, Bools]:
-        """Return the start and end of each operation on its device, in ns.
+        """Return the start and end of each operation on its device.
 
-        A row without start and end is an operation that ran nothing on its device. Starts and
-        durations are added before they are rounded, so that adjacent operations stay adjacent.
+        A row without start and end is an operation that ran nothing on its device. Floating-point
+        starts and durations are added before the sum is rounded, so that adjacent operations stay
+        adjacent.
 
         Returns:
-            start_ns: Start, or -1 if the operation has none.
-            end_ns: End, or -1 if the operation has none.
-            has_span: Whether the operation has both.
+            start_ns: Start of each operation in ns, or -1 if it has none.
+            end_ns: End of each operation in ns, or -1 if it has none.
+            has_span: Mask of the operations that have a start and an end.
 
         Raises:
-            ProfileError: A row has only one of them, NaN, or an end before its start.
+            ProfileError: A row has a start without an end or an end without a start, a time is NaN
+                or too large, or an operation ends before it starts.
         """
         # Tables without these columns are refused when they are read.
         start_name = find_start_column(self.numbers) or ""
@@ -229,17 +235,19 @@ class Cells:
         return np.where(filled, start_ns, NONE), np.where(filled, end_ns, NONE), filled
 
     def _sum_times(self, *names: str) -> Ints:
-        """Return the row-wise sum of columns of times, in ns, rounded to whole nanoseconds.
+        """Add one or two columns of times row by row and return the sums in whole nanoseconds.
 
-        Floats are added before they are rounded. Rows with an empty cell get an arbitrary value.
+        Floats are added before they are rounded. If the first column contains integers, the columns
+        are converted to ns separately and then added. Rows with an empty or NaN cell get an
+        arbitrary value.
 
         Raises:
-            ProfileError: A sum does not fit into 64 bits.
+            ProfileError: A time or sum is too large, see ``MAX_TIME_NS``.
         """
         columns = [self.numbers[name] for name in names]
         is_whole = columns[0].values.dtype.kind == "i"
         if is_whole and len(columns) > 1:
-            # Times since 1970 in nanoseconds have more digits than floats.
+            # Floats have too few digits for times in ns since 1970.
             first, second = map(self._sum_times, names)
             return np.asarray(first + second, np.int64)
         units_ns = [
@@ -268,10 +276,11 @@ class Cells:
         return np.asarray(total_ns, np.int64)
 
     def intervals(self, name: str) -> BusyIntervals:
-        """Parse a column of intervals, whose cells are texts such as ``12..15 20..31``.
+        """Parse a column of intervals, whose cells are texts such as ``12..15 20..31`` in ns.
 
-        Each interval belongs to the row of its cell. The result is empty if the table lacks the
-        column.
+        The result has one row per interval, with the table row of its cell as the operation. It is
+        empty if the table lacks the column. Columns in ``interval_columns`` are returned as they
+        are.
 
         Raises:
             ProfileError: A cell is not a list of intervals.
@@ -290,13 +299,13 @@ class Cells:
         """Parse each distinct text of a column of intervals once.
 
         Args:
-            name: Name of the column, for the error.
+            name: Name of the column, for messages.
             column: The column, without unused texts.
 
         Returns:
-            bounds_ns: Start and end of the intervals of all texts, shape (intervals, 2).
-            first: Row in ``bounds_ns`` of the first interval of each text, followed by the number
-                of intervals.
+            bounds_ns: Start and end of each interval, text by text, shape (intervals, 2).
+            first: For each text, the row of its first interval in ``bounds_ns``. The number of
+                intervals is appended, so the shape is (texts + 1,).
 
         Raises:
             ProfileError: A text is not a list of intervals.
@@ -314,8 +323,8 @@ class Cells:
     def collectives(self) -> DeclaredCollectives:
         """Parse the column ``collectives``, whose cells are JSON lists of collectives.
 
-        The result has one row per collective, with the index of its table row. It is empty if the
-        table lacks the column.
+        The result has one row per collective, which contains the table row of its cell. It is empty
+        if the table lacks the column.
 
         Raises:
             ProfileError: A cell is not a list of collectives.
@@ -332,7 +341,7 @@ class Cells:
                     for number, name in zip(names, entry[:_N_TEXTS], strict=True)
                 )
                 rows.append((row, *numbers, *entry[_N_TEXTS:]))
-        # These are the columns of DeclaredCollectives, in the same order.
+        # The columns of this array are the columns of DeclaredCollectives, in the same order.
         table = np.array(rows, np.int64).reshape(-1, 1 + _N_TEXTS + _N_NUMBERS)
         columns = (of_value.copy() for of_value in table.T)
         values = dict(zip(DeclaredCollectives.column_names(), columns, strict=True))
@@ -340,10 +349,10 @@ class Cells:
         return DeclaredCollectives(**values, iterations=iterations, kinds=kinds, groups=groups)
 
     def _parse_collectives(self, row: int, text: str) -> list[Any]:
-        """Return the collectives in a cell, each a list of its texts and numbers.
+        """Parse the JSON text of a cell. Each collective is a list of its texts and integers.
 
         Args:
-            row: Row of the cell, for the error.
+            row: Row of the cell, for messages.
             text: Text of the cell.
 
         Raises:
@@ -361,9 +370,10 @@ class Cells:
 
 
 def _is_collective(entry: object) -> bool:
-    """Return whether a JSON value lists the texts and numbers of one collective.
+    """Return whether a JSON value is the list of texts and integers of one collective.
 
-    Numbers are at least -1, except the start and end, of which the end is not before the start.
+    The list has three strings and seven integers. The last two integers are the start and the end,
+    which must not be before the start. The other integers must be at least -1.
     """
     return (
         isinstance(entry, list)

@@ -1,7 +1,7 @@
-"""Reads tables of operations from delimited text: commas, semicolons or tabs, gzipped or not.
+"""Reads tables of operations from text with commas, semicolons or tabs, gzipped or not.
 
-The file is read in blocks of rows. Only the columns of the schema are kept, as numbers and codes of
-texts, which takes a few seconds for a million rows.
+The file is read in blocks of rows. Only the columns of the schema are kept, as arrays of numbers
+and text codes. Reading a million rows takes a few seconds.
 """
 
 from __future__ import annotations
@@ -27,30 +27,33 @@ from bubbleviz.sources.operations.schema import COLUMNS, select_columns
 
 _DELIMITERS = (",", ";", "\t")
 _LINE_END = re.compile(r"[\r\n]")
-#: Number of rows that are converted together.
+#: Number of rows that are converted at a time.
 _BLOCK_ROWS = 1 << 15
 #: Number of bytes that are decoded at a time.
 _PIECE_BYTES = 1 << 20
-#: Maximum length of a cell. A longer one begins with a quotation mark that is never closed.
+#: Maximum length of a cell. A longer cell must start with a quotation mark that is never closed.
 _MAX_CELL_LENGTH = 1 << 26
 
 
 def _detect_delimiter(header: str) -> str:
-    """Return the delimiter that occurs most often in a header, or a comma if none does."""
+    """Return the delimiter that occurs most often in a header, or a comma if none occurs.
+
+    On ties, the first delimiter in ``_DELIMITERS`` wins.
+    """
     return max(_DELIMITERS, key=header.count)
 
 
 def _parse_header(line: str) -> list[str]:
-    """Return the names of columns in the first line of a file."""
+    """Return the column names in the first line of a file, without surrounding whitespace."""
     cells = next(csv.reader([line], delimiter=_detect_delimiter(line)), [])
     return [cell.strip() for cell in cells]
 
 
 def detect_encoding(head: bytes) -> str:
-    """Return the encoding of a text, given its first bytes.
+    """Return the name of the codec for a text, given its first bytes.
 
-    UTF-16 without a byte order mark is recognised by a zero byte in its first character. UTF-8 is
-    assumed if nothing else is recognised.
+    UTF-32 and UTF-16 are recognized by their byte order marks. UTF-16 without a byte order mark is
+    recognized if exactly one of the first two bytes is zero. Everything else is taken as UTF-8.
     """
     if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return "utf-32"
@@ -64,15 +67,15 @@ def detect_encoding(head: bytes) -> str:
 
 
 def read_header(head: bytes) -> list[str]:
-    """Return the column names in the first bytes of a file, or [] if they are not a table.
+    """Return the column names, given the first bytes of a file, or [] if it is not a table.
 
-    The first line is not a header if it begins like JSON or XML, or if it is not printable text.
+    The first line is not a header if it starts like JSON or XML, or if it is not printable text.
     """
     encoding = detect_encoding(head)
     # Invalid bytes after the first line are reported when the table is read.
     text = codecs.getincrementaldecoder(encoding)("replace").decode(head)
     line = _LINE_END.split(text, maxsplit=1)[0]
-    # Text that looks like UTF-16 without a byte order mark may be any binary file.
+    # A binary file may look like UTF-16 without a byte order mark.
     is_guess = encoding in ("utf-16-le", "utf-16-be")
     if line[:1] in ("{", "[", "<") or "\ufffd" in line or (is_guess and not line.isascii()):
         return []
@@ -83,14 +86,18 @@ def read_header(head: bytes) -> list[str]:
 
 
 def read_delimited(path: str, watch: Watch) -> model.Cells:
-    """Return the columns of delimited text that belong to the schema.
+    """Read those columns of a delimited text file that belong to the schema.
 
-    The delimiter is the one of comma, semicolon and tab that the header contains most often. Empty
+    The delimiter is the comma, semicolon or tab, whichever occurs most often in the header. Empty
     lines are skipped.
 
+    Args:
+        path: Path of the file, which may be gzipped.
+        watch: Progress callback.
+
     Raises:
-        ProfileError: The file is not text in UTF-8 or UTF-16, its columns do not describe
-            operations, or a cell that must be a number is not a number.
+        ProfileError: The file is not text in UTF-8, UTF-16 or UTF-32, a required column is missing,
+            a row has too many or too few cells, or a cell that must be a number is not a number.
     """
     file = UnpackedFile(path, watch, _PIECE_BYTES)
     with _enable_long_cells():
@@ -120,16 +127,16 @@ def read_delimited(path: str, watch: Watch) -> model.Cells:
 
 
 class _CollectedColumns:
-    """Columns of a table that are read block by block.
+    """Collects the columns of a table that is read block by block.
 
     Args:
         path: Path of the table.
-        header: Names of all its columns.
+        header: Names of all columns of the table.
 
     Attributes:
         path: Path of the table.
-        header: Names of all its columns.
-        n_rows: Number of rows that were added.
+        header: Names of all columns of the table.
+        n_rows: Number of rows added so far.
     """
 
     def __init__(self, path: str, header: Sequence[str]) -> None:
@@ -146,7 +153,7 @@ class _CollectedColumns:
                 self._codes[name], self._texts[name] = [], Numbering()
 
     def add(self, rows: Sequence[Sequence[str]]) -> None:
-        """Add rows that all have as many cells as the header.
+        """Add a block of rows, each with the same number of cells as the header.
 
         Raises:
             ProfileError: A cell that must be a number is not a number.
@@ -161,7 +168,7 @@ class _CollectedColumns:
         self.n_rows += len(rows)
 
     def finish(self) -> model.Cells:
-        """Return all columns."""
+        """Return the collected columns."""
         none = np.empty(0, np.int64)
         numbers = {
             name: model.NumberColumn(
@@ -180,13 +187,13 @@ class _CollectedColumns:
 def _describe_wrong_length(
     collected: _CollectedColumns, index: int, length: int, *, is_torn: bool
 ) -> ProfileError:
-    """Return the error for a row with more or fewer cells than the header.
+    """Return the error for a row that has more or fewer cells than the header.
 
     Args:
-        collected: The rows of earlier blocks.
+        collected: The columns of all earlier blocks.
         index: Index of the row in its block.
         length: Number of cells in the row.
-        is_torn: Whether the file ends in the row, without a line end.
+        is_torn: Whether the row is the last one of the file and has no line end.
     """
     n_columns = len(collected.header)
     reason = f"it has {length} cells, and the header {n_columns}; quote cells with a delimiter"
@@ -200,7 +207,7 @@ def _describe_wrong_length(
 
 @contextmanager
 def _enable_long_cells() -> Iterator[None]:
-    """Allow long cells. The limit of the csv module applies to the whole process."""
+    """Raise the cell length limit of the ``csv`` module temporarily, for the whole process."""
     previous = csv.field_size_limit(_MAX_CELL_LENGTH)
     try:
         yield
@@ -209,13 +216,13 @@ def _enable_long_cells() -> Iterator[None]:
 
 
 class _Lines:
-    """Iterator of lines that remembers the last line it returned.
+    """An iterator of lines that remembers the last line it returned.
 
     Args:
         lines: Lines with their line ends.
 
     Attributes:
-        last: The last line that was returned, or "" at first.
+        last: The line that was returned last, or "" before the first line.
     """
 
     def __init__(self, lines: Iterator[str]) -> None:
@@ -231,10 +238,14 @@ class _Lines:
 
 
 def _read_lines(path: str, pieces: Iterable[bytes]) -> Iterator[str]:
-    """Yield the lines of a file, with any kind of line end.
+    """Decode a file and yield its lines. Line ends are kept as they are.
+
+    Args:
+        path: Path of the file, for messages.
+        pieces: Contents of the file, as consecutive byte strings.
 
     Raises:
-        ProfileError: The text is neither UTF-8 nor UTF-16.
+        ProfileError: The file cannot be decoded with the detected encoding.
     """
     parts: list[str] = []
     remaining = iter(pieces)
@@ -257,20 +268,22 @@ def _read_lines(path: str, pieces: Iterable[bytes]) -> Iterator[str]:
 def parse_numbers(
     path: str, first: int, name: str, cells: Sequence[str]
 ) -> tuple[model.Numbers, Bools]:
-    """Parse cells as numbers: as integers if all are, otherwise as floats. NaN is accepted.
+    """Parse the cells of a column as numbers.
+
+    The numbers are integers if all cells are 64-bit integers, and floats otherwise.
 
     Args:
         path: Path of the table, for messages.
-        first: Row of the first cell.
-        name: Name of the column.
-        cells: One cell per row.
+        first: Row of the first cell in the table, for messages.
+        name: Name of the column, for messages.
+        cells: Texts of consecutive cells. Blank texts are empty cells, and "nan" is accepted.
 
     Returns:
-        values: The numbers, with 0 for empty cells.
-        filled: Whether each cell contains a number.
+        values: One number per cell, or 0 for empty cells.
+        filled: Mask of the cells that are not empty.
 
     Raises:
-        ProfileError: A cell contains something else.
+        ProfileError: A cell contains other text or an infinite number.
     """
     with suppress(ValueError, OverflowError):
         return np.array(list(map(int, cells)), np.int64), np.ones(len(cells), bool)

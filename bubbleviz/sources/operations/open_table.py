@@ -1,4 +1,4 @@
-"""An open file of operations, whatever its format."""
+"""Provides an open file of operations in any of the supported formats."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bubbleviz.sources.operations.csv import read_delimited
 from bubbleviz.sources.operations.table import make_operation_table
 from bubbleviz.sources.operations.traced import read_traced
 
-#: Columns that most tables should have, and the consequence if a table lacks them.
+#: Columns that most tables should have, each with the message about its absence.
 _EXPECTED_COLUMNS = (
     (
         "iteration",
@@ -35,14 +35,14 @@ _EXPECTED_COLUMNS = (
 
 @dataclass
 class OpenTable:
-    """A file of operations; see :class:`~bubbleviz.sources.readers.OpenOperations`.
+    """An open file of operations; see :class:`~bubbleviz.sources.readers.OpenOperations`.
 
     Attributes:
         path: Path of the file.
-        read_table: Reads the table.
-        expected_columns: Columns that most files should have, and the consequence if one is
-            missing.
-        facts: Returns further properties of the file, as pairs of name and value.
+        read_table: Function that reads the file. It is called once, on first use.
+        expected_columns: Columns that most files should have, each with the message about its
+            absence.
+        facts: Function that returns more properties of the file as (name, value) pairs.
     """
 
     path: str
@@ -55,7 +55,7 @@ class OpenTable:
         return self.read_table()
 
     def operations(self) -> OperationTable:
-        """Return the table.
+        """Return the table of operations, reading the file on first use.
 
         Raises:
             ProfileError: The file cannot be read, or contains no operations.
@@ -63,7 +63,7 @@ class OpenTable:
         return self._table
 
     def sample(self, globs: Sequence[str], _rows: int = 0, /) -> Mapping[str, int]:
-        """Return no names: the columns of a table say what its operations are."""
+        """Return an empty mapping, because a table describes its operations in columns."""
         del globs
         return {}
 
@@ -71,7 +71,7 @@ class OpenTable:
         """Raise an error, because a table contains no kernels.
 
         Raises:
-            ProfileError: Always. If the table does not contain operations, the message says why.
+            ProfileError: Always. If the file cannot be read as operations, the message says why.
         """
         del globs, partial
         table = self.operations()
@@ -81,7 +81,7 @@ class OpenTable:
         )
 
     def inspect(self, globs: Sequence[str]) -> Contents:
-        """Return a summary of the table: operations per phase, ranks, and missing columns."""
+        """Return a summary of the table: operations per phase, ranks and missing columns."""
         del globs
         table = self._table
         operations = table.operations
@@ -108,23 +108,24 @@ class OpenTable:
 
 @contextmanager
 def open_table(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[OpenTable]:  # noqa: ARG001 - pyarrow has threads of its own
-    """Open a table. It is read on first use.
+    """Open a file of operations, which is read on first use.
 
     Args:
         path: Path of the file.
-        jobs: Number of threads, which is ignored.
-        watch: Receives the fraction of the file that has been read.
-        kind: Format: ``csv``, ``parquet``, ``arrow`` or ``traced``.
+        jobs: Number of threads; ignored, because pyarrow manages its own threads.
+        watch: Progress callback. It receives the fraction of the file that has been read.
+        kind: Format of the file: ``csv``, ``parquet``, ``arrow`` or ``traced``.
     """
     source = Source(
         path=path,
-        # Host of ranks for which a table names none. Any number of tables is one run.
+        # Ranks whose host is not in the table get this host, so that all tables form one run.
         host="table",
         host_known=False,
         format=kind,
         session_clock_ns=0,
         device="rank",
-        # All tables share one clock, whatever hosts they name, unless they have a column clock.
+        # Unless a table has a column "clock", it shares this clock with all other tables, even if
+        # their hosts differ.
         clock=DeclaredClock("tables"),
     )
 

@@ -1,7 +1,7 @@
-"""The schema of operations: the columns that a table may have, and what their cells contain.
+"""The schema of operations, which defines the columns of a table and the contents of their cells.
 
-All formats have these columns. CSV, Parquet, Arrow and traces are read as them, recordings are
-turned into them, and reports write them. ``bubbleviz guide tables`` describes them to users.
+All input formats are converted to these columns: CSV, Parquet and Arrow tables, traces, and
+recordings. Reports export the same columns. ``bubbleviz guide tables`` describes them to users.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from bubbleviz.model.texts import list_first, to_one_line
 
 
 class CellKind(Enum):
-    """Kind of content of a cell."""
+    """The kind of value that a cell contains."""
 
     WHOLE = "a whole number"
     TIME = "a time or a duration"
@@ -27,21 +27,21 @@ class CellKind(Enum):
 
     @property
     def is_number(self) -> bool:
-        """Whether cells are numbers rather than texts."""
+        """Whether cells of this kind are numbers rather than texts."""
         return self in (CellKind.WHOLE, CellKind.TIME)
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of operations.
+    """A column in the schema of operations.
 
     Attributes:
-        kind: What its cells contain.
-        meaning: What they mean.
-        unit: Unit of times, or "".
-        minimum: Smallest valid whole number.
-        maximum: Largest valid whole number.
-        empty: Number that an empty cell stands for.
+        kind: Kind of value in the cells.
+        meaning: Short description of the column, for users.
+        unit: Unit of the times in the column, such as "ns", or "" if it contains no times.
+        minimum: Smallest valid value in a column of whole numbers.
+        maximum: Largest valid value in a column of whole numbers.
+        empty: Number to use for empty cells in a column of whole numbers.
     """
 
     kind: CellKind
@@ -52,15 +52,16 @@ class Column:
     empty: int = NONE
 
 
-#: Units of times, in nanoseconds. If a table has a time in several units, the finest counts.
+#: Length of each time unit in ns, finest first. If a table has a column in several units, only the
+#: column with the finest unit is used.
 UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-#: Largest absolute value of times: 2^62, so that the difference of two times fits into 64 bits.
+#: Maximum absolute value of a time in ns. The difference of two times then fits into 64 bits.
 MAX_TIME_NS = 1 << 62
-#: Largest number of a rank, and so of a stage or pipeline.
+#: Largest valid rank number. Stages and pipelines have the same limit.
 MAX_RANK = 999_999
-#: Names of the columns of starts and ends, without their unit.
+#: Names of the start and end columns without their unit, in order of preference.
 _START_NAMES, _END_NAMES = ("start",), ("end", "duration")
-#: Column names in a message; the rest is counted.
+#: Maximum number and length of the column names that a message lists. Other columns are counted.
 _MAX_NAMES, _MAX_NAME_LENGTH = 20, 40
 
 
@@ -76,7 +77,7 @@ def _time(meaning: str, unit: str = "ns") -> Column:
     return Column(CellKind.TIME, meaning, unit)
 
 
-#: All columns, keyed by name. -1 means unknown in columns that allow it.
+#: All columns of the schema, keyed by name. If a column allows -1, -1 means unknown.
 COLUMNS: Mapping[str, Column] = {
     "rank": _whole("number of the rank", maximum=MAX_RANK),
     "phase": Column(CellKind.TEXT, "phase label, in any case"),
@@ -132,12 +133,15 @@ COLUMNS: Mapping[str, Column] = {
 
 
 def find_start_column(names: Collection[str]) -> str | None:
-    """Return the column of starts with the finest unit, or None if there is none."""
+    """Return the name of the start column with the finest unit, or None if there is none."""
     return _find_time_column(names, _START_NAMES)
 
 
 def find_end_column(names: Collection[str]) -> str | None:
-    """Return the column of ends, else of durations, with the finest unit, or None."""
+    """Return the name of the end column with the finest unit, or None if there is none.
+
+    If the table has no end column, the duration column with the finest unit is returned.
+    """
     return _find_time_column(names, _END_NAMES)
 
 
@@ -147,7 +151,11 @@ def _find_time_column(names: Collection[str], prefixes: Sequence[str]) -> str | 
 
 
 def list_missing(names: Collection[str]) -> list[str]:
-    """Return the required columns that a table lacks, as phrases for a message."""
+    """Return the required columns that a table lacks, as phrases for a message.
+
+    Args:
+        names: Names of the columns that the table has.
+    """
     missing = [name for name in ("rank", "phase") if name not in names]
     if find_start_column(names) is None:
         missing.append("start_ns (or start_us, start_ms, start_s)")
@@ -157,14 +165,14 @@ def list_missing(names: Collection[str]) -> list[str]:
 
 
 def select_columns(path: str, names: Iterable[str]) -> list[str]:
-    """Return the columns of a table that belong to the schema, in the order of the table.
+    """Return the names of the table columns that belong to the schema, in table order.
 
     Args:
         path: Path of the table, for messages.
-        names: Names of its columns.
+        names: Names of all columns of the table.
 
     Raises:
-        SchemaError: A required column is missing, or two columns have the same name.
+        SchemaError: A required column is missing, or two schema columns have the same name.
     """
     names = list(names)
     if missing := list_missing(names):

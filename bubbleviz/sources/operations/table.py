@@ -1,4 +1,4 @@
-"""Converts the rows of a table to operations, and reports rows that are not operations."""
+"""Converts the rows of a table to operations. Rows that are not valid operations raise an error."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ from bubbleviz.model.profile import DeclaredClock, Source
 from bubbleviz.sources.operations.cells import Cells, format_cell, trim_texts
 
 _PHASES = {phase.label.lower(): (phase,) for phase in Phase}
-#: A number, or the two numbers of a fused operation.
+#: Matches one number, or the two numbers of a fused operation, such as ``7;3``.
 _PAIR = re.compile(r"([0-9]{1,9})(?:\.0*)?(?:;([0-9]{1,9}))?")
-#: Number of an iteration. It has more digits than other numbers, since some programs put a
-#: timestamp into it.
+#: Matches an iteration number. It may be longer than other numbers, because some programs use a
+#: timestamp.
 _STEP = re.compile(r"([0-9]{1,18})(?:\.0*)?")
-#: Name that reports give to an iteration without a range, next to an iteration that has one.
+#: Matches the name that reports give to an iteration without a range of its own, such as
+#: ``after 3``.
 _NEIGHBOUR = re.compile(r"(after|before) -?[0-9]{1,18}(?: \(([0-9]{1,18})\))?")
-#: Columns that identify an operation, besides its times.
+#: Columns that identify an operation, together with its times.
 _IDENTITY = (
     *("rank", "iteration", "phase", "microbatch", "chunk", "sequence", "second_microbatch"),
     *("second_chunk", "occurrence"),
@@ -37,7 +38,7 @@ _HASH_MULTIPLIER = np.uint64(0xBF58476D1CE4E5B9)
 
 @dataclass(frozen=True)
 class _Spans:
-    """Times of operations on their devices, or -1 if ``has_span`` is False."""
+    """Start and end of each operation on its device in ns, or -1 where ``has_span`` is False."""
 
     start_ns: Ints
     end_ns: Ints
@@ -45,15 +46,15 @@ class _Spans:
 
 
 def parse_iteration_number(name: str) -> int:
-    """Return the number of an iteration, or -1 if its name only places it next to another."""
+    """Return the iteration number in a name, or -1 if the name is not a number, as ``after 3``."""
     match = _STEP.fullmatch(name)
     return NONE if match is None else int(match[1])
 
 
 def make_operation_table(cells: Cells, source: Source) -> OperationTable:
-    """Return the operations in the cells of a table, one per row, in the order of the table.
+    """Convert the rows of a table to operations, one per row, in table order.
 
-    If the table does not give the ``active_ns`` of an operation, its whole duration is used.
+    If a row has no ``active_ns``, the duration of its operation on the device is used.
 
     Raises:
         NothingToAnalyseError: The table has no rows.
@@ -68,7 +69,7 @@ def make_operation_table(cells: Cells, source: Source) -> OperationTable:
     virtual_stage = cells.whole("virtual_stage")[0]
     if "chunk" in cells.names:
         _refuse_two_stages(cells, operations, virtual_stage)
-    # Without a column of chunks, the chunks of a rank are numbered by its virtual stages.
+    # If the table has no column "chunk", the virtual stages number the chunks of a rank.
     _refuse_repetition(cells, operations, spans)
     length_ns = spans.end_ns - spans.start_ns
     active_ns, is_active_known = cells.whole("active_ns")
@@ -77,7 +78,7 @@ def make_operation_table(cells: Cells, source: Source) -> OperationTable:
         end_ns=spans.end_ns,
         has_span=spans.has_span.astype(np.int64),
         kernels=cells.whole("kernels")[0],
-        # Kernels are assumed to keep the GPU busy unless the table says otherwise.
+        # Assume that kernels keep the GPU busy, unless the table says otherwise.
         active_ns=np.where(is_active_known, active_ns, length_ns),
         busy_ns=length_ns,
         received_ns=cells.times("received_ns"),
@@ -106,14 +107,14 @@ def make_operation_table(cells: Cells, source: Source) -> OperationTable:
 
 
 def _read_ranks(cells: Cells) -> tuple[Ints, tuple[DeclaredRank, ...]]:
-    """Return the ranks of a table.
+    """Read the ranks of a table.
 
     Returns:
-        rank_index: Index of the rank of each row.
-        ranks: The ranks, in ascending order of their numbers.
+        rank_index: For each row, the index of its rank in ``ranks``.
+        ranks: The ranks, sorted by rank number.
 
     Raises:
-        ProfileError: A row has no rank, or two rows contradict each other.
+        ProfileError: A row has no rank, or two rows of a rank disagree about the rank.
     """
     number, is_filled = cells.whole("rank")
     cells.refuse(~is_filled, "rank is empty; fill it")
@@ -144,17 +145,17 @@ def _read_ranks(cells: Cells) -> tuple[Ints, tuple[DeclaredRank, ...]]:
 
 
 def _read_clocks(cells: Cells, rank_index: Ints, count: int) -> list[DeclaredClock | None]:
-    """Return the clock of each rank, or None if the table names none.
+    """Return the clock of each rank, or None for a rank without a name in the column ``clock``.
 
-    A table with a column ``clock_uncertainty_ns`` was written by a report, with aligned clocks.
+    If the table has a column ``clock_uncertainty_ns``, a report wrote it with aligned clocks.
 
     Args:
         cells: Cells of the table.
-        rank_index: Index of the rank of each row.
+        rank_index: For each row, the index of its rank.
         count: Number of ranks.
 
     Raises:
-        ProfileError: Two rows of a rank contradict each other.
+        ProfileError: Two rows of a rank have different clocks or uncertainties.
     """
     names = _read_rank_texts(cells, rank_index, count, "clock")
     uncertainties_ns = _read_rank_numbers(cells, rank_index, count, "clock_uncertainty_ns")
@@ -170,18 +171,16 @@ def _read_clocks(cells: Cells, rank_index: Ints, count: int) -> list[DeclaredClo
 def _read_rank_numbers(
     cells: Cells, rank_index: Ints, count: int, name: str
 ) -> Sequence[int | None]:
-    """Return what a column of numbers, such as ``stage``, contains for each rank, or None.
-
-    The value is None if it is unknown.
+    """Return one number per rank from a column such as ``stage``, or None where it is unknown.
 
     Args:
         cells: Cells of the table.
-        rank_index: Index of the rank of each row.
+        rank_index: For each row, the index of its rank.
         count: Number of ranks.
         name: Name of the column.
 
     Raises:
-        ProfileError: Two rows of a rank contradict each other.
+        ProfileError: Two rows of a rank have different numbers.
     """
     values, _ = cells.whole(name)
     of_rank = _select_value_per_rank(cells, rank_index, count, name, values, str)
@@ -189,9 +188,9 @@ def _read_rank_numbers(
 
 
 def _read_rank_texts(cells: Cells, rank_index: Ints, count: int, name: str) -> Sequence[str | None]:
-    """Return what a column of texts, such as ``host``, contains for each rank, or None.
+    """Return one text per rank from a column such as ``host``, or None where it is unknown.
 
-    The value is None if it is unknown. See :func:`_read_rank_numbers` for the arguments and errors.
+    Arguments and errors are the same as for :func:`_read_rank_numbers`.
     """
     column = cells.text(name)
     of_rank = _select_value_per_rank(
@@ -208,15 +207,15 @@ def _select_value_per_rank(
     values: Ints,
     format_value: Callable[[int], str],
 ) -> list[int]:
-    """Return the value of each rank, or -1 if none of its rows has a value.
+    """Return one value per rank, or -1 if no row of the rank has a value.
 
     Args:
         cells: Cells of the table.
-        rank_index: Index of the rank of each row.
+        rank_index: For each row, the index of its rank.
         count: Number of ranks.
-        name: Name of the column.
-        values: Value of each row of the table, or -1 if it has none.
-        format_value: Returns the text of a value for the error message.
+        name: Name of the column, for messages.
+        values: One value per row of the table, or -1 if the row has no value.
+        format_value: Function that formats a value for the error message.
 
     Raises:
         ProfileError: Two rows of a rank have different values.
@@ -239,16 +238,18 @@ def _refuse_two(
 ) -> None:
     """Raise an error if two rows of one rank, or of one chunk of a rank, have different values.
 
+    ``group``, ``rows`` and ``values`` have one entry for each row to compare.
+
     Args:
         cells: Cells of the table.
-        name: Name of the column.
+        name: Name of the column, for messages.
         group: Index of the rank or chunk that each row belongs to.
-        rows: Index of each row in the table.
-        values: Value of each row.
-        format_value: Returns the text of a value for the error message.
+        rows: Indices of the rows in the table.
+        values: Values of the column in these rows.
+        format_value: Function that formats a value for the error message.
 
     Raises:
-        ProfileError: Two rows of one group have different values.
+        ProfileError: Two rows of one rank or chunk have different values.
     """
     groups = grouping.group_rows(group)
     first = groups.first[groups.of_row]
@@ -269,10 +270,17 @@ def _refuse_two(
 
 
 def _refuse_two_stages(cells: Cells, operations: Operations, virtual_stage: Ints) -> None:
-    """Refuse a table in which a chunk of a rank has two virtual stages.
+    """Raise an error if a chunk of a rank has two virtual stages.
+
+    Only forwards and backwards whose virtual stage is known are compared.
+
+    Args:
+        cells: Cells of the table.
+        operations: The operations, one per row.
+        virtual_stage: Virtual stage of each row, or -1 if unknown.
 
     Raises:
-        ProfileError: There is such a chunk.
+        ProfileError: A chunk has two virtual stages.
     """
     rows = np.flatnonzero(np.isin(operations.phase, COUNTED) & (virtual_stage != NONE))
     chunk = grouping.group_rows(operations.rank[rows], operations.chunk[rows]).of_row
@@ -280,7 +288,11 @@ def _refuse_two_stages(cells: Cells, operations: Operations, virtual_stage: Ints
 
 
 def _read_iterations(cells: Cells) -> tuple[Ints, tuple[str, ...]]:
-    """Return the index of the iteration of each row, or -1 if it has none, and their names.
+    """Read the column ``iteration``.
+
+    Returns:
+        iteration: For each row, the index of its iteration in ``names``, or -1 if it has none.
+        names: Names of the iterations: a whole number or a name such as ``after 3``.
 
     Raises:
         ProfileError: A name is neither a whole number nor a name such as ``after 3``.
@@ -300,18 +312,19 @@ def _read_iterations(cells: Cells) -> tuple[Ints, tuple[str, ...]]:
 
 
 def _read_identity(cells: Cells, rank_index: Ints, iteration: Ints, spans: _Spans) -> Operations:
-    """Return the operations of the rows, without their device times and their work on devices.
+    """Return the operations without device times: their phases, numbers, names and host times.
 
-    If a row lacks a host start or host end, its start or end on the device is used instead.
+    If a row has no host start or host end, the start or end on the device is used instead. A host
+    end before the host start is replaced by the host start.
 
     Args:
         cells: Cells of the table.
-        rank_index: Index of the rank of each row.
-        iteration: Index of the iteration of each row.
-        spans: Times on devices.
+        rank_index: For each row, the index of its rank.
+        iteration: For each row, the index of its iteration, or -1.
+        spans: Times of the operations on their devices.
 
     Raises:
-        ProfileError: A row is not an operation.
+        ProfileError: A row has no times at all, or contains an invalid phase or number.
     """
     phase = _read_phases(cells)
     microbatch, chunk = _read_pair(cells, "microbatch"), _read_pair(cells, "chunk")
@@ -361,13 +374,16 @@ def _read_phases(cells: Cells) -> Ints:
 
 
 def _read_pair(cells: Cells, name: str) -> dict[str, Ints]:
-    """Return the first and the second number of each row, keyed by ``name`` and ``second_<name>``.
+    """Read a column of pairs, such as ``microbatch``.
 
-    A cell of the column ``name`` contains one number, or two such as ``7;3``. If the table has a
-    column ``second_<name>``, its numbers replace the second numbers. A missing second number is -1.
+    A cell contains one number, or two numbers such as ``7;3``. If the row has a number in the
+    column ``second_<name>``, it replaces the second number. Missing numbers are -1.
+
+    Returns:
+        The first and second number of each row, keyed by ``name`` and ``second_<name>``.
 
     Raises:
-        ProfileError: A cell is not a number.
+        ProfileError: A cell is not a number or pair of numbers.
     """
     if name in cells.numbers:
         first, second = cells.whole(name)[0], np.full(cells.rows, NONE, np.int64)
@@ -384,9 +400,9 @@ def _read_pair(cells: Cells, name: str) -> dict[str, Ints]:
 
 
 def _parse_pair(text: str) -> tuple[int, ...] | None:
-    """Return the numbers of a cell such as ``7`` or ``7;3``, or None if it is malformed.
+    """Parse a cell such as ``7`` or ``7;3`` into two numbers, or return None if it is malformed.
 
-    The second number is -1 if there is only one. The text ``-1`` stands for an unknown number.
+    The second number is -1 if the cell has only one. For the text ``-1``, both are -1 (unknown).
     """
     if text == "-1":
         return NONE, NONE
@@ -401,17 +417,17 @@ def _parse_texts(
     explain: Callable[[str], str],
     n_numbers: int,
 ) -> list[Ints]:
-    """Return the numbers in the cells of a column of texts. Each distinct text is parsed once.
+    """Parse the cells of a text column into numbers. Each distinct text is parsed once.
 
     Args:
-        cells: Cells of the table.
-        column: The column.
-        parse: Returns the numbers in a string, or None if the string is malformed.
-        explain: Returns the reason why a text is refused.
-        n_numbers: Number of numbers in each text.
+        cells: Cells of the table, for errors.
+        column: The column to parse.
+        parse: Function that returns the numbers in a text, or None if the text is malformed.
+        explain: Function that returns what is wrong with a malformed text.
+        n_numbers: How many numbers ``parse`` returns per text.
 
     Returns:
-        One array per number, with a value per row, or -1 if the cell is empty.
+        ``n_numbers`` arrays with one value per row. Empty cells have the value -1.
 
     Raises:
         ProfileError: A cell is malformed.
@@ -421,24 +437,23 @@ def _parse_texts(
     for code, text in enumerate(column.texts):
         numbers = parse(text)
         if numbers is None:
-            # A malformed text is accepted if no cell has it, such as an unused category.
+            # A malformed text is not an error if no cell uses it. It may be an unused category.
             cells.refuse(column.code == code, explain(text))
         numbers_of_text.append(numbers or missing)
-    # The last entry stands for empty cells, whose code is -1.
+    # The last entry is for empty cells, whose code is -1.
     numbers_of_text.append(missing)
     return [np.array(n, np.int64)[column.code] for n in zip(*numbers_of_text, strict=True)]
 
 
 def _refuse_repetition(cells: Cells, operations: Operations, spans: _Spans) -> None:
-    """Refuse a table that contains the same forward or backward twice.
+    """Raise an error if the table contains the same forward or backward twice.
 
-    Two rows are the same operation if they agree in rank, iteration, phase, microbatches, chunks,
-    split and repetition, and in their times. Times are not compared for rows that belong to an
-    iteration and have a repetition number. Rows without device times or without a microbatch are
-    not checked.
+    Two rows are the same operation if all columns in ``_IDENTITY`` and the start and end times are
+    equal. Times are not compared for rows that have both an iteration and an occurrence number.
+    Rows without device times or without a microbatch are not checked.
 
     Raises:
-        ProfileError: There are two such rows.
+        ProfileError: Two rows are the same operation.
     """
     is_counted = np.isin(operations.phase, COUNTED)
     rows = np.flatnonzero(is_counted & spans.has_span & (operations.microbatch != NONE))
@@ -465,9 +480,13 @@ def _refuse_repetition(cells: Cells, operations: Operations, spans: _Spans) -> N
 
 
 def _has_distinct_hashes(columns: Sequence[Ints]) -> bool:
-    """Return whether the hashes of all rows differ, which proves that the rows differ.
+    """Return whether the hashes of all rows are distinct, which proves that the rows are distinct.
 
-    One sort of the hashes is much faster than grouping by all columns.
+    The result may be False although the rows are distinct. One sort of the hashes is much faster
+    than grouping by all columns.
+
+    Args:
+        columns: At least one column of int64 values, all of equal length.
     """
     hashes = np.zeros(len(columns[0]), np.uint64)
     for column in columns:

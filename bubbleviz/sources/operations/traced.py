@@ -1,8 +1,9 @@
 """Reads operations that a tracer in the training program wrote as Chrome trace events.
 
-The name of an event is the word for a pass, and ``args`` contains the numbers of the operation.
-MegaScan, the tracer of MegatronApp (megatron/training/trace.py, scripts/aggregate.py), writes one
-event with a duration, or two events, of which the second has all numbers::
+The name of an event is a word for a pass, such as "forward", and ``args`` contains the numbers of
+the operation, such as its microbatch. MegaScan, the tracer of MegatronApp
+(megatron/training/trace.py, scripts/aggregate.py), writes one event with a duration per operation,
+or a begin event and an end event. Only the end event has all numbers::
 
     {"name": "forward", "ph": "B", "ts": 770, "pid": 0, "tid": 0, "args": {"iteration": 10}}
     {"name": "forward", "ph": "E", "ts": 5188, "pid": 0, "tid": 0, "args":
@@ -28,9 +29,10 @@ from bubbleviz.progress import Watch
 from bubbleviz.sources.operations.cells import Cells, NumberColumn, trim_texts
 from bubbleviz.sources.trace_events import MISSING, TraceEvents, TraceFile
 
-#: Upper bound of the numbers in ``args``.
+#: Exclusive upper bound of the numbers in ``args``. Larger numbers are ignored.
 _MAX_NUMBER = 1 << 31
-#: Maximum share of operations that occur on several threads of one rank in a single run.
+#: Maximum fraction of operations that may occur on several threads of a rank. A larger fraction
+#: means that the trace contains several runs.
 _MAX_SHARED = 0.05
 
 
@@ -39,7 +41,7 @@ def _make_field(name: str) -> Any:
 
 
 class OperationArgs(msgspec.Struct, gc=False):
-    """Numbers of an operation, under the names of the tracer's code and their abbreviations."""
+    """Numbers of an operation in ``args``, under the tracer's full names and abbreviations."""
 
     iteration: int | None = None
     microbatch: int | None = None
@@ -51,10 +53,10 @@ class OperationArgs(msgspec.Struct, gc=False):
     g_rk: int | None = None
 
 
-#: Names of the arguments, and the position of the microbatch from the end of an event's row.
+#: Names of the numbers in ``args``, and the index of the microbatch from the end of an event row.
 _FIELDS = OperationArgs.__struct_fields__
 _MICROBATCH = _FIELDS.index("microbatch") - len(_FIELDS)
-#: Phase letter, thread, name, start, end and numbers of an event.
+#: An event row: event type (the code of X, B or E), thread, name, start, end and the numbers.
 _Traced: TypeAlias = "list[int]"
 
 
@@ -63,12 +65,12 @@ def _pair_events(
 ) -> Iterator[tuple[_Traced, _Traced]]:
     """Yield the begin event and the end event of each operation.
 
-    An event with a duration is both. An end event closes the last open event of its thread,
-    whatever their names. Events without a partner are dropped.
+    A complete event (X) is yielded as both. An end event closes the begin event of its thread that
+    was opened last, whatever their names. Events without a partner are dropped.
 
     Args:
         events: Events sorted by thread and time. At equal times, end events come first.
-        letters: Numbers of the phase letters X, B and E.
+        letters: Codes of the event types X, B and E, in this order.
     """
     complete_letter, begin_letter, end_letter = letters
     open_events: dict[int, list[_Traced]] = defaultdict(list)
@@ -78,7 +80,7 @@ def _pair_events(
         if letter == complete_letter:
             yield event, event
         elif letter == begin_letter:
-            # An operation without a duration has its end event before its begin event.
+            # The end event of an operation with zero duration is sorted before its begin event.
             ended_events = early_ends[thread]
             if ended_events and ended_events[-1][2:4] == [name, start_ns]:
                 yield event, ended_events.pop()
@@ -93,8 +95,13 @@ def _pair_events(
 def read_traced(path: str, watch: Watch) -> Cells:
     """Read the operations of a trace as the columns of a table.
 
-    Events whose name is a word for a pass are operations if they have a microbatch or are optimizer
-    steps. Other events are left out. The rank is ``g_rk``, or else the process id.
+    An event is an operation if its name implies a phase, and if it has a microbatch or is an
+    optimizer step. All other events are left out. The rank is ``g_rk``, or the process id if
+    ``g_rk`` is missing.
+
+    Args:
+        path: Path of the trace.
+        watch: Progress callback.
 
     Raises:
         ProfileError: The trace cannot be read, or contains several runs.
@@ -134,11 +141,11 @@ def read_traced(path: str, watch: Watch) -> Cells:
 def _read_columns(file: TraceFile[OperationArgs]) -> tuple[Mapping[str, Ints], list[Phase]]:
     """Read the operations of a trace.
 
-    The numbers of an operation that has two events are those of its end event.
+    If an operation has a begin event and an end event, its numbers are taken from the end event.
 
     Returns:
-        columns: Columns of the operations, keyed by ``thread``, ``name``, ``start_ns`` and
-            ``end_ns``, and by the fields of :class:`OperationArgs`. Missing numbers are MISSING.
+        columns: Columns with one value per operation, keyed by ``thread``, ``name``, ``start_ns``,
+            ``end_ns`` and the fields of :class:`OperationArgs`. Missing numbers are MISSING.
         phases: Phase of each operation.
     """
     events = _read_events(file)
@@ -158,9 +165,10 @@ def _read_columns(file: TraceFile[OperationArgs]) -> tuple[Mapping[str, Ints], l
 
 
 def _read_events(file: TraceFile[OperationArgs]) -> list[_Traced]:
-    """Read all events, sorted by thread and time.
+    """Read all events of a trace, sorted by thread and start time.
 
-    At equal times, end events come first, then longer events before the events inside them.
+    At equal times, end events come first. The remaining events are sorted by descending end time,
+    so that longer events precede the events inside them.
     """
     blocks = [np.empty((5 + len(_FIELDS), 0), np.int64)]
     blocks += [_make_rows(block) for block in file.blocks()]
@@ -173,10 +181,11 @@ def _read_events(file: TraceFile[OperationArgs]) -> list[_Traced]:
 
 
 def _make_rows(events: TraceEvents[OperationArgs]) -> Ints:
-    """Return the events of a block as a table, shape (5 + fields, events).
+    """Return the events of a block as an array, shape (5 + fields, events).
 
-    The columns are the letter, thread, name, start, end and numbers of each event. Missing times
-    are 0. Numbers that are missing or out of range are MISSING.
+    The first axis holds the event type, thread, name, start and end of an event, followed by the
+    fields of :class:`OperationArgs`. Missing start times and durations are 0. Numbers that are
+    missing, negative or too large are MISSING.
     """
     start_ns, duration_ns = (
         np.where(times_ns == MISSING, 0, times_ns)
@@ -189,7 +198,12 @@ def _make_rows(events: TraceEvents[OperationArgs]) -> Ints:
 
 
 def _get_process_ids(file: TraceFile[OperationArgs], thread: Ints) -> Ints:
-    """Return the process id of each operation's thread, or MISSING if it is not a number."""
+    """Return the process id of each operation, or MISSING if it is not a 64-bit integer.
+
+    Args:
+        file: The trace.
+        thread: Index of each operation's thread.
+    """
     threads = file.threads.values
     pids = (threads[number][0] for number in thread.tolist())
     numbers = [pid if isinstance(pid, int) and not abs(pid) >> 63 else MISSING for pid in pids]
@@ -197,15 +211,15 @@ def _get_process_ids(file: TraceFile[OperationArgs], thread: Ints) -> Ints:
 
 
 def _refuse_two_threads(path: str, thread: Ints, key: Sequence[Ints]) -> None:
-    """Refuse a trace in which several threads of a rank ran the same operations.
+    """Raise an error if several threads of a rank ran the same operations.
 
     Args:
         path: Path of the trace, for the message.
-        thread: Thread of each operation.
-        key: Columns that identify an operation.
+        thread: Index of the thread that ran each operation.
+        key: Columns that identify an operation, including its rank.
 
     Raises:
-        ProfileError: More than 5 % of the operations occur on several threads of a rank.
+        ProfileError: More than 5 % of the distinct operations occur on several threads.
     """
     if len(thread) == 0:
         return
@@ -221,18 +235,18 @@ def _refuse_two_threads(path: str, thread: Ints, key: Sequence[Ints]) -> None:
 
 
 def _fill_missing(column: Ints, substitute: Ints) -> Ints:
-    """Return a column with its missing values replaced."""
+    """Return a column with its missing values replaced by the values of another column."""
     return np.where(column == MISSING, substitute, column)
 
 
 def _make_number_column(values: Ints) -> NumberColumn:
-    """Return a column of numbers; missing values are empty cells."""
+    """Return a column of numbers. Missing values become empty cells."""
     filled = values != MISSING
     return NumberColumn(np.where(filled, values, 0), filled)
 
 
 def _format_numbers(values: Ints) -> CodedTexts:
-    """Return a column of numbers as texts; missing numbers are empty cells."""
+    """Return a column of numbers formatted as texts. Missing numbers become empty cells."""
     return _make_text_column(["" if value == MISSING else str(value) for value in values.tolist()])
 
 

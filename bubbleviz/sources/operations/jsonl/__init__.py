@@ -1,8 +1,8 @@
-"""Recordings: files that ``bubbleviz.annotate`` writes in a training process.
+"""Reads recordings, the files that ``bubbleviz.annotate`` writes in a training process.
 
-``lines`` decodes and checks single lines. ``parts`` reads a file, at once or while it grows.
-``sessions`` finds the files of each recording and the recordings of each run. ``recording`` makes a
-table of the operations of a recording.
+``lines`` decodes and checks single lines. ``parts`` reads a file, either once or repeatedly while
+it grows. ``sessions`` finds the files of each recording and the recordings of each run.
+``recording`` converts a recording to a table of operations.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ _BINARY = b"bvrec\r\n\x1a"
 
 
 def refuse_binary(path: str, head: bytes) -> None:
-    """Refuse a recording in the binary format of early development versions.
+    """Raise an error if a recording has the binary format of early development versions.
 
     Args:
-        path: The file, for messages.
-        head: Its first bytes, or its first line.
+        path: Path of the file, for messages.
+        head: First bytes or first line of the file.
 
     Raises:
-        ProfileError: It has this format.
+        ProfileError: The file has this format.
     """
-    # The first line of such a file ends within these bytes.
+    # The first line of a binary file is a prefix of its magic bytes.
     if head.startswith(_BINARY) or head == _BINARY[:-1]:
         raise ProfileError(
             f"{path}: a recording in the binary format of an early development version, which "

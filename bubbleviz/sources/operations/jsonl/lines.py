@@ -1,4 +1,4 @@
-"""Lines of a recording: decoding and checking."""
+"""Decodes and checks the lines of a recording."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bubbleviz.recording_layout import NONE
 from bubbleviz.sources.operations.jsonl import refuse_binary
 from bubbleviz.sources.operations.schema import MAX_RANK
 
-#: A number in a range such that the sum of two numbers fits into 64 bits.
+#: An integer that is small enough that the sum of two fits into 64 bits.
 _Number: TypeAlias = Annotated[int, msgspec.Meta(gt=-(2**62), lt=2**62)]
 _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 #: Ids of names are array indices, so they must be small.
@@ -21,12 +21,12 @@ _NameId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**24)]
 
 
 class Clock(msgspec.Struct, frozen=True):
-    """Both clocks of a host at one moment, in nanoseconds.
+    """A simultaneous reading of a host's monotonic clock and of UTC.
 
     Attributes:
-        monotonic_ns: The monotonic clock.
-        utc_ns: UTC since 1970.
-        half_width_ns: Maximum error of the pair.
+        monotonic_ns: Time on the monotonic clock in ns.
+        utc_ns: UTC in ns since 1970.
+        half_width_ns: Maximum time in ns by which the two readings may be apart.
     """
 
     monotonic_ns: _Number
@@ -35,19 +35,19 @@ class Clock(msgspec.Struct, frozen=True):
 
 
 class Header(msgspec.Struct, frozen=True):
-    """The first line of a file.
+    """The header of a recording file, which is its first line.
 
     Attributes:
-        rank: Number of the process in the run.
-        began_ns: When the recording began, on the host's monotonic clock.
-        clock: The host's clocks when the file began.
+        rank: Rank of the process in the run.
+        began_ns: Start time of the recording in ns, on the host's monotonic clock.
+        clock: The host's clocks at the time when the file was started.
         world_size: Number of processes in the run, or -1 if unknown.
-        pid: Process id.
-        part: Index of the file in its recording; the writer may have deleted earlier files.
+        pid: Process id of the training process.
+        part: Index of the file in its recording. The writer may have deleted earlier files.
         host: Hostname, or "" if unknown.
         device: Name of the GPU, or None if the host ran the operations.
-        run: The launcher's name of the run, or "" if there is none.
-        every: Length of the sampling interval in iterations, or 0 if all are recorded.
+        run: Name that the launcher gave the run, or "" if there is none.
+        every: Length of the sampling interval in iterations, or 0 if all iterations are recorded.
         iterations: Number of recorded iterations per sampling interval.
     """
 
@@ -70,28 +70,31 @@ class Header(msgspec.Struct, frozen=True):
 
     @property
     def session(self) -> tuple[int, int, int, int]:
-        """Key that all parts of one recording share: rank, world size, process id and start."""
+        """Key shared by all files of a recording: rank, world size, process id and start time."""
         return self.rank, self.world_size, self.pid, self.began_ns
 
     @property
     def began_utc_ns(self) -> int:
-        """UTC when the recording began."""
+        """Start time of the recording in UTC, in ns since 1970."""
         return self.clock.utc_ns - (self.clock.monotonic_ns - self.began_ns)
 
 
 class OperationColumns(msgspec.Struct):
-    """The operations of one iteration, in the order in which they ended.
+    """The operations of one iteration, as columns, in the order in which they ended.
 
-    Times count from the start of the iteration, in nanoseconds. Empty optional columns are absent.
+    Times are in ns, relative to the start of the iteration. The optional columns are empty if the
+    line does not contain them.
 
     Attributes:
-        name: Ids of the names.
-        start: When the host entered each range.
-        end: When the host left it.
-        thread: Numbers of the threads; absent if all are 0.
-        launches: Whether the range only started transfers; absent if none did.
-        device_start: When the device began, or None if unknown; absent if the host ran them.
-        device_end: When the device ended, or None if unknown; absent if ``device_start`` is.
+        name: Name id of each operation.
+        start: Time when the host entered the range of each operation.
+        end: Time when the host left the range of each operation.
+        thread: Thread number of each operation. Empty if all numbers are 0.
+        launches: Whether each range only started transfers. Empty if none of the ranges did.
+        device_start: Start of each operation on the device, or None if unknown. Empty if the host
+            ran the operations.
+        device_end: End of each operation on the device, or None if unknown. Empty if
+            ``device_start`` is empty.
     """
 
     name: list[_NameId]
@@ -103,7 +106,7 @@ class OperationColumns(msgspec.Struct):
     device_end: list[_Number | None] = []
 
     def __post_init__(self) -> None:
-        """Check that all columns have one value per operation, unless they are absent.
+        """Check that each column has one value per operation or is an empty optional column.
 
         Raises:
             ValueError: Columns differ in length.
@@ -119,18 +122,18 @@ class OperationColumns(msgspec.Struct):
 
 
 class Iteration(msgspec.Struct):
-    """The line of an iteration.
+    """An iteration, which is one line of a recording.
 
     Attributes:
-        start_ns: When it began, on the host's monotonic clock.
-        end_ns: When its range was left.
-        clock: The host's clocks when the line was written.
-        operations: Its operations.
-        iteration: Its number, or None if no range gives one.
-        names: Names of ranges by id, which this and all later lines of the file may use.
-        after_pause: Whether the iterations before it were left out on purpose.
+        start_ns: Start time of the iteration in ns, on the host's monotonic clock.
+        end_ns: Time when the range of the iteration was left, on the same clock.
+        clock: The host's clocks at the time when the line was written.
+        operations: Operations of the iteration.
+        iteration: Iteration number, or None if no range gives the number.
+        names: New range names, keyed by name id. This line and all later lines may use these ids.
+        after_pause: Whether the iterations before this one were left out on purpose.
         lost: Number of operations that ended too late for the line of their iteration.
-        device_offset_ns: The host's clock minus the device's; 0 without a device.
+        device_offset_ns: Host clock minus device clock in ns, or 0 if there is no device.
     """
 
     start_ns: _Number
@@ -145,7 +148,7 @@ class Iteration(msgspec.Struct):
 
 
 class _Schema(msgspec.Struct):
-    """The field of a header that names its format and version."""
+    """The header field that gives the format and version, decoded before all other fields."""
 
     schema: str
 
@@ -155,12 +158,12 @@ _FAMILY: Final = layout.SCHEMA.partition("/")[0] + "/"
 _decode_schema = msgspec.json.Decoder(_Schema).decode
 _decode_header = msgspec.json.Decoder(Header).decode
 _decode_iteration = msgspec.json.Decoder(Iteration).decode
-#: Exceptions of the decoders; ValueError if a text is not UTF-8.
+#: Exceptions that the decoders raise. ValueError means that a text is not valid UTF-8.
 _DECODE_ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
 def has_checksum(line: bytes) -> bool:
-    """Return whether a line has a checksum."""
+    """Return whether a line of a recording contains a checksum."""
     return _CRC_KEY in line
 
 
@@ -171,19 +174,20 @@ def _is_intact(line: bytes) -> bool:
 
 
 def is_cut_header(line: bytes) -> bool:
-    """Return whether a first line may be a header that is still being written."""
+    """Return whether the first line of a file may be a header that is still being written."""
     return not line.endswith(b"\n") and line.lstrip()[:1] in (b"", b"{")
 
 
 def decode_header(path: str, line: bytes) -> Header:
-    """Return the header of a file.
+    """Decode the header of a recording file.
 
     Args:
-        path: The file, for messages.
-        line: Its first line.
+        path: Path of the file, for messages.
+        line: First line of the file.
 
     Raises:
-        ProfileError: The line is cut or damaged, has another version or format, or is not a header.
+        ProfileError: The line is incomplete or damaged, has a different format or version, or is
+            not a header.
     """
     if is_cut_header(line):
         raise ProfileError(f"{path}: is a recording that ends inside its header; record again")
@@ -211,14 +215,14 @@ def decode_header(path: str, line: bytes) -> Header:
 
 
 def decode_iteration(line: bytes, *, is_checked: bool) -> Iteration:
-    """Return the iteration of a line.
+    """Decode the line of an iteration.
 
     Args:
         line: A line after the header.
-        is_checked: Whether the header, and so every line of the file, has a checksum.
+        is_checked: Whether the header of the file has a checksum. If so, every line must have one.
 
     Raises:
-        ValueError: The line is damaged; the message says how.
+        ValueError: The line is damaged. The message says how.
     """
     if has_checksum(line):
         if not _is_intact(line):

@@ -1,7 +1,7 @@
-"""Parts: the files of recordings, each read at once or repeatedly while it grows.
+"""Reads the files (*parts*) of recordings, either once or repeatedly while they grow.
 
-A file has one line per iteration. Damaged lines are skipped. Bytes after the last whole iteration
-are read again later, because they may be an incomplete line::
+After its header, a file has one line per iteration. Damaged lines are skipped. Bytes after the last
+complete iteration are read again later, because they may be an incomplete line::
 
     header ⏎ iteration ⏎ damaged ⏎ iteration ⏎ torn
 """
@@ -35,20 +35,21 @@ from bubbleviz.sources.operations.jsonl.lines import (
     is_cut_header,
 )
 
-#: Number of bytes that are read at a time; a longer iteration is read completely.
+#: Number of bytes after which a read stops, at the end of the current iteration.
 CHUNK_BYTES = 1 << 22
-#: Number of bytes at the end of a file that are searched first for its last iteration.
+#: Number of bytes at the end of a file in which its last iteration is searched for first.
 _TAIL_BYTES = 1 << 16
 #: Maximum length of a header in bytes.
 _MAX_HEADER_BYTES = 1 << 16
+#: Matches the path of a file: a stem, an optional file number, and the suffix.
 _NAME = re.compile(rf"(?P<stem>.+?)(?:\.(?P<number>[0-9]{{1,6}}))?{re.escape(layout.SUFFIX)}\Z")
 
 
 def read_header(path: str) -> Header:
-    """Return the header of a file.
+    """Read the header of a recording file.
 
     Raises:
-        ProfileError: The file cannot be read, or has no header.
+        ProfileError: The file cannot be read, or has no valid header.
     """
     with _open_file(path) as file:
         return decode_header(path, file.readline(_MAX_HEADER_BYTES))
@@ -72,17 +73,20 @@ def _open_file(path: str) -> Iterator[BinaryIO]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RecordedIterations(Table):
-    """Iterations of one rank, in the order in which they were written.
+    """Recorded iterations of one rank, in the order in which they were written.
+
+    Times are in ns on the host's monotonic clock, unless stated otherwise.
 
     Attributes:
-        number: Number that a range gives the iteration, or -1 if none does.
-        start_ns: Start time on the host's monotonic clock, like all other times.
-        end_ns: End time of its range.
-        after_gap: Whether iterations before it are damaged or were not recorded.
+        number: Iteration number that a range gives, or -1 if no range gives one.
+        start_ns: Start time of the iteration.
+        end_ns: Time when the range of the iteration was left.
+        after_gap: Whether iterations are missing before this one, because their lines are damaged
+            or because they were not recorded.
         n_lost: Number of operations that ended too late to be written.
-        monotonic_ns: Time when it was written.
-        utc_ns: UTC at that time.
-        device_ns: The host's clock minus the device's; 0 without a device.
+        monotonic_ns: Time when the iteration was written to the file.
+        utc_ns: UTC when the iteration was written to the file.
+        device_ns: Host clock minus device clock, or 0 if there is no device.
     """
 
     number: Ints
@@ -97,18 +101,20 @@ class RecordedIterations(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RecordedOperations(Table):
-    """Operations of the iterations of one rank, in the order in which they ended.
+    """Recorded operations of one rank, in the order in which they ended.
+
+    Times are in ns on the host's monotonic clock.
 
     Attributes:
-        iteration: Row of the iteration.
-        name_id: Id of the name.
+        iteration: Row of the operation's iteration in :class:`RecordedIterations`.
+        name_id: Id of the range name, or -1 if the file does not define the name.
         thread: Number of the thread in its process.
         launches: Whether the range only started transfers.
         host_start_ns: Time when the host entered the range.
         host_end_ns: Time when the host left the range.
         start_ns: Start on the device, or -1 if it is unknown or the operation ran on the host.
-        end_ns: End on the device, or -1 if ``start_ns`` is -1.
-        times_lost: Whether the operation ran on a device and its times are unknown.
+        end_ns: End on the device, or -1 if it is unknown or the operation ran on the host.
+        times_lost: Whether the operation ran on a device but its device times are unknown.
     """
 
     iteration: Ints
@@ -124,14 +130,14 @@ class RecordedOperations(Table):
 
 @dataclass(frozen=True)
 class Stretch:
-    """Complete iterations that follow each other in a file, and their operations."""
+    """A stretch of a recording: consecutive complete iterations and their operations."""
 
     iterations: RecordedIterations
     operations: RecordedOperations
 
 
 def join_stretches(stretches: list[Stretch]) -> Stretch:
-    """Concatenate one or more stretches."""
+    """Concatenate one or more stretches, renumbering the iterations of the operations."""
     n_iterations = np.array([len(stretch.iterations) for stretch in stretches], np.int64)
     n_operations = [len(stretch.operations) for stretch in stretches]
     iterations = join_tables([stretch.iterations for stretch in stretches])
@@ -142,10 +148,10 @@ def join_stretches(stretches: list[Stretch]) -> Stretch:
 
 
 def sort_stretch(stretch: Stretch) -> Stretch:
-    """Return a stretch with its iterations sorted by start.
+    """Return a stretch with its iterations sorted by start time, using a stable sort.
 
-    The clock of a recording only increases, so a file has another order only if it was edited.
-    The sort is stable.
+    Operations are sorted by iteration. The monotonic clock never goes back, so the iterations of a
+    file are unsorted only if someone edited it.
     """
     start_ns = stretch.iterations.start_ns
     if (start_ns[1:] >= start_ns[:-1]).all():
@@ -160,12 +166,12 @@ def sort_stretch(stretch: Stretch) -> Stretch:
 def make_stretch(
     iterations: list[Iteration], after_damage: list[bool], names: dict[int, int]
 ) -> Stretch:
-    """Return iterations as columns.
+    """Convert decoded iterations of one file to a stretch.
 
     Args:
         iterations: At least one iteration.
-        after_damage: Whether damaged lines precede each iteration.
-        names: Id of each range name among the names of all files, keyed by its id in this file.
+        after_damage: For each iteration, whether a damaged line precedes it.
+        names: Maps the name ids of this file to the name ids shared by all files.
     """
     after_pause = [iteration.after_pause for iteration in iterations]
     rows = RecordedIterations(
@@ -184,19 +190,19 @@ def make_stretch(
 def _make_operations(
     iterations: list[Iteration], iteration_start_ns: Ints, names: dict[int, int]
 ) -> RecordedOperations:
-    """Return the operations of iterations as columns.
+    """Convert the operations of decoded iterations to columns.
 
     Args:
         iterations: At least one iteration.
-        iteration_start_ns: Start of each iteration, which the times of its operations are relative
-            to.
-        names: Id of each range name among the names of all files, keyed by its id in this file.
+        iteration_start_ns: Start time of each iteration. The times of its operations are relative
+            to this time.
+        names: Maps the name ids of this file to the name ids shared by all files.
     """
     tables = [iteration.operations for iteration in iterations]
     counts = [len(table.name) for table in tables]
     row = np.repeat(np.arange(len(tables)), counts)
     origin_ns = iteration_start_ns[row]
-    # The last element stands for names that the file does not define.
+    # The last element, -1, is for name ids that the file does not define.
     name_of_id = scatter(max([*names, NONE]) + 2, list(names), list(names.values()))
     name_id = _make_column(chain.from_iterable(table.name for table in tables))
     name_id = np.minimum(name_id, len(name_of_id) - 1)
@@ -224,7 +230,7 @@ def _make_column(numbers: Iterable[int]) -> Ints:
 def _make_optional_column(
     tables: list[OperationColumns], column: Callable[[OperationColumns], Sequence[int]]
 ) -> Ints:
-    """Return a column of tables, with 0 for all rows of a table that lacks it."""
+    """Concatenate an optional column of several tables. Tables that lack it contribute zeros."""
     lists: list[Sequence[int]] = [column(table) or [0] * len(table.name) for table in tables]
     return _make_column(chain.from_iterable(lists))
 
@@ -234,16 +240,17 @@ def _convert_device_times(
     column: Callable[[OperationColumns], list[int | None]],
     origin_ns: Ints,
 ) -> Ints:
-    """Return times of the device on the host's clock, or -1 if unknown.
+    """Return device times as absolute times in ns on the host's clock, or -1 if unknown.
 
     Args:
         tables: The operations of each iteration.
-        column: Returns the times of a table, which may be absent.
-        origin_ns: Time on the host's clock that the times of each operation are relative to.
+        column: Function that returns the device times of a table. An empty list means that all
+            times of the table are unknown.
+        origin_ns: For each operation, the start time of its iteration.
     """
     unknown: list[int | None] = [None]
     lists = [column(table) or unknown * len(table.name) for table in tables]
-    # None becomes NaN. Doubles are exact up to 104 days after the start of an iteration.
+    # None becomes NaN. Doubles are exact for times up to 104 days after the start of an iteration.
     offset_ns = np.fromiter(chain.from_iterable(lists), np.float64, len(origin_ns))
     is_known = ~np.isnan(offset_ns)
     known_ns = np.where(is_known, offset_ns, 0).astype(np.int64) + origin_ns
@@ -253,24 +260,24 @@ def _convert_device_times(
 class PartReader:
     """Reads the complete iterations that were added to a file since it was last read.
 
-    The file is opened each time and read to its end, whatever its reported size: on a network file
-    system, the writes of another machine are seen only this way. A file that was cut or replaced is
-    read from its beginning.
+    Each read opens the file again and ignores its reported size. On a network file system, the
+    writes of another machine are visible only this way. If the file was truncated or replaced, it
+    is read from its beginning.
 
     Args:
         path: Path of the file, which may still be empty.
-        names: Numbering of the names of ranges, which several readers may share.
+        names: Numbering of the range names, which several readers may share.
 
     Attributes:
         path: Path of the file.
-        header: Header of the file, or None if it has none yet.
-        n_damaged: Number of damaged lines before the last whole iteration.
-        damage: What is wrong with the first damaged line, or "" if none is damaged.
-        n_tail_damaged: Number of damaged lines after the last whole iteration. They may
-            become readable later if another machine writes the file.
-        tail_bytes: Number of bytes after the last whole iteration.
-        cut_bytes: Number of bytes after the last line, which are still being written or were never
-            completed.
+        header: Header of the file, or None if the file has no complete header yet.
+        n_damaged: Number of damaged lines before the last complete iteration.
+        damage: What is wrong with the first damaged line, or "" if no line is damaged.
+        n_tail_damaged: Number of damaged lines after the last complete iteration. A later read may
+            find these lines intact if another machine writes the file.
+        tail_bytes: Number of bytes after the last complete iteration.
+        cut_bytes: Number of bytes after the last line end. They are a line that is still being
+            written or was never completed.
     """
 
     def __init__(self, path: str, names: Numbering[str]) -> None:
@@ -278,7 +285,7 @@ class PartReader:
         self._reset()
 
     def _reset(self) -> None:
-        """Discard everything that was read, so that the file is read again from its start."""
+        """Discard everything that was read. The next read starts at the beginning of the file."""
         self.header: Header | None = None
         self.damage = ""
         self.n_damaged = self.n_tail_damaged = self.tail_bytes = self.cut_bytes = 0
@@ -288,14 +295,16 @@ class PartReader:
 
     @property
     def is_without_iterations(self) -> bool:
-        """Whether the file has a header and no whole iteration was read."""
+        """Whether a header but no complete iteration has been read."""
         return self.header is not None and self._offset == len(self._head)
 
     def read(self) -> Stretch | None:
-        """Return up to a few megabytes of the next complete iterations, or None if there are none.
+        """Return the next complete iterations, or None if there are none.
+
+        A call stops after the iteration with which it has read ``CHUNK_BYTES`` (4 MiB) or more.
 
         Raises:
-            ProfileError: The file cannot be read, is not a recording, or has another version.
+            ProfileError: The file cannot be read, is not a recording, or has a different version.
         """
         with _open_file(self.path) as file:
             if not self._seek_unread(file):
@@ -307,19 +316,23 @@ class PartReader:
         return make_stretch(iterations, after_damage, self._names) if iterations else None
 
     def _seek_unread(self, file: BinaryIO) -> bool:
-        """Go to the end of the last iteration that was read; return False without a whole header.
+        """Move to the first byte of a file that has not been read yet.
 
-        If the file is new, or was cut or replaced, everything read before is discarded, and the
-        position is the end of the header.
+        This is the end of the last complete iteration that was read. If the file is new, or if it
+        was truncated or replaced, all earlier results are discarded and it is the end of the
+        header.
+
+        Returns:
+            Whether the file has a complete header.
 
         Raises:
-            ProfileError: The file is not a recording, or has another version.
+            ProfileError: The file is not a recording, or has a different version.
         """
         if self.header is not None and file.read(len(self._head)) == self._head:
             file.seek(self._offset - 1)
             if file.read(1) == b"\n":
                 return True
-        # The file is new, or it was cut or replaced.
+        # The file is new, or it was truncated or replaced.
         self._reset()
         file.seek(0)
         head = file.readline(_MAX_HEADER_BYTES)
@@ -331,11 +344,16 @@ class PartReader:
         return True
 
     def _read_iterations(self, file: BinaryIO) -> tuple[list[Iteration], list[bool]]:
-        """Return the next whole iterations, and whether damaged lines precede each of them.
+        """Read the next complete iterations.
 
-        Lines after the last whole iteration are read again next time, because a reader on another
-        machine may not see all written bytes yet. Reading stops after ``CHUNK_BYTES``. All
-        attributes that describe damaged lines and unread bytes are updated.
+        Reading stops at the first iteration that ends after ``CHUNK_BYTES`` or more. Lines after
+        the last complete iteration are read again next time, because a reader on another machine
+        may not see all written bytes yet. The attributes that describe damaged lines and unread
+        bytes are updated.
+
+        Returns:
+            iterations: The complete iterations.
+            after_damage: For each iteration, whether a damaged line directly precedes it.
         """
         iterations: list[Iteration] = []
         after_damage: list[bool] = []
@@ -369,7 +387,7 @@ class PartReader:
 
 
 def read_last_iteration(path: str) -> Iteration | None:
-    """Return the last whole iteration of a file, or None if there is none.
+    """Return the last complete iteration of a file, or None if there is none.
 
     Raises:
         ProfileError: The file cannot be read.
@@ -389,17 +407,21 @@ def read_last_iteration(path: str) -> Iteration | None:
 
 
 def parse_file_name(path: str) -> tuple[str, int] | None:
-    """Return the path of a rank's first file without its suffix, and the number of a file.
+    """Split the path of a recording file into its stem and file number.
 
-    A process writes ``rank-00003.bvrec``, then ``rank-00003.1.bvrec``. The process that replaces it
-    after a restart continues with the next number. The result is None for other names.
+    A process writes ``rank-00003.bvrec``, then ``rank-00003.1.bvrec``, and so on. The process that
+    replaces it after a restart continues with the next number.
+
+    Returns:
+        The stem, such as ``rank-00003``, and the number, which is 0 for the first file. None if the
+        path is not the path of a recording file.
     """
     match = _NAME.fullmatch(path)
     return None if match is None else (match["stem"], int(match["number"] or 0))
 
 
 def sort_files(files: Iterable[str]) -> list[str]:
-    """Sort files by the name of their rank, in natural order, and then by their number."""
+    """Sort recording files by their stem in natural order, and then by their file number."""
 
     def make_sort_key(file: str) -> tuple[tuple[tuple[int, int, str], ...], int]:
         stem, number = parse_file_name(file) or (file, 0)
@@ -409,18 +431,18 @@ def sort_files(files: Iterable[str]) -> list[str]:
 
 
 class FollowedFolder:
-    """Reads what was added to the recordings of a folder since it was last read.
+    """Reads the iterations that were added to the recordings in a folder since it was last read.
 
-    In the meantime, files may appear, grow, be deleted or be replaced. Times are on the monotonic
-    clock of each host; the iterations of a stretch also give UTC.
+    Between two reads, files may appear, grow, be deleted or be replaced. Times are on the monotonic
+    clock of each file's host. The iterations of a stretch give UTC as well.
 
     Args:
         folder: Folder of the recordings, which need not exist yet.
 
     Attributes:
-        names: Numbering of the names of ranges in all files.
-        unreadable: Errors of files that could not be read, keyed by path. They are read again the
-            next time.
+        names: Numbering of the range names in all files.
+        unreadable: Errors of the files that could not be read, keyed by path. These files are tried
+            again next time.
     """
 
     def __init__(self, folder: str) -> None:
@@ -431,18 +453,18 @@ class FollowedFolder:
 
     @property
     def parts(self) -> tuple[PartReader, ...]:
-        """Readers of the present files, in the order of ranks and their parts."""
+        """Readers of all files found by the last read, sorted by rank and file number."""
         return tuple(self._parts.values())
 
     def new(self) -> Iterator[tuple[PartReader, Stretch]]:
         """Yield the complete iterations that were added to each file, with the reader of the file.
 
-        Files that disappeared are forgotten, and their errors are not reported.
+        Deleted files are forgotten, including their errors.
 
         Raises:
             InputError: The folder cannot be read.
         """
-        # A glob pattern matches nothing in a folder without read permission, so names are listed.
+        # List the folder instead of globbing, which hides missing read permissions.
         try:
             names = [path.name for path in self._folder.iterdir()]
         except FileNotFoundError:
@@ -462,6 +484,6 @@ class FollowedFolder:
                 while (stretch := part.read()) is not None:
                     yield part, stretch
             except ProfileError as error:
-                # The file may have been deleted when a later part was written.
+                # The writer may have deleted the file when it started a later part.
                 if Path(path).exists():
                     self.unreadable[path] = error

@@ -1,4 +1,4 @@
-"""A recording as a table of operations, and an open one."""
+"""Converts a recording to a table of operations, and opens recordings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from bubbleviz.sources.operations.table import make_operation_table
 
 #: The convention of the ranges that :mod:`bubbleviz.annotate` opens.
 _CONVENTION = "bubbleviz"
-#: Columns of operations that are read from names, with the attribute of the meaning of a name.
+#: Columns whose values come from range names, with the corresponding column of ``NameMeanings``.
 _FROM_NAMES = {
     "microbatch": "microbatch",
     "chunk": "chunk",
@@ -46,14 +46,14 @@ _FROM_NAMES = {
 
 
 def make_table(session: RecordedSession) -> OperationTable:
-    """Return the operations of a recording.
+    """Convert a recording to a table of operations.
 
-    Ranges that only start transfers are left out: an operation begins when its input has
-    arrived, and the end of these transfers is unknown.
+    Ranges with unknown names and ranges that only start transfers are left out. The end of a
+    transfer that such a range starts is unknown.
 
     Raises:
-        ProfileError: The names of its operations are damaged, or operations contradict each other.
-        NothingToAnalyseError: It contains no operations.
+        ProfileError: The names of the operations are damaged, or operations contradict each other.
+        NothingToAnalyseError: The recording contains no operations.
     """
     meanings = range_names.parse_range_names(session.names, convention_file.built_in()[_CONVENTION])
     recorded = session.stretch.operations
@@ -93,7 +93,7 @@ def make_table(session: RecordedSession) -> OperationTable:
     table = make_operation_table(cells, source)
     declared_columns = table.told
     if (operations.start_ns == NONE).all():
-        # Without any start on a device, launches do not show which of them were late.
+        # If no operation has a start on the device, launch times cannot show late launches.
         declared_columns -= {"launched_ns"}
     return replace(table, places=(declared_rank,), told=declared_columns, noun="recording")
 
@@ -104,21 +104,22 @@ def _make_cells(
     meanings: range_names.NameMeanings,
     notes: tuple[limitations.Limitation, ...],
 ) -> Cells:
-    """Return the columns of a recording in the schema of tables.
+    """Convert the operations of a recording to the columns of the table schema.
 
-    Operations run at their times on the device, or at their host times if they ran on the host. An
-    operation that waits for receives or collectives is active for the rest of its time.
+    Start and end are the times on the device, or the host times if the operation ran on the host.
+    The active time of an operation is its duration minus the time it waits for receives and
+    collectives.
 
     Args:
         session: The recording.
-        operations: Its operations, in the order of their starts on the host.
-        meanings: Meanings of the names.
+        operations: Operations of the recording, sorted by host start.
+        meanings: Meanings of the range names, indexed by name id.
         notes: Limitations of the recording.
     """
     name, count = operations.name_id, len(operations)
     phase = meanings.phase[name]
     iteration, iteration_names, is_paired = _make_iterations(session, operations)
-    # Operations without times on a device ran on the host, unless these times were lost.
+    # Operations without device times ran on the host, unless their device times were lost.
     on_device = operations.start_ns != NONE
     has_span = on_device | ~operations.times_lost
     start_ns = np.where(on_device, operations.start_ns, operations.host_start_ns)
@@ -137,7 +138,7 @@ def _make_cells(
         "active_ns": NumberColumn(np.maximum(end_ns - start_ns - waited_ns, 0), has_span),
         "received_ns": NumberColumn(received_ns, received_ns != NONE),
     }
-    # The host launched the work at about the time when it entered the range.
+    # Assume that the host launched the work when it entered the range.
     is_launched = on_device | ~has_span
     if is_launched.any():
         numbers["launched_ns"] = NumberColumn(operations.host_start_ns, is_launched)
@@ -159,11 +160,11 @@ def _make_cells(
 def _make_columns_from_names(
     meanings: range_names.NameMeanings, name: Ints
 ) -> Mapping[str, NumberColumn]:
-    """Return the columns of ``_FROM_NAMES`` in which any operation has a value, keyed by name.
+    """Return the columns in ``_FROM_NAMES``, keyed by column name. Empty columns are left out.
 
     Args:
-        meanings: Meanings of the names.
-        name: Name of each operation.
+        meanings: Meanings of the range names, indexed by name id.
+        name: Name id of each operation.
     """
     columns = {}
     for column, attribute in _FROM_NAMES.items():
@@ -175,11 +176,11 @@ def _make_columns_from_names(
 
 
 def _find_last_receives(waits: model.BusyIntervals, is_receive: Bools, n_operations: int) -> Ints:
-    """Return when the last receive of each operation ends, or -1 if it waits for no receive.
+    """Return the end of each operation's last receive in ns, or -1 if it waits for no receive.
 
     Args:
         waits: Intervals in which operations wait for receives or collectives.
-        is_receive: Mask of the waits for receives.
+        is_receive: Mask of the intervals in ``waits`` that are waits for receives.
         n_operations: Number of operations.
     """
     rows, end_ns = waits.operation[is_receive], waits.end_ns[is_receive]
@@ -187,23 +188,26 @@ def _find_last_receives(waits: model.BusyIntervals, is_receive: Bools, n_operati
 
 
 def _find_waits(phase: Ints, has_span: Bools, host_end_ns: Ints) -> tuple[Ints, Ints]:
-    """Find the receives and collectives inside ranges of work, and the work that waits for them.
+    """Find the receives and collectives inside compute operations, which wait for them.
 
-    An operation is awaited by the last work that began before it, if its range ends no later than
-    the range of this work::
+    A compute operation has one of the phases in ``WORK``. It awaits a receive or collective if it
+    is the last compute operation before the receive or collective, and if its range ends at the
+    same time or later::
 
         F mb=0         ├─────────────────────┤
         RECV_F mb=0      ├────┤                 awaited by this F
         SEND_F mb=0                    ├───┤    not awaited
 
+    Operations without known times are ignored.
+
     Args:
-        phase: Phase of each operation, in the order of their starts on the host.
+        phase: Phase of each operation, sorted by host start.
         has_span: Whether the times of each operation are known.
-        host_end_ns: End of the range of each operation.
+        host_end_ns: Time when the host left the range of each operation.
 
     Returns:
-        waiting: Row of the work that waits, for each awaited operation.
-        awaited: Row of each awaited operation.
+        waiting: For each awaited operation, the row of the compute operation that waits for it.
+        awaited: Rows of the awaited receives and collectives, in ascending order.
     """
     rows = np.arange(len(phase))
     work = np.maximum.accumulate(np.where(np.isin(phase, WORK) & has_span, rows, NONE))
@@ -213,17 +217,18 @@ def _find_waits(phase: Ints, has_span: Bools, host_end_ns: Ints) -> tuple[Ints, 
 
 
 def join_parts(operations: RecordedOperations, phase_of_name: Ints) -> RecordedOperations:
-    """Return operations in the order of their starts on the host, with their ranges joined.
+    """Sort ranges by host start, and join consecutive ranges of the same operation.
 
-    A forward and its loss have two ranges with the same name. They are parts of one operation if
-    they are in the same iteration and no other work starts between them::
+    For example, a forward and its loss have two ranges with the same name. Ranges of work with the
+    same name are joined if they are in the same iteration and no other range of work starts between
+    them::
 
         F mb=0    ├───┤ forward   ├─┤ loss           one operation
         BW mb=0                        ├────┤
 
     Args:
         operations: One row per range.
-        phase_of_name: Phase of each name.
+        phase_of_name: Phase of each name, indexed by name id.
     """
     operations = operations.take(grouping.sort_rows(operations.host_start_ns))
     name, iteration = operations.name_id, operations.iteration
@@ -235,7 +240,7 @@ def join_parts(operations: RecordedOperations, phase_of_name: Ints) -> RecordedO
     is_later_part[work[1:]] = is_repeated
     if not is_later_part.any():
         return operations
-    # For each part of an operation, the position of the operation's first part among all work.
+    # For each range of work, the position of the first range of its operation among all work.
     first_position = np.where(is_later_part[work], 0, np.arange(len(work)))
     first_row = np.arange(len(operations))
     first_row[work] = work[np.maximum.accumulate(first_position)]
@@ -246,17 +251,17 @@ def join_parts(operations: RecordedOperations, phase_of_name: Ints) -> RecordedO
 def _extend_first_parts(
     operations: RecordedOperations, first: Ints, later: Ints
 ) -> RecordedOperations:
-    """Extend the first part of each operation to the latest end of all parts of the operation.
+    """Extend the first range of each operation to the latest end of all ranges of the operation.
 
-    The times of the first part count as lost if the times of any part are lost.
+    If the times of any of these ranges are lost, the times of the first range are marked as lost.
 
     Args:
         operations: One row per range.
-        first: Row of the first part of the operation that each later part belongs to.
-        later: Row of each later part.
+        first: For each row in ``later``, the row of the first range of the same operation.
+        later: Rows of the ranges that are not the first one of their operation.
 
     Returns:
-        All rows. The later parts are unchanged.
+        A copy of all rows. The rows in ``later`` are unchanged.
     """
     host_end_ns, end_ns = operations.host_end_ns.copy(), operations.end_ns.copy()
     times_lost = operations.times_lost.copy()
@@ -267,7 +272,7 @@ def _extend_first_parts(
 
 
 def _has_repeated_numbers(session: RecordedSession) -> bool:
-    """Return whether the numbers of iterations do not strictly increase."""
+    """Return whether the iteration numbers, ignoring missing ones, do not strictly increase."""
     number = session.stretch.iterations.number
     return bool((np.diff(number[number >= 0]) <= 0).any())
 
@@ -275,16 +280,17 @@ def _has_repeated_numbers(session: RecordedSession) -> bool:
 def _make_iterations(
     session: RecordedSession, operations: RecordedOperations
 ) -> tuple[Ints, tuple[str, ...], bool]:
-    """Return the iterations of operations.
+    """Return the names of the iterations, and the iteration of each operation.
 
-    If the numbers of the iterations do not strictly increase, they are ignored, and all iterations
-    are counted from 0 instead.
+    If the iteration numbers do not strictly increase, they are ignored, and all iterations are
+    numbered from 0 instead.
 
     Returns:
-        iteration: Index of each operation's iteration in ``names``, or -1 if it has no number.
-        names: Names of the iterations; empty if no iteration has a number.
-        is_paired: Whether equal names mean the same iteration on all ranks; False if the numbers
-            were ignored.
+        iteration: For each operation, the index of its iteration in ``names``, or -1 if the
+            iteration has no number.
+        names: Iteration numbers as texts. Empty if no iteration has a number.
+        is_paired: Whether equal names mean the same iteration on all ranks. False if the recorded
+            numbers were ignored.
     """
     number = session.stretch.iterations.number
     if _has_repeated_numbers(session):
@@ -297,10 +303,11 @@ def _make_iterations(
 
 
 def _find_pauses(session: RecordedSession, operations: RecordedOperations) -> model.BusyIntervals:
-    """Return the times when nothing was recorded, each in the row of the operation before it.
+    """Return the pauses, during which nothing was recorded.
 
-    A pause lasts from the latest host end of all earlier operations to the start of the iteration
-    after the gap. A gap before the first operation is left out.
+    A pause lasts from the latest host end of all operations before a gap to the start of the
+    iteration after the gap. It belongs to the last operation before the gap. Gaps before the first
+    operation are left out.
     """
     iterations = session.stretch.iterations
     resumed = np.flatnonzero(iterations.after_gap)
@@ -318,7 +325,7 @@ def _report_limitations(
 
     Args:
         session: The recording.
-        n_unknown: Number of ranges whose names are unknown.
+        n_unknown: Number of ranges whose names do not follow the bubbleviz convention.
     """
     path, header, stretch = session.path, session.header, session.stretch
     kind = limitations.LimitationKind
@@ -364,7 +371,7 @@ def _report_limitations(
             f"{path}: they do not increase, so iterations are counted in order",
         )
     if header.every:
-        # The reason names no path, so that the limitation is listed once for all ranks.
+        # This reason contains no path, so that all ranks share one entry in the report.
         yield limitations.Limitation(
             "iterations that were not recorded",
             f"{header.iterations} of every {header.every} are recorded, as requested; the period "
@@ -377,7 +384,7 @@ def _report_limitations(
         )
 
 
-#: Columns that most recordings have, and the consequence if one lacks them.
+#: Columns that most recordings have, each with the message about its absence.
 _EXPECTED_COLUMNS = (
     (
         "iteration",
@@ -392,7 +399,13 @@ _EXPECTED_COLUMNS = (
 
 @contextmanager
 def open_recording(path: str, jobs: int, watch: Watch) -> Iterator[OpenTable]:  # noqa: ARG001 - one thread reads it
-    """Open a recording with all of its files. They are read on first use, and only once."""
+    """Open a recording, whose files are all read on first use, and only once.
+
+    Args:
+        path: Path of any file of the recording.
+        jobs: Number of threads, which is ignored.
+        watch: Progress callback.
+    """
 
     @cache
     def read_once() -> RecordedSession:
@@ -407,7 +420,7 @@ def open_recording(path: str, jobs: int, watch: Watch) -> Iterator[OpenTable]:  
 
 
 def _list_facts(session: RecordedSession) -> Iterator[tuple[str, str]]:
-    """Yield properties of a recording, as pairs of name and value."""
+    """Yield the properties of a recording as (name, value) pairs."""
     header = session.header
     world = f" of {header.world_size}" if header.world_size > 0 else ""
     yield "rank", f"{header.rank}{world}, process {header.pid}"

@@ -1,4 +1,4 @@
-"""Sessions: finds the files that are parts of one recording, and the recordings of one run."""
+"""Finds the files that belong to one recording, and the recordings that belong to one run."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ from bubbleviz.sources.operations.jsonl import parts as recorded
 from bubbleviz.sources.operations.jsonl.lines import Header
 from bubbleviz.sources.operations.jsonl.parts import PartReader, Stretch
 
-#: Maximum difference of the clocks of hosts.
+#: Maximum difference in ns between the clocks of hosts whose clocks are synchronized.
 _CLOCKS_NS = 1_000_000_000
-#: Maximum difference of clocks that are not synchronised.
+#: Maximum difference in ns between the clocks of hosts whose clocks are not synchronized.
 _WRONG_CLOCKS_NS = 3_600_000_000_000
 
 
 def find_parts(path: str) -> list[str]:
-    """Return the files of the recording that a file belongs to, in the order of their parts.
+    """Return all files of the recording that a file belongs to, sorted by their part index.
 
-    The header of a part identifies its recording. The other parts have adjacent numbers in their
-    file names.
+    The header of a file identifies its recording. Files with adjacent numbers in their names are
+    tried, as long as they belong to the same recording.
+
+    Args:
+        path: Path of any file of the recording.
 
     Raises:
         ProfileError: The file cannot be read, or is not a recording.
@@ -39,13 +42,13 @@ def find_parts(path: str) -> list[str]:
 
 
 def _find_other_files(path: str, session: tuple[int, ...]) -> Iterator[tuple[Header, str]]:
-    """Yield header and path of the other files of a session.
+    """Yield the header and path of each other file of a session.
 
-    Files are tried with decreasing and then with increasing numbers, starting from the number of
-    the given file, until a file is missing or belongs to another session.
+    Starting from the given file, the next lower file numbers are tried first, and then the next
+    higher ones. Each direction ends at a file that is missing, invalid or from another session.
 
     Args:
-        path: A file of the session.
+        path: Path of a file of the session.
         session: Key of the session, see :attr:`Header.session`.
     """
     stem, file_number = recorded.parse_file_name(path) or ("", 0)
@@ -61,9 +64,10 @@ def _find_other_files(path: str, session: tuple[int, ...]) -> Iterator[tuple[Hea
 
 
 def select_first_parts(files: Sequence[str]) -> list[str]:
-    """Return the first of the given parts of each recording, and all other files.
+    """Return one file per recording, and all files that are not valid recordings.
 
-    Opening one part reads all parts of its recording.
+    Of the given files of a recording, the one with the smallest part index is returned. Opening it
+    reads all files of the recording.
     """
     parts_of_session: dict[object, list[tuple[int, str]]] = {}
     for file in files:
@@ -74,15 +78,24 @@ def select_first_parts(files: Sequence[str]) -> list[str]:
 
 
 def select_newest_run(files: Sequence[str]) -> list[str]:
-    """Return the files of the newest run in a directory, plus every file without a header.
+    """Select the files of the newest run, plus every file that has no valid header.
 
-    The newest recording is the one that began last, in UTC. A recording belongs to its run if it
-    has the same number of ranks, is the last one of its rank with this number, and had not ended
-    when the newest recording began. The clocks of hosts may differ by a second for this comparison,
-    or by an hour if each rank was recorded only once, because there is no earlier run then.
+    The newest recording is the one that began last, in UTC. Another recording belongs to the same
+    run if all of these conditions hold:
 
-    Files with a damaged header are kept, because they may belong to the run. Reading them reports
+    - It has the same world size as the newest recording.
+    - It is the latest recording of its rank with this world size.
+    - It had not ended when the newest recording began. The clocks of hosts may differ by one
+      second, or by one hour if every rank was recorded only once, so that there is no earlier run.
+
+    Files with a damaged header are kept because they may belong to the run. Reading them reports
     the damage.
+
+    Args:
+        files: Files of one directory.
+
+    Returns:
+        The selected files, in the given order. For each recording, only its first file.
     """
     headers = {
         f: h for f in select_first_parts(files) if (h := _read_header_if_valid(f)) is not None
@@ -106,10 +119,11 @@ def select_newest_run(files: Sequence[str]) -> list[str]:
 
 
 def _estimate_end_utc_ns(file: str, header: Header) -> int:
-    """Return UTC at the end of a recording.
+    """Estimate when a recording ended, in UTC, in ns since 1970.
 
-    This is when the last iteration of its last file was written. If that file has no iteration, it
-    is the later of the starts of the recording and of the file.
+    The estimate is the time when the last iteration of the recording's last file was written. If
+    the last file has no iteration, it is the start time of the recording or of the last file,
+    whichever is later.
     """
     last_part = find_parts(file)[-1]
     iteration = recorded.read_last_iteration(last_part)
@@ -119,7 +133,7 @@ def _estimate_end_utc_ns(file: str, header: Header) -> int:
 
 
 def _format_file_name(stem: str, number: int) -> str:
-    """Return the path of a rank's file with a number."""
+    """Return the path of the file with this stem and file number."""
     return f"{stem}.{number}{layout.SUFFIX}" if number else f"{stem}{layout.SUFFIX}"
 
 
@@ -132,17 +146,17 @@ def _read_header_if_valid(path: str) -> Header | None:
 
 @dataclass(frozen=True)
 class RecordedSession:
-    """A recording of one process.
+    """The recording of one process, read from all of its files.
 
     Attributes:
-        path: Path of its first file.
-        header: Header of its first file.
+        path: Path of the first file.
+        header: Header of the first file that has a complete header.
         names: Range names, indexed by name id.
-        stretch: Its complete iterations.
+        stretch: The complete iterations, sorted by start time, and their operations.
         parts: Number of files.
-        n_damaged: Number of damaged lines.
-        damage: What is wrong with the first damaged line, or "" if none is damaged.
-        tail_bytes: Number of bytes after the last line of the files.
+        n_damaged: Number of damaged lines in all files.
+        damage: What is wrong with the first damaged line, or "" if no line is damaged.
+        tail_bytes: Number of bytes after the last line end of each file, summed over all files.
     """
 
     path: str
@@ -156,7 +170,7 @@ class RecordedSession:
 
 
 def read_session(path: str, watch: Watch) -> RecordedSession:
-    """Return the recording that a file belongs to.
+    """Read the complete recording that a file belongs to.
 
     Raises:
         ProfileError: A file cannot be read, its header is damaged, or all lines are damaged.
@@ -192,14 +206,14 @@ def read_session(path: str, watch: Watch) -> RecordedSession:
 
 
 def _read_stretches(readers: Sequence[PartReader], watch: Watch) -> list[Stretch]:
-    """Read the stretches of all parts of a recording.
+    """Read the stretches of all files of a recording.
 
-    If the part before a part is missing or has no readable header, the first iteration of the part
-    is marked as the first one after a gap.
+    If the previous file is missing or has no readable header, the first iteration of a file is
+    marked as following a gap. This does not apply to the first file.
 
     Args:
-        readers: Readers of the parts, in order.
-        watch: Called with the fraction of the parts that have been read.
+        readers: Readers of the files, sorted by their part index.
+        watch: Progress callback. It receives the fraction of the files that have been read.
     """
     stretches: list[Stretch] = []
     previous_header: Header | None = None
@@ -212,7 +226,7 @@ def _read_stretches(readers: Sequence[PartReader], watch: Watch) -> list[Stretch
                 and len(stretches) == count
                 and (previous_header is None or previous_header.part + 1 != part)
             ):
-                # The parts before this one are missing, and so are their iterations.
+                # The parts before this part are missing, and so are their iterations.
                 iterations = stretch.iterations
                 after_gap = np.append(True, iterations.after_gap[1:])
                 stretch = replace(stretch, iterations=replace(iterations, after_gap=after_gap))
@@ -223,7 +237,10 @@ def _read_stretches(readers: Sequence[PartReader], watch: Watch) -> list[Stretch
 
 
 def has_neighbours(session: RecordedSession) -> bool:
-    """Return whether files of other sessions have the numbers before or after a recording."""
+    """Return whether a valid file has the number just before or just after a recording's files.
+
+    This file belongs to another recording of the same rank.
+    """
     stem, number = recorded.parse_file_name(session.path) or ("", 0)
     neighbours = [n for n in (number - 1, number + session.parts) if stem and n >= 0]
     return any(
