@@ -2,5 +2,5 @@
 
 ``effects.py`` splits the times of operations into effects of ranks, stages, microbatches and
 iterations. Each function in ``SHAPES`` of ``faults.py`` finds faults of one kind in these effects.
-``findings.py`` replays the iterations without each fault; the fault that saves most comes first.
+``findings.py`` replays the iterations without each fault, and sorts faults by the time they save.
 """

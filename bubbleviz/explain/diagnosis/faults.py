@@ -1,7 +1,8 @@
-"""Faults: reasons why work took longer than equal work, and its times without them.
+"""Faults: reasons why work took longer than equal work, and how long it takes without them.
 
-The shape of slowness shows its cause: one rank, one stage, one microbatch on every stage, and so
-on. Each function in ``SHAPES`` finds the faults of one shape in the evidence of a run.
+The shape of a slowdown shows its cause. For example, all work of one rank is slow, all work of one
+stage, or one microbatch on every stage. Each function in ``SHAPES`` finds the faults of one shape
+in the evidence of a run.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ from bubbleviz.model.phases import Phase, parse_phase_label
 if TYPE_CHECKING:
     from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
 
-#: Maximum number of ranks that are reported as slow, that pause, and that launch late.
+#: Maximum number of ranks that get a fault each for being slow, for pausing, and for being late.
 _MAX_SLOW_RANKS, _MAX_PAUSING_RANKS, _MAX_LATE_RANKS = 8, 4, 4
-#: If more than this fraction of the microbatches is slow, the lengths of all microbatches vary,
-#: unless at most half of the microbatch numbers are slow in nearly all iterations.
+#: Limits of :func:`_has_varying_lengths`: the fraction of slow microbatches, the fraction of slow
+#: microbatch numbers, and the fraction of iterations that is nearly all.
 _MAX_SLOW_FRACTION, _MAX_SLOW_NUMBERS, _NEARLY_ALWAYS = 0.2, 0.5, 0.8
-#: Minimum transfer time of a slow link, as a multiple of the time of other links.
+#: Minimum transfer time of a slow link, as a multiple of the median of the other links.
 _MIN_LINK_RATIO = 1.3
-#: Minimum launch gaps that are reported, as a fraction of the computes of a rank.
+#: Minimum launch gaps that are reported, as a fraction of the time of a rank's computes.
 _MIN_GAP_FRACTION = 0.05
-#: How many more chunks are in flight: one, or as many as are needed, which may be more than the
-#: requests contain.
+#: How many more chunks are in flight in a replay: one, or as many as are needed to wait for no
+#: token, which may be more than the requests contain.
 ONE_MORE, ENOUGH = "one", "enough"
 #: Name of the fault that whole layers are on the wrong stages.
 WHOLE_LAYERS = "layers"
@@ -63,36 +64,39 @@ class Fault:
         kind: Shape of the fault: ``rank``, ``host``, ``stage``, ``microbatch``, ``iteration``,
             ``link``, ``launch``, ``late-start``, ``launch-gaps``, ``collective``, ``drift``,
             ``slowed``, ``queue`` or ``token``.
-        name: Stable and unique name in the run, for example ``rank-3``.
+        name: Identifier that is unique in the run and stable between runs, for example ``rank-3``.
         rows: Rows of the work table that the fault slows down.
-        scale: For each row of ``rows``, its time without the fault as a fraction of its measured
-            time.
+        scale: For each of ``rows``, the time without the fault as a fraction of the measured time.
         ranks: Ranks that the fault slows down, or empty if it is not limited to certain ranks.
-        stage: Stage that the fault slows down, or None if there is none or several.
+        stage: Stage that the fault slows down, or None if it slows down no stage or several stages.
         stages: Stages that have too much work; empty for other kinds of faults.
-        link: The two stages of a slow link, the lower one first, or None for other kinds of faults.
-        microbatches: Slow microbatches as (iteration, microbatch), or empty for other kinds of
+        link: The two stages of a slow link, lower stage first, or None for other kinds of faults.
+        microbatches: Slow microbatches as pairs (iteration, microbatch); empty for other kinds of
             faults.
-        iterations: Iterations in which the fault occurs, or empty for all.
-        phases: Phases that the fault slows down, each with its time as a multiple of the norm.
+        iterations: Iterations in which the fault occurs, or empty for all iterations.
+        phases: Pairs of a phase that the fault slows down and its time as a multiple of the norm.
+            The phase is "" if the number applies to all phases. Some kinds of faults put another
+            number here, for example ``("late by ms", 1.5)``.
         detail: Qualifier of ``kind``, or "" if there is none. ``collective``: name of its kind.
             ``link``: the replica, if only one of several is slow. ``microbatch``: ``lengths`` if
             the lengths of all microbatches vary. ``drift`` and ``slowed``: ``all`` if all ranks
             became slower. ``launch``: ``profiler``, or ``iterations`` for a pause between
-            iterations. ``launch-gaps``: ``compute`` if they may be communication. ``token``: how
-            many more chunks are in flight. ``iteration`` of certain ranks: ``pace`` if all of their
-            computes are slow there, else ``pause``.
+            iterations. ``launch-gaps``: ``compute`` if the gaps may be communication. ``token``:
+            ``one`` or ``enough`` more chunks are in flight. ``iteration``: "" if all ranks are
+            slow, ``pace`` if certain ranks are slow throughout an iteration, ``pause`` if they
+            pause in single operations.
         delayed: Rows of the work table that start late because of the fault.
-        late_ns: Delay in ns of each row of ``delayed``.
+        late_ns: Delay of each of ``delayed``, in ns.
         collective: Kind of collective that starts late because of the fault, or "" if operations
-            lose more time.
-        host: CUDA call and range of the host during its longest delay, as rows of the operations'
-            ``names``, or -1 if unknown.
-        moves: Moves of layers between stages, or empty if only an even split of work is known.
-        change: How the link became slow during the run, or None if it was slow from the start and
-            for other kinds of faults.
-        bound: Whether the work is not slow compared with equal work. Its saving is then an upper
-            bound: it assumes that the work takes no time at all.
+            lose more time than collectives.
+        host: CUDA call and range that the host was in during its longest delay, as rows of the
+            operations' ``names``. Each is -1 if unknown.
+        moves: Descriptions of layers that move between stages, or empty if layers are unknown and
+            the work is split evenly.
+        change: How the link became slow during the run. None if the link was slow from the start,
+            and for other kinds of faults.
+        bound: Whether the saving is only an upper bound, because the work is not slow compared with
+            equal work. The replay then assumes that the work takes no time at all.
     """
 
     kind: str
@@ -123,9 +127,10 @@ class Fault:
 
     @property
     def family(self) -> str:
-        """Name shared by faults that can contain one another.
+        """Name that is shared by faults of which one can contain the other.
 
-        For example, the pauses of one rank and those of all ranks are both ``pauses``.
+        For example, the family of both the pauses of one rank and the pauses of all ranks is
+        ``pauses``.
         """
         if self.kind == "launch":
             return self.detail or "launches"
@@ -137,20 +142,23 @@ class Evidence:
     """Work and effects of a run, and what is known about its hosts, layers and schedule.
 
     Attributes:
-        work: Work of all ranks in the iterations that count.
-        own_ns: Time of each row without waiting; for communication, its transfer time.
+        work: Work of all ranks in the replayed iterations.
+        own_ns: Time of each row without waiting in ns; for communication, its transfer time.
         effects: Effects on the times of computes.
-        launch_share: Share of the time without a compute kernel in which no kernel ran at all, for
-            each row, or None if it is unknown. Communication takes the rest of that time.
+        launch_share: For each row, the fraction of the time without a compute kernel in which no
+            kernel of any kind ran, or None if it is unknown. Communication kernels ran in the rest
+            of that time.
         host_of_rank: Number of the host of each rank.
-        late_ns: Delay of each row because the host launched it late; 0 for other rows.
-        profiler_ns: Delay of each row because the profiler stopped its process; 0 for other rows.
-        hosts: Activity of hosts before collectives that they launched late, and inside operations.
+        late_ns: For each row, its delay in ns because the host launched it late, or 0.
+        profiler_ns: For each row, its delay in ns because the profiler stopped its process, or 0.
+        hosts: Activities of hosts before late launches of collectives and optimizers, and inside
+            operations.
         layout: Layers of the stages, or None if they are unknown.
         schedule: Name of the schedule that ran, or None if it is unknown.
         link_changes: Links that became slow during the run.
-        start_late_ns: How much later each row starts than the first row of its iteration, although
-            it needs no input and its launch is unknown; 0 for other rows.
+        start_late_ns: For each row that needs no input and whose launch is unknown, how much later
+            it starts than the first row of its iteration, in ns. 0 for all other rows; see
+            :func:`.measure_late_starts`.
     """
 
     work: Work
@@ -171,9 +179,9 @@ def find_slow_ranks(evidence: Evidence) -> Iterator[Fault]:
     """Yield a fault for each host, replica or rank whose computes are slow in general.
 
     A cell is the work of one kind and virtual stage on a rank. A rank is slow if one of its cells
-    takes significantly longer than the median of the cells with the same work on other ranks.
-    Hosts and replicas whose ranks are all slow come first, and their ranks get no fault of their
-    own. At most 8 single ranks follow, the rank with the largest loss first.
+    takes significantly longer than the median of the cells that do the same work on other ranks.
+    Hosts and replicas whose ranks are all slow come first, and their ranks get no separate fault.
+    Then at most 8 single ranks follow, sorted by the time that they lose, largest first.
     """
     effects = evidence.effects
     cells = effects.computes.cells
@@ -193,12 +201,12 @@ def _group_slow_ranks(
 ) -> Iterator[tuple[str, str, list[int]]]:
     """Yield (kind, name, ranks) of hosts and replicas that are slow as a whole, then of ranks.
 
-    A host or replica is slow as a whole if it has several ranks, but not all, and all of them are
-    slow. Its ranks are not yielded again.
+    A host or replica is slow as a whole if it has several ranks, but not all ranks of the run, and
+    all of its ranks are slow. Each rank is yielded only once. Hosts are tried before replicas.
 
     Args:
         evidence: Evidence of the run.
-        slow_ranks: The slow ranks, the slowest first.
+        slow_ranks: The slow ranks, sorted by the time that they lose, largest first.
     """
     work = evidence.work
     present = find_distinct(work.rank)
@@ -222,7 +230,8 @@ def _build_rank_fault(
 ) -> Fault:
     """Build the fault of slow ranks.
 
-    Without the fault, each slow cell takes the median time of its other copies.
+    If the fault is removed, each slow cell takes the median time of the other cells that do the
+    same work.
 
     Args:
         evidence: Evidence of the run.
@@ -250,14 +259,14 @@ def _build_rank_fault(
 
 
 def find_slow_stages(evidence: Evidence) -> Iterator[Fault]:
-    """Yield a fault for each host all of whose stages are slow, then one for all other slow stages.
+    """Yield a fault for each host whose stages are all slow, then one for all other slow stages.
 
-    A stage is slow if a kind of its work takes significantly longer than the median of the other
+    A stage is slow if one kind of its work takes significantly longer than the median of the other
     stages, and longer than the mean of all stages.
 
-    The remedies differ. A host is repaired, and its work then takes as long as on other stages.
-    Layers of a stage move to other stages, where they take their time. If the layers are known,
-    whole layers move::
+    The two faults have different remedies. A slow host is repaired, and its work then takes as long
+    as on other stages. For a slow stage, work moves to other stages, so the total time stays the
+    same. If the layers are known, whole layers move::
 
         F of stages     10  14  10  22        14  14  14  14
     """
@@ -265,7 +274,8 @@ def find_slow_stages(evidence: Evidence) -> Iterator[Fault]:
     size = np.bincount(stages.row_of_compute, minlength=len(stages.kind))
     roles = np.array([kind.role for kind in evidence.work.kinds], np.int64)[stages.kind]
     is_slow = evidence.effects.is_significant(stages.effect, size) & has_role(roles, COMPUTING)
-    # A stage that is slower than the median may still be below the mean, which it would get.
+    # A stage that is slower than the median may still be faster than the mean, and an even split
+    # would make it slower.
     is_slow &= stages.load > 1
 
     slow_stages = find_distinct(stages.stage[is_slow]).tolist()
@@ -280,7 +290,7 @@ def find_slow_stages(evidence: Evidence) -> Iterator[Fault]:
 
 
 def _list_slow_hosts(evidence: Evidence, slow_stages: list[int]) -> list[tuple[int, list[int]]]:
-    """List (host, stages) of the hosts with several stages, all of which are slow.
+    """List (host, stages) of each host that has several stages if all of its stages are slow.
 
     Hosts that share a stage with another host are left out.
     """
@@ -318,7 +328,7 @@ def _build_stage_fault(
         is_changed = np.isin(effects.stages.kind, effects.stages.kind[is_slow])
         norm = effects.stages.load
     compute = np.flatnonzero(is_changed[effects.stages.row_of_compute])
-    # If work of one kind is slow on several stages, the worst of them is reported.
+    # If work of one kind is slow on several stages, the largest effect is reported.
     kinds = group_rows(effects.stages.kind[is_slow])
     max_effect = np.zeros(len(kinds))
     np.maximum.at(max_effect, kinds.of_row, effects.stages.effect[is_slow])
@@ -335,21 +345,22 @@ def _build_stage_fault(
 
 
 def _move_whole_layers(evidence: Evidence, fault: Fault) -> Fault | None:
-    """Return the fault with whole layers moved, or None if the best layout is unknown.
+    """Replace an even split of work by moves of whole layers, or return None if impossible.
 
     If the returned fault is removed, all stages take the times of the best layout. If no layout is
-    better than the measured one, no layers move and no row changes.
+    better than the layout of the run, no layers move and no row changes. The result is None if the
+    best layout is unknown.
 
     Args:
         evidence: Evidence of the run.
-        fault: The fault of the stages, whose work would be split evenly.
+        fault: The fault of the slow stages, without which their work is split evenly.
     """
     question, work, effects = evidence.layout, evidence.work, evidence.effects
     best = None if question is None else find_best_layout(question, evidence.schedule)
     if question is None or best is None:
         return None
     time_ratios = compare_stage_times(question, best)
-    # Recomputed forwards take part in the backward that needs them, so they change like it.
+    # Recomputation belongs to the backward that needs it, so its time changes like that of B.
     phases = [parse_phase_label(kind.phase) for kind in work.kinds]
     ratio_of_kind = np.ones((len(phases), len(best.placement)))
     for kind, phase in enumerate(phases):
@@ -370,8 +381,8 @@ def _move_whole_layers(evidence: Evidence, fault: Fault) -> Fault | None:
 def find_slow_microbatches(evidence: Evidence) -> Iterator[Fault]:
     """Yield one fault of all microbatches that are slow on every stage, if there are any.
 
-    Without the fault, the tokens of an iteration with a slow microbatch are spread evenly over all
-    of its microbatches, of any replica::
+    If the fault is removed, the tokens of each iteration that has a slow microbatch are spread
+    evenly over all microbatches of the iteration, including those of other replicas::
 
         microbatches     1  1  3  1        1.5  1.5  1.5  1.5
     """
@@ -383,7 +394,12 @@ def find_slow_microbatches(evidence: Evidence) -> Iterator[Fault]:
 
 
 def _build_microbatch_fault(evidence: Evidence, is_slow: Bools) -> Fault:
-    """Build the fault of slow microbatches, without which tokens are spread evenly.
+    """Build the fault of slow microbatches.
+
+    If the fault is removed, all microbatches of an iteration that has a slow microbatch take the
+    mean of their effects. The reported slowness is the median effect of the slow microbatches. If
+    the lengths of all microbatches vary, it is the ratio of the 95 % and the 5 % quantile of the
+    effects of all microbatches.
 
     Args:
         evidence: Evidence of the run.
@@ -415,12 +431,12 @@ def _average_slow_iterations(
 ) -> Floats:
     """Return for each microbatch the mean effect of all microbatches in its iteration.
 
-    The mean leaves out groups without a microbatch number. The result is NaN for these groups, and
-    in iterations without a slow microbatch.
+    Entries whose microbatch number is -1 are left out of the mean. The result is NaN for these
+    entries, and in iterations that have no slow microbatch.
 
     Args:
         iteration: Iteration of each microbatch.
-        number: Number of each microbatch within its iteration, or -1 for a group without one.
+        number: Number of each microbatch within its iteration, or -1 if there is none.
         effect: Effect of each microbatch.
         is_slow: Mask of the slow microbatches.
     """
@@ -436,8 +452,8 @@ def _average_slow_iterations(
 def _has_varying_lengths(number: Ints, is_slow: Bools) -> bool:
     """Return whether the lengths of all microbatches vary, rather than a few being slow.
 
-    They vary if many microbatches are slow, unless the same few numbers are slow in nearly every
-    iteration.
+    The lengths vary if more than 20 % of the microbatches are slow. The exception is that the same
+    microbatch numbers, at most half of all numbers, are each slow in at least 80 % of iterations.
 
     Args:
         number: Number of each microbatch within its iteration, or -1.
@@ -455,14 +471,14 @@ def _has_varying_lengths(number: Ints, is_slow: Bools) -> bool:
 def find_slow_iterations(evidence: Evidence) -> Iterator[Fault]:
     """Yield one fault of all iterations that are slow on all ranks, if there are any.
 
-    A steady trend, and a jump after which all ranks are slower, are faults of their own
-    (:func:`find_drifts`), so they are divided out first.
+    :func:`find_drifts` reports a steady trend, and a jump after which all ranks are slower. So
+    these two factors are divided out first.
     """
     effects, work = evidence.effects, evidence.work
     groups, changes = effects.iterations, effects.paces.changes
     effect = effects.iteration_effect / effects.trend
     if changes.is_slowed.any() and changes.is_slowed.all():
-        # All ranks slowed for good, which is a fault of its own: divide the change out.
+        # All ranks became slower for good, which is a separate fault. Divide the change out.
         is_after = np.arange(len(groups)) >= changes.jump_begin.max()
         effect = effect / np.where(is_after, np.exp(changes.jump_change.min()), 1.0)
     size = np.bincount(groups.of_row, minlength=len(groups))
@@ -483,10 +499,10 @@ def find_slow_iterations(evidence: Evidence) -> Iterator[Fault]:
 
 
 def find_pauses(evidence: Evidence) -> Iterator[Fault]:
-    """Yield a fault for each rank that pauses, then one of all these ranks if there are several.
+    """Yield a fault for each rank that pauses, then one of all pausing ranks if there are several.
 
-    A rank pauses in single operations, or is slow throughout single iterations. At most 4 ranks get
-    a fault of their own, those that lose the most time.
+    A rank pauses if single operations take much longer than usual, or if it is slow throughout
+    single iterations. Only the 4 ranks that lose the most time get a separate fault.
     """
     effects, computes = evidence.effects, evidence.effects.computes
     factor, is_slow_pace = _measure_pauses(effects)
@@ -517,8 +533,9 @@ def _measure_pauses(effects: Effects) -> tuple[Floats, Bools]:
 
     Returns:
         factor: Time of each compute as a multiple of its time without pauses.
-        is_slow_pace: Mask of the (rank, iteration) pairs in which the rank is slow throughout.
-            After a rank has slowed for good, it is compared with its new pace.
+        is_slow_pace: Mask of the rows of ``effects.paces``, which are (rank, iteration) pairs, in
+            which the rank is slow throughout the iteration. Once a rank has become slower for good,
+            its pace is compared with its new usual pace.
     """
     paces, changes = effects.paces, effects.paces.changes
     rank_row, pace_of_compute = paces.ranks.of_row, paces.computes.of_row
@@ -533,7 +550,7 @@ def _measure_pauses(effects: Effects) -> tuple[Floats, Bools]:
 def find_drifts(evidence: Evidence) -> Iterator[Fault]:
     """Yield one fault of the ranks that become slower gradually, then one for each sudden change.
 
-    Ranks that slowed in the same iteration share a fault.
+    Ranks that became slower in the same iteration share a fault.
     """
     paces, changes = evidence.effects.paces, evidence.effects.paces.changes
     rank_row = paces.ranks.of_row
@@ -557,13 +574,16 @@ def find_drifts(evidence: Evidence) -> Iterator[Fault]:
 def _build_drift(
     evidence: Evidence, name: str, is_member: Bools, is_slow_pace: Bools, total_rise: Floats
 ) -> Fault:
-    """Build the fault of ranks that became slower, without which they stay as fast as at first.
+    """Build the fault of ranks that became slower.
+
+    If the fault is removed, the ranks stay as fast as they were at first.
 
     Args:
         evidence: Evidence of the run.
         name: Name of the fault.
-        is_member: Mask of the ranks, one value per group of ``paces.ranks``.
-        is_slow_pace: Mask of the (rank, iteration) pairs in which these ranks are slower.
+        is_member: Mask of the ranks that became slower, one value per group of ``paces.ranks``.
+        is_slow_pace: Mask of the rows of ``paces``, which are (rank, iteration) pairs, in which the
+            ranks are slower.
         total_rise: Rise of the logarithm of each rank's pace over the run.
     """
     effects, paces = evidence.effects, evidence.effects.paces
@@ -586,9 +606,9 @@ def find_slow_links(evidence: Evidence) -> Iterator[Fault]:
     """Yield faults of links that became slow, of links that are always slow, and of all transfers.
 
     A link is always slow if its median transfer time is more than 1.3 times the median of the other
-    links (:func:`_compare_links`). Both directions between two stages share a fault. Without the
-    last fault, all transfers take no time. A link that became slow has no other fault. A run
-    without transfers has only faults of links that became slow.
+    links (:func:`_compare_links`). Both directions between two stages share a fault. If the fault
+    of all transfers is removed, transfers take no time. A link that became slow is not also
+    reported as always slow. If the run has no transfers, only links that became slow are reported.
     """
     work = evidence.work
     sender, receiver = work.link
@@ -618,11 +638,11 @@ def find_slow_links(evidence: Evidence) -> Iterator[Fault]:
 
 
 def _name_only_replica(replica: Ints, all_replicas: Ints) -> str:
-    """Return ``replica N`` if a fault affects a single known replica of several, else "".
+    """Return ``replica N`` if a fault affects only one replica and the run has several, else "".
 
     Args:
-        replica: Replicas that the fault affects, with repetitions; -1 if unknown.
-        all_replicas: Replicas of the run, with repetitions.
+        replica: Replicas that the fault affects, or -1 if unknown. They may repeat.
+        all_replicas: Replicas of the run. They may repeat.
     """
     affected = find_distinct(replica).tolist()
     is_one_of_several = len(affected) == 1 and len(find_distinct(all_replicas)) > 1
@@ -632,13 +652,13 @@ def _name_only_replica(replica: Ints, all_replicas: Ints) -> str:
 def _list_changed_links(evidence: Evidence, rows: Ints) -> Iterator[Fault]:
     """Yield a fault for each link between two stages that became slow during the run.
 
-    Without the fault, transfers take as long as before. Replicas of one link share a fault. Its
-    times are those of the replica with the largest rise. Its first iteration is the earliest one in
-    which any of these replicas is slow.
+    If the fault is removed, transfers take as long as before the change. If a link became slow in
+    several replicas, they share a fault. The fault has the times of the replica with the largest
+    rise, and begins with the first iteration in which any of these replicas is slow.
 
     Args:
         evidence: Evidence of the run.
-        rows: Rows of transfers in the work table.
+        rows: Rows of the sends and receives in the work table.
     """
     work = evidence.work
     sender, receiver = (column[rows] for column in work.link)
@@ -668,17 +688,19 @@ def _list_changed_links(evidence: Evidence, rows: Ints) -> Iterator[Fault]:
 
 
 def _compare_links(evidence: Evidence, rows: Ints) -> Floats:
-    """Return the median transfer time of each row's link, relative to the other links.
+    """Return the median transfer time of each row's link, divided by the median of other links.
 
-    Only receives that started before their send show how long data moved, and only in iterations
-    before a link became slow. A link is a pair of stages and a direction, in one replica.
+    Here a link is a source stage, a destination stage and a replica. Only receives that started
+    before their send show how long data moved. If any link became slow during the run, only
+    iterations before the first change are used.
 
     Args:
         evidence: Evidence of the run.
-        rows: Rows of transfers in the work table.
+        rows: Rows of the sends and receives in the work table.
 
     Returns:
-        Ratio of each row, or 0 if its link shows no transfer time or there is no other link.
+        Ratio of each row. It is 0 if no receive of its link shows the transfer time, or if this is
+        so for all other links.
     """
     work = evidence.work
     sender, receiver = work.link
@@ -699,9 +721,10 @@ def _compare_links(evidence: Evidence, rows: Ints) -> Floats:
 
 
 def list_collectives(evidence: Evidence) -> Iterator[Fault]:
-    """Yield one fault per kind of collective, whose repair makes its transfers take no time.
+    """Yield one fault per kind of collective.
 
-    The saving is an upper bound.
+    If the fault is removed, collectives of this kind move data in no time. So the saving is an
+    upper bound.
     """
     work = evidence.work
     rows = np.flatnonzero((work.role == Role.COLLECTIVE) & (evidence.own_ns > 0))
@@ -720,11 +743,11 @@ def list_collectives(evidence: Evidence) -> Iterator[Fault]:
 def find_late_launches(evidence: Evidence) -> Iterator[Fault]:
     """Yield faults of late launches: one per rank, one of all ranks, and one of the profiler.
 
-    At most 4 ranks get a fault of their own, those with the largest total delay. The fault of all
-    ranks is left out if only one rank launches late.
+    An operation that is launched late starts late although its input is ready. If a rank launches a
+    collective late, all other members of the collective wait for this rank.
 
-    Operations that are launched late start late although their input is ready. If one rank launches
-    a collective late, all other members wait for it.
+    Only the 4 ranks with the largest total delay get a separate fault. The fault of all ranks is
+    left out if only one rank launches late.
     """
     work, late_ns = evidence.work, evidence.late_ns
     rows = np.flatnonzero(late_ns > 0)
@@ -741,10 +764,10 @@ def find_late_launches(evidence: Evidence) -> Iterator[Fault]:
 
 
 def find_late_starts(evidence: Evidence) -> Iterator[Fault]:
-    """Yield a fault for each rank that begins iterations late, then one of all these ranks.
+    """Yield a fault for each rank that begins iterations late, then one of all late ranks.
 
-    At most 4 ranks get a fault of their own, those with the largest total delay. The fault of all
-    ranks is left out if there is only one.
+    Only the 4 ranks with the largest total delay get a separate fault. The fault of all late ranks
+    is left out if only one rank is late.
     """
     work, late_ns = evidence.work, evidence.start_late_ns
     rows = np.flatnonzero(late_ns > 0)
@@ -766,7 +789,7 @@ def find_late_starts(evidence: Evidence) -> Iterator[Fault]:
 
 
 def _build_launch_fault(evidence: Evidence, name: str, delayed: Ints, late_ns: Ints) -> Fault:
-    """Build the fault of late launches, without which rows start on time.
+    """Build the fault of late launches. If the fault is removed, the rows start on time.
 
     Args:
         evidence: Evidence of the run.
@@ -795,13 +818,15 @@ def _build_launch_fault(evidence: Evidence, name: str, delayed: Ints, late_ns: I
 def find_launch_gaps(evidence: Evidence) -> Iterator[Fault]:
     """Yield one fault of the ranks with more launch gaps than others, then one of all with gaps.
 
-    The first has the ranks whose fraction of gaps exceeds the median of the other ranks by more
-    than 5 percentage points. The second has all ranks with more than 5 % of gaps, including those
-    of the first. It is left out if it would have no other ranks.
-
     A launch gap is time inside an operation in which no kernel runs because launching takes longer
-    than executing. Time in which only communication runs is no launch gap. If the two cannot be
-    told apart, ``detail`` of the faults is :data:`COMPUTE_GAPS`.
+    than executing. Time in which only communication kernels run is not a launch gap. If it is
+    unknown whether communication kernels ran, ``detail`` of the faults is :data:`COMPUTE_GAPS`.
+
+    The first fault has the ranks whose gaps, as a fraction of the time of their computes, exceed
+    the median of the other ranks by more than 5 percentage points. If it is removed, the gaps
+    shrink to that median. The second fault has all ranks with a fraction above 5 %. If it is
+    removed, there are no gaps, so its saving is an upper bound. The second fault is left out if all
+    of its ranks are in the first fault.
     """
     computes = evidence.effects.computes
     gap_ns, length_ns = computes.gap_ns, computes.gap_ns + computes.time_ns
@@ -831,8 +856,8 @@ def _build_gap_fault(
     Args:
         evidence: Evidence of the run.
         name: Name of the fault.
-        gap_ns: Launch gaps in each compute.
-        is_member: Mask of the ranks, in ascending order.
+        gap_ns: Total length of the launch gaps in each compute, in ns.
+        is_member: Mask of the ranks of the fault, one value per rank that has computes, ascending.
         scale: Time of each compute without the fault, as a fraction of its measured time.
     """
     computes = evidence.effects.computes
@@ -870,10 +895,10 @@ def build_token_fault(n_more: str, rank: int, depth: int) -> Fault:
     """Build the fault that the first stage waits for tokens because too few chunks are in flight.
 
     Args:
-        n_more: How many more chunks are in flight without the fault: :data:`ONE_MORE` or
+        n_more: How many more chunks are in flight if the fault is removed: :data:`ONE_MORE` or
             :data:`ENOUGH`.
-        rank: A rank of the first stage that waits.
-        depth: Number of chunks in flight.
+        rank: A rank of the first stage that waits for tokens.
+        depth: Usual number of chunks in flight.
     """
     return Fault(
         "token",
@@ -887,7 +912,9 @@ def build_token_fault(n_more: str, rank: int, depth: int) -> Fault:
 
 
 def _order_by_loss(rank: Ints, loss: Floats) -> list[int]:
-    """Return the ranks whose rows lose time in total, the largest loss first.
+    """Return the ranks whose total loss is positive, sorted by loss, largest first.
+
+    At equal losses, the lower rank comes first.
 
     Args:
         rank: Rank of each row.
@@ -907,13 +934,13 @@ def _pair_phases(evidence: Evidence, kind: Ints, ratio: Floats) -> tuple[tuple[s
 def select_host_activities(hosts: HostActivities, name_id: Ints, phase: Ints) -> HostActivities:
     """Select host activities that can explain a delay, without duplicates.
 
-    These are calls, and ranges other than the operations' own. Activities that delayed the launch
-    of an operation are dropped unless the operation is an optimizer. Activities of late collectives
-    and of gaps inside operations are kept.
+    Calls are kept, and so are ranges, except those that name operations. Activities before the late
+    launch of an operation are dropped unless the operation is an optimizer. Activities before late
+    launches of collectives, and during gaps inside operations, are kept.
 
     Args:
         hosts: All recorded activities.
-        name_id: Names of operations, whose ranges add no information.
+        name_id: Name ids of operations. Ranges that have one of these names are dropped.
         phase: Phase of each row of the operations table.
     """
     if not len(hosts):
@@ -928,25 +955,26 @@ def select_host_activities(hosts: HostActivities, name_id: Ints, phase: Ints) ->
 def find_host_activity(
     hosts: HostActivities, rank: int, start_ns: int, end_ns: int, lost_ns: float
 ) -> tuple[int, int]:
-    """Find the call and the range in which a host spent at least half of some lost time.
+    """Find the call and the range that a host was in for at least half of the lost time.
 
-    If several names qualify, the one with the shortest total duration is returned.
+    The overlaps of all activities of a name with the interval are summed. If several names qualify,
+    the name whose activities have the shortest total duration is returned.
 
     Args:
         hosts: Activities of launching threads.
-        rank: Rank of the host.
+        rank: Rank whose launching threads are searched.
         start_ns: Start of the interval in which time was lost.
-        end_ns: End of this interval.
-        lost_ns: Time that was lost in this interval.
+        end_ns: End of the interval.
+        lost_ns: Time that was lost in the interval.
 
     Returns:
-        Row of the names of the call and of the range, or -1 if there is none.
+        Name ids of the call and of the range. Each is -1 if no name qualifies.
     """
     overlap_ns = np.minimum(hosts.end_ns, end_ns) - np.maximum(hosts.start_ns, start_ns)
     overlaps = (hosts.rank == rank) & (overlap_ns > 0)
 
     def find_shortest(is_call: int) -> int:
-        """Return the name of the call (1) or range (0) that qualifies, or -1."""
+        """Return the name id of the call (1) or range (0) that qualifies, or -1."""
         rows = np.flatnonzero(overlaps & (hosts.call == is_call))
         names = group_rows(hosts.name_id[rows])
         spent_ns = group_sum(names.of_row, len(names), overlap_ns[rows])
@@ -961,11 +989,13 @@ def find_host_activity(
 
 
 def _find_host_in_longest(evidence: Evidence, rows: Ints, scale: Floats) -> tuple[int, int]:
-    """Return the call and the range of the host during the operation that loses most.
+    """Return the call and the range that the host was in during the row that loses the most time.
+
+    :func:`find_host_activity` describes the result.
 
     Args:
         evidence: Evidence of the run.
-        rows: Rows of the work table.
+        rows: Rows of the work table, at least one.
         scale: Time of each row without the fault, as a fraction of its measured time.
     """
     work = evidence.work

@@ -1,8 +1,8 @@
-"""Findings: faults with the time that iterations save without them, according to a replay.
+"""Findings: faults, and how much time each would save if it were removed, according to a replay.
 
-Savings do not add up: if two ranks are equally slow, removing the fault of one of them saves
-nothing. So each fault is removed alone, and pairs of faults are removed together. A pair is a
-finding if it saves clearly more than its parts.
+Savings do not add up. For example, if two ranks are equally slow, removing the fault of only one
+rank saves nothing. So each fault is removed alone, and then pairs of faults are removed together. A
+pair is a finding if it saves clearly more than the sum of its two faults.
 """
 
 from __future__ import annotations
@@ -65,10 +65,11 @@ from bubbleviz.schedules.timing import count_scenarios_together
 if TYPE_CHECKING:
     from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
 
-#: Minimum saving, as a fraction of an iteration.
+#: Minimum saving that is reported, as a fraction of an iteration.
 _MIN_SAVING = 0.001
-#: Number of faults whose pairs are tried; the minimum saving of a pair as a multiple of the sum of
-#: its parts; and the fraction of an iteration by which it must save more than the better part.
+#: Maximum number of faults from which pairs are formed; the minimum saving of a pair, as a multiple
+#: of the sum of the two savings; and the minimum difference between the saving of a pair and the
+#: larger of the two savings, as a fraction of an iteration.
 _MAX_PAIRED, _MIN_PAIR_RATIO, _MIN_PAIR_GAIN = 6, 1.2, 0.02
 #: Minimum number of iterations with a saving for a confidence interval.
 _MIN_SAVED_ITERATIONS = 3
@@ -76,28 +77,30 @@ _MIN_SAVED_ITERATIONS = 3
 _MIN_WARM_UP = 1.5
 #: Minimum time between iterations that is reported, as a fraction of an iteration.
 _MIN_PAUSE = 0.01
-#: Maximum difference between replayed and measured iterations with which savings are promised.
+#: Maximum relative difference between replayed and measured iterations. If it is larger, no savings
+#: are promised.
 _MAX_MISSED = 0.08
-#: Kinds of faults that can be part of one another.
+#: Kinds of faults of which one can contain another of the same kind.
 _NESTED = ("link", "iteration", "launch", "late-start")
-#: Returns iteration lengths from a replay and the times and delays of its rows.
+#: Function of a replay and of the times and delays of its rows, which returns iteration lengths.
 _LengthMeasure = Callable[[Replay, Ints, Ints], Ints]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Faults, and the time that iterations save without them.
+    """Faults, and the time that iterations save if these faults are removed.
 
     Attributes:
-        faults: One fault, or several that save more together than alone.
-        saving_ns: Mean saving over all iterations.
-        length_ns: Mean length of the iterations. If they overlap, the mean time from the start of
-            one iteration to the next, because that is the time that is saved.
-        saved_iterations: Number of iterations with a noticeable saving.
-        error_ns: Half width of the 95 % confidence interval of the mean saving in ns (Student's t
-            over the iterations with a saving, combined with the error of the replay), or None if
-            fewer than three iterations save time.
-        is_measured: Whether the saving was measured, and does not rest on the replay.
+        faults: One fault, or two faults that save more together than alone.
+        saving_ns: Mean saving over all iterations, in ns.
+        length_ns: Mean length of the iterations in ns. If iterations overlap, the mean time from
+            the start of one iteration to the start of the next, because removing a fault reduces
+            this time.
+        saved_iterations: Number of iterations whose saving is noticeable.
+        error_ns: Half width of the 95 % confidence interval of ``saving_ns``. It combines Student's
+            t over the iterations that save time with the error of the replay. None if fewer than
+            three iterations save time.
+        is_measured: Whether the saving was measured directly, without a replay.
     """
 
     faults: tuple[Fault, ...]
@@ -109,27 +112,30 @@ class Finding:
 
     @property
     def is_of_period(self) -> bool:
-        """Whether the time from one iteration to the next is saved."""
+        """Whether the saving is a measured pause between iterations."""
         return self.is_measured and self.faults[0].detail == "iterations"
 
     @property
     def saving_ratio(self) -> float:
-        """Saving as a fraction of the length."""
+        """:attr:`saving_ns` as a fraction of :attr:`length_ns`."""
         return self.saving_ns / max(self.length_ns, 1.0)
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The reasons why iterations are long, with the accuracy of their savings.
+    """The reasons why iterations are long, and how accurate the replay is.
 
     Attributes:
-        findings: Findings with a noticeable saving, the largest first.
-        iterations: Number of replayed iterations, without the warm-up.
+        findings: Findings that save at least 0.1 % of an iteration, sorted by saving, largest
+            first.
+        iterations: Number of replayed iterations, without a warm-up.
         length_ns: Mean length of the iterations; see :attr:`Finding.length_ns`.
-        warm_up: Length of the first iteration as a multiple of the median of the other iterations
-            if it is a warm-up, which does not count; otherwise 0.
+        warm_up: Length of the first iteration as a multiple of the median of all other iterations.
+            0 if the first iteration is not a warm-up. A warm-up is excluded from all means.
         missed_ratio: Mean difference between replayed and measured iterations, as a fraction of the
-            measured length. Replicas that drift apart are measured from their own starts.
+            measured length. The measured length is that of the whole iteration or that of its
+            longest replica, whichever gives the smaller difference. Replicas that drift apart make
+            the whole iteration longer than the replay.
     """
 
     findings: tuple[Finding, ...]
@@ -142,7 +148,7 @@ class Diagnosis:
     def misses_measurement(self) -> bool:
         """Whether the replay differs from the measured iterations by more than 8 % on average.
 
-        No saving is promised then.
+        If so, no saving is promised.
         """
         return self.missed_ratio > _MAX_MISSED
 
@@ -153,8 +159,8 @@ class _FaultReplay:
 
     Attributes:
         evidence: Evidence of the run.
-        delays_ns: Delay of each row of the work table, which the replay keeps.
-        measure_lengths: Returns the iteration lengths of a replay.
+        delays_ns: Delay of each row of the work table with all faults.
+        measure_lengths: Function that returns the iteration lengths of a replay.
     """
 
     evidence: Evidence
@@ -162,7 +168,7 @@ class _FaultReplay:
     measure_lengths: _LengthMeasure
 
     def measure_without(self, scenarios: Sequence[Sequence[Fault]], replay: Replay) -> Ints:
-        """Return how long iterations take without faults, shape (iterations, scenarios).
+        """Return how long iterations take without faults in ns, shape (iterations, scenarios).
 
         Args:
             scenarios: The faults that are removed in each scenario.
@@ -180,12 +186,16 @@ class _FaultReplay:
     ) -> tuple[Ints, Ints]:
         """Return the time and the delay of each replayed row without faults.
 
-        Both have the shape (rows, scenarios). Pauses are subtracted last, and in nanoseconds:
-        the factors of other faults do not scale them.
+        The faults of a scenario scale the times of their rows one after the other. Pauses are
+        removed last. They are subtracted in nanoseconds, so the scales of other faults do not
+        change them. The ``late_ns`` of a fault is subtracted from the delays of its rows.
 
         Args:
             scenarios: The faults that are removed in each scenario.
-            replay: Replay whose order the rows have.
+            replay: Replay that determines the order of the returned rows.
+
+        Returns:
+            Times and delays in ns, each of shape (rows, scenarios).
         """
         own_ns = self.evidence.own_ns
         n_rows = len(replay.rows)
@@ -212,14 +222,15 @@ class _Baseline:
     """Lengths of the iterations with all faults, which savings are measured from.
 
     Attributes:
-        warm_up: See :attr:`Diagnosis.warm_up`.
-        counts: Slice of the replayed iterations that count, which are all except a warm-up.
-        replayed_ns: Replayed length of each iteration that counts.
+        warm_up: Length of the warm-up iteration, or 0; see :attr:`Diagnosis.warm_up`.
+        counts: Slice that selects all replayed iterations except a warm-up. All other attributes
+            cover only these iterations.
+        replayed_ns: Replayed length of each selected iteration.
         length_ns: Mean length of the iterations; see :attr:`Finding.length_ns`.
         missed_ratio: Mean difference between replayed and measured lengths, as a fraction of the
             measured length.
-        iterations: Number of each iteration that counts.
-        measured_ns: Measured length of each iteration that counts, or None if iterations overlap.
+        iterations: Number of each selected iteration.
+        measured_ns: Measured length of each selected iteration, or None if iterations overlap.
     """
 
     warm_up: float
@@ -233,19 +244,19 @@ class _Baseline:
     def build_findings(
         self, scenarios: Sequence[tuple[Fault, ...]], without_ns: Ints
     ) -> list[Finding]:
-        """Return one finding per scenario.
+        """Build one finding per scenario.
 
         Args:
             scenarios: The faults that are removed in each scenario.
-            without_ns: Length of each replayed iteration without these faults, shape (iterations,
-                scenarios).
+            without_ns: Length of each replayed iteration without these faults, including a warm-up,
+                shape (iterations, scenarios).
         """
         return list(map(self._build_finding, scenarios, without_ns.T))
 
     def _build_finding(self, faults: tuple[Fault, ...], without_ns: Ints) -> Finding:
-        """Return the finding of faults without which the replayed iterations take ``without_ns``.
+        """Build the finding of faults without which the replayed iterations take ``without_ns``.
 
-        An iteration counts as saved if it gets shorter by more than 0.1 %.
+        The saving of an iteration is noticeable if the iteration gets shorter by more than 0.1 %.
         """
         saved_ns = self.replayed_ns - without_ns[self.counts]
         is_saved = saved_ns > _MIN_SAVING * self.replayed_ns
@@ -253,15 +264,18 @@ class _Baseline:
         return Finding(faults, mean_ns, self.length_ns, int(is_saved.sum()), error_ns)
 
     def measure_change(self, finding: Finding) -> Finding | None:
-        """Return a finding with its measured saving if its link became slow, otherwise None.
+        """Replace the saving of a link that became slow by a measured saving.
 
-        The saving is the mean length since the change minus the mean length before, times the
-        fraction of slow iterations. It does not depend on the replay, which cannot describe
-        transfers without rows. The result is None if iterations overlap, or if only slow or only
-        earlier iterations count.
+        The measured saving is the mean length of the iterations since the change minus the mean
+        length of the iterations before it, times the fraction of slow iterations. It does not
+        depend on the replay, which cannot change transfers that have no rows in the work table.
 
         Args:
             finding: Finding of a single fault.
+
+        Returns:
+            The finding with the measured saving. None if the fault is not a link that became slow,
+            if iterations overlap, or if either all or none of the selected iterations are slow.
         """
         fault, length_ns = finding.faults[0], self.measured_ns
         since = fault.since_iteration
@@ -289,18 +303,19 @@ def build_diagnosis(
     schedule: str | None = None,
     period_ns: float | None = None,
 ) -> Diagnosis:
-    """Find the reasons why the iterations of a run are long, and what each costs.
+    """Find the reasons why the iterations of a run are long, and how much time each costs.
 
-    Each fault is removed alone, and then each pair of the six faults that save most. Findings that
-    save less than 0.1 % of an iteration are left out. If the first iteration is a warm-up, it does
-    not count.
+    Each fault is removed alone. Then pairs of the six faults that save most are removed together.
+    Findings that save less than 0.1 % of an iteration are left out. The first iteration is ignored
+    if it is a warm-up.
 
     Args:
         run: The replayed run.
         scenarios: Replayed scenarios of the run.
         layout: Layers of the stages, or None if they are unknown.
         schedule: Name of the schedule that ran, or None if it is unknown.
-        period_ns: Mean time from one iteration to the next if they overlap, or None.
+        period_ns: Mean time from the start of one iteration to the start of the next if iterations
+            overlap, or None if they do not.
     """
     replay = scenarios.replay
     evidence = _collect_evidence(run, scenarios, layout, schedule)
@@ -339,7 +354,7 @@ def _measure_baseline(
         length_ns: Mean iteration length that savings are compared with, or None to use the mean of
             the replayed lengths.
     """
-    # Receives of an iteration that are posted before it begins only wait.
+    # Receives that are posted before their iteration begins only wait, so transfers are left out.
     work = faultless.evidence.work
     is_transfer = has_role(work.role, POINT_TO_POINT)
     measured_ns = measure_iterations(work.take(~is_transfer), replay.iterations)
@@ -360,9 +375,10 @@ def _measure_baseline(
 def _find_single_faults(
     run: ReplayedRun, scenarios: Scenarios, faultless: _FaultReplay, baseline: _Baseline
 ) -> list[Finding]:
-    """Return one finding per fault, the one that saves most first.
+    """Return one finding per fault, sorted by saving, largest first.
 
-    The saving of a link that became slow is measured, unless iterations overlap.
+    The saving of a link that became slow is measured where possible
+    (:meth:`_Baseline.measure_change`).
 
     Args:
         run: The replayed run.
@@ -384,12 +400,13 @@ def _find_single_faults(
 def _find_pairs_of_faults(
     single: Sequence[Finding], faultless: _FaultReplay, replay: Replay, baseline: _Baseline
 ) -> list[Finding]:
-    """Remove each pair of the six faults that save most, and return the pairs that save more.
+    """Remove pairs of the six faults that save most, and return the pairs that save more together.
 
-    See :func:`_select_pairs_with_gain`.
+    :func:`_list_fault_pairs` and :func:`_select_pairs_with_gain` define which pairs are tried and
+    which are returned.
 
     Args:
-        single: Findings of one fault, the one that saves most first.
+        single: Findings of one fault each, sorted by saving, largest first.
         faultless: Replays iterations without faults.
         replay: Replay of the run.
         baseline: Lengths of the iterations with all faults.
@@ -400,10 +417,10 @@ def _find_pairs_of_faults(
 
 
 def _measure_warm_up(length_ns: Ints) -> float:
-    """Return the first length as a multiple of the upper median of the other lengths, or 0.
+    """Return the first length as a multiple of the upper median of all other lengths, or 0.
 
-    The result is 0 if the first iteration is no warm-up: this multiple is at most 1.5, or there are
-    fewer than three other iterations.
+    The result is 0 if the first iteration is not a warm-up: the multiple is at most 1.5, or there
+    are fewer than three other iterations.
     """
     other_ns = np.sort(length_ns[1:])
     if len(other_ns) < 3:
@@ -413,10 +430,11 @@ def _measure_warm_up(length_ns: Ints) -> float:
 
 
 def _list_fault_pairs(faults: Sequence[Fault]) -> list[tuple[Fault, Fault]]:
-    """List the pairs of faults that may save more together.
+    """List the pairs of faults that may save more together than alone.
 
-    Upper bounds and waits for tokens are not paired, and neither are two links, two faults of
-    kind ``iteration``, or two launches, because one may contain the other.
+    Faults whose saving is an upper bound, and waits for tokens, are not paired. Two faults of the
+    same kind are not paired if the kind is ``link``, ``iteration``, ``launch`` or ``late-start``,
+    because one fault may contain the other.
     """
     candidates = [fault for fault in faults if not fault.bound and fault.kind != "token"]
     return [
@@ -425,14 +443,14 @@ def _list_fault_pairs(faults: Sequence[Fault]) -> list[tuple[Fault, Fault]]:
 
 
 def _select_pairs_with_gain(paired: Sequence[Finding], single: Sequence[Finding]) -> list[Finding]:
-    """Return the pairs that save clearly more than the sum of their parts.
+    """Return the pairs that save clearly more than the sum of their two faults.
 
-    A pair must save more than 1.2 times this sum, and at least 2 % of an iteration more than the
-    better part.
+    A pair must save more than 1.2 times the sum of the savings of its two faults. It must also save
+    more than the larger of the two savings by more than 2 % of an iteration.
 
     Args:
-        paired: Findings of two faults.
-        single: Findings of one fault, which contain all these faults.
+        paired: Findings of two faults each.
+        single: Findings of one fault each. They contain every fault in ``paired``.
     """
     saving_ns = {finding.faults[0].name: finding.saving_ns for finding in single}
     selected = []
@@ -446,7 +464,7 @@ def _select_pairs_with_gain(paired: Sequence[Finding], single: Sequence[Finding]
 
 
 def _compute_missed_ratio(replayed_ns: Ints, measured_ns: Ints) -> float:
-    """Return the mean absolute difference of the lengths, divided by the mean measured length."""
+    """Return the mean absolute difference of two lengths, divided by the mean measured length."""
     missed_ns = np.abs(replayed_ns - measured_ns)
     return float(missed_ns.mean() / max(measured_ns.mean(), 1))
 
@@ -459,7 +477,8 @@ def _measure_longest_replicas(work: Work, iterations: Ints) -> Ints:
 
     Args:
         work: Work of all ranks.
-        iterations: Numbers of the iterations, ascending; each has work besides transfers.
+        iterations: Numbers of the iterations, ascending. Each of them must contain work that is not
+            a send or receive.
     """
     is_included = find_positions(iterations, work.iteration) != NONE
     rows = np.flatnonzero(~has_role(work.role, POINT_TO_POINT) & is_included)
@@ -476,21 +495,24 @@ def _choose_length_measure(
 ) -> tuple[_LengthMeasure, float | None]:
     """Choose how the lengths of replayed iterations are measured.
 
-    Without overlap, or without replayed rows, it is the length that the replay gives. If iterations
-    overlap, the next one starts after the longest span of a rank in this one and a pause. Removing
-    a fault saves at most this pause and what it takes off the span, so replayed lengths are not
-    reduced further.
+    If iterations do not overlap, or if no rows are replayed, the length is that of the replay.
+
+    The span of a rank is the time from its first to its last compute or optimizer in an iteration.
+    If iterations overlap, the next iteration starts one period later: after the longest span of a
+    rank, and a pause. So removing a fault saves at most the reduction of the longest span plus the
+    mean pause. A replayed length is not allowed to become shorter than this bound.
 
     Args:
         work: Work of all ranks.
         measured: Replay of this work.
         own_ns: Measured time of each row, in the order of the replay.
         delay_ns: Measured delay of each row, in the order of the replay.
-        period_ns: Mean time from one iteration to the next, or None if they do not overlap.
+        period_ns: Mean time from the start of one iteration to the start of the next, or None if
+            iterations do not overlap.
 
     Returns:
-        measure_lengths: A function of a replay and the times and delays of its rows, which returns
-            lengths in ns.
+        measure_lengths: Function of a replay and of the times and delays of its rows, which returns
+            the lengths of iterations in ns.
         length_ns: Mean iteration length that savings are compared with, or None to use the mean of
             the replayed lengths.
     """
@@ -499,7 +521,7 @@ def _choose_length_measure(
     whole_ns, spans_ns = _measure_lengths_and_spans(
         work, measured, own_ns[:, None], delay_ns[:, None]
     )
-    # Replicas that never wait for each other have separate periods; the longest one counts.
+    # Replicas that never wait for each other have separate periods. The longest period is used.
     span_ns = float(spans_ns.mean())
     period_ns = max(period_ns, span_ns)
     beyond_ns = whole_ns - spans_ns - round(period_ns - span_ns)
@@ -514,16 +536,19 @@ def _choose_length_measure(
 def _measure_lengths_and_spans(
     work: Work, replay: Replay, own_ns: Ints, delay_ns: Ints
 ) -> tuple[Ints, Ints]:
-    """Return the lengths of iterations, and the longest time from start to end of a single rank.
+    """Return the length of each iteration, and the longest span of a rank in it.
+
+    The span of a rank is the time from the start of its first to the end of its last compute or
+    optimizer in the iteration.
 
     Args:
         work: Work of all ranks.
         replay: Replay of this work.
         own_ns: Time of each row in the order of the replay, shape (rows, scenarios).
-        delay_ns: Delay of each row, same order and shape.
+        delay_ns: Delay of each row, in the same order and shape.
 
     Returns:
-        Both in ns, shape (iterations, scenarios).
+        Lengths and spans in ns, both of shape (iterations, scenarios).
     """
     ends_ns = replay.compute_ends(own_ns, delay_ns, in_replay_order=True)
     computing = np.flatnonzero(has_role(work.role[replay.rows], (*COMPUTING, Role.OPTIMIZER)))
@@ -542,16 +567,17 @@ def estimate_mean_saving(
 ) -> tuple[float, float | None]:
     """Return the mean saving of iterations, and the half width of its 95 % confidence interval.
 
-    Iterations without the fault certainly save nothing, so only iterations with a noticeable saving
-    contribute to the interval.
+    The mean is over all iterations. Iterations in which the fault does not occur certainly save
+    nothing. So the interval is computed from the iterations whose saving is noticeable, and scaled
+    by their fraction. The error of the replay is added in quadrature.
 
     Args:
         saved_ns: Saving of each iteration.
-        is_saved: Mask of the iterations with a noticeable saving, or None for all.
-        missed_ratio: Relative error of the replay.
+        is_saved: Mask of the iterations whose saving is noticeable, or None for all.
+        missed_ratio: Error of the replay as a fraction of the saving.
 
     Returns:
-        Both in ns. The half width is None if fewer than three iterations save time.
+        Mean and half width in ns. The half width is None if fewer than three iterations save time.
     """
     savings = measure_spread((saved_ns if is_saved is None else saved_ns[is_saved]).tolist())
     mean_ns = float(saved_ns.mean())
@@ -563,7 +589,7 @@ def estimate_mean_saving(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Boundaries:
-    """Boundaries between consecutive iterations of a rank, one row each.
+    """Boundaries between consecutive iterations of a rank, one row per boundary.
 
     Attributes:
         rank: Index of the rank.
@@ -581,12 +607,15 @@ class _Boundaries:
 
 
 def _find_pause_between_iterations(run: ReplayedRun) -> Iterator[Finding]:
-    """Yield a finding if all ranks are idle between iterations, before any starts the next one.
+    """Yield a finding if all ranks are idle between iterations.
 
-    The pause is the shortest idle time of a rank, each on its own clock. It is reported if it is at
-    least 1 % of an iteration on average, and, with several boundaries, if it occurs at more than
-    one of them. If no optimizer was recorded, the lower median of the pauses may be an optimizer
-    without a name, so it is first subtracted from each pause. Inference runs have no such finding::
+    :func:`_measure_shared_pauses` measures the pause before each iteration. If no optimizer was
+    recorded, the usual pause may be an optimizer that has no name. In that case, the lower median
+    of all pauses is subtracted from each pause.
+
+    The pauses are reported if their mean is at least 1 % of the mean period. If there are several
+    boundaries between iterations, at least two pauses must also be longer than 1 % of the mean
+    period. Nothing is yielded for inference runs::
 
         stage 0   ... B ├ Optimizer ┤          ├ F ...
         stage 1   ... B   ├ Optimizer ┤            ├ F ...
@@ -620,14 +649,15 @@ def _build_pause_fault(
 ) -> Fault:
     """Build the fault that all ranks are idle between iterations.
 
-    The fault names the ranks that are idle for the shortest time in the longest pause, and what
-    the host of the first of them did meanwhile.
+    The fault names the ranks that were idle for the shortest time in the longest pause, and what
+    the host did on the first of these ranks during this pause.
 
     Args:
         run: The replayed run.
         boundaries: Boundaries between the iterations of each rank.
-        longest: Index of the longest pause among the later iterations of ``boundaries``, ascending.
-        has_paused: Mask of these iterations before which there is a pause.
+        longest: Index of the longest pause among the distinct iterations of ``boundaries``.
+        has_paused: For each distinct iteration of ``boundaries``, ascending, whether there is a
+            pause before it.
     """
     of_iteration = group_rows(boundaries.iteration)
     in_longest = np.flatnonzero(of_iteration.of_row == longest)
@@ -678,10 +708,14 @@ def _list_boundaries(run: ReplayedRun) -> _Boundaries:
 
 
 def _measure_shared_pauses(boundaries: _Boundaries) -> Ints:
-    """Return for each later iteration the time in ns in which all ranks are idle before it.
+    """Return the time in ns in which all ranks are idle before each later iteration.
 
-    This is the shortest idle time of a rank, but at most the time from the end of the last rank to
-    the start of the first one.
+    This is the shortest idle time of any rank between the two iterations. It is limited to the time
+    from when the last rank ended the earlier iteration to when the first rank began the later one,
+    and is never negative.
+
+    Returns:
+        One value per distinct iteration of ``boundaries``, ascending.
     """
     begin_ns, end_ns = boundaries.begin_ns, boundaries.end_ns
     of_iteration = group_rows(boundaries.iteration)
@@ -703,7 +737,7 @@ def _collect_evidence(
 ) -> Evidence:
     """Collect the evidence of a run from which faults are found.
 
-    The column of late launches contains the delays of operations and of collectives.
+    ``late_ns`` of the evidence contains the delays of late operations and of late collectives.
     """
     work, operations = scenarios.work, run.operations
     rows = find_computing_rows(operations, run.averaged)
@@ -734,15 +768,16 @@ def _collect_evidence(
 
 
 def _measure_launch_share(run: ReplayedRun, work: Work, gap_ns: Ints) -> Floats | None:
-    """Return for each row the fraction of its gaps in which no kernel at all ran.
+    """Return for each row the fraction of its gaps in which no kernel of any kind ran.
 
-    A gap is time in which no compute kernel ran. The time without any kernel is measured per rank
-    and iteration, without the Optimizers, so all rows of a rank in an iteration have the same
-    fraction. The result is None if the time without any kernel is unknown.
+    A gap is time inside a row in which no compute kernel ran. The time without any kernel is known
+    only per rank and iteration, so all rows of a rank in an iteration get the same fraction: the
+    time without any kernel divided by the sum of the gaps, but at most 1. Optimizers are excluded
+    from both. The result is None if the time without any kernel is unknown.
 
     Args:
         run: The replayed run.
-        work: Work of all ranks in the iterations that count.
+        work: Work of all ranks in the replayed iterations.
         gap_ns: Time in each row in which no compute kernel ran.
     """
     if run.launch_gap_ns is None:
@@ -774,8 +809,8 @@ def _list_eased_replays(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tupl
 def _find_queued_work(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault, Replay]]:
     """Yield the fault of transfers and collectives queued after transfers, and a replay without it.
 
-    In the replay, the queued transfers no longer wait for the transfers ahead of them. Nothing is
-    yielded if no work is queued, or if fewer iterations can be replayed without the fault.
+    In the replay, the queued transfers no longer follow any other transfer. Nothing is yielded if
+    no work is queued, or if fewer iterations can be replayed without the fault.
     """
     work, order = scenarios.work, scenarios.order
     transfers = find_queued_transfers(work, order)[0]
@@ -803,13 +838,13 @@ def _find_queued_work(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[
 def _measure_delays(run: ReplayedRun, scenarios: Scenarios, rows: Ints, cause: Cause) -> Ints:
     """Return how long one cause delayed each row of ``scenarios.work`` after its input was ready.
 
-    The delay is 0 for rows that are neither computing operations nor optimizers. For ``HOST``, it
-    includes the delay of the first launch of an iteration.
+    The delay is 0 for communication. For the cause HOST, it includes the delay of the first launch
+    of an iteration (:func:`_measure_late_first_launches`).
 
     Args:
         run: The replayed run.
         scenarios: Scenarios of the run, whose work table starts with the computing operations.
-        rows: Rows of these operations in the run, in the order of the work table.
+        rows: Rows of the computing operations in the run, in the order of the work table.
         cause: ``HOST`` or ``PROFILER``.
 
     Returns:
@@ -833,9 +868,9 @@ def _measure_delays(run: ReplayedRun, scenarios: Scenarios, rows: Ints, cause: C
 
 
 def _sum_idle_before(scenarios: Scenarios, rows: Ints, idle: IdleIntervals) -> Ints:
-    """Return the idle time of rows between the end of their last predecessor and their start.
+    """Return the idle time by cause between the last predecessor and the start of each row.
 
-    The time is in ns, by cause, shape (rows, causes).
+    The times are in ns and have the shape (rows, causes).
 
     Args:
         scenarios: Scenarios of the run.
@@ -848,11 +883,14 @@ def _sum_idle_before(scenarios: Scenarios, rows: Ints, idle: IdleIntervals) -> I
 
 
 def _find_delay_starts(run: ReplayedRun, bubbles: Bubbles, cause: Cause) -> Ints:
-    """Return when each bubble starts to delay the operation after it; at the latest its end.
+    """Return when each bubble starts to delay the operation after it, or its end if it does not.
 
-    Work of the profiler before the input is ready delays nothing. In inference, the time that a
-    rank waits for its input has the causes of the idle time of the ranks before it, so a bubble
-    that starts before the input is ready delays nothing either.
+    - PROFILER: when the input of the operation was ready. Profiler overhead before that time does
+      not delay the operation.
+    - Other causes, inference: the start of the bubble. If the bubble starts before the input was
+      ready, it does not delay the operation, because such a bubble can have the cause of a delay on
+      an earlier rank.
+    - Other causes, training: the start of the bubble.
 
     Args:
         run: The replayed run.
@@ -873,8 +911,9 @@ def _find_delay_starts(run: ReplayedRun, bubbles: Bubbles, cause: Cause) -> Ints
 def _measure_late_first_launches(run: ReplayedRun, scenarios: Scenarios, rows: Ints) -> Ints:
     """Return how late the host launched the first operation of each rank and iteration, in ns.
 
-    Idle time before the first operation counts as warm-up of the pipeline, whatever its cause. The
-    launch of the operation is late if its input was there before::
+    Idle time before the first operation counts as warm-up of the pipeline, whatever its cause. So
+    late launches of first operations are found here: they are launched after their input had
+    arrived::
 
         stage 0   ├ F0 ┤├ F1 ┤├ F2 ┤├ F3 ┤
         stage 1         │ late │├ F0 ┤├ F1 ┤
@@ -885,8 +924,8 @@ def _measure_late_first_launches(run: ReplayedRun, scenarios: Scenarios, rows: I
         rows: For each row of ``scenarios.work[: len(rows)]``, its row in the operations table.
 
     Returns:
-        Delay of each of ``rows``, or 0 if it is not the first operation, its launch is unknown, or
-        it is at most 20 us late. All delays of inference runs are 0.
+        Delay of each entry of ``rows``. It is 0 if the operation is not the first one, if its
+        launch is unknown, or if it is at most 20 us late. All delays of inference runs are 0.
     """
     operations = run.operations
     late_ns = np.zeros(len(rows), np.int64)
@@ -905,9 +944,9 @@ def _measure_late_first_launches(run: ReplayedRun, scenarios: Scenarios, rows: I
 
 
 def _find_longest_transfers(scenarios: Scenarios, n_rows: int) -> Ints:
-    """Return the time of the longest communication that each operation follows, in ns.
+    """Return the longest transfer time among the communication that each operation follows, in ns.
 
-    The time is 0 for an operation that follows no communication.
+    The time is 0 for an operation that follows no communication, and never negative.
 
     Args:
         scenarios: Replayed scenarios of the run, whose work table starts with the operations.
@@ -922,13 +961,13 @@ def _find_longest_transfers(scenarios: Scenarios, n_rows: int) -> Ints:
 def _find_needed_times(run: ReplayedRun, first_rows: Ints) -> Ints:
     """Return the earliest time at which the first operation of each rank and iteration could start.
 
-    This is the time at which the last input from the same iteration was produced. If the operation
-    has no inputs, it is the time at which the first rank begins the iteration. The result is never
-    before the end of the rank's previous iteration.
+    This is the time at which the last input from the same iteration was produced. For an operation
+    without inputs, it is the time at which the first rank begins the iteration. If the rank ended
+    its previous iteration later, that end is returned instead.
 
     Args:
         run: The replayed run.
-        first_rows: Rows of the operations.
+        first_rows: Rows of the first operations.
     """
     operations, dependencies = run.operations, run.explained().dependencies
     rank, iteration = operations.rank[first_rows], operations.iteration[first_rows]
@@ -947,7 +986,7 @@ def _find_needed_times(run: ReplayedRun, first_rows: Ints) -> Ints:
 
 
 def _find_iteration_ends(operations: Operations, rank: Ints, iteration: Ints) -> Ints:
-    """Return the end of the last operation of a rank in an iteration, or -1 if it has none.
+    """Return the latest end of the operations of a rank in an iteration, or -1 if there are none.
 
     Args:
         operations: Operations of all ranks.
