@@ -85,10 +85,10 @@ class EventGpu:
     bridge_ns: int | None
 
     def list_places(self, pool: Kernels, used: set[int]) -> list[int]:
-        """List the places of the profiles that can be this GPU, without those that are used.
+        """List the unused places in the profiles that may be the place of this GPU.
 
-        These are the places with the same process id. If several hosts have such a process, the
-        host whose name is part of the file name is preferred. If no place has the process id, all
+        A place may be the GPU's if it has the same process id. Among these, places on a host whose
+        name is part of the file name take precedence. If no place has the process id, all unused
         places are listed.
         """
         of_process = [place for place, (pid, *_) in enumerate(pool.places) if pid == self.pid]
@@ -99,8 +99,8 @@ class EventGpu:
     def select_starts(self, pool: Kernels, time_ns: Ints) -> tuple[Ints, Starts]:
         """Select the operations that kernels can match, sorted by time.
 
-        Operations whose family has no kernel in the profiles are left out, except those of proxy
-        threads, which may belong to any operation.
+        Operations whose family has no kernel in the profiles are left out. Operations of proxy
+        threads are kept, because they may belong to any family.
 
         Args:
             pool: Kernels of the profiles.
@@ -108,7 +108,8 @@ class EventGpu:
 
         Returns:
             rows: Indices into ``self.rows``.
-            starts: Start, family and length of each. Lengths are only known from GPU times.
+            starts: Start, family and length of each selected operation. A length is only known if
+                it was measured on the GPU's clock.
         """
         rows = np.flatnonzero(time_ns != UNKNOWN)
         rows = rows[np.argsort(time_ns[rows], kind="stable")]
@@ -126,8 +127,8 @@ class EventGpu:
 def _split_by_gpu(file: EventFile) -> Iterator[EventGpu]:
     """Yield the GPUs of a file.
 
-    A process has one GPU, unless several of its ranks belong to the same communicator; then each
-    rank has its own GPU.
+    A process has one GPU, unless several of its ranks belong to the same communicator. In that
+    case, each rank has a separate GPU.
     """
     events = file.events
     by_rank = _mask_multi_gpu_processes(events)
@@ -215,7 +216,7 @@ def _choose_host_times(events: NcclEvents, rows: Ints) -> tuple[Ints, Ints, Ints
 
 
 def _measure_bridge(file: EventFile, rows: Ints) -> int | None:
-    """Return the smallest difference host's clock - GPU's clock, or None if there is none."""
+    """Return the smallest recorded difference host clock - GPU clock in ns, or None if none is."""
     of_gpu = make_mask(len(file.events), rows)
     bridges = file.bridges.take(of_gpu[file.bridges.row])
     difference_ns = bridges.host_ns - bridges.gpu_ns
@@ -292,7 +293,7 @@ def align_events(
 
 
 def _count_bytes(events: NcclEvents) -> Ints:
-    """Return elements times element size, or the recorded payload if either is unknown."""
+    """Return the bytes of each event: elements times element size, or else the recorded payload."""
     sizes = np.array([SIZES.get(text, NONE) for text in (*events.names, "")], np.int64)
     element_size = sizes[events.datatype]
     is_known = (events.count >= 0) & (element_size > 0) & (events.count < _MAX_COUNT)
@@ -307,7 +308,7 @@ class _AlignedGpu(NamedTuple):
         is_ambiguous: Whether the clock is unaligned because several offsets match.
         start_ns: Start times, on the profiles' clock if the clock is aligned.
         end_ns: End times on the same clock.
-        kernel: Row of the kernel of each operation, or -1 if it has none.
+        kernel: Row of the kernel that each operation matches, or -1 if there is none.
     """
 
     clock: RecordingClock
@@ -320,9 +321,10 @@ class _AlignedGpu(NamedTuple):
 def _align_gpu(gpu: EventGpu, pool: Kernels, used_places: set[int]) -> _AlignedGpu:
     """Align the clock of a GPU by the kernels of the profile that match it best.
 
-    Only clear matches count. The match with the most pairs wins, then the one with the smallest
-    median distance. Without a clear match, the clock stays unaligned. If the GPU's clock was
-    matched but cannot be related to the host's clock, only start times from the GPU's clock remain.
+    Only clear matches are considered. The match with the most pairs wins; on ties, the one with the
+    smallest median distance. Without a clear match, the clock stays unaligned. If the GPU's clock
+    was matched but cannot be related to the host's clock, only start times from the GPU's clock are
+    kept.
 
     Args:
         gpu: The operations of the GPU.
@@ -376,6 +378,6 @@ def _convert_times(gpu: EventGpu, line: ClockLine, *, use_gpu_clock: bool) -> tu
 
 
 def _score_match(match: Match) -> tuple[int, int]:
-    """Return the key that ranks matches: more matched pairs first, then smaller distances."""
+    """Return a key that is larger for better matches: more pairs, then smaller median distance."""
     n_pairs = len(match.distance_ns)
     return n_pairs, -round(float(np.median(match.distance_ns))) if n_pairs else 0

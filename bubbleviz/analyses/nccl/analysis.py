@@ -1,4 +1,4 @@
-"""The analysis of communication: event files and profiles in, a report out."""
+"""The analysis of communication: reads event files and profiles, and returns a report."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class Communication:
         operations: One row per operation of a rank.
         ranks: Number of ranks of each communicator, or None if unknown.
         clocks: Clocks that ``operations.clock`` refers to; the first is the report's clock.
-        files: For each file its path as given, its format (``nsys``, or the name of a format of
-            event files), and the number of events by category, which is empty for profiles.
+        files: For each file, its path as given, its format (such as ``nsys``), and the number of
+            events by category, which is empty for profiles.
         limitations: What could not be measured, and why.
         faults: Operations at which the run hangs, from flight recorders.
         window: The analyzed part of the run as the user wrote it, or None for the complete run.
-        hosts: Host names of the profiles.
+        hosts: Hostnames of the profiles, including profiles that could not be read.
     """
 
     operations: Communications
@@ -105,10 +105,10 @@ def measure_communication(
     Args:
         paths: Event files and profiles of one run, recognized by their content, directories of such
             files, or glob patterns.
-        convention: Conventions whose lists of communication kernels are added to NCCL's: names, or
-            paths of TOML files.
-        window: Part of the run to analyze, by iterations as the first profile names them, or by
-            time on its clock, or None for the complete run.
+        convention: Names of conventions, or paths of TOML files, whose lists of communication
+            kernels are added to NCCL's kernels.
+        window: Part of the run to analyze: iterations as the first profile numbers them, or times
+            on its clock. None selects the complete run.
         keep_export: Whether to keep the exports of ``.nsys-rep`` reports next to them.
         jobs: Number of threads that read a profile.
         progress: Receives how much of each file has been read.
@@ -128,7 +128,7 @@ def measure_communication(
         events = formats[path]
         if events:
             return read_events(path, watch, events)
-        # The first profile names the iterations.
+        # The iterations are numbered by the first profile.
         of_first = None if profiles else iterations
         profiles.append(
             read_profile(path, jobs, watch, kinds=kinds, keep_export=keep_export, window=of_first)
@@ -162,8 +162,8 @@ def merge_communication(
 ) -> Communication:
     """Merge the communication operations of event files and profiles.
 
-    Clocks are aligned first by kernels and UTC, and then by the ends of common operations. Members
-    of the same operation are found, and durations split into waiting and moving.
+    Clocks are aligned by kernels and UTC first, and then by the ends of common operations. The
+    duration of each operation is split into waiting and moving, from the starts of its members.
 
     Raises:
         NothingToAnalyseError: There are no communication operations.
@@ -204,7 +204,7 @@ def _number_instances(table: Communications, recorded: Sequence[EventFile]) -> t
     """Return the instance of each operation, or -1, and the number of unpaired sends and receives.
 
     If a ring buffer has dropped its oldest entries, sends and receives are counted from the last
-    anchor collective. Those without an anchor cannot be paired.
+    anchor collective. Sends and receives without an anchor cannot be paired.
     """
     if not any(file.rolled_over for file in recorded):
         return members.number_instances(table), 0
@@ -223,8 +223,9 @@ def _split_waiting(
 ) -> Communications:
     """Split durations into waiting and moving, see :func:`.members.split_waiting`.
 
-    Waiting and transfer times of proxy threads are only known for operations of event files. All
-    aligned clocks count as one clock, and every other clock is separate.
+    Waiting and transfer times of proxy threads are only known for operations of event files. The
+    times of all aligned clocks are compared with each other. The times of an unaligned clock are
+    only compared among themselves.
     """
     clock_group = [0 if clock.aligned else 1 + index for index, clock in enumerate(clocks)]
     gpu_index, family = (
@@ -322,10 +323,10 @@ def count_shared(table: Communications) -> Communications:
 def _make_profile_clocks(
     sources: Sequence[Source],
 ) -> tuple[list[RecordingClock], list[int]]:
-    """Return the clock of each profile, and the index of its machine.
+    """Return the clock of each profile, and the index of its machine, from 0.
 
     The machine of the first profile has the report's clock. Another machine is aligned by UTC if
-    the first profiles of both machines recorded UTC, and is otherwise not aligned.
+    its first profile and the first profile of the run recorded UTC. Otherwise it is not aligned.
     """
     machines = find_machines(sources)
     clocks = []
@@ -354,8 +355,8 @@ def _find_clock_bases(
     A base is a number that clocks share if they agree already. The base of a clock that was aligned
     by kernels is the machine of the profile. Without profiles, the first clock and the clocks of
     flight recorders become references with base 0. Flight recorders can share a base because they
-    record UTC, and because their operations are compared by duration. Every other clock has a base
-    of its own.
+    record UTC, and because their operations are compared by duration. Every other clock gets an
+    unused base number.
 
     Args:
         event_clocks: Clocks of the event files.
@@ -365,7 +366,8 @@ def _find_clock_bases(
         dump_clocks: Clocks of the flight recorders, as indices in the list of all clocks.
 
     Returns:
-        The clocks, with the reference marked as such, and the base of each.
+        clocks: The clocks, with ``aligned_by`` set for references.
+        bases: Base of each clock.
     """
     last_kernel = np.cumsum([len(profile.kernels) for profile in profiles])
     unused_base = itertools.count(max(machines, default=0) + 1)
@@ -387,8 +389,8 @@ def _find_clock_bases(
 def _count_ranks(table: Communications, profiles: Sequence[NcclProfile]) -> tuple[int | None, ...]:
     """Return the number of ranks of each communicator, or None if it is unknown.
 
-    It is the recorded number, or else the highest rank or peer in the table plus one. A result of
-    one rank counts as unknown.
+    The number is the recorded number, or else one more than the highest rank or peer in the table.
+    If that is a single rank, the number is unknown.
     """
     recorded = {key: ranks for profile in profiles for key, ranks in profile.sizes.items()}
     n_ranks = np.zeros(len(table.communicators), np.int64)
@@ -402,7 +404,7 @@ def _count_ranks(table: Communications, profiles: Sequence[NcclProfile]) -> tupl
     )
 
 
-#: Effect of recordings that start at different times, where {} is a duration.
+#: Effect of recordings that start at different times, for a limitation. {} is a duration.
 _SKEW = "{} of its waiting are not that device's fault; leave them out with --window"
 
 
@@ -525,9 +527,9 @@ def _list_file_limitations(file: EventFile) -> Iterator[Limitation]:
 
 
 def _count_incomplete(communication: Communication, instance: Ints) -> int:
-    """Count the rows of collectives with fewer recorded members than ranks.
+    """Count the rows of collectives that have fewer recorded members than ranks.
 
-    Collectives of communicators with an unknown number of ranks do not count.
+    Collectives are not counted if the number of ranks of their communicator is unknown.
     """
     table = communication.operations
     rows = np.flatnonzero((instance != NONE) & (table.split == Split.MEMBERS) & (table.peer < 0))
@@ -545,7 +547,7 @@ def _select_window(
     Args:
         communication: The complete run, which is needed to split waiting and moving.
         window: The window as the user gave it.
-        extent_ns: Start and end (exclusive) on the report's clock.
+        extent_ns: Start and end (exclusive) of the window on the report's clock.
 
     Returns:
         The selected operations. Operations without a start on the report's clock are left out, with

@@ -30,7 +30,7 @@ SIZES = {
     **dict.fromkeys(("Long", "UInt64", "Double", "ComplexFloat"), 8),
     "ComplexDouble": 16,
 }
-#: Operations that move n times the counted bytes, since the count is one rank's part of n.
+#: Operations whose count is the part of one rank. With n ranks, they move n times these bytes.
 PER_RANK_OPERATIONS = frozenset(
     ("AllGather", "ReduceScatter", "AlltoAll", "AllToAll", "Gather", "Scatter")
 )
@@ -46,9 +46,9 @@ def format_communicator(value: Communicator | None) -> str:
 def get_bus_factor(name: str, ranks: int | None) -> float | None:
     """Return the factor from algorithm bandwidth to bus bandwidth, as in nccl-tests.
 
-    It is 2(n-1)/n for an all-reduce, (n-1)/n for operations in which each of n ranks has a part,
-    and 1 for all others (``doc/PERFORMANCE.md``). For an AlltoAllv, whose parts differ, it is
-    approximate. It is None if it depends on an unknown number of ranks.
+    With n ranks, the factor is 2(n-1)/n for an AllReduce, (n-1)/n for operations in which each rank
+    has a part, and 1 for all other operations (``doc/PERFORMANCE.md``). It is approximate for an
+    AlltoAllv, because its parts differ in size. It is None if n is needed but unknown.
     """
     if name == "AllReduce":
         return None if not ranks else 2 * (ranks - 1) / ranks
@@ -60,11 +60,11 @@ def get_bus_factor(name: str, ranks: int | None) -> float | None:
 class Timing(IntEnum):
     """The source of an operation's times."""
 
-    #: The host, which enqueued it.
+    #: The host, when it enqueued the operation.
     LAUNCH = 0
     #: The proxy thread, which serves the network.
     PROXY = 1
-    #: The host, which saw the kernel begin and end.
+    #: The host, when it saw the kernel start and end.
     HOST = 2
     #: The GPU's clock.
     GPU = 3
@@ -76,11 +76,11 @@ class Split(IntEnum):
     """How waiting and moving were separated."""
 
     UNKNOWN = 0
-    #: It waited until the last member of the operation started.
+    #: The operation waited until its last member started.
     MEMBERS = 1
-    #: It waited while its proxy thread waited for the peer.
+    #: The operation waited while its proxy thread waited for the peer.
     PROXY = 2
-    #: Like ``MEMBERS``, with members that were paired by their order alone.
+    #: Like ``MEMBERS``, but the members were paired by their order alone.
     ORDER = 3
 
 
@@ -89,13 +89,13 @@ class Alignment(Enum):
 
     #: The report's clock, or a clock that agrees with it.
     REFERENCE = "reference"
-    #: By matching its operations with the kernels of a profile.
+    #: By matching the operations of the clock with the kernels of a profile.
     KERNELS = "kernels"
     #: By UTC, as the profile's host recorded it.
     UTC = "utc"
-    #: By the ends of operations that it has in common with aligned clocks.
+    #: By the ends of operations that the clock has in common with aligned clocks.
     OPERATIONS = "operations"
-    #: Not aligned; its times are not comparable.
+    #: Not aligned. Times of this clock are not comparable with times of other clocks.
     UNALIGNED = "unaligned"
 
 
@@ -105,12 +105,13 @@ class RecordingClock:
 
     Attributes:
         label: Display name.
-        aligned_by: How it was aligned.
-        matched: Number of operations or kernels that were matched to align it.
+        aligned_by: How the clock was aligned.
+        matched: Number of operations or kernels that were matched to align the clock.
         of: Number of operations or kernels that could be matched.
         median_ns: Median distance between matched pairs after the alignment, or None without pairs.
-        largest_ns: The largest distance, or None without pairs.
-        drift_ppm: Its drift in parts per million, or None if no drift was fitted.
+        largest_ns: Largest distance between matched pairs after the alignment, or None without
+            pairs.
+        drift_ppm: Drift of the clock in parts per million, or None if no drift was fitted.
     """
 
     label: str
@@ -129,10 +130,10 @@ class RecordingClock:
 
         Args:
             label: Display name.
-            aligned_by: How it was aligned.
+            aligned_by: How the clock was aligned.
             of: Number of operations or kernels that could be matched.
             far_ns: Distance of each matched pair after the alignment.
-            drift: Its drift, or 0 if no drift was fitted.
+            drift: Drift of the clock in ns per ns, or 0 if no drift was fitted.
         """
         return RecordingClock(
             label,
@@ -146,25 +147,27 @@ class RecordingClock:
 
     @property
     def aligned(self) -> bool:
-        """Whether its times are on the report's clock."""
+        """Whether times of this clock are on the report's clock."""
         return self.aligned_by is not Alignment.UNALIGNED
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Communications(Table):
-    """One row per operation of a rank. Unknown identifiers are -1, unknown times ``UNKNOWN``.
+    """Communication operations, one row per operation and rank.
+
+    Unknown identifiers are -1, and unknown times are ``UNKNOWN``.
 
     Attributes:
-        source: Index of the file that recorded it.
+        source: Index of the file that contains the operation.
         kind: Code of :class:`~bubbleviz.sources.nccl.events.OperationKind`.
         pid: Process id.
         gpu: Number of the GPU, or -1 if the files do not distinguish GPUs.
-        name: Index of its name in ``names``.
-        communicator: Index of its communicator in ``communicators``.
+        name: Index of the operation's name in ``names``.
+        communicator: Index of the operation's communicator in ``communicators``.
         rank: Rank in the communicator.
         run_rank: Rank in the run, or -1 if unknown.
-        peer: Rank that it sends to or receives from.
-        root: Rank at which it starts or ends.
+        peer: For a send, receive or proxy transfer, the other rank in the communicator.
+        root: Root rank of a rooted collective, such as Broadcast.
         sequence: Number of the operation among all operations of its communicator and name.
         count: Number of elements.
         datatype: Index of the datatype in ``names``.
@@ -172,18 +175,21 @@ class Communications(Table):
         progress: Index in :data:`~bubbleviz.sources.nccl.events.PROGRESS`.
         algorithm: Index of the algorithm in ``names``.
         protocol: Index of the protocol in ``names``.
-        channels: Number of channels that it uses.
-        clock: Index of the clock of its times; times of aligned clocks are comparable.
+        channels: Number of channels that the operation uses.
+        clock: Index of the clock that times the operation. Times of aligned clocks are comparable.
         start_ns: Start time.
         end_ns: End time.
-        duration_ns: Time from start to end, or -1 if unknown. It may be known without them.
+        duration_ns: Time from start to end, or -1 if unknown. It can be known even if start and end
+            are unknown.
         timing: Code of :class:`Timing`.
-        kernel: Index of the kernel in the profiles; operations of one kernel share its times.
-        shared: Number of operations that share these times.
+        kernel: Row of the operation's kernel in the kernels of all profiles, or -1 if it has none.
+            Several operations can share a kernel and its times.
+        shared: Number of operations with the same kernel and times, including this one.
         state_ns: Shape (rows, states); see :class:`~bubbleviz.sources.nccl.events.NcclEvents`.
-        waiting_ns: Part of the duration in which it waited for other members, or -1 if unknown.
-        moving_ns: The rest of the duration, or -1 if unknown.
-        awaited_ns: Time for which other members waited for this one, or -1 if unknown.
+        waiting_ns: Part of the duration in which the rank waited for other members, or -1 if
+            unknown.
+        moving_ns: Duration minus waiting time, or -1 if unknown.
+        awaited_ns: Time for which other members waited for this rank, or -1 if unknown.
         split: Code of :class:`Split`.
         names: Names of operations, datatypes, algorithms and protocols.
         communicators: NCCL's hashes, or PyTorch's groups.
@@ -233,7 +239,8 @@ def make_communications(
 
     Args:
         rows: Number of rows.
-        columns: Columns by name, or single values for all rows. Other columns are unknown.
+        columns: Columns by name. A single number is used for all rows. Columns that are not given
+            are unknown.
         names: Texts that columns refer to.
         communicators: Communicators that ``communicator`` refers to.
     """

@@ -1,8 +1,8 @@
-"""Ranks that are missing or late: for which ranks the others wait.
+"""Finds ranks that are missing or late, so that other ranks wait for them.
 
-An operation is open if a member has entered it but not finished. It is blocked by the members that
-have not entered it. Those among them that do not wait in another open operation themselves block
-the run::
+An operation is open if a member has entered it but has not finished it. The members that have not
+entered an open operation block it. A blocking member that does not wait in another open operation
+blocks the run::
 
     rank 0   ├─ barrier ······      waits for 2 and 3
     rank 2   ├─ all-reduce ···      waits for 3
@@ -62,7 +62,7 @@ class Fault:
 
 
 def add_run_ranks(table: Communications, dumped: Bools) -> Communications:
-    """Fill in the rank of the run of each operation, from the members of its process group.
+    """Fill in ``run_rank``, the rank in the run, from the members of the process groups.
 
     Args:
         table: Operations of all files.
@@ -86,17 +86,17 @@ def add_run_ranks(table: Communications, dumped: Bools) -> Communications:
 
 
 def add_awaited_times(table: Communications, instance: Ints) -> Communications:
-    """Return the operations with the time for which other members waited for each of them.
+    """Fill in ``awaited_ns``: for how long the other members waited for each operation.
 
-    The sum of all waiting in an instance is attributed to its last member; several last members
-    share it equally.
+    The sum of the waiting times in an instance is attributed to the last member, which did not
+    wait. Several last members share the sum equally. All other members get 0.
 
     Args:
         table: Operations with ``waiting_ns``.
         instance: Instance of each row, or -1.
 
     Returns:
-        The operations with ``awaited_ns``, which is -1 if unknown.
+        The operations with ``awaited_ns``. It is -1 if the instance or the waiting time is unknown.
     """
     rows = np.flatnonzero((instance != NONE) & (table.waiting_ns >= 0))
     groups = grouping.group_rows(instance[rows])
@@ -122,7 +122,7 @@ def find_stages(communicators: Sequence[Communicator]) -> dict[int, int]:
 
 
 def list_late_ranks(table: Communications) -> list[LateRank]:
-    """List the ranks for which others waited, by decreasing waiting time."""
+    """List the ranks for which others waited, longest total waiting time first."""
     rows = np.flatnonzero((table.run_rank != NONE) & (table.awaited_ns > 0))
     ranks, of_row = np.unique(table.run_rank[rows], return_inverse=True)
     operations = np.bincount(of_row, minlength=len(ranks))
@@ -135,9 +135,10 @@ def list_late_ranks(table: Communications) -> list[LateRank]:
 def find_faults(table: Communications, dumped: Collection[int]) -> tuple[Fault, ...]:
     """Find where the run hangs: the first unfinished operation of each communicator or pair.
 
-    A rank has not entered an operation if its dump ends before it, or if its GPU has not started it
-    although the GPU of another rank has. Collectives are compared by sequence number, the
-    unfinished sends and receives between two ranks by their order.
+    A pair consists of a sender and a receiver. A rank has not entered an operation if its dump ends
+    before the operation. It has not entered it either if its GPU has not started the operation
+    although the GPU of another rank has. Collectives are compared by sequence number, and the
+    unfinished sends and receives of a pair by their order.
 
     Args:
         table: Operations of all files. Only rows from flight recorders have a ``progress``.
@@ -216,8 +217,8 @@ def _find_direction(table: Communications) -> tuple[Ints, Ints]:
 def _list_members(table: Communications, rows: Ints, pair: tuple[int, int] | None) -> set[int]:
     """Return the ranks of the run that take part in an operation.
 
-    If the members of the group are unknown, these are the ranks with a recorded row, or the two
-    ranks of the pair.
+    If the members of the group are unknown, the two ranks of the pair are returned, or for a
+    collective the ranks of the given rows.
 
     Args:
         table: Operations.
@@ -232,7 +233,7 @@ def _list_members(table: Communications, rows: Ints, pair: tuple[int, int] | Non
 
 
 def find_culprits(faults: Sequence[Fault]) -> list[int]:
-    """Return the ranks that are missing in operations and do not wait in another one themselves."""
+    """Return the ranks that are missing in an operation and wait in no operation, ascending."""
     waiting = {rank for fault in faults if not fault.calls for rank in fault.entered}
     return sorted({rank for fault in faults for rank in fault.missing} - waiting)
 
@@ -269,7 +270,7 @@ def _list_calls(
 ) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Return each distinct call of a collective in words, and the ranks that made it.
 
-    The call of the most ranks comes first. Calls of equally many ranks are in order of the ranks.
+    The call that the most ranks made comes first. On ties, the call with the smallest rank wins.
 
     Args:
         table: Collectives of flight recorders.

@@ -17,7 +17,7 @@ _SUFFIXES = frozenset(("", ".txt", ".log", ".json", ".jsonl", ".jsonlines"))
 
 
 def find_inputs(paths: Sequence[str]) -> Mapping[InputFile, str]:
-    """Find the files at the paths, and the format of each event file, or "" for profiles.
+    """Find the files at the paths, and return the format of each event file, or "" for profiles.
 
     Directories and glob patterns are expanded.
 
@@ -32,9 +32,9 @@ def find_inputs(paths: Sequence[str]) -> Mapping[InputFile, str]:
     pointers: set[str] = set()
 
     def is_event_file(path: str) -> bool:
-        """Return whether a file contains events of NCCL, or is a pointer to such a file.
+        """Return whether a file contains NCCL events, or is a pointer to a file with events.
 
-        The format of the file is cached.
+        The detected format of the file is cached.
         """
         if path not in formats:
             try:

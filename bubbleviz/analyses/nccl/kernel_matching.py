@@ -1,7 +1,7 @@
 """Matching of recorded operations with the kernels of a profile, and the offset between clocks.
 
-Both tables contain the same kernels in the same order, each on its own clock, and each may lack
-some. The offset is where most of the differences kernel start - operation start agree::
+Both tables list the same kernels in the same order, each on its own clock. Each table may lack some
+kernels. At the offset between the clocks, most differences kernel start - operation start agree::
 
     operations  |  |     |  |  |        differences   ..:  .   :|:.  . :
     kernels        |  |     |  |  |                             └─ densest
@@ -24,24 +24,24 @@ from bubbleviz.sources.nccl.events import UNKNOWN
 
 #: Maximum distance between a kernel's start and the start of a channel's work on the GPU's clock.
 GPU_TOLERANCE_NS = 20_000
-#: Maximum distance for start times from the host, whose thread may have slept.
+#: Maximum distance if the start was recorded by a thread of the host, which may have been asleep.
 HOST_TOLERANCE_NS = 1_000_000
-#: Tolerance for the lengths of a kernel and an operation, which are recorded at different points:
-#: a fraction of the length plus a time.
+#: Maximum difference between the lengths of a kernel and its operation: a fraction of the kernel's
+#: length plus a time. The two lengths differ because they are measured at different points.
 _LENGTH_TOLERANCE, _LENGTH_TOLERANCE_NS = 0.25, 50_000
 #: Number of operations in a block: enough that chance does not match most of them with kernels, but
 #: few enough that drift does not separate them.
 _BLOCK_OPERATIONS = 64
 #: Maximum number of blocks to try. The profile may have recorded nothing during a block.
 _MAX_BLOCKS = 8
-#: Approximate number of differences that are sorted together, which bounds the memory.
+#: Approximate number of differences that are sorted together. It limits the memory use.
 _DIFFERENCES_AT_ONCE = 1 << 20
-#: An offset is clear if it matches this many times as many operations as the next best offset.
-#: Otherwise it is due to chance, or the run repeats itself.
+#: Minimum number of operations that a clear offset matches, relative to the next best offset. An
+#: offset that is not clear may be due to chance, or to a run that repeats itself.
 _CLEAR_RATIO = 1.5
-#: Minimum number of pairs, and the minimum time that they span, for fitting a drift.
+#: Minimum number of pairs, and minimum time span of the pairs, for fitting a drift.
 _MIN_DRIFT_PAIRS, _MIN_DRIFT_SPAN_NS = 16, 1_000_000_000
-#: Maximum distance that remains with a fitted drift, relative to the distance without drift.
+#: Maximum median distance with a fitted drift, relative to the median distance without drift.
 _MAX_DRIFT_RESIDUAL = 0.5
 
 
@@ -73,8 +73,9 @@ class Match(NamedTuple):
 
     Attributes:
         line: Map from the clock of the operations to the clock of the kernels.
-        kernel: Row of the kernel of each operation, or -1 if it has none.
-        distance_ns: Distance of each matched pair after the conversion.
+        kernel: Row of the kernel that each operation matches, or -1 if there is none.
+        distance_ns: Absolute distance between the starts of each matched pair, on the kernels'
+            clock.
         is_clear: Whether no other offset matches nearly as many operations, or the match is
             complete on both sides.
     """
@@ -89,7 +90,7 @@ class Offset(NamedTuple):
     """The offset on which most operations of a block agree.
 
     Attributes:
-        n_agreeing: Number of operations that agree.
+        n_agreeing: Number of operations that agree on the offset.
         offset_ns: Median difference of the agreeing operations.
         n_rival: Number of operations that agree on the next best offset, or 0 if there is none.
     """
@@ -100,7 +101,7 @@ class Offset(NamedTuple):
 
 
 class _Cluster(NamedTuple):
-    """A set of differences within one tolerance. The best cluster has the smallest tuple.
+    """A set of differences within one tolerance. The smallest tuple is the best cluster.
 
     Attributes:
         negative_size: Number of differences, negated.
@@ -120,7 +121,8 @@ class StartPairs:
     Attributes:
         operations: Starts of the operations.
         kernels: Starts of the kernels.
-        tolerance_ns: Maximum distance of an operation and its kernel on a common clock.
+        tolerance_ns: Maximum distance between the starts of an operation and its kernel on a common
+            clock.
     """
 
     operations: Starts
@@ -131,6 +133,10 @@ class StartPairs:
         """Return a mask of the pairs with the same family and about the same length.
 
         An unknown family or length is compatible with any.
+
+        Args:
+            row: Row of the operation of each pair, or one row for all pairs.
+            kernel: Row of the kernel of each pair.
         """
         family, kernel_family = self.operations.family[row], self.kernels.family[kernel]
         length_ns, kernel_ns = self.operations.length_ns[row], self.kernels.length_ns[kernel]
@@ -146,12 +152,13 @@ class StartPairs:
         allows for kernels of other families in between.
 
         Args:
-            line: Map to the clock of the kernels.
-            rows: Operations.
+            line: Map from the clock of the operations to the clock of the kernels.
+            rows: Rows of the operations.
 
         Returns:
-            kernel: Row of the kernel, or -1 if there is none.
-            distance_ns: Start of the kernel minus the converted start, or 0 if there is none.
+            kernel: Row of the nearest kernel, or -1 if there is none.
+            distance_ns: Start of this kernel minus the converted start of the operation, or 0 if
+                there is no kernel.
         """
         start_ns, kernel_ns = line.convert(self.operations.start_ns[rows]), self.kernels.start_ns
         nearest = np.full(len(rows), NONE, np.int64)
@@ -169,12 +176,12 @@ class StartPairs:
         return nearest, np.where(nearest == NONE, 0, kernel_ns[nearest] - start_ns)
 
     def list_differences(self, rows: Ints, low_ns: int, high_ns: int) -> list[Ints]:
-        """Return for each operation the starts of its compatible kernels minus its own start.
+        """Return, for each operation, the starts of compatible kernels minus the operation's start.
 
         Args:
-            rows: Operations.
-            low_ns: Smallest difference that counts.
-            high_ns: Largest difference that counts.
+            rows: Rows of the operations.
+            low_ns: Smallest difference to include.
+            high_ns: Largest difference to include.
         """
         start_ns, kernel_ns = self.operations.start_ns[rows], self.kernels.start_ns
         first = np.searchsorted(kernel_ns, start_ns + low_ns).tolist()
@@ -188,14 +195,15 @@ class StartPairs:
 def match_starts(operations: Starts, kernels: Starts, tolerance_ns: int) -> Match | None:
     """Find the clock line that matches the most operations with kernels.
 
-    The densest offset is searched in one block of operations after the other. The search ends at a
-    clear offset that at least half of a block agrees on; otherwise the block with the most agreeing
-    operations wins. The line is then extended to all operations.
+    The densest offset is computed for one block of operations after the other. The search ends at
+    the first block in which at least half of the operations agree on a clear offset. If there is
+    none, the block with the most agreeing operations wins. The line is then extended to all
+    operations.
 
     Args:
         operations: Starts of the recorded operations.
         kernels: Starts of the kernels of a profile.
-        tolerance_ns: Maximum distance of an operation and its kernel.
+        tolerance_ns: Maximum distance between the starts of an operation and its kernel.
 
     Returns:
         The match, or None if no offset matches an operation with a kernel.
@@ -231,7 +239,7 @@ def _choose_blocks(n_operations: int) -> list[int]:
 
 
 def _is_clear(offset: Offset) -> bool:
-    """Return whether an offset matches clearly more operations than the next best one."""
+    """Return whether an offset matches clearly more operations than the next best offset."""
     return offset.n_agreeing >= _CLEAR_RATIO * offset.n_rival
 
 
@@ -265,7 +273,10 @@ def find_densest_offset(pairs: StartPairs, rows: Ints) -> Offset | None:
         return _find_largest_cluster(differences_ns, tolerance_ns, excluded_ns)
 
     def count_agreeing(start_ns: int) -> tuple[int, int]:
-        """Count the agreeing operations, each once however many kernels are near it."""
+        """Return the number of agreeing operations, and the median of their differences.
+
+        An operation counts once, even if several kernels are near it.
+        """
         by_operation = pairs.list_differences(rows, start_ns, start_ns + tolerance_ns)
         n_agreeing = sum(len(differences_ns) > 0 for differences_ns in by_operation)
         return n_agreeing, round(float(np.median(np.concatenate(by_operation))))
@@ -304,13 +315,13 @@ def _divide_offsets(pairs: StartPairs, rows: Ints) -> list[int]:
 def _find_largest_cluster(
     differences_ns: Ints, tolerance_ns: int, excluded_ns: int | None
 ) -> _Cluster | None:
-    """Find the cluster with the most differences; ties go to the smallest spread.
+    """Find the cluster with the most differences. On ties, the smallest spread wins.
 
     Args:
         differences_ns: Differences in ascending order.
         tolerance_ns: Maximum spread of a cluster.
-        excluded_ns: Clusters that start within two tolerances of this time are ignored; None to
-            ignore none.
+        excluded_ns: A time in ns, or None. Clusters that start within two tolerances of this time
+            are ignored.
 
     Returns:
         The cluster, or None if there are no differences.
@@ -358,10 +369,11 @@ def _fit_line(pairs: StartPairs, rows: Ints, offset_ns: int) -> ClockLine:
 
 
 def _fit_correction(since_ns: Ints, distance_ns: Ints, drift: float) -> tuple[int, float]:
-    """Fit the correction of an offset, and the drift, that minimize the distances of pairs.
+    """Fit a correction of the offset, and a drift, to the distances of matched pairs.
 
-    The drift is only changed if there are enough pairs over a long enough time, and if a linear fit
-    leaves less than half of the median distance.
+    The drift is only changed if there are at least ``_MIN_DRIFT_PAIRS`` pairs that span at least
+    ``_MIN_DRIFT_SPAN_NS``, and if the linear fit leaves at most ``_MAX_DRIFT_RESIDUAL`` of the
+    median distance.
 
     Args:
         since_ns: Time of each pair, relative to the middle of the line.

@@ -32,15 +32,19 @@ _PROTOCOL = re.compile(r"_(LL128|LL|SIMPLE)(?=_|\(|$)")
 
 
 def get_family(name: str) -> str:
-    """Return the kernel family of an operation; Send, Recv and similar ones share a family."""
+    """Return the kernel family of an operation.
+
+    Send, Recv and operations that consist of sends and receives share the family ``SendRecv``. The
+    family of any other operation is its name, with ``Bcast`` replaced by ``Broadcast``.
+    """
     name = {"Bcast": "Broadcast"}.get(name, name)
     return "SendRecv" if name in _SEND_RECV_OPERATIONS else name
 
 
 def parse_kernel_name(kernel: str) -> tuple[str, str, str]:
-    """Parse the operation, algorithm and protocol from the name of a kernel; "" for unknown parts.
+    """Return the operation, algorithm and protocol in a kernel's name, or "" for unknown parts.
 
-    The operation of a kernel that is not NCCL's is its plain name.
+    If the kernel is not from NCCL, the operation is the kernel's name without its signature.
     """
     if not naming.is_nccl(kernel):
         return naming.trim_signature(kernel), "", ""
@@ -57,7 +61,7 @@ class Starts(Table):
 
     Attributes:
         start_ns: Start times.
-        family: Kernel family, or -1 if unknown, which matches any.
+        family: Kernel family, or -1 if unknown. An unknown family matches any family.
         length_ns: Duration, or -1 if unknown.
     """
 
@@ -68,17 +72,17 @@ class Starts(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Kernels(Table):
-    """Communication kernels: NCCL's and those that the user listed. Sorted by (GPU, start).
+    """Communication kernels of NCCL and of the user's list, sorted by GPU and start.
 
     Attributes:
-        start_ns: Start on the profile's clock, or on the report's clock after pooling.
+        start_ns: Start on the profile's clock, or on the report's clock after :func:`pool_kernels`.
         end_ns: End on the same clock.
         gpu_index: Index of the GPU in ``places``.
         name: Index of the name in ``names``.
         family: Index of the family in ``families``, or -1 if unknown.
         names: Names of kernels.
         families: Kernel families, as returned by :func:`get_family`.
-        places: Process id, device number and host name of each GPU.
+        places: (process id, device number, hostname) of each GPU.
     """
 
     start_ns: Ints
@@ -91,7 +95,7 @@ class Kernels(Table):
     places: tuple[tuple[int, int, str], ...] = field(default=(), metadata={"shared": True})
 
     def select_starts(self, gpu_index: int) -> Starts:
-        """Return the starts of the kernels of a GPU, given as an index of ``places``."""
+        """Return the starts of the kernels of a GPU, given as an index into ``places``."""
         kernels = self.take(self.gpu_index == gpu_index)
         return Starts(kernels.start_ns, kernels.family, kernels.end_ns - kernels.start_ns)
 
@@ -101,12 +105,12 @@ def select_kernels(activities: Activities, kinds: naming.Kinds, host: str) -> tu
 
     Args:
         activities: Kernels, followed by copies.
-        kinds: Kernel lists; kernels that the user added as communication are selected as well.
-        host: Name of the host that recorded them.
+        kinds: Kernel lists. Kernels that the user added as communication are selected as well.
+        host: Name of the host that recorded the profile.
 
     Returns:
-        kernels: The kernels, sorted by GPU and start.
-        rows: Their rows in ``activities``.
+        kernels: The communication kernels, sorted by GPU and start.
+        rows: Row in ``activities`` of each of these kernels.
     """
     is_listed = naming.match_any(activities.names, kinds.added_communication)
     is_listed |= np.array([naming.is_nccl(name) for name in activities.names], bool)
@@ -161,17 +165,17 @@ def list_operations(
     names: Sequence[str],
     communicators: tuple[Communicator, ...] = (),
 ) -> Communications:
-    """Build the operations of a profile, on its clock.
+    """Build the operations of a profile.
 
-    Kernels that are neither the first nor the last kernel of an operation are appended as
-    operations of their own, described by their names alone ("unknown" if the name contains no
-    operation).
+    A kernel that is neither the first nor the last kernel of an operation is appended as a separate
+    operation. Only the kernel's name describes it: the operation is "unknown" if the name does not
+    contain one.
 
     Args:
         kernels: Communication kernels of the profile.
-        first: First kernel of each operation.
-        last: Last kernel of each operation.
-        columns: Other columns of the operations; ``name`` is required.
+        first: Row of the first kernel of each operation.
+        last: Row of the last kernel of each operation.
+        columns: Other columns of the operations, keyed by column name. ``name`` is required.
         names: Names of operations and datatypes, to which ``columns`` refer by index.
         communicators: Communicators, to which ``columns`` refer by index.
     """
@@ -201,8 +205,8 @@ def list_operations(
 def _number_name_parts(names: Sequence[str], numbers: Numbering[str]) -> tuple[Ints, Ints, Ints]:
     """Number the operation, algorithm and protocol in the name of each kernel.
 
-    An operation that is not in the name gets the number of "unknown". Algorithms and protocols that
-    are not in the name are -1.
+    If the name contains no operation, the number of "unknown" is used. If it contains no algorithm
+    or no protocol, the number is -1.
 
     Args:
         names: Names of kernels.

@@ -1,4 +1,4 @@
-"""Members: which operations of several ranks belong together, and which rank waited for which.
+"""Finds the members of operations: rows of several ranks that belong together, and who waited.
 
 A communication operation is recorded once per rank. Its *members* are the rows of all ranks that
 took part in it; they share an *instance* number. Data moves once the last member has started::
@@ -14,7 +14,7 @@ The steps, in the order in which :mod:`.analysis` runs them:
 2. :func:`number_instances`: group the rows into instances. Members of a collective have the same
    communicator, name and sequence number. The k-th send from one rank to another belongs to the
    k-th receive on the other rank.
-3. :func:`align_member_ends`: members from flight recorders end together.
+3. :func:`align_member_ends`: shift rows of flight recorders, so that all members end together.
 4. :func:`align_clocks_by_ends`: align the remaining clocks by the ends of common operations.
 5. :func:`pair_by_order`: for profiles without communicators, group the k-th kernels of all GPUs.
 6. :func:`split_waiting`: split each duration into waiting and moving, as in the figure.
@@ -39,21 +39,22 @@ from bubbleviz.model import grouping, intervals
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.sources.nccl.events import UNKNOWN, OperationKind
 
-#: Minimum fraction of the k-th kernels of a family that must overlap on all GPUs.
+#: Minimum fraction of the groups of k-th kernels in which all kernels run at one instant.
 _MIN_OVERLAPPING = 0.95
-#: Upper bound of sequence numbers in a file, which keeps the numbers of different files apart.
+#: Upper bound of the sequence numbers in a file, used to separate the numbers of different files.
 _SEQUENCE_LIMIT = 1 << 40
 
 
 def find_epochs(table: Communications) -> Ints:
-    """Return the sequence number of the last anchor collective before each row in its file.
+    """Return, for each row, the sequence number of the last anchor collective in the same file.
 
-    Anchors are the collectives of the communicator with the most ranks, which all ranks call in the
+    Anchors are the collectives of the communicator with the most ranks. All ranks call these in the
     same order. If a file has lost its oldest entries, sends and receives are counted from an anchor
     instead of from the start of the file.
 
     Returns:
-        The sequence number, or -1 if the file contains no anchor before the row.
+        The largest sequence number of an anchor at or before the row, or -1 if the file contains no
+        such anchor.
     """
     sizes = [len(getattr(communicator, "ranks", ())) for communicator in table.communicators]
     is_collective = (table.peer == NONE) & (table.sequence >= 0)
@@ -84,8 +85,9 @@ def number_instances(table: Communications, epoch: Ints | int = NONE) -> Ints:
             :func:`find_epochs`.
 
     Returns:
-        The instance of each row, or -1 if it is unknown. It is also unknown if a rank occurs more
-        than once in an instance, because its sequence numbers wrapped or it was recorded twice.
+        The instance number of each row, or -1 if unknown. If a rank occurs more than once in an
+        instance, all rows of the instance get -1: the sequence numbers wrapped, or the rank was
+        recorded twice.
     """
     instance = np.full(len(table), NONE, np.int64)
     is_send, is_receive = _mask_name(table, "Send"), _mask_name(table, "Recv")
@@ -112,9 +114,9 @@ def _number_by_key(
     Args:
         table: Operations of all files.
         rows: Rows to number.
-        is_p2p: Whether each of them is a send or a receive.
-        is_send: Whether each of them is a send.
-        sequence: Sequence number of each of them, or the epoch of a send or receive.
+        is_p2p: Mask of the sends and receives among ``rows``.
+        is_send: Mask of the sends among ``rows``.
+        sequence: For each of ``rows``, its sequence number, or its epoch for sends and receives.
     """
     rank, peer = table.rank[rows], table.peer[rows]
     key = (
@@ -129,15 +131,15 @@ def _number_by_key(
 
 
 def _mask_name(table: Communications, name: str) -> Bools:
-    """Return a mask of the rows with this name."""
+    """Return a mask of the rows whose operation has the given name."""
     return np.array([text == name for text in (*table.names, "")], bool)[table.name]
 
 
 def _count_earlier(columns: tuple[Ints, ...], start_ns: Ints) -> Ints:
-    """Count for each row the earlier rows with equal columns.
+    """Return, for each row, the number of earlier rows with equal columns.
 
-    Rows are ordered by start time; rows without a start (``UNKNOWN`` sorts first) keep the order of
-    their file.
+    Rows are ordered by start time. Rows at the same time keep their order. Rows without a start
+    come first, because ``UNKNOWN`` is the smallest time.
     """
     in_time = np.argsort(start_ns, kind="stable")
     nth = np.empty(len(start_ns), np.int64)
@@ -150,7 +152,7 @@ def pair_by_order(table: Communications, gpu_index: Ints, family: Ints) -> Ints:
 
     The k-th kernels of a family on all GPUs are one operation if every GPU ran the same number of
     kernels of the family, and if at least ``_MIN_OVERLAPPING`` of the groups have an instant at
-    which all of their kernels run. Groups without such an instant stay unpaired.
+    which all of their kernels run. All other groups stay unpaired.
 
     Args:
         table: Operations of all files.
@@ -185,11 +187,11 @@ def _pair_sorted_kernels(table: Communications, rows: Ints, gpu_index: Ints, fam
     Args:
         table: Operations of all files.
         rows: One row of each kernel, sorted by (family, GPU, start).
-        gpu_index: GPU of each of these rows.
-        family: Kernel family of each of these rows.
+        gpu_index: GPU of each of ``rows``.
+        family: Kernel family of each of ``rows``.
 
     Returns:
-        An instance number for each of these rows, or -1 if it is not paired.
+        An instance number for each of ``rows``, or -1 if it is not paired.
     """
     nth = number_occurrences((family, gpu_index))
     instance = np.full(len(rows), NONE, np.int64)
@@ -209,7 +211,14 @@ def _pair_sorted_kernels(table: Communications, rows: Ints, gpu_index: Ints, fam
 
 
 def _mask_overlapping(table: Communications, rows: Ints, group: Ints, n_groups: int) -> Bools:
-    """Return a mask of the groups of rows that all run at some instant."""
+    """Return a mask of the groups whose operations all run at one instant.
+
+    Args:
+        table: Operations of all files.
+        rows: Rows of the operations.
+        group: Group of each of ``rows``.
+        n_groups: Number of groups.
+    """
     start_ns, end_ns = table.start_ns[rows], table.end_ns[rows]
     _, last_start_ns = intervals.group_extents(group, n_groups, start_ns, start_ns)
     first_end_ns, _ = intervals.group_extents(group, n_groups, end_ns, end_ns)
@@ -240,21 +249,23 @@ def align_member_ends(table: Communications, instance: Ints, polled: Bools) -> C
 def align_clocks_by_ends(
     table: Communications, instance: Ints, clocks: Sequence[RecordingClock], bases: Sequence[int]
 ) -> tuple[Communications, tuple[RecordingClock, ...]]:
-    """Align clocks to the reference by the ends of operations that they have in common.
+    """Align clocks to the reference by the ends of common operations.
 
-    All members of a collective end at about the same time, and a receive ends with its send. So the
-    ends of an instance are treated as one instant. Greedily, the base clock with the most instances
-    in common with aligned clocks is shifted by the median distance, until no unaligned clock has an
-    instance in common with an aligned one.
+    All members of a collective end at about the same time, and a receive ends with its send. The
+    ends of an instance are therefore treated as one instant. In each round, the base clock that has
+    the most operations in common with aligned clocks is shifted by the median distance. The rounds
+    end when no unaligned clock has an operation in common with an aligned clock.
 
     Args:
         table: Operations of all files, each on its own clock.
         instance: Instance of each row, or -1.
         clocks: Clocks of the recordings.
-        bases: Base of each clock. Clocks with the same base agree already; 0 is the reference.
+        bases: Base number of each clock. Clocks with the same base agree already. Base 0 is the
+            reference.
 
     Returns:
-        The operations with shifted times, and the clocks with the distances that remain.
+        table: The operations with shifted times.
+        clocks: The clocks, with the distances that remain between the ends of operations.
     """
     rows = np.flatnonzero((instance != NONE) & (table.end_ns != UNKNOWN))
     number, base_of_clock = instance[rows], np.array(bases, np.int64)
@@ -284,8 +295,8 @@ def _measure_distances(
 ) -> tuple[int, Ints]:
     """Measure how far an unaligned base clock is from the reference clock.
 
-    The base with the most operations in common with aligned clocks is chosen; of equal ones, the
-    smallest number.
+    The base that has the most operations in common with aligned clocks is chosen. On ties, the
+    smallest base number wins.
 
     Args:
         number: Instance of each operation.
@@ -294,9 +305,9 @@ def _measure_distances(
         unaligned: Bases that are not aligned.
 
     Returns:
-        base: The chosen base, undefined without common operations.
-        distance_ns: For each of its common operations, the end on the reference clock minus the end
-            on its own clock. Empty if no unaligned base has operations in common.
+        base: The chosen base, or -1 if there are no common operations.
+        distance_ns: For each common operation of this base, the end on the reference clock minus
+            the end on its own clock. Empty if there are no common operations.
     """
     # The end of each instance on the reference clock, as recorded by an aligned member.
     is_aligned = ~np.isin(base, sorted(unaligned))
@@ -311,7 +322,7 @@ def _measure_distances(
 
 
 def _shift_times(table: Communications, mask: Bools, shift_ns: int) -> Communications:
-    """Shift the known times of the masked rows."""
+    """Add ``shift_ns`` to the known start and end times of the masked rows."""
     start_ns, end_ns = (
         np.where(mask & (time_ns != UNKNOWN), time_ns + shift_ns, time_ns)
         for time_ns in (table.start_ns, table.end_ns)
@@ -370,11 +381,11 @@ def _measure_waiting(table: Communications, number: Ints, clock_group: Ints) -> 
     Args:
         table: Operations of all files.
         number: Instance of each row, or -1.
-        clock_group: Group of comparable clocks of each row; members in other groups are ignored.
+        clock_group: Group of comparable clocks of each row. Members in other groups are ignored.
 
     Returns:
-        The waiting time, or -1 without another member, or if only the launch was recorded, whose
-        time is not the start of the kernel.
+        The waiting time of each row in ns. It is -1 if the row has no other member, or if only its
+        launch was recorded, because the launch is not the start of the kernel.
     """
     wait_ns = np.full(len(table), NONE, np.int64)
     has_start = (table.start_ns != UNKNOWN) & (table.timing != Timing.LAUNCH)

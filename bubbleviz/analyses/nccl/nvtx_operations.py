@@ -38,17 +38,17 @@ def collect_range_operations(
 ) -> tuple[Communications, int]:
     """Collect the operations of NCCL's ranges and match them with kernels.
 
-    The operations and kernels of a group are matched in order, by family; kernels without a known
-    family are matched by the group alone.
+    The operations of a group are matched in order with the kernels of the same group and family. An
+    operation that matches none is matched with all kernels of its group, whatever their family.
 
     Args:
         ranges: Ranges of NCCL.
         kernels: Communication kernels of the profile.
-        range_of_kernel: Range that launched each kernel, or -1.
+        range_of_kernel: Row of the range that launched each kernel, or -1.
         payloads: Payloads of the ranges, or None if they were not recorded.
 
     Returns:
-        operations: Operations that have a kernel, and kernels without an operation.
+        operations: Operations that have a kernel, followed by the kernels without an operation.
         n_without: Number of operations without a kernel.
     """
     matches = [_OPERATION.fullmatch(name) for name in ranges.names]
@@ -77,14 +77,14 @@ def _match_kernels(
     name: Ints,
     names: Numbering[str],
 ) -> tuple[Ints, Ints]:
-    """Return the first and last kernel of each operation, or -1.
+    """Return the rows of the first and last kernel of each operation, or -1 if it has none.
 
     Args:
         ranges: Ranges of NCCL.
         kernels: Communication kernels.
-        range_of_kernel: Range that launched each kernel, or -1.
-        rows: Ranges of the operations.
-        name: Index of the operation's name in ``names``.
+        range_of_kernel: Row of the range that launched each kernel, or -1.
+        rows: Rows of the ranges of the operations.
+        name: Index in ``names`` of the name of each operation.
         names: Names of operations.
     """
     group = _number_groups(ranges)
@@ -95,7 +95,7 @@ def _match_kernels(
     first, last = distribute(
         (group[rows], family_of_name[name]), (kernel_group, kernels.family[launched])
     )
-    # A kernel whose name contains no operation is distributed by its group alone.
+    # The name of a kernel may contain no operation, so unmatched operations ignore the family.
     unmatched = np.flatnonzero(first == NONE)
     first[unmatched], last[unmatched] = distribute((group[rows[unmatched]],), (kernel_group,))
     launched = np.append(launched, NONE)
@@ -105,17 +105,17 @@ def _match_kernels(
 def _lookup_payloads(
     payloads: Payloads, ranges: Ranges, kernels: Kernels, rows: Ints, kernel: Ints
 ) -> dict[str, Ints]:
-    """Return the columns of operations that payloads contain.
+    """Look up the columns of operations that payloads contain.
 
-    These are communicator, bytes, peer and root, and the rank according to :func:`_find_ranks`.
-    Values are -1 for operations without a payload.
+    The columns are communicator, bytes, peer and root, and the rank from :func:`_find_ranks`. They
+    are -1 for operations without a payload.
 
     Args:
         payloads: Payloads of the ranges.
         ranges: Ranges of NCCL.
         kernels: Communication kernels.
-        rows: Ranges of the operations.
-        kernel: First kernel of each operation.
+        rows: Rows of the ranges of the operations.
+        kernel: Row of the first kernel of each operation.
     """
     payload = lookup_values(
         (payloads.start_ns, payloads.thread),
@@ -135,8 +135,8 @@ def _lookup_payloads(
 def _find_ranks(payloads: Payloads, process: Ints, communicator: Ints, device: Ints) -> Ints:
     """Return the rank of operations in their communicator, from payloads that contain a rank.
 
-    The rank is looked up by (process, communicator), and then by (process, communicator, device) if
-    that is unique; the second lookup takes precedence.
+    The rank is looked up by (process, communicator, device). If payloads contain no or several
+    ranks for this key, it is looked up by (process, communicator).
 
     Args:
         payloads: Payloads of NCCL's ranges.
@@ -179,7 +179,7 @@ def _lookup_unique(keys: Sequence[Ints], values: Ints, queries: Sequence[Ints]) 
 def _number_groups(ranges: Ranges) -> Ints:
     """Return the group of each range: the row of its outermost ``ncclGroupStart``.
 
-    A range outside of groups is a group of its own.
+    A range outside of all groups forms a group by itself.
     """
     change_of_name = {_GROUP_START: 1, _GROUP_END: -1}
     changes = np.array([change_of_name.get(name, 0) for name in ranges.names], np.int64)
@@ -220,14 +220,15 @@ def distribute(operations: tuple[Ints, ...], kernels: tuple[Ints, ...]) -> tuple
     """Distribute the kernels with the same key over the operations with this key, in order.
 
     The j-th of n operations gets the kernels from floor(j k / n) to floor((j + 1) k / n) - 1 out of
-    k kernels, but at least one. So several operations may share a kernel, or one may get several.
+    k kernels, but at least one. Several operations can share a kernel, and one operation can get
+    several kernels.
 
     Args:
         operations: Key columns of the operations.
         kernels: Key columns of the kernels.
 
     Returns:
-        The first and last kernel of each operation, or -1 if no kernel has its key.
+        The rows of the first and last kernel of each operation, or -1 if no kernel has its key.
     """
     n_operations = len(operations[0])
     first, last = np.full((2, n_operations), NONE, np.int64)

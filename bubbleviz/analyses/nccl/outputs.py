@@ -1,4 +1,4 @@
-"""Communication as JSON, and its operations as CSV."""
+"""Outputs of the report on communication: the report as JSON, and its operations as CSV."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DEFINITIONS = (
     "2(n-1)/n (AllReduce), (n-1)/n (AllGather, ReduceScatter, AlltoAll, Gather, Scatter) or 1, as "
     "in nccl-tests; moving: bus, over the time in which data moves",
 )
-#: Columns of rates, which follow the columns of the table of operations.
+#: Columns of transfer rates. They follow the columns of the table of operations.
 _RATES = ("algorithm_gbps", "bus_gbps", "moving_gbps")
 COLUMNS = (
     *("file", "kind", "pid", "communicator", "rank", "name", "peer", "root", "sequence", "count"),
@@ -99,7 +99,7 @@ def _make_communicator_entry(communicator: Communicator, ranks: int | None) -> C
 
     Args:
         communicator: The communicator.
-        ranks: Number of its ranks, or None if unknown.
+        ranks: Number of ranks of the communicator, or None if unknown.
     """
     text = format_communicator(communicator)
     if isinstance(communicator, int):
@@ -148,9 +148,10 @@ def _make_total_entry(total: Total) -> TotalEntry:
 
 
 def format_operations_csv(communication: Communication) -> str:
-    """Return all operations as CSV, one row per operation; cells of unknown values are empty.
+    """Return all operations as CSV, one row per operation. Cells of unknown values are empty.
 
-    Times are on the report's clock, or on the clock that the column ``clock`` names.
+    Times are on the report's clock, or on the clock that the column ``clock`` names if that clock
+    could not be aligned.
     """
     table = communication.operations
     texts = _list_column_texts(communication)
@@ -194,8 +195,8 @@ def _format_cells(values: Ints, unknown: int, texts: list[str] | None) -> list[o
     """Return the cells of a column.
 
     Args:
-        values: The values, or indices of ``texts``.
-        unknown: Value of an empty cell.
+        values: Numbers, or indices into ``texts``.
+        unknown: Value that stands for unknown. Its cells are empty.
         texts: Texts that the values refer to, or None for a column of numbers.
     """
     if texts is None:

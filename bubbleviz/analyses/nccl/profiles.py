@@ -28,16 +28,16 @@ from bubbleviz.model.window import Window
 from bubbleviz.progress import Watch, unwatched
 
 _XLA_HINT = "XLA records no more; add NCCL's event files, or record a profile with nsys"
-#: Hints on how to record what kernels carry out, by format, or else by the API of the launching
-#: calls.
+#: Hints on how to record the operations of kernels. Keyed by profile format, or for all other
+#: formats by the API of the launching calls.
 _RECORD_RANGES = {
     "xplane": _XLA_HINT,
     "xla-trace": _XLA_HINT,
     "CUDA": "record NVTX ranges, and with --cuda-graph-trace=node if CUDA graphs are used",
     "HIP": "record RCCL's calls with rocprofv3 --rccl-trace as well as HIP's",
 }
-#: What to do if a window of iterations is given, but no ranges of the profile are recognized as
-#: steps. The command has no option that names them.
+#: Remedy if a window of iterations is given, but no ranges of the profile are recognized as steps.
+#: The command has no option for the names of steps.
 _NO_STEPS_REMEDY = "select by time, such as bubbleviz nccl --window time:1.5s-3s"
 
 
@@ -48,15 +48,16 @@ class NcclProfile:
     Attributes:
         source: The profile.
         kernels: Communication kernels.
-        operations: Operations; columns refer to their kernels and GPUs as rows of ``kernels`` and
-            ``kernels.places``.
+        operations: Communication operations. Column ``kernel`` is a row of ``kernels``, and ``gpu``
+            is an index into ``kernels.places``.
         sizes: Number of ranks of each communicator.
         limitations: What could not be read, and why.
         alternatives: For a profile without communication, a clause naming other commands that can
             read it, or "".
         window_ns: Start and end (exclusive) of the iterations to analyze, or None for the complete
             profile.
-        recorded: Start of the recording of each device, and its first and longest communication.
+        recorded: For each device, when its recording started, and its first and its longest
+            communication kernel.
     """
 
     source: Source
@@ -82,8 +83,8 @@ def read_profile(
 
     Args:
         path: Path of the profile.
-        jobs: Number of threads that read it.
-        watch: Receives how much of it has been read.
+        jobs: Number of threads that read the profile.
+        watch: Receives how much of the profile has been read.
         kinds: Kernel lists, with the user's additions.
         keep_export: Whether to keep the export of a ``.nsys-rep`` report next to it.
         window: Iterations whose extent on the profile's clock is determined, or None.
@@ -108,7 +109,7 @@ def read_profile(
             except ProfileError as error:
                 # Skipping this profile would silently use the iterations of another one.
                 raise InputError(str(error)) from error
-    # A temporary export is listed under the name of its report.
+    # The file that was read may be a temporary export, so the path of the report is restored.
     return replace(
         profile,
         source=replace(profile.source, path=path),
@@ -155,7 +156,7 @@ class _FoundOperations(NamedTuple):
     """The operations of a profile.
 
     Attributes:
-        operations: Operations, and kernels without an operation.
+        operations: Operations, followed by the kernels without an operation.
         sizes: Number of ranks of each communicator.
         limitations: Limitations that count the kernels without an operation, and the operations
             without a kernel.
@@ -173,14 +174,14 @@ def _find_pytorch_operations(
     kernels: Kernels,
     rows: Ints,
 ) -> _FoundOperations:
-    """Find the operations of the collectives that PyTorch recorded.
+    """Find the operations of a profile from the collectives that PyTorch recorded.
 
     Args:
         profile: The profile.
-        recorded: Its collectives.
+        recorded: Collectives of the profile.
         linked: The profile with calls linked to kernels.
         kernels: Communication kernels.
-        rows: Activity of each kernel.
+        rows: For each of ``kernels``, its row in the profile's activities.
     """
     collectives = interpreted.select_collectives(recorded, linked.sound)
     added = interpreted.find_operations_of_kernels(collectives, linked)
@@ -209,14 +210,14 @@ def _find_range_operations(
     rows: Ints,
     payloads: Payloads | None,
 ) -> _FoundOperations:
-    """Find the operations of NCCL's ranges.
+    """Find the operations of a profile from the ranges of NCCL's API calls.
 
     Args:
         profile: The profile.
         ranges: NCCL's ranges.
         linked: The profile with calls linked to kernels and ranges.
         kernels: Communication kernels.
-        rows: Activity of each kernel.
+        rows: For each of ``kernels``, its row in the profile's activities.
         payloads: Payloads of the ranges, or None.
     """
     range_of_kernel = linked.work.range[rows].astype(np.int64)
@@ -240,7 +241,7 @@ def _find_range_operations(
 def _make_bare_note(
     profile: Profile, kernels: Kernels, is_bare: Bools, condition: str, reason: str
 ) -> Limitation:
-    """Return the limitation that counts the NCCL kernels that are known only by their names.
+    """Return a limitation with the number of NCCL kernels of which only the name is known.
 
     Args:
         profile: The profile.

@@ -1,4 +1,4 @@
-"""PyTorch's collectives as operations of NCCL: names, bytes and communicators."""
+"""Converts PyTorch's collectives to NCCL operations: names, bytes and communicators."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ def collect_pytorch_operations(
     Args:
         collectives: Recorded collectives, one row per kernel.
         kernels: Communication kernels of the profile.
-        rows: Activity of each of ``kernels``.
+        rows: For each of ``kernels``, its row in the profile's activities.
 
     Returns:
-        One row per operation, sorted by first kernel, followed by the kernels without a collective.
+        One row per operation, sorted by first kernel, followed by one row for each kernel that does
+        not belong to a collective.
     """
     order = np.argsort(rows)
     is_listed = np.isin(collectives.kernel, rows)
@@ -66,7 +67,7 @@ def _merge_by_operation(operation: Ints, kernel: Ints, n_kernels: int) -> tuple[
         n_kernels: Number of kernels.
 
     Returns:
-        row: First row of each operation. Operations are sorted by their first kernel.
+        row: First row of each operation, sorted by the first kernel of the operation.
         first: First kernel of each operation.
         last: Last kernel of each operation.
     """
@@ -79,7 +80,7 @@ def _merge_by_operation(operation: Ints, kernel: Ints, n_kernels: int) -> tuple[
 
 
 def _count_bytes(collectives: Collectives, count: Ints) -> Ints:
-    """Return the bytes of the elements of each operation, or -1 if their number or size is unknown.
+    """Return the number of bytes of each operation, or -1 if count or element size is unknown.
 
     Args:
         collectives: One row per operation.
@@ -125,8 +126,8 @@ def _name_operations(
         kernel: First kernel of each operation.
 
     Returns:
-        name: Index of each name in ``names``, or -1 if unknown.
-        names: Names of operations.
+        name: Index in ``names`` of each operation's name, or -1 if unknown.
+        names: Distinct names of operations.
     """
     kernel_names = [parse_kernel_name(name)[0] for name in kernels.names]
     collective_names = [naming.get_nccl_operation(name) for name in collectives.names]

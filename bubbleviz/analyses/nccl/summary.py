@@ -1,6 +1,6 @@
 """A model of the JSON that ``bubbleviz nccl -o report.json`` writes.
 
-The order of the fields is the order of the keys. Times are nanoseconds. A number that is unknown is
+The order of the fields is the order of the keys. Times are in nanoseconds. An unknown number is
 null, and a sum is null if none of its numbers is known.
 """
 
@@ -22,7 +22,7 @@ class FileEntry(Struct, frozen=True):
     Attributes:
         path: Path as given.
         format: Format of the profile or event file.
-        operations: Number of operations that it contributed.
+        operations: Number of operations of the report that come from this file.
         events: Number of events by category; empty for profiles.
     """
 
@@ -37,7 +37,7 @@ class GroupEntry(Struct, frozen=True):
 
     Attributes:
         name: Name of the group.
-        description: Its description, or None if it is unknown.
+        description: Description of the group, or None if it is unknown.
         members: Ranks of the run in the group, or None if not all are known.
     """
 
@@ -67,9 +67,9 @@ class FaultEntry(Struct, frozen=True):
         communicator: NCCL's hash, or the label of the group.
         name: Name of the operation.
         sequence: Number of the operation in the communicator, or null if it is unknown.
-        entered: Ranks of the run that entered it.
-        missing: Ranks of the run with a dump that did not enter it.
-        undumped: Ranks without a dump, which may have entered it.
+        entered: Ranks of the run that entered the operation.
+        missing: Ranks of the run that have a dump and did not enter the operation.
+        undumped: Ranks without a dump, which may have entered the operation.
         calls: Each distinct call with the ranks that made it; empty if all calls agree.
     """
 
@@ -87,8 +87,8 @@ class LateRank(Struct, frozen=True):
 
     Attributes:
         rank: Rank of the run.
-        operations: Number of operations in which other ranks waited for it.
-        awaited_ns: Time for which all other ranks together waited for it.
+        operations: Number of operations in which other ranks waited for this rank.
+        awaited_ns: Total time for which other ranks waited for this rank.
     """
 
     rank: int
@@ -103,22 +103,23 @@ class TotalEntry(Struct, frozen=True):
         communicator: NCCL's hash, or the label of the group, or None if it is unknown.
         ranks: Number of ranks of the communicator, or None if it is unknown.
         name: Name of the operations, or None if it is unknown.
-        peers: Ranks that sent to or received from the recorded ranks, or roots.
+        peers: Distinct peers of sends and receives, or roots of collectives.
         algorithm: Algorithm of NCCL, or None if it is unknown.
         protocol: Protocol of NCCL, or None if it is unknown.
         operations: Number of operations.
         bytes: Bytes that the ranks send or receive.
         sized_operations: Number of operations whose size in bytes is known.
-        duration_ns: Sum of the times from start to end.
-        timed_operations: Number of operations with a known duration.
+        duration_ns: Sum of the durations.
+        timed_operations: Number of operations whose duration is known.
         busy_ns: Time in which any of the operations runs; each instant of a GPU counts once.
-        waiting_ns: Sum of the waiting times, usually until the last member started.
-        waiting_operations: Number of operations with a known waiting time.
-        moving_ns: Sum of the moving times, the durations without the waiting times.
-        moving_operations: Number of operations with a known moving time.
-        algorithm_gbps: Algorithm bandwidth in GB/s: bytes over the duration.
+        waiting_ns: Sum of the waiting times; an operation usually waits until its last member
+            starts.
+        waiting_operations: Number of operations whose waiting time is known.
+        moving_ns: Sum of the moving times; a moving time is the duration minus the waiting time.
+        moving_operations: Number of operations whose moving time is known.
+        algorithm_gbps: Algorithm bandwidth in GB/s: bytes divided by duration.
         bus_gbps: Bus bandwidth in GB/s: algorithm bandwidth times the factor of nccl-tests.
-        moving_gbps: Bus bandwidth in GB/s over the moving time.
+        moving_gbps: Bus bandwidth in GB/s, computed from the moving time.
     """
 
     communicator: str | None
@@ -155,17 +156,18 @@ class NcclSummary(Struct, frozen=True):
         operations: Number of operations.
         bytes: Bytes that the ranks send or receive.
         sized_operations: Number of operations whose size in bytes is known.
-        duration_ns: Sum of the times from start to end.
-        timed_operations: Number of operations with a known duration.
+        duration_ns: Sum of the durations.
+        timed_operations: Number of operations whose duration is known.
         busy_ns: Time in which any operation runs; each instant of a GPU counts once.
-        waiting_ns: Sum of the waiting times, usually until the last member started.
-        waiting_operations: Number of operations with a known waiting time.
-        moving_ns: Sum of the moving times, the durations without the waiting times.
-        moving_operations: Number of operations with a known moving time.
-        missing_ranks: Ranks that hold up the run: they miss an operation and wait in no other one.
+        waiting_ns: Sum of the waiting times; an operation usually waits until its last member
+            starts.
+        waiting_operations: Number of operations whose waiting time is known.
+        moving_ns: Sum of the moving times; a moving time is the duration minus the waiting time.
+        moving_operations: Number of operations whose moving time is known.
+        missing_ranks: Ranks that block the run: they are missing in an operation and wait in none.
         faults: Operations at which the run hangs, or that members called differently.
-        waited_for: Ranks that entered operations last, the longest awaited first.
-        totals: Sums over operations of one kind, the longest first.
+        waited_for: Ranks that entered operations last, longest awaited rank first.
+        totals: Sums by communicator, name, algorithm and protocol, longest first.
         definitions: Meaning of the terms.
         restrictions: Why operations are missing from the sums, the most severe first.
         limitations: What could not be measured, and why.

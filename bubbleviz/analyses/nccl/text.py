@@ -91,11 +91,11 @@ def list_late_and_hanging(communication: Communication, max_rows: int) -> Iterat
 def _list_hang_lines(
     faults: Sequence[hangs.Fault], describe_ranks: Callable[[Sequence[int]], str]
 ) -> Iterator[tuple[str, str]]:
-    """Yield lines, each with its label, on hangs, unfinished operations and mismatched calls.
+    """Yield (label, text) lines about hangs, unfinished operations and mismatched calls.
 
-    The first line is the first of these that applies: ranks that all others wait for, missing
-    dumps, a deadlock, or unfinished operations that all ranks have entered. A line for each
-    mismatched call and each unfinished operation follows.
+    If operations are unfinished, the first line gives the first cause that applies: ranks that all
+    others wait for, missing dumps, a deadlock, or none of these because all ranks have entered the
+    operations. A line for each mismatched call and each unfinished operation follows.
 
     Args:
         faults: Operations at which the run hangs, or that were called differently.
@@ -156,7 +156,7 @@ def summary(communication: Communication) -> str:
 
 
 def _list_file_lines(communication: Communication) -> Iterator[str]:
-    """Yield a line for each file with its format and number of operations, ending in a newline."""
+    """Yield a line for each file: its path, format and number of operations, with a newline."""
     files = zip(communication.files, communication.counts, strict=True)
     for (path, kind, categories), n_operations in files:
         n_events = sum(count for _, count in categories)
@@ -210,7 +210,7 @@ def _format_rate(value: float | None, unit: float = 1) -> str:
 def _format_sums(sums: Total) -> dict[str, str]:
     """Return the cells count, MB, ms, busy, waiting and moving.
 
-    A cell ends in ``(k)`` if its value is known for k of the operations only.
+    A cell ends in ``(k)`` if its value is only known for k of the operations.
     """
 
     def format_with_count(text: str, n_known: int) -> str:

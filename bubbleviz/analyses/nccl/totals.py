@@ -24,32 +24,34 @@ from bubbleviz.sources.nccl.events import UNKNOWN
 class Total:
     """Sums over all operations, or over one communicator, name, algorithm and protocol.
 
-    Each sum is over the operations whose value is known, and None if no value is known.
+    A sum includes the operations whose value is known. It is None if no value is known.
 
     Attributes:
         operations: Number of operations.
         bytes: Bytes that the ranks send or receive.
         sized_operations: Number of operations whose size in bytes is known.
-        duration_ns: Sum of the times from start to end. Operations that share a kernel each count
-            its full time.
-        timed_operations: Number of operations with a known duration.
-        busy_ns: Time in which any of the operations runs. Each instant of a GPU counts once, and
-            operations with an unknown start add their duration.
-        waiting_ns: Sum of the waiting times, usually until the last member started.
-        waiting_operations: Number of operations with a known waiting time.
-        moving_ns: Sum of the moving times, the durations without the waiting times.
-        moving_operations: Number of operations with a known moving time.
-        rows: Rows of the operations, or empty for the sum of all.
+        duration_ns: Sum of the durations. An operation that shares its kernel with other operations
+            counts the full time of the kernel.
+        timed_operations: Number of operations whose duration is known.
+        busy_ns: Time in which any of the operations runs. Each instant of a GPU counts once.
+            Operations whose start is unknown add their full duration.
+        waiting_ns: Sum of the waiting times. An operation usually waits until its last member
+            starts.
+        waiting_operations: Number of operations whose waiting time is known.
+        moving_ns: Sum of the moving times, where a moving time is the duration minus the waiting
+            time.
+        moving_operations: Number of operations whose moving time is known.
+        rows: Rows of the operations, or empty for the sum of all operations.
         communicator: NCCL's hash, or PyTorch's group, or None if unknown.
         ranks: Number of ranks of the communicator, or None if unknown.
         name: Name of the operations.
-        peers: Ranks that sent to or received from the recorded ranks, or roots.
-        algorithm: Algorithm of NCCL, or "" if unknown.
-        protocol: Protocol of NCCL, or "" if unknown.
-        algorithm_gbps: Algorithm bandwidth in GB/s: bytes over duration, of the operations for
-            which both are known, or None.
-        bus_gbps: Bus bandwidth in GB/s, or None.
-        moving_gbps: Bus bandwidth over the moving time in GB/s, or None.
+        peers: Distinct peers of sends and receives, or roots of collectives, ascending.
+        algorithm: NCCL's algorithm, such as ``RING``, or "" if unknown.
+        protocol: NCCL's protocol, such as ``LL128``, or "" if unknown.
+        algorithm_gbps: Algorithm bandwidth in GB/s: total bytes divided by total duration of the
+            operations for which both are known, or None if there are none.
+        bus_gbps: Bus bandwidth in GB/s, or None if unknown.
+        moving_gbps: Bus bandwidth over the moving time in GB/s, or None if unknown.
     """
 
     operations: int
@@ -95,9 +97,10 @@ def sum_operations(table: Communications) -> Total:
 
 
 def _sum_known(values: Ints) -> tuple[int | None, int]:
-    """Return the sum of the values that are not negative, or None, and their number.
+    """Return the sum and the number of the values that are not negative.
 
-    The sum is exact, because damaged files can contain numbers whose sum exceeds 64 bits.
+    The sum is None if there are no such values. Python integers are summed, because damaged files
+    can contain numbers whose sum exceeds 64 bits.
     """
     known_values = values[values >= 0]
     return int(known_values.sum(dtype=object)) if len(known_values) else None, len(known_values)
@@ -124,7 +127,7 @@ def _measure_busy(table: Communications) -> int:
 def find_totals(communication: Communication) -> tuple[Total, ...]:
     """Return the totals of a run, longest total duration first.
 
-    The sends and receives of a communicator are one total each, regardless of their peers.
+    All sends of a communicator form one total, and all its receives another, whatever their peers.
     """
     return tuple(sorted(_compute_totals(communication), key=_make_sort_key))
 
@@ -136,7 +139,7 @@ def _make_sort_key(total: Total) -> tuple[object, ...]:
 
 
 def _compute_totals(communication: Communication) -> Iterator[Total]:
-    """Yield the totals, one per communicator, name, algorithm and protocol, unsorted."""
+    """Yield one total per communicator, name, algorithm and protocol, unsorted."""
     table = communication.operations
     sizes, bus_factors = measure_sizes(communication)
     names = (*table.names, "")
@@ -164,18 +167,19 @@ def _compute_totals(communication: Communication) -> Iterator[Total]:
 
 
 def measure_sizes(communication: Communication) -> tuple[Floats, Floats]:
-    """Return the bytes that each operation moves in all, and its factor of the bus bandwidth.
+    """Return the total bytes that each operation moves, and the factor of its bus bandwidth.
 
-    As in nccl-tests (``doc/PERFORMANCE.md``), the algorithm bandwidth is bytes over time, where the
-    parts of all ranks add up. The bus bandwidth is the algorithm bandwidth times a factor, which
-    makes it comparable with the bandwidth of the hardware. Unknown values are NaN.
+    If each rank has a part of the data, the parts of all ranks are added up. As in nccl-tests
+    (``doc/PERFORMANCE.md``), the algorithm bandwidth is these bytes divided by time. The bus
+    bandwidth is the algorithm bandwidth times the factor, which makes it comparable with the
+    bandwidth of the hardware. Unknown values are NaN.
     """
     table = communication.operations
     rank_counts, names = (*communication.ranks, None), (*table.names, "")
     kinds = grouping.group_rows(table.name, table.communicator)
     kind_names = [names[name] for name in table.name[kinds.first].tolist()]
     kind_ranks = [rank_counts[row] for row in table.communicator[kinds.first].tolist()]
-    # None becomes NaN.
+    # The float arrays below contain NaN for None.
     parts = [
         ranks if name in PER_RANK_OPERATIONS else 1
         for name, ranks in zip(kind_names, kind_ranks, strict=True)
@@ -187,7 +191,10 @@ def measure_sizes(communication: Communication) -> tuple[Floats, Floats]:
 
 
 def _compute_rate(size: Floats, length_ns: Ints) -> float:
-    """Return bytes per nanosecond over the operations with known size and time, or NaN."""
+    """Return total bytes divided by total time in ns, or NaN if both are known for no operation.
+
+    Operations whose size is unknown or whose time is not positive are left out.
+    """
     is_known = ~np.isnan(size) & (length_ns > 0)
     if not is_known.any():
         return np.nan
