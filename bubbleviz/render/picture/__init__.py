@@ -1,1 +1,1 @@
-"""Picture: operations to scale on rows, with the bubbles between them, as SVG."""
+"""Draws pictures as SVG: rows with operations to scale, and the bubbles between the operations."""

@@ -1,4 +1,4 @@
-"""The axis of time below the rows: a label at every tick."""
+"""Draws the time axis below the rows, with a label at every tick."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from bubbleviz.render.picture.page import Page
 
 #: Maximum number of steps between ticks.
 _MAX_STEPS = 10
-#: Minimum distance between two labels, as a share of their font size.
+#: Minimum distance between two labels, relative to the font size.
 _MIN_GAP = 0.7
 
 
 def axis_labels(layout: Layout, size: float, right: float) -> list[tuple[float, str]]:
-    """Return the x coordinate and the text of the label of each tick; the last text has the unit.
+    """Return the (x coordinate, text) of the label of each tick. The last text contains the unit.
 
-    There are as many steps as possible, at most ``_MAX_STEPS``, such that labels do not overlap and
-    the last one ends at ``right``. If no number of steps is possible, only the label of the left
-    edge is returned.
+    The axis has as many ticks as possible, with at most ``_MAX_STEPS`` steps between ticks, such
+    that labels do not overlap and the last label does not extend beyond ``right``. If even two
+    labels do not fit, only the label of the first tick is returned.
 
     Args:
         layout: Layout of the rows.
-        size: Font size.
-        right: Right edge of the space for labels.
+        size: Font size of the labels.
+        right: Maximum x coordinate of the right end of the last label.
     """
     for steps in range(_MAX_STEPS, 0, -1):
         times, unit = ticks(layout.span_ns, steps)
@@ -39,12 +39,12 @@ def axis_labels(layout: Layout, size: float, right: float) -> list[tuple[float, 
             pitch = layout.width * step_ns / layout.span_ns
         if pitch >= width + _MIN_GAP * size and last_x + width / 2 <= right:
             return labels
-    # A plot that is too narrow for two labels has one label, at its left edge.
+    # If the plot is too narrow for two labels, only its left edge has a label.
     return labels[:1]
 
 
 def draw_axis(page: Page, layout: Layout, bottom: float) -> None:
-    """Draw the axis below ``bottom``, and move the cursor of the page below the axis."""
+    """Draw the time axis below the y coordinate ``bottom``, and move the page's cursor below it."""
     size = page.style.letters.axis
     y = bottom + 0.5 * size
     look = {"fill": LIGHT.quiet, "class_": "bv-quiet"}

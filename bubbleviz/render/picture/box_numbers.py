@@ -1,8 +1,8 @@
-"""The microbatch numbers in the boxes of operations.
+"""Chooses the microbatch numbers that are drawn in the boxes of operations, and their font size.
 
-Numbers are drawn either in all operations or in none, and all numbers of a phase have the same font
-size. Recomputations are often too short for a number, so they are an exception: they only have
-numbers that fit, without an effect on other phases.
+Either all operations have a number or none has, and all numbers have the same font size.
+Recomputations are an exception, because they are often too short for a number. If numbers do not
+fit into recomputations, this has no effect on other phases.
 """
 
 from __future__ import annotations
@@ -21,24 +21,23 @@ from bubbleviz.render.picture.lettering import text_width
 from bubbleviz.render.picture.style import Lettering
 from bubbleviz.render.selection import Selection
 
-#: Minimum width of a mark with a number, in page units.
+#: Minimum width of a box that can contain a number, in page units.
 _MIN_WIDTH = 4
-#: Height of a digit relative to the font size, and maximum share of the height of a box that it
-#: takes.
+#: Height of a digit relative to the font size, and maximum height of a digit relative to its box.
 _DIGIT, _MAX_SHARE_OF_HEIGHT = 0.73, 0.84
 #: Total horizontal margin between a number and its box (both sides together).
 _MARGIN = 1.0
 
 
 class _TightestBox(NamedTuple):
-    """The longest text of a phase, and the smallest width and height of its boxes."""
+    """The longest number of a phase, and the smallest width and height of the phase's boxes."""
 
     text: str
     width: float
     height: float
 
     def fits(self, size: float) -> bool:
-        """Return whether the text fits into the box at a font size."""
+        """Return whether the text fits into the box at the given font size."""
         is_low_enough = _DIGIT * size + _MARGIN <= _MAX_SHARE_OF_HEIGHT * self.height
         return is_low_enough and text_width(self.text, size) + _MARGIN <= self.width
 
@@ -46,7 +45,10 @@ class _TightestBox(NamedTuple):
 def number_boxes(
     operations: Operations, selection: Selection, marks: Marks, heights: Floats, letters: Lettering
 ) -> dict[int, tuple[str, float]]:
-    """Choose the boxes with a microbatch number, and the text and font size of each number.
+    """Choose the boxes that contain a microbatch number, and the font size of the numbers.
+
+    The number of an operation is in its widest box. All numbers have the same size, which is the
+    largest one at which all of them fit.
 
     Args:
         operations: The operations of the report.
@@ -56,8 +58,8 @@ def number_boxes(
         letters: Font sizes of the picture.
 
     Returns:
-        Text and font size of each number, by index of its box; empty if the numbers of any phase
-        other than recomputation do not all fit.
+        (text, font size) of each number, keyed by the index of its box in ``marks``. Empty if any
+        operation is too narrow for its number, unless it is a recomputation.
     """
     texts = _list_mark_texts(operations, marks)
     index = np.array(list(texts), np.int64)
@@ -74,10 +76,10 @@ def number_boxes(
 
 
 def _list_mark_texts(operations: Operations, marks: Marks) -> dict[int, str]:
-    """Return the microbatch number of each operation as text, keyed by index of its widest mark.
+    """Return the microbatch number of each operation as text, keyed by the index of its widest box.
 
-    Optimizers, operations without a microbatch, and operations whose marks are all narrower than
-    ``_MIN_WIDTH`` are left out.
+    Optimizer operations, operations whose microbatch is unknown, and operations whose boxes are all
+    narrower than ``_MIN_WIDTH`` are left out. If several boxes are equally wide, the last one wins.
     """
     length = marks.right - marks.left
     wide = np.flatnonzero((length >= _MIN_WIDTH) & np.isin(marks.kind, WORK))
@@ -91,14 +93,21 @@ def _list_mark_texts(operations: Operations, marks: Marks) -> dict[int, str]:
 
 
 def _format_pair(first: Ints, second: Ints, row: int) -> str:
-    """Return ``3``, or ``3;7`` for an operation on two microbatches or chunks."""
+    """Return the microbatch number of an operation as text, such as "3", or "3;7" for two numbers.
+
+    Args:
+        first: First microbatch of each operation.
+        second: Second microbatch of each operation, or -1 if there is none.
+        row: Index of the operation.
+    """
     return f"{first[row]};{second[row]}" if second[row] != NONE else str(first[row])
 
 
 def _count_numbered(operations: Operations, selection: Selection) -> Ints:
-    """Count the operations that need a number, however narrow they are, by phase code.
+    """Count the operations that need a number, whether or not it fits. Indexed by phase code.
 
-    These are the drawn operations with busy time and a microbatch, except recomputation.
+    All drawn operations need a number if they have busy time and a known microbatch, except
+    recomputations.
     """
     is_drawn: Bools = np.isin(operations.rank, [rank.index for rank in selection.ranks])
     is_drawn &= selection.is_selected(operations.iteration)
@@ -110,13 +119,13 @@ def _count_numbered(operations: Operations, selection: Selection) -> Ints:
 def _find_tightest(
     texts: Mapping[int, str], marks: Marks, heights: Floats
 ) -> dict[int, _TightestBox]:
-    """Return the longest text and the smallest box of each phase, keyed by phase code.
+    """Return the longest number and the smallest box of each phase, keyed by phase code.
 
-    The smallest box has the smallest width and the smallest height of all boxes of the phase, which
-    may be those of two different boxes.
+    The smallest box combines the smallest width and the smallest height of all boxes of the phase,
+    so it may not be an existing box.
 
     Args:
-        texts: Text of each box with a number, keyed by index of the box.
+        texts: Number in each box as text, keyed by the index of the box in ``marks``.
         marks: All boxes.
         heights: Height that is available for a number in each box.
     """
@@ -132,17 +141,18 @@ def _find_tightest(
 
 
 def _choose_sizes(boxes: Mapping[int, _TightestBox], letters: Lettering) -> dict[int, float]:
-    """Choose one font size for the numbers of all phases.
+    """Choose the font size of the numbers, which is the same for all phases.
 
-    This is the largest size at which the numbers of all phases except recomputation fit.
+    Sizes from ``letters.number`` down to ``letters.least_number`` are tried in steps of 0.5. The
+    first size at which the numbers of all phases except recomputation fit is chosen.
 
     Args:
         boxes: Longest number and smallest box of each phase, keyed by phase code.
         letters: Font sizes of the picture.
 
     Returns:
-        The font size, repeated for each phase and keyed by phase code. Recomputation is left out if
-        its numbers do not fit at this size. Empty if the numbers fit at no size.
+        The chosen size for each phase, keyed by phase code. Recomputation is left out if its
+        numbers do not fit at this size. Empty if the numbers do not fit at any size.
     """
     sizes = np.arange(letters.number, letters.least_number - 0.1, -0.5).round(1).tolist()
     for size in (*sizes, letters.least_number):

@@ -1,4 +1,4 @@
-"""Brackets above iterations, with name, ratio and length, and dashed lines between iterations."""
+"""Draws a bracket with a text above each iteration, and dashed lines between iterations."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from bubbleviz.render.picture.title import iteration_ratio
 from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
-#: Maximum number of iterations with a bracket and a boundary.
+#: Maximum number of iterations for which brackets and dashed lines are drawn.
 MOST_BRACKETS = 60
-#: Number of lines for brackets that overlap, and the height of a line.
+#: Number of lines on which overlapping brackets are placed, and height of a line.
 _LINES = 3
 _LINE_HEIGHT = 15
 
 
 class _Bracket(NamedTuple):
-    """The bracket of an iteration: its bounds, and the index of its line."""
+    """The bracket of an iteration: its bounds in ns, and the index of the line that contains it."""
 
     iteration: Iteration
     start_ns: int
@@ -35,7 +35,10 @@ class _Bracket(NamedTuple):
 
 
 def brackets_height(selection: Selection, style: PictureStyle) -> int:
-    """Return the height of the lines of brackets. The title of the ratios is next to them."""
+    """Return the height of all lines of brackets, which is at least one line.
+
+    The space is needed even without brackets, because it also contains the heading of the ratios.
+    """
     lines = max((bracket.line for bracket in _place_brackets(selection, style)), default=0)
     return _LINE_HEIGHT * (lines + 1) - (0 if style.titled else 3)
 
@@ -43,11 +46,11 @@ def brackets_height(selection: Selection, style: PictureStyle) -> int:
 def _place_brackets(selection: Selection, style: PictureStyle) -> list[_Bracket]:
     """Return the bracket of each iteration.
 
-    A bracket spans the window of the first row that has a window in this iteration. If no row has
-    one, the bracket spans the iteration. Brackets are on line 0, unless they overlap the previous
-    bracket: then they are on the line after its line, or on line 0 after the last line. There are
-    no brackets if there are more than ``MOST_BRACKETS`` iterations, or a single iteration in a
-    style without titles.
+    A bracket spans the window of the first row that has a window in the iteration. If no row has a
+    window, the bracket spans the entire iteration. A bracket is on line 0 unless it overlaps the
+    previous bracket. In this case it is on the next line, or on line 0 if the previous bracket is
+    on the last line. There are no brackets if there are more than ``MOST_BRACKETS`` iterations, or
+    if there is a single iteration and the style has no titles.
     """
     count = len(selection.iterations)
     if count > MOST_BRACKETS or (count == 1 and not style.titled):
@@ -64,7 +67,10 @@ def _place_brackets(selection: Selection, style: PictureStyle) -> list[_Bracket]
 
 
 def draw_brackets(page: Page, report: Report, selection: Selection, layout: Layout) -> None:
-    """Draw the bracket of each iteration, and a dashed line at every start except the first."""
+    """Draw the bracket of each iteration, and a dashed line at the start of each iteration.
+
+    The first iteration has no dashed line.
+    """
     brackets = _place_brackets(selection, page.style)
     top, bottom = px(layout.tops[0] - 4), px(layout.bottom + 4)
     starts = [layout.x(bracket.iteration.start_ns) for bracket in brackets[1:]]
@@ -76,7 +82,7 @@ def draw_brackets(page: Page, report: Report, selection: Selection, layout: Layo
 
 
 def _draw_bracket(page: Page, report: Report, layout: Layout, bracket: _Bracket) -> None:
-    """Draw a bracket with the longest text that fits in its middle, or no text if none fits."""
+    """Draw a bracket. The longest text that fits is written in its middle."""
     left, right = layout.x(bracket.start_ns), layout.x(bracket.end_ns)
     y = layout.brackets + _LINE_HEIGHT * bracket.line + 9
     size = page.style.letters.axis
@@ -94,10 +100,10 @@ def _draw_bracket(page: Page, report: Report, layout: Layout, bracket: _Bracket)
 
 
 def _list_texts(report: Report, iteration: Iteration) -> Iterator[str]:
-    """Yield texts for the bracket of an iteration, from the longest to the shortest.
+    """Yield possible texts for the bracket of an iteration, longest first.
 
-    They contain its name and, if the primary ratio is known, the ratio and the length of its
-    window.
+    All texts contain the name of the iteration. If the primary ratio is known, the longer texts
+    also contain the ratio and the length of its window.
     """
     name, value = to_one_line(iteration.name, 40), iteration_ratio(report, iteration)
     if value != UNKNOWN:

@@ -1,4 +1,4 @@
-"""Cause bands: idle time, coloured by cause and drawn behind the operations of a picture."""
+"""Draws idle time behind the operations of a picture, in a different color for each cause."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from bubbleviz.render.picture.page import Page
 from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
-#: Number of grid lines per px that intervals are aligned to; a finer grid would not be visible.
+#: Number of grid lines per px. Intervals are aligned to grid lines, because smaller differences are
+#: not visible.
 _GRID = 2
 
 
 def draw_causes(
     page: Page, report: Report, selection: Selection, layout: Layout
 ) -> tuple[Cause, ...]:
-    """Draw the idle time of each row in the colours of its causes.
+    """Draw the idle time of each row in the colors of its causes.
+
+    Only idle time of the selected iterations is drawn.
 
     Returns:
-        The causes that are drawn, in the order of ``Cause``.
+        The causes that were drawn, in the order of ``Cause``.
     """
     bubbles = report.bubbles.take(selection.is_selected(report.bubbles.iteration))
     row = selection.row_of(bubbles.rank)
@@ -45,13 +48,13 @@ def draw_causes(
 
 
 def _make_bands(layout: Layout, top: float, start: Ints, end: Ints) -> str:
-    """Return the path of boxes over a row; boxes that overlap are joined.
+    """Return the SVG path of boxes that are as high as a row. Overlapping boxes are merged.
 
     Args:
         layout: Layout of the rows.
         top: Upper edge of the row.
-        start: Left edge of each box, as the index of a grid line.
-        end: Right edge of each box, as the index of a grid line.
+        start: Left edge of each box: index of a grid line, counted from the left edge of the plot.
+        end: Right edge of each box: index of a grid line.
     """
     lefts, rights = (layout.left + lines / _GRID for lines in intervals.union(start, end))
     bottom = top + layout.row

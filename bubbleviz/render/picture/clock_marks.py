@@ -1,4 +1,4 @@
-"""Marks for the clock uncertainty: a note next to the first row of each clock, and error bars."""
+"""Shows the uncertainty of clocks: as notes in the row labels, and as error bars."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from bubbleviz.render.picture.page import Page
 from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
-#: Minimum length of an error bar to each side, in page units.
+#: Minimum length of an error bar on each side, in page units. Shorter bars are not drawn.
 _SMALLEST_ERROR_BAR = 1.5
 
 
 def clock_notes(report: Report, selection: Selection) -> list[str]:
-    """Return a note on the clock uncertainty of each row, or empty texts if all share a clock."""
+    """Return a note about the clock uncertainty of each row, such as "clock ± 12 µs".
+
+    If all rows have the same clock, all notes are "".
+    """
     clocks = {report.clock(rank.profile) for rank in selection.ranks}
     if len(clocks) <= 1:
         return [""] * len(selection.ranks)
@@ -29,10 +32,11 @@ def _format_clock_note(uncertainty_ns: float | None) -> str:
 
 
 def draw_error_bars(page: Page, report: Report, selection: Selection, layout: Layout) -> None:
-    """Draw the clock uncertainty of each row as an error bar around its first start.
+    """Draw the clock uncertainty of each row as a horizontal error bar.
 
-    The first start is that of the rank's work in the first drawn iteration. There is no bar if all
-    rows share a clock, or if the uncertainty is unknown or narrower than ``_SMALLEST_ERROR_BAR``.
+    The middle of the bar is the time at which the rank starts its work in the first drawn
+    iteration. A bar is left out if the uncertainty is unknown, or narrower than
+    ``_SMALLEST_ERROR_BAR`` on each side. There are no bars if all rows have the same clock.
     """
     first_ns = {entry.rank: entry.first_ns for entry in selection.iterations[0].ranks}
     notes = clock_notes(report, selection)
@@ -47,14 +51,14 @@ def draw_error_bars(page: Page, report: Report, selection: Selection, layout: La
 
 
 def _make_error_bar(layout: Layout, middle: float, reach: float, top: float) -> str:
-    """Return the path of a horizontal error bar, which has a tick at each end.
+    """Return the SVG path of a horizontal error bar with a tick at each end.
 
     The bar is at the bottom of its row, and is clipped to the plot.
 
     Args:
         layout: Layout of the rows.
-        middle: Middle of the bar, an x coordinate.
-        reach: Distance from the middle to both ends.
+        middle: The x coordinate of the middle of the bar.
+        reach: Distance from the middle to each end.
         top: Upper edge of the row.
     """
     left, right = max(middle - reach, layout.left), min(middle + reach, layout.right)

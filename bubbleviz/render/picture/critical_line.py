@@ -1,6 +1,6 @@
-"""The critical path: a line along the lower edges of the operations that bound an iteration.
+"""Draws the critical path as a line along the lower edges of its operations.
 
-Between two ranks, the line is straight and slopes over the time that an input took to arrive.
+Between two ranks, the line is straight, and its slope shows the time that the input took to arrive.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _THICKNESS = 2.4
 
 
 def draw_critical_path(page: Page, report: Report, selection: Selection, layout: Layout) -> bool:
-    """Draw the critical path if its iteration and all its ranks are drawn.
+    """Draw the critical path, if its iteration and all of its ranks are in the picture.
 
     Returns:
-        Whether it is drawn.
+        True if the critical path was drawn, False if it is unknown or not entirely in the picture.
     """
     path = report.explanation.path
     is_drawn = {iteration.index for iteration in selection.iterations}

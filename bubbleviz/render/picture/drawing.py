@@ -1,10 +1,10 @@
-"""SVG elements and documents.
+"""Functions that make SVG elements and documents.
 
-This is the only module that uses drawsvg. It imports drawsvg when the first element is made, so
+This is the only module that uses drawsvg. It imports drawsvg when the first element is made. So
 commands that draw nothing avoid the import, which takes 0.1 s.
 
-drawsvg does not escape attributes. Text from profiles may only become the text of an element or of
-a title.
+drawsvg does not escape attribute values. Therefore text from profiles must only be used as the text
+of an element or of a title.
 """
 
 from __future__ import annotations
@@ -15,53 +15,53 @@ from typing import Any, TypeAlias
 
 from bubbleviz.render.palette import LIGHT, Hatch
 
-#: An element or a definition of drawsvg, which has no types.
+#: A drawsvg element or definition. It is untyped because drawsvg has no type annotations.
 Element: TypeAlias = Any
 
 
 def px(value: float) -> float | int:
-    """Return ``value`` rounded to 0.01, as an integer if it has no decimals."""
+    """Round a coordinate to two decimals. The result is an int if the decimals are zero."""
     rounded = round(float(value), 2)
     return int(rounded) if rounded == int(rounded) else rounded
 
 
 def box(left: float, top: float, right: float, bottom: float) -> str:
-    """Return the path of a box. Boxes that share an edge also share it after rounding."""
+    """Return the SVG path of a rectangle. Rectangles that share an edge share it after rounding."""
     x, y = px(left), px(top)
     width, height = px(round(right, 2) - round(left, 2)), px(bottom - top)
     return f"M{x} {y}h{width}v{height}h{px(-width)}z"
 
 
 def make_group(**attributes: Any) -> Element:
-    """Return an empty group of elements."""
+    """Return an empty SVG group."""
     import drawsvg
 
     return drawsvg.Group(**attributes)
 
 
 def make_path(path: str, **attributes: Any) -> Element:
-    """Return a path."""
+    """Return an SVG path element."""
     import drawsvg
 
     return drawsvg.Path(path, **attributes)
 
 
 def make_circle(x: float, y: float, radius: float, **attributes: Any) -> Element:
-    """Return a circle."""
+    """Return an SVG circle element."""
     import drawsvg
 
     return drawsvg.Circle(x, y, radius, **attributes)
 
 
 def make_text(text: str, size: float | None, x: float, y: float, **attributes: Any) -> Element:
-    """Return a line of text with its baseline at ``y``.
+    """Return an SVG text element with one line of text.
 
     Args:
         text: The text.
-        size: Font size, or None to inherit it from the group.
-        x: Anchor of the text, by default its left edge.
-        y: Baseline.
-        attributes: Presentation attributes.
+        size: Font size, or None to inherit the font size from the group.
+        x: The x coordinate of the text anchor. By default, this is the left end of the text.
+        y: The y coordinate of the baseline.
+        attributes: Other attributes of the SVG element.
     """
     import drawsvg
 
@@ -69,11 +69,11 @@ def make_text(text: str, size: float | None, x: float, y: float, **attributes: A
 
 
 def make_gradient(name: str, bands: Iterable[tuple[float, str]]) -> Element:
-    """Return the definition of a fill with horizontal bands that have sharp edges.
+    """Return the SVG definition of a fill that consists of horizontal bands with sharp edges.
 
     Args:
         name: Id of the definition.
-        bands: Share of the height and colour of each band, from top to bottom.
+        bands: (height, color) of each band, from top to bottom. Heights are fractions of 1.
     """
     import drawsvg
 
@@ -87,7 +87,7 @@ def make_gradient(name: str, bands: Iterable[tuple[float, str]]) -> Element:
 
 
 def make_bubble_hatch(name: str) -> Element:
-    """Return the definition of the hatch of bubbles.
+    """Return the SVG definition of the hatch pattern for bubbles.
 
     Args:
         name: Id of the definition.
@@ -102,12 +102,12 @@ def make_bubble_hatch(name: str) -> Element:
 
 
 def make_cause_hatch(name: str, hatch: Hatch, ink: str) -> Element:
-    """Return the definition of the hatch of a cause of idle time: a rotated square tile.
+    """Return the SVG definition of the hatch pattern for a cause of idle time.
 
     Args:
         name: Id of the definition.
-        hatch: Size and lines of the tile.
-        ink: Colour of its lines or dots.
+        hatch: Size, rotation and content of the tile that is repeated.
+        ink: Color of the lines or dots.
     """
     import drawsvg
 
@@ -137,15 +137,16 @@ def write_document(
     title: str,
     description: str,
 ) -> str:
-    """Return an SVG document on a background in the colour of paper.
+    """Return an SVG document with a paper-colored background.
 
     Args:
-        elements: The elements, from back to front.
-        definitions: The definitions that they refer to.
-        size: Width and height in page units.
-        printed_size: Width and height with their units, or None if a page unit is a pixel.
-        font: Font families.
-        css: Style sheet, or "" if there is none.
+        elements: SVG elements, from back to front.
+        definitions: Definitions of gradients and patterns that the elements refer to.
+        size: (width, height) in page units.
+        printed_size: (width, height) as texts with units, such as "89mm", or None if a page unit is
+            a pixel.
+        font: Comma-separated font families.
+        css: Style sheet, or "" for none.
         title: Title of the document.
         description: Description of the picture for screen readers.
     """

@@ -1,7 +1,7 @@
-"""The heat map: busy times of one iteration by stage and microbatch.
+"""Draws heat maps: the busy times of one iteration by stage and microbatch.
 
-Each phase has a map, as wide as the timeline. A cell shows the operation's busy time, the mean over
-the replicas of its stage, relative to the median of its phase over all stages::
+There is one map per phase, which is as wide as the timeline. A cell shows the busy time of an
+operation (the mean over the replicas of its stage), relative to the median of all cells::
 
     F   stage 0  ░░░░▓░░░  1.00 x     a dark cell is a straggler, a dark column a slow microbatch,
         stage 1  ▒▒▒▒▓▒▒▒  1.30 x     a dark row a slow stage: its median is on the right
@@ -28,15 +28,15 @@ from bubbleviz.render.picture.plots import draw_cells, draw_names
 from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
-#: Busy times at the two ends of the scale, relative to the median.
+#: Busy times at the two ends of the color scale, relative to the median.
 _FASTEST, _SLOWEST = 0.5, 1.5
-#: The meaning of the shades.
+#: Text below the maps that explains the shades.
 _SCALE = (
     f"Light: {_FASTEST:g} x or less, dark: {_SLOWEST:g} x or more of the median of the phase over "
     "all stages; replicas: their mean"
 )
-#: Minimum width of a cell. Microbatches that would be narrower share a cell, which shows the
-#: slowest of them.
+#: Minimum width of a cell, in page units. If cells would be narrower, several microbatches share a
+#: cell, which shows the slowest of them.
 _MIN_CELL_WIDTH = 2.0
 #: Maximum height of a map, and minimum height of a cell, in page units.
 _MAX_MAP_HEIGHT, _MIN_CELL_HEIGHT = 190.0, 3.0
@@ -46,11 +46,11 @@ class _PhaseTimes(NamedTuple):
     """Busy times of the operations of one phase.
 
     Attributes:
-        stages: Virtual stages, ascending.
+        stages: Indices of the virtual stages, ascending.
         first_microbatch: Number of the first microbatch.
-        relative: Mean time of the replicas divided by the median, or NaN if there is no operation,
-            shape (stages, microbatches).
-        median_ns: Median over all stages and microbatches.
+        relative: Busy time (mean over replicas) divided by ``median_ns``, shape (stages,
+            microbatches). NaN if there is no operation.
+        median_ns: Median busy time over all stages and microbatches, in ns.
     """
 
     stages: Ints
@@ -60,10 +60,10 @@ class _PhaseTimes(NamedTuple):
 
 
 def draw_heat_maps(page: Page, report: Report, selection: Selection, layout: Layout) -> None:
-    """Draw one map per phase of the first drawn iteration, and a text that explains the shades.
+    """Draw a heat map for each phase of the first drawn iteration, and a text about the shades.
 
-    Only operations with busy time, a microbatch and a virtual stage count. A phase without such
-    operations has no map.
+    Operations are ignored if they have no busy time, or if their microbatch or virtual stage is
+    unknown. A phase without other operations has no map.
     """
     operations, iteration = report.operations, selection.iterations[0]
     word = "v-stage" if (operations.chunk > 0).any() else "stage"
@@ -84,12 +84,14 @@ def draw_heat_maps(page: Page, report: Report, selection: Selection, layout: Lay
 
 
 def _measure_busy_times(operations: Operations) -> _PhaseTimes:
-    """Return the busy times of one phase by virtual stage and microbatch, relative to their median.
+    """Return the busy times of one phase by virtual stage and microbatch, relative to the median.
 
-    The busy times of the replicas of a virtual stage are averaged before the median is taken.
+    Busy times are first averaged over all operations of the same virtual stage and microbatch. The
+    median is taken over these means.
 
     Args:
-        operations: Operations of the phase.
+        operations: Operations of the phase. Must not be empty. Their virtual stages and
+            microbatches must be known.
     """
     stages, first = find_distinct(operations.virtual_stage), int(operations.microbatch.min())
     shape = len(stages), int(operations.microbatch.max()) - first + 1
@@ -105,13 +107,14 @@ def _measure_busy_times(operations: Operations) -> _PhaseTimes:
 def _draw_map(
     page: Page, layout: Layout, title: str, names: Sequence[str], times: _PhaseTimes
 ) -> None:
-    """Draw the map of one phase below the cursor of the page, which moves below the map.
+    """Draw the heat map of one phase below the page's cursor, and move the cursor below the map.
 
-    If there are many microbatches, a cell shows the longest of several consecutive ones.
+    If there are too many microbatches, a cell shows the longest busy time of several consecutive
+    microbatches.
 
     Args:
         page: The page.
-        layout: Layout of the rows, whose plot gives the left edge and the width of the map.
+        layout: Layout of the timeline. The map has the same left edge and width as its plot.
         title: Title above the map.
         names: Name of each virtual stage.
         times: Busy times of the phase.
@@ -137,15 +140,15 @@ def _draw_map(
 def _draw_stages(
     page: Page, layout: Layout, names: Sequence[str], relative: Floats, height: float
 ) -> None:
-    """Write the name of each stage left of its row of cells, and its median right of the row.
+    """Write the name of each stage to the left of its row of cells, and its median to the right.
 
-    If rows are lower than the letters, only every n-th row gets them.
+    If rows are lower than the letters, only every n-th row has a name and a median.
 
     Args:
         page: The page, whose cursor is at the upper edge of the first row.
-        layout: Layout of the rows, whose left edge limits the length of names.
+        layout: Layout of the timeline. Names end before the left edge of its plot.
         names: Name of each stage.
-        relative: Busy times relative to the median, shape (stages, microbatches).
+        relative: Busy times relative to the median of the phase, shape (stages, microbatches).
         height: Height of a row of cells.
     """
     size = page.style.letters.axis

@@ -1,4 +1,4 @@
-"""Labels next to the rows: stages, names of ranks, and bubble ratios."""
+"""Draws the labels next to rows: stages, names of ranks, and bubble ratios."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from bubbleviz.report.labels import MARK
 from bubbleviz.report.measure import name_measure
 from bubbleviz.report.report import Report
 
-#: Maximum width of names, as a share of the width of the page.
+#: Maximum width of the column of names, as a fraction of the page width.
 _MAX_NAME_WIDTH = 0.175
-#: Minimum width of the column of ratios on a screen.
+#: Minimum width of the column of ratios in the style for screens, in page units.
 _RATIO_COLUMN = 50
 
 
 @dataclass(frozen=True)
 class RowLabels:
-    """The text next to the rows of a timeline.
+    """The texts next to the rows of a timeline.
 
     Attributes:
-        stages: Pipeline and stage of each row, or "" if they are unknown.
-        names: Name of the rank of each row.
-        ratios: Bubble ratio of each row.
-        ratio_title: Title of the column of ratios.
+        stages: Label with the pipeline and stage of each row, or "" if they are unknown.
+        names: Name of the rank that each row draws, or "".
+        ratios: Bubble ratio of each row as text.
+        ratio_title: Heading of the column of ratios.
     """
 
     stages: Sequence[str]
@@ -43,9 +43,13 @@ class RowLabels:
     ratio_title: str
 
     def place_columns(self, page: Page, size: float) -> tuple[float, float, float]:
-        """Place the columns of text at font size ``size``.
+        """Compute the positions of the columns of text.
 
-        The column of names takes at most ``_MAX_NAME_WIDTH`` of the width of the page.
+        The column of names takes at most ``_MAX_NAME_WIDTH`` of the page width.
+
+        Args:
+            page: The page.
+            size: Font size of the labels.
 
         Returns:
             name_x: Left edge of the column of names.
@@ -68,11 +72,10 @@ class RowLabels:
 
 
 def label_rows(report: Report, selection: Selection, style: PictureStyle) -> RowLabels:
-    """Return the stage, the name and the ratio of each row, and the title of the ratios.
+    """Return the stage, the name and the ratio of each row, and the heading of the ratios.
 
-    Ratios are means if several iterations are drawn. If the style has no names, or if names are too
-    wide for paper, each name is replaced by the number of the rank, or left out if the stages alone
-    distinguish all rows.
+    If several iterations are drawn, the ratios are means. If the style has no names, or if names
+    are too wide for paper, :func:`_number_rows` replaces them by rank numbers or empty texts.
     """
     ratios = measure_row_ratios(report, selection)
     stages = _label_stages(report, selection, style)
@@ -89,13 +92,14 @@ def label_rows(report: Report, selection: Selection, style: PictureStyle) -> Row
 
 
 def _label_stages(report: Report, selection: Selection, style: PictureStyle) -> list[str]:
-    """Return the label of each row: the mark of advice, its pipeline and its stage.
+    """Return the stage label of each row, which contains a mark, the pipeline and the stage.
 
-    The mark is on rows with a rank that the advice is about, in styles with notes. The pipeline is
-    included if the drawn ranks are in several pipelines. A row of many replicas has no pipeline.
+    In styles with notes, a row is marked if it represents a rank that the advice is about. The
+    pipeline is included if the drawn ranks are in several pipelines, except in rows that show the
+    spread of replicas.
     """
     marked = set(advise(report).marked_ranks) if style.notes else set()
-    # Rows of many replicas have no pipeline.
+    # Rows that show the spread of replicas represent several pipelines, so they name none.
     drawn_pipelines = {row.rank.pipeline for row in selection.rows if not row.spread}
     pipelines = {rank.pipeline for rank in selection.ranks}
     has_several = len(drawn_pipelines) > 1 or len(drawn_pipelines) < len(pipelines)
@@ -118,8 +122,15 @@ def _name_rows(
 ) -> list[str]:
     """Return the name of each row.
 
-    In a style with notes, the name is followed by a note on the clock if the row above has a
-    different clock. A row of many replicas shows their number and the range of their ratios.
+    This is usually the name of the drawn rank. For rows that show the spread of replicas, it is the
+    number of replicas and the range of their ratios. In styles with notes, a note about the clock
+    follows if the row is the first one or has a different clock from the row above.
+
+    Args:
+        report: The report.
+        selection: The rows that are drawn.
+        style: The style.
+        ratio_ranges: (minimum, maximum) ratio of the replicas of each row, or None if unknown.
     """
     ranks = selection.ranks
     clocks = clock_notes(report, selection) if style.notes else [""] * len(ranks)
@@ -137,7 +148,10 @@ def _name_rows(
 
 
 def _name_replicas(row: RankRow, ratio_range: tuple[float, float] | None) -> str:
-    """Return the number of replicas of a row, and the range of their ratios."""
+    """Return the number of replicas of a row and the range of their ratios as text.
+
+    If the range is None, the text contains only the number.
+    """
     ranks = f"{len(row.replicas):,} ranks"
     if ratio_range is None:
         return ranks
@@ -146,7 +160,15 @@ def _name_replicas(row: RankRow, ratio_range: tuple[float, float] | None) -> str
 
 
 def _name_row(row: RankRow, clock: str) -> str:
-    """Return the name of the rank of a row, followed by a note on its clock, which may be empty."""
+    """Return the name of a row that draws one rank.
+
+    If the row was added because its rank stands out, the name is the reason. Otherwise it is the
+    label of the rank. For a row of several replicas, the label is preceded by their number.
+
+    Args:
+        row: The row.
+        clock: Note about the clock to append, or "".
+    """
     if row.reason:
         return to_one_line(row.reason, 80)
     replicas = f"1 of {len(row.replicas)}: " if len(row.replicas) > 1 else ""
@@ -155,13 +177,14 @@ def _name_row(row: RankRow, clock: str) -> str:
 
 
 def _number_rows(selection: Selection, stages: Sequence[str]) -> list[str]:
-    """Return the rank number of each row as text, or "" for every row if stages differ.
+    """Return the rank number of each row as text, such as "3", or "rank 3" in rows without a stage.
 
-    The number follows the word ``rank`` in rows without a stage.
+    If every row has a stage label and all labels are different, rank numbers are not needed, and
+    every text is "".
 
     Args:
         selection: The rows that are drawn.
-        stages: Stage label of each row, or "" if the row has none.
+        stages: Stage label of each row, or "" if its stage is unknown.
     """
     if "" not in stages and len(set(stages)) == len(stages):
         return [""] * len(stages)
@@ -174,7 +197,7 @@ def _number_rows(selection: Selection, stages: Sequence[str]) -> list[str]:
 def draw_labels(page: Page, labels: RowLabels, layout: Layout) -> None:
     """Draw the stage, the name and the bubble ratio of every ``layout.step``-th row.
 
-    Names that are too wide are truncated. The title of the ratios is above the first ratio.
+    Names that are too wide are truncated. The heading of the ratios is above the first ratio.
     """
     size = layout.size
     name_size = page.style.name_size(size)
@@ -187,7 +210,7 @@ def draw_labels(page: Page, labels: RowLabels, layout: Layout) -> None:
         if name := truncate_text(full_name, name_size, name_width):
             page.text(name, layout.name_x, y, name_size, ink="quiet")
         page.text(ratio, page.right, y, size, text_anchor="end")
-    # The title is above the first ratio even if letters are higher than the row.
+    # Leave enough space above the first ratio, even if its letters are higher than the row.
     min_gap = 8.0 if page.style.titled else 4.0
     y = layout.tops[0] - max(min_gap, (size - layout.row) / 2 + 3)
     look = {"ink": "quiet", "text_anchor": "end"}

@@ -1,4 +1,4 @@
-"""Layout of a timeline: positions on the page."""
+"""Layout of a timeline: the positions of its parts on the page."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ class Layout:
     """Positions of the parts of a timeline, in page units.
 
     Attributes:
-        name_x: Left edge of the column of names.
+        name_x: Left edge of the column of rank names.
         left: Left edge of the plot.
         right: Right edge of the plot.
-        brackets: Top of the brackets.
+        brackets: Upper edge of the first line of brackets.
         row: Height of a row.
-        lane: Height of the communication lane below a row, or 0 if there is none.
-        size: Font size of the labels next to a row.
-        step: Distance between rows with a label: 1, or more if rows are lower than letters.
-        tops: Top of each row.
-        start_ns: Time at the left edge of the plot.
-        span_ns: Time from the left edge to the right edge.
-        strip: Height of the area below a row of many replicas, or 0 if there is none.
+        lane: Height of the communication lane below each row, or 0 if lanes are not drawn.
+        size: Font size of the labels next to rows.
+        step: Every ``step``-th row has a label. This is more than 1 if rows are lower than labels.
+        tops: Upper edge of each row.
+        start_ns: Time at the left edge of the plot, in ns.
+        span_ns: Time from the left edge to the right edge of the plot, in ns.
+        strip: Height of the area below a row that shows the spread of its replicas, or 0 if no row
+            has such an area.
     """
 
     name_x: float
@@ -41,17 +42,17 @@ class Layout:
 
     @property
     def width(self) -> float:
-        """Width of the plot."""
+        """Width of the plot in page units."""
         return self.right - self.left
 
     @property
     def bottom(self) -> float:
-        """Lower edge of the last row."""
+        """Lower edge of the last row, including its communication lane and spread area."""
         lane = self.lane + LANE_GAP if self.lane else 0
         strip = self.strip + 2 if self.strip else 0
         return self.tops[-1] + self.row + (lane + strip)
 
     def x(self, time_ns: int) -> float:
-        """Return the x coordinate of a time, clipped to the plot."""
+        """Return the x coordinate of a time in ns, clipped to the plot."""
         fraction = (time_ns - self.start_ns) / self.span_ns
         return self.left + self.width * min(max(fraction, 0.0), 1.0)

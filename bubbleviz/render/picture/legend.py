@@ -1,4 +1,4 @@
-"""The legend: a swatch and a name for everything in the picture."""
+"""Draws the legend, which has a swatch and a name for each kind of mark in the picture."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from bubbleviz.render.picture.rows import DOTS, DOTS_BELOW, RowPainter
 from bubbleviz.render.picture.timeline import TimelinePainter
 
 _FRAME = {"stroke": palette.LIGHT.frame, "class_": "bv-frame"}
-#: Width of the frame of a swatch on a screen.
+#: Width of the frame around a swatch, in page units, in the style for screens.
 _LINE = 0.7
-#: Maximum number of shades of a phase that have a swatch.
+#: Maximum number of swatches for the shades of one phase.
 _MAX_SHADES = 8
-#: Maximum number of colours that share the width of one swatch.
+#: Maximum number of colors that share the width of one swatch.
 _MAX_IN_ONE = 4
-#: Distance between a swatch and its name.
+#: Distance between a swatch and its name, in page units.
 _GAP = 6.0
 _LONG_NAMES = {
     Phase.F: "F forward",
@@ -35,15 +35,15 @@ _LONG_NAMES = {
 
 
 class _Swatch(NamedTuple):
-    """A box of the legend.
+    """A small box in the legend that shows a fill.
 
     Attributes:
-        width: Width of the box.
-        look: Presentation attributes.
-        number: Number in the box, or "".
-        ink: Colour of the number.
-        dotted: Whether there is a dotted line below the box, as below merged operations.
-        cause: Label of the cause of idle time whose fill the box has, or "" to use ``look``.
+        width: Width of the box in page units.
+        look: Attributes of the SVG element, such as its fill.
+        number: Number in the box, or "" for none.
+        ink: Color of the number.
+        dotted: Whether to draw a dotted line below the box, like the line below merged operations.
+        cause: Label of the cause of idle time whose fill the box shows, or "" to use ``look``.
     """
 
     width: float
@@ -55,10 +55,10 @@ class _Swatch(NamedTuple):
 
 
 def draw_legend(page: Page, timelines: Sequence[TimelinePainter]) -> None:
-    """Draw one legend for all timelines below the cursor of the page.
+    """Draw a common legend for all timelines below the page's cursor.
 
-    An entry that does not fit at the end of a line starts a new line. The cursor moves below the
-    legend. Nothing is drawn if the style has no legend.
+    Entries are laid out from left to right, and an entry that does not fit starts a new line. The
+    cursor moves below the legend. Nothing is drawn if the style has no legend.
     """
     style = page.style
     if not style.legend:
@@ -83,7 +83,14 @@ def draw_legend(page: Page, timelines: Sequence[TimelinePainter]) -> None:
 
 
 def _draw_swatch(page: Page, swatch: _Swatch, x: float, height: float) -> None:
-    """Draw a swatch with its upper left corner at (``x``, cursor of the page)."""
+    """Draw a swatch whose upper left corner is at (``x``, ``page.y``).
+
+    Args:
+        page: The page.
+        swatch: The swatch.
+        x: Left edge of the box.
+        height: Height of the box.
+    """
     right, bottom = x + swatch.width, page.y + height
     path = box(x, page.y, right, bottom)
     if swatch.cause:
@@ -105,10 +112,10 @@ def _draw_swatch(page: Page, swatch: _Swatch, x: float, height: float) -> None:
 def _list_entries(
     page: Page, timelines: Sequence[TimelinePainter]
 ) -> Iterator[tuple[list[_Swatch], str]]:
-    """Yield the swatches and the text of each entry of the legend.
+    """Yield (swatches, text) for each entry of the legend.
 
-    There is an entry only for what is drawn in at least one timeline: phases, idle time,
-    unattributed compute, communication, other iterations and merged operations, in this order.
+    The entries are, in this order: phases, idle time, unattributed compute, communication, other
+    iterations, and merged operations. An entry is left out if no timeline contains such marks.
     """
     rows = [timeline.rows for timeline in timelines]
     kinds = {kind for painter in rows for kind in painter.kinds}
@@ -136,9 +143,10 @@ def _list_entries(
 def _list_idle_entries(
     page: Page, timelines: Sequence[TimelinePainter], width: float
 ) -> Iterator[tuple[list[_Swatch], str]]:
-    """Yield the entries of idle time and of gaps between iterations.
+    """Yield (swatches, text) for idle time, and for gaps between iterations if there are any.
 
-    Idle time has one entry per cause that is drawn, or the entry "bubble" if no cause is drawn.
+    Idle time has one entry for each cause that is drawn, or the entry "bubble" if causes are not
+    drawn.
     """
     causes = sorted({cause for timeline in timelines for cause in timeline.causes})
     if not causes:
@@ -153,12 +161,19 @@ def _list_idle_entries(
 def _list_shades(
     page: Page, rows: Sequence[RowPainter], phase: Phase, width: float
 ) -> Iterator[_Swatch]:
-    """Yield a swatch for each shade of a phase that is drawn, or none if the phase is not drawn.
+    """Yield a swatch for each shade of a phase. A phase that is not drawn has no swatches.
 
-    A shade stands for a chunk, whose number is in the swatch. If there are more than
-    ``_MAX_SHADES`` shades, every n-th one has a swatch. The optimizer has a single shade.
+    Each shade represents a model chunk, and the swatch contains the number of the chunk. If there
+    are more than ``_MAX_SHADES`` shades, only every n-th shade has a swatch. The optimizer has a
+    single shade.
+
+    Args:
+        page: The page, which defines the fills.
+        rows: Painters of all timelines.
+        phase: The phase.
+        width: Width of a swatch in page units. Swatches with numbers can be narrower or wider.
     """
-    # Timelines with the same number of chunks have the same shades.
+    # Timelines with the same number of chunks use the same shades.
     chunks_drawn = {
         max(len(painter.chunks), 1): painter.chunks for painter in rows if phase in painter.kinds
     }

@@ -1,4 +1,4 @@
-"""The estimated width of text in a picture; the exact width depends on the fonts of the viewer."""
+"""Estimates the width of text in a picture. The exact width depends on the fonts of the viewer."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import unicodedata
 
 from bubbleviz.render.wrapping import truncate_to_width
 
-#: Font families of pictures.
+#: Font families of pictures, in order of preference.
 FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 #: Width of bold letters relative to regular letters.
 BOLD = 1.12
-#: Characters by advance as a share of the font size. The advance is the larger one of DejaVu Sans
-#: and Arial.
+#: Characters, keyed by their advance width relative to the font size. The advance width is the
+#: maximum of the fonts DejaVu Sans and Arial.
 _CHARACTERS = {
     0.32: "'ijlI ,.·\u00a0",
     0.36: "/:;\\|-f",
@@ -30,12 +30,15 @@ _ADVANCES = {
 
 
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
-    """Return an upper estimate of the width of ``text``, for the usual sans-serif fonts."""
+    """Return an upper estimate of the width of a text in common sans-serif fonts, in page units."""
     return size * sum(map(_get_advance, text)) * (BOLD if bold else 1.0)
 
 
 def _get_advance(character: str) -> float:
-    """Return the width of a character at font size 1, estimated if the character is unknown."""
+    """Return the advance width of a character relative to the font size.
+
+    For characters that are not in the table, the width is estimated.
+    """
     advance = _ADVANCES.get(character)
     if advance is not None:
         return advance
@@ -45,11 +48,11 @@ def _get_advance(character: str) -> float:
 
 
 def truncate_text(text: str, size: float, width: float) -> str:
-    """Return ``text``, with its end replaced by an ellipsis if it is wider than ``width``.
+    """Truncate a text that is wider than ``width``, and end it with an ellipsis.
 
     Args:
         text: The text.
-        size: Font size.
-        width: Maximum width in page units.
+        size: Font size in page units.
+        width: Maximum width in page units, including the ellipsis.
     """
     return truncate_to_width(text, width, lambda part: text_width(part, size))

@@ -1,4 +1,4 @@
-"""Bubble ratio against memory: one dot per order, and a line through the best orders.
+"""Plots bubble ratio against memory: one dot per order of operations, and a line through the best.
 
 ::
 
@@ -25,21 +25,21 @@ from bubbleviz.render.picture.numbers import percent
 from bubbleviz.render.picture.page import Page
 from bubbleviz.render.picture.plots import LETTERS, Graph, steps
 
-#: Height of the plot, and space to its left, to its right and below, px.
+#: Height of the plot, and space to the left of, to the right of and below the plot, in px.
 _HEIGHT, _LEFT, _RIGHT, _BELOW = 330.0, 62.0, 96.0, 40.0
-#: Radius of a dot, font size, height of a line, and gap between a dot and its label, px.
+#: Radius of a dot, font size, line height, and gap between a dot and its label, in px.
 _DOT, _SIZE, _LINE, _GAP = 4.0, 10.5, 12.5, 4.0
-#: Number of lines above and below a dot where its label can be.
+#: Maximum distance of a label from its dot, in lines above or below the dot.
 _LINES = 24
 
 
 class MemoryPoint(NamedTuple):
-    """An order in the plot.
+    """A dot of the plot, which represents one order of operations.
 
     Attributes:
-        name: Name of the order.
-        memory: Memory of the fullest device.
-        ratio: Bubble ratio.
+        name: Name of the order, for example "1f1b".
+        memory: Peak memory of the device that uses the most memory.
+        ratio: Bubble ratio as a fraction of 1.
         fits: Whether the memory is within the limit.
     """
 
@@ -55,10 +55,10 @@ class MemoryPlot:
 
     Attributes:
         title: Title of the picture.
-        points: The orders.
-        in_bytes: Whether memory is in bytes; otherwise it is in microbatches of a stage.
-        limit: Memory limit of a device in the same unit, or None if there is none.
-        reason: Reason why there is nothing to plot, or "".
+        points: One point per order of operations.
+        in_bytes: Whether memory is in bytes. Otherwise it is in microbatches of a stage.
+        limit: Memory limit per device in the same unit, or None if there is no limit.
+        reason: Reason why there are no points, or "" if there are points.
     """
 
     title: str
@@ -68,12 +68,12 @@ class MemoryPlot:
     reason: str = ""
 
     def format_memory(self, amount: float) -> str:
-        """Return an amount of memory as text."""
+        """Return an amount of memory as text, with a unit if memory is in bytes."""
         return format_memory(amount) if self.in_bytes else f"{amount:g}"
 
 
 class _Box(NamedTuple):
-    """A rectangle on the page."""
+    """A rectangle on the page, in page units. The y axis points down."""
 
     left: float
     top: float
@@ -81,13 +81,13 @@ class _Box(NamedTuple):
     bottom: float
 
     def overlaps(self, other: _Box) -> bool:
-        """Return whether two boxes share an area."""
+        """Return whether two boxes overlap. Boxes that only touch do not overlap."""
         is_across = self.left < other.right and other.left < self.right
         return is_across and self.top < other.bottom and other.top < self.bottom
 
 
 def draw_memory_plot(plot: MemoryPlot) -> str:
-    """Return the SVG document of a memory plot; without points, it shows only the reason."""
+    """Return a memory plot as an SVG document. Without points, it shows only the reason."""
     page = Page("bvm-")
     page.title = plot.title
     page.description = "One dot per order: its bubble ratio, and the memory of its fullest device."
@@ -117,8 +117,8 @@ def draw_memory_plot(plot: MemoryPlot) -> str:
 def _draw_axes(page: Page, plot: MemoryPlot) -> Graph:
     """Draw the axes and the memory limit, and return the graph.
 
-    Both axes start at 0. They end 5 % above the largest memory or limit, and 10 % above the largest
-    ratio.
+    Both axes start at 0. The memory axis ends 5 % above the largest memory or the limit. The axis
+    of ratios ends 10 % above the largest ratio, and at 1 % or more.
     """
     amounts = [point.memory for point in plot.points]
     if plot.limit is not None:
@@ -155,10 +155,10 @@ def _draw_front(graph: Graph, points: Sequence[MemoryPoint]) -> None:
 
 
 def _draw_points(graph: Graph, points: Sequence[MemoryPoint]) -> None:
-    """Draw dots with labels.
+    """Draw a dot and a label for each point.
 
-    Points that round to the same coordinates share a dot and a label. A dot is filled if any of its
-    points fits in memory, otherwise hollow.
+    Points whose coordinates round to the same integers share a dot and a label. A dot is filled if
+    any of its points fits in memory, and hollow otherwise.
     """
     dots: dict[tuple[float, float], list[MemoryPoint]] = {}
     for point in _sort_by_memory(points):
@@ -175,19 +175,20 @@ def _draw_points(graph: Graph, points: Sequence[MemoryPoint]) -> None:
 def _draw_label(
     graph: Graph, text: str, dot: tuple[float, float], occupied: Sequence[_Box], ink: str
 ) -> _Box:
-    """Write the label of a dot into free space, with a line to the dot if they are apart.
+    """Write the label of a dot where there is free space.
 
-    A label that is wider than the graph is truncated.
+    A thin line connects the label with the dot if they are not on the same line. A label that is
+    wider than the graph is truncated.
 
     Args:
         graph: The graph that contains the dot.
         text: The label.
-        dot: Centre of the dot.
+        dot: (x, y) of the center of the dot.
         occupied: Boxes that the label should not cover.
-        ink: Colour of the label.
+        ink: Color of the label: an attribute of :class:`.Ink`.
 
     Returns:
-        The box of the label.
+        The box that the label occupies.
     """
     page, (x, y) = graph.page, dot
     text = truncate_text(text, _SIZE, graph.right - graph.left)
@@ -204,11 +205,18 @@ def _draw_label(
 def _place_label(
     graph: Graph, width: float, dot: tuple[float, float], occupied: Sequence[_Box]
 ) -> _Box:
-    """Return the box of a label: the nearest one that is in the plot and covers no other box.
+    """Choose the box of a label: the nearest box that is inside the plot and overlaps no other box.
 
-    Lines are tried from the line of the dot outwards, and on each line first the box to the right
-    of the dot, then the box to its left. If every box in the plot covers another box, the first box
-    in the plot wins. If no box is in the plot, the box to the right of the dot wins.
+    Candidates are on lines of height ``_LINE`` above and below the dot, nearest line first. On each
+    line, the candidate to the right of the dot precedes the candidate to its left. If all
+    candidates inside the plot overlap an occupied box, the first candidate inside the plot is
+    chosen. If no candidate is inside the plot, the box to the right of the dot is chosen.
+
+    Args:
+        graph: The graph that contains the dot.
+        width: Width of the label.
+        dot: (x, y) of the center of the dot.
+        occupied: Boxes that the label should not cover.
     """
     x, y = dot
     lefts = x + _DOT + _GAP, x - _DOT - _GAP - width
@@ -228,10 +236,11 @@ def _is_inside(label: _Box, graph: Graph) -> bool:
 
 
 def front(points: Sequence[MemoryPoint]) -> list[MemoryPoint]:
-    """Return the Pareto front of the points, in ascending order of memory.
+    """Return the Pareto front of the points, sorted by memory in ascending order.
 
-    A point is left out if another point has at most its memory and at most its ratio. Of points
-    that are equal in both, the first one by name stays.
+    A point is not on the front if another point has the same or less memory and the same or a
+    smaller ratio. If several points have the same memory and ratio, only the alphabetically first
+    name is kept.
     """
     best: list[MemoryPoint] = []
     for point in _sort_by_memory(points):

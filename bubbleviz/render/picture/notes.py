@@ -1,4 +1,4 @@
-"""Notes below a picture that explain its marks."""
+"""Writes the notes below a picture, which explain the marks in the picture."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bubbleviz.report.view import View
 
 
 def notes_of(timeline: TimelinePainter) -> list[str]:
-    """Return a sentence on each mark in the picture that needs an explanation."""
+    """Return a sentence about each kind of mark in the picture that needs an explanation."""
     return [
         *_explain_operations(timeline),
         *_explain_ratios(timeline.report, timeline.selection),
@@ -27,10 +27,11 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
 
 
 def _explain_operations(timeline: TimelinePainter) -> Iterator[str]:
-    """Yield sentences on operations, the critical path and brackets.
+    """Yield sentences about operations, the critical path and brackets.
 
-    A sentence is yielded only if the picture contains its subject: several chunks, windows that
-    differ by row, a critical path, several iterations, hollow marks, or merged operations.
+    The sentences explain shades of chunks, windows that differ by row, the critical path, dashed
+    lines between iterations, hollow marks, and merged operations. Each sentence is yielded only if
+    the picture contains the thing that it explains.
     """
     page, rows, selection = timeline.page, timeline.rows, timeline.selection
     has_brackets = len(selection.iterations) <= MOST_BRACKETS
@@ -61,10 +62,10 @@ def _has_different_windows(selection: Selection) -> bool:
 
 
 def _explain_ratios(report: Report, selection: Selection) -> Iterator[str]:
-    """Yield sentences on bounds, clocks and the mark of the advice.
+    """Yield sentences about the bounds of ratios, clocks, and the mark of the advice.
 
-    The bounds of a ratio are explained only if a single iteration is drawn. The mark is explained
-    if a row contains a rank that the advice is about.
+    Bounds are explained only if a single iteration is drawn. The mark is explained only if a row
+    represents a rank that the advice is about.
     """
     iterations = selection.iterations
     ratio = iterations[0].ratios.get(report.headline) if len(iterations) == 1 else None
@@ -82,7 +83,8 @@ def _explain_ratios(report: Report, selection: Selection) -> Iterator[str]:
         yield "! depends on clocks that contradict each other."
     low, high = (ratio and ratio.interval) or (0.0, 0.0)
     if low < high:
-        # The title of the picture has the mean of all iterations, which may be outside the bounds.
+        # Name the iteration, because the picture's title contains the mean over all iterations.
+        # That mean may be outside the bounds of this iteration.
         name = truncate_name(iterations[0].name)
         where = f" of iteration {name}" if report.summary.iterations > 1 else ""
         bounds = " to ".join(f"{end}\u00a0%" for end in format_percent_bounds((low, high), 1, 3))
@@ -90,10 +92,11 @@ def _explain_ratios(report: Report, selection: Selection) -> Iterator[str]:
 
 
 def _explain_rows(selection: Selection) -> Iterator[str]:
-    """Yield sentences on rows that stand for several ranks, or none if all rows are single ranks.
+    """Yield sentences about rows that represent several ranks.
 
-    They name the replica that is drawn: the one with the median ratio, the first one, or the one in
-    the pipeline of the advice.
+    The sentences say which replica is drawn: the replica with the median ratio, the first replica,
+    or the replica in the pipeline that the advice is about. Nothing is yielded if each row
+    represents a single rank.
     """
     rows = selection.rows
     if any(row.spread for row in rows):
@@ -111,7 +114,7 @@ def _explain_rows(selection: Selection) -> Iterator[str]:
 
 
 def nothing_to_draw(report: Report, view: View) -> str:
-    """Return the reason why a view of a report selects nothing."""
+    """Return a sentence with the reason why a view selects nothing to draw from a report."""
     if not report.ranks:
         missing = "no GPU has any operation"
     elif not report.iterations:

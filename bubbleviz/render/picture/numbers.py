@@ -1,22 +1,25 @@
-"""Numbers as pictures print them: ratios, durations and the ticks of an axis of time."""
+"""Formats numbers for pictures: ratios, durations, and the ticks of a time axis."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-#: Printed instead of an unknown number.
+#: Text that is printed instead of an unknown number.
 UNKNOWN = "\u2013"
 _UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
 
 
 def percent(fraction: float | None) -> str:
-    """Return a fraction of 1 in percent, or a dash for None."""
+    """Format a fraction of 1 as percent with one decimal. None becomes a dash."""
     return UNKNOWN if fraction is None else f"{100 * fraction:.1f}\u00a0%"
 
 
 def duration(ns: float) -> str:
-    """Return a duration in its largest unit of at least 1, with four significant digits."""
+    """Format a duration with four significant digits, in the largest unit in which it is 1 or more.
+
+    Durations in nanoseconds have no decimals.
+    """
     large_enough = ((n, unit) for n, unit in _UNITS if abs(ns) >= n)
     unit_ns, unit = next(large_enough, _UNITS[-1])
     value = ns / unit_ns
@@ -26,27 +29,28 @@ def duration(ns: float) -> str:
 
 
 def round_step(minimum: float, steps: Sequence[float] = (1, 2, 5, 10)) -> float:
-    """Return the smallest step of an axis that is at least ``minimum``.
+    """Return the smallest allowed step of an axis that is at least ``minimum``.
 
     Args:
         minimum: A positive number.
-        steps: Multiples of powers of ten that are allowed, ascending.
+        steps: Allowed steps between 1 and 10, ascending. Their multiples by powers of ten are
+            allowed as well. The last step must be 10.
     """
     power = 10.0 ** math.floor(math.log10(minimum))
     return next(step * power for step in steps if step * power >= minimum * (1 - 1e-9))
 
 
 def ticks(span_ns: int, max_steps: int) -> tuple[list[tuple[int, str]], str]:
-    """Return the multiples of a round step from 0 to ``span_ns``, and their unit.
+    """Return the ticks of a time axis: the multiples of a round step from 0 to ``span_ns``.
 
-    The unit is the largest one that fits at least twice into the axis.
+    The unit of the labels is the largest unit that fits at least twice into the axis.
 
     Args:
-        span_ns: Length of the axis.
+        span_ns: Length of the axis in ns.
         max_steps: Maximum number of steps between ticks.
 
     Returns:
-        Each time in ns with its text, and the unit of the texts.
+        The (time in ns, label without unit) of each tick, and the unit of the labels.
     """
     min_step = span_ns / max(max_steps, 1)
     step = int(round_step(max(min_step, 1)))

@@ -1,7 +1,7 @@
-"""The page that a picture is drawn on, from the top down.
+"""The page on which a picture is drawn, from top to bottom.
 
-Presentation attributes contain the colours of paper, so converters without CSS draw the right
-colours. A style sheet changes the classes ``bv-*`` on a dark screen.
+The attributes of SVG elements contain the colors for paper, so programs that ignore CSS draw the
+right colors. On a dark screen, a style sheet changes the colors of the classes ``bv-*``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from bubbleviz.render.picture.lettering import BOLD, text_width, truncate_text
 from bubbleviz.render.picture.style import MIN_POINTS, SCREEN, PictureStyle
 from bubbleviz.render.wrapping import wrap_text
 
-#: The style sheet of a dark screen.
+#: Style sheet for dark screens.
 _DARK_SHEET = Template(
     "@media screen and (prefers-color-scheme:dark){"
     ".bv-paper{fill:$paper}.bv-text{fill:$text}.bv-quiet{fill:$quiet}.bv-frame{stroke:$frame}"
@@ -37,17 +37,18 @@ _DARK_SHEET = Template(
     ".bv-rule{stroke:$quiet}.bv-mark{stroke:$text}.bv-pale{fill-opacity:0.25}"
     "}"
 ).substitute(asdict(DARK))
-#: Minimum luminance of the colours of idle time that are too bright for a dark screen.
+#: Colors of idle time with a luminance above this are too bright for a dark screen.
 _PALE = 0.48
 
 
 class Page:
-    """The document: a stack of elements, definitions by id, and a cursor that moves down.
+    """An SVG page that is filled from top to bottom.
+
+    The attribute ``y`` is the cursor: the y coordinate below which the next part is drawn.
 
     Args:
-        ids: Prefix of the ids of definitions. Pictures in one HTML document need different
-            prefixes.
-        style: Sizes, and which parts are drawn.
+        ids: Prefix of the element ids. Pictures in the same HTML document need different prefixes.
+        style: Sizes of the picture, and which of its optional parts are drawn.
     """
 
     def __init__(self, ids: str = "bv-", style: PictureStyle = SCREEN) -> None:
@@ -61,12 +62,12 @@ class Page:
 
     @property
     def left(self) -> float:
-        """Left edge of the drawing area."""
+        """Left edge of the area inside the margins."""
         return self.style.margin
 
     @property
     def right(self) -> float:
-        """Right edge of the drawing area."""
+        """Right edge of the area inside the margins."""
         return self.style.width - self.style.margin
 
     def text(
@@ -84,13 +85,13 @@ class Page:
 
         Args:
             text: The text.
-            x: Anchor of the text, by default its left edge.
-            y: Baseline.
-            size: Font size, or None to inherit it from the group.
-            into: Group to write into, or None for the page.
-            ink: Colour that changes on a dark screen, an attribute of :class:`.Ink`, or None to
-                inherit the colour from the group or to use ``fill``.
-            attributes: Presentation attributes.
+            x: The x coordinate of the text anchor. By default, this is the left end of the text.
+            y: The y coordinate of the baseline.
+            size: Font size, or None to inherit the font size from the group.
+            into: Group that receives the text, or None for the page.
+            ink: Name of a color that depends on dark mode (an attribute of :class:`.Ink`). None
+                means to inherit the color from the group, or to use the attribute ``fill``.
+            attributes: Other attributes of the SVG element.
         """
         if ink is not None:
             attributes |= {"class_": f"bv-{ink}", "fill": getattr(LIGHT, ink)}
@@ -99,7 +100,10 @@ class Page:
         (self.elements if into is None else into).append(element)
 
     def heading(self, text: str) -> None:
-        """Write a bold heading of one line below the cursor, which moves to its baseline."""
+        """Write a bold heading below the cursor, and move the cursor to its baseline.
+
+        A heading that is wider than the page is truncated.
+        """
         size = self.style.letters.heading
         self.y += 0.875 * size
         line = truncate_text(text, size * BOLD, self.right - self.left)
@@ -111,7 +115,7 @@ class Page:
             self.elements.append(make_path(path, **look))
 
     def path_behind(self, path: str, **look: Any) -> None:
-        """Draw a path behind all elements that are already on the page."""
+        """Draw a path behind all elements that are on the page so far."""
         self.elements.insert(0, make_path(path, **look))
 
     def circle(self, x: float, y: float, radius: float, **look: Any) -> None:
@@ -127,9 +131,9 @@ class Page:
 
         Args:
             path: Path of the line.
-            ink: ``grid``, or ``mark`` for the colour of text.
+            ink: ``grid`` for the color of grid lines, or ``mark`` for the color of text.
             width: Width of the line.
-            look: Presentation attributes.
+            look: Other attributes of the SVG element.
         """
         colour = LIGHT.grid if ink == "grid" else LIGHT.text
         stroke = {"stroke": colour, "stroke_width": width, "fill": "none", "class_": f"bv-{ink}"}
@@ -139,9 +143,9 @@ class Page:
         """Write a wrapped text below the cursor, and move the cursor below the text.
 
         Args:
-            text: The text. If it needs more lines, it is truncated.
+            text: The text. If it needs more than ``lines`` lines, it is truncated.
             size: Font size.
-            ink: Colour of the text, see :meth:`text`.
+            ink: Color of the text; see :meth:`text`.
             lines: Maximum number of lines.
         """
         width = self.right - self.left
@@ -152,10 +156,10 @@ class Page:
             self.text(line, self.left, self.y - size * 0.3, size, ink=ink)
 
     def fill(self, paint: Paint) -> str:
-        """Return the value of the attribute ``fill`` for a paint.
+        """Return the value of the SVG attribute ``fill`` for a paint.
 
-        If the paint has several bands, a gradient with these bands is added to ``definitions``, and
-        the value refers to it.
+        If the paint has several bands, a gradient with these bands is added to ``definitions``. The
+        returned value then refers to the gradient.
         """
         if len(paint.bands) == 1:
             return paint.main
@@ -165,17 +169,20 @@ class Page:
         return f"url(#{name}) {paint.main}"
 
     def length(self, units: float) -> str:
-        """Return a length on the page with its unit."""
+        """Convert a length in page units to text.
+
+        The text is in mm if the page has a physical size, and otherwise in px.
+        """
         if self.style.millimetres is None:
             return f"{units:g} px"
         return f"{units / self.style.width * self.style.millimetres:.2g} mm"
 
     def cause_boxes(self, path: str, label: str) -> None:
-        """Draw boxes of idle time in the colour of its cause, with the cause's hatch on top.
+        """Draw boxes of idle time in the color of a cause, with the hatch of the cause on top.
 
         Args:
-            path: Path of the boxes.
-            label: Label of the cause.
+            path: SVG path of the boxes.
+            label: Label of the cause, a key of ``CAUSES``.
         """
         name, colour = f"{self.ids}cause-{label}", CAUSES[label]
         if name not in self.definitions:
@@ -186,7 +193,10 @@ class Page:
         self.path(path, fill=f"url(#{name})")
 
     def hatch(self) -> str:
-        """Return the ``fill`` of bubbles, and define their hatch when it is first used."""
+        """Return the value of the SVG attribute ``fill`` for bubbles.
+
+        When this is first called, the hatch of bubbles is added to ``definitions``.
+        """
         name = f"{self.ids}bubble"
         if name not in self.definitions:
             self.definitions[name] = make_bubble_hatch(name)
@@ -194,11 +204,14 @@ class Page:
 
     @property
     def height(self) -> float:
-        """Height of everything on the page and the margin below it, in page units."""
+        """Height of the page content including margins, rounded up to whole page units."""
         return math.ceil(self.y + max(self.style.margin * 0.75, 1))
 
     def svg(self) -> str:
-        """Return the page as SVG, as high as its content unless the style sets a height."""
+        """Return the page as an SVG document.
+
+        Unless the style specifies a height, the document is as high as its content.
+        """
         style = self.style
         width, height = style.width, px(style.height or self.height)
         printed_size = None
@@ -218,23 +231,24 @@ class Page:
 
 
 def draw_page(style: PictureStyle, draw: Callable[[PictureStyle], Page]) -> Page:
-    """Draw a page, with the highest rows that fit into the height of the style.
+    """Draw a page, with rows that are as high as the page height allows.
 
-    The height of rows is interpolated between two trial pages, then reduced until the page fits.
+    The row height is extrapolated from two trial pages, and then reduced until the page fits.
 
     Args:
-        style: The style. If its height is None, the page is drawn once, with the rows of the style.
-        draw: Draws the page in a style. It is called several times.
+        style: The style. If its height is None, the page is drawn once, with the row heights of the
+            style.
+        draw: Function that draws the page in a given style. It is called several times.
 
     Raises:
-        UsageError: The names of rows would be smaller than 6 pt, or would not fit next to all rows.
+        UsageError: Even with labels of the minimum font size, the page would be too high.
     """
     target_height = style.height
     if target_height is None:
         return draw(style)
     min_label = style.min_label_size
     style = replace(style, letters=replace(style.letters, least_label=min_label))
-    # The height of everything else does not depend on the height of the rows.
+    # The height of all other parts does not depend on the row height.
     row = 0.8 * min_label
     trial_page, taller_page = (draw(style.with_rows(height)) for height in (row, 2 * row))
     if trial_page.height > target_height:
@@ -249,7 +263,12 @@ def draw_page(style: PictureStyle, draw: Callable[[PictureStyle], Page]) -> Page
 
 
 def _make_height_error(style: PictureStyle, min_height: float) -> UsageError:
-    """Return the error for a height below the minimum height of the page, in page units."""
+    """Return the error for a page height that is too small.
+
+    Args:
+        style: The style with the height that was requested.
+        min_height: Minimum height of the page, in page units.
+    """
     mm = style.mm_per_unit
     height_mm, min_height_mm = (style.height or 0) * mm, math.ceil(min_height * mm)
     return UsageError(

@@ -1,8 +1,8 @@
-"""Panels: several reports one above the other, on one scale of time.
+"""Draws the timelines of several reports as panels, one below the other, on the same time scale.
 
-Each panel starts at its first work, and equal widths are equal times. The panels are the runs of a
-comparison, or simulations of the schedule (ideal, and at the measured times) above the measurement,
-as in Figure 6 of the Zero Bubble paper (arXiv 2401.10241).
+Each panel starts at the start of its drawn iterations, and equal widths are equal times. The panels
+are the runs of a comparison, or a measured run below simulations of its schedule, as in Figure 6 of
+the Zero Bubble paper (arXiv 2401.10241).
 """
 
 from __future__ import annotations
@@ -30,24 +30,25 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 from bubbleviz.schedules.ideal import Ideal
 
-#: Gap between two panels, px.
+#: Gap between two panels, in px.
 _GAP = 12.0
-#: Maximum relative difference of two makespans that count as equal, so only one is drawn.
+#: Makespans are treated as equal if their relative difference is at most this.
 _SAME_MAKESPAN_TOLERANCE = 0.002
-#: Ratios that a single iteration has, the preferred one first.
+#: Names of the ratios that are defined for a single iteration, in order of preference.
 _RATIOS_OF_ONE_ITERATION = ("schedule", "stage")
 
-#: The title of a panel, a report, and the part of it to draw.
+#: (title of the panel, report, view that selects the part of the report to draw).
 Panel: TypeAlias = "tuple[str, Report, View]"
 
 
 def draw_panels(panels: Sequence[Panel], heading: str, note: str = "") -> str:
-    """Return the SVG document of panels from top to bottom, with one axis of time below them.
+    """Draw panels from top to bottom with a common time axis below, and return the SVG document.
 
     Args:
-        panels: Any number of panels. A panel that has nothing to draw contains the reason.
+        panels: The panels. If a panel has nothing to draw, it shows the reason. The first panel
+            determines the style.
         heading: Heading above all panels.
-        note: Sentence below the heading, or "".
+        note: Sentence below the heading, or "" for none.
     """
     style = style_of(panels[0][2]) if panels else SCREEN
     page = draw_page(style, lambda sized: _draw_on_page(panels, heading, note, Page(style=sized)))
@@ -55,10 +56,11 @@ def draw_panels(panels: Sequence[Panel], heading: str, note: str = "") -> str:
 
 
 def _draw_on_page(panels: Sequence[Panel], heading: str, note: str, page: Page) -> Page:
-    """Draw panels, their axis, their legend and their notes on an empty page, and return the page.
+    """Draw panels, their time axis, legend and notes on an empty page, and return the page.
 
-    All plots have the same left edge and the same scale, on which the longest panel takes the full
-    width. Rows have the same height, which depends on the panel with the most rows.
+    All plots have the same left edge and the same time scale. The panel that spans the longest time
+    is as wide as the page allows. All rows have the same height, which depends on the panel with
+    the most rows.
     """
     _draw_heading(page, heading, note, is_empty=not panels)
     timelines = [_start_timeline(page, report, view) for _, report, view in panels]
@@ -90,7 +92,10 @@ def _draw_on_page(panels: Sequence[Panel], heading: str, note: str, page: Page) 
 
 
 def _draw_heading(page: Page, heading: str, note: str, *, is_empty: bool) -> None:
-    """Draw the heading above all panels; a style without titles leaves it out."""
+    """Draw the heading and the note above all panels, unless the style has no titles.
+
+    If there are no panels, a heading says so in every style.
+    """
     page.title = "Nothing to draw: no run" if is_empty else to_one_line(heading, 200)
     if page.style.titled or is_empty:
         page.heading(page.title)
@@ -101,21 +106,21 @@ def _draw_heading(page: Page, heading: str, note: str, *, is_empty: bool) -> Non
 
 
 def _draw_notes(page: Page, notes: Sequence[str]) -> None:
-    """Draw notes as one paragraph below the legend; a style without notes leaves it out."""
+    """Draw notes as one paragraph below the legend, unless the style has no notes."""
     if notes and page.style.notes:
         page.paragraph(" ".join(notes), page.style.letters.note, lines=4)
 
 
 def _start_timeline(page: Page, report: Report, view: View) -> TimelinePainter | None:
-    """Return the painter of a panel, or None if there is nothing to draw."""
+    """Return the painter for the timeline of a panel, or None if there is nothing to draw."""
     selection = select(report, view)
     return None if selection is None else TimelinePainter(page, report, view, selection)
 
 
 def _list_notes(panels: Sequence[Panel], timelines: Sequence[TimelinePainter | None]) -> list[str]:
-    """Return the distinct notes of all panels, then the number of limitations of each report.
+    """Return the distinct notes of all panels, and a sentence about the limitations of each report.
 
-    Advice is preceded by the title of its panel.
+    The title of the panel is added to a note with advice.
     """
     notes: list[str] = []
     for (title, _, _), timeline in zip(panels, timelines, strict=True):
@@ -133,9 +138,10 @@ def _list_notes(panels: Sequence[Panel], timelines: Sequence[TimelinePainter | N
 
 
 def _describe_timeline(timeline: TimelinePainter) -> str:
-    """Return the text below the title of a panel.
+    """Return the text below the title of a panel, which contains the bubble ratio.
 
-    In a style without titles, it is the ratio of the drawn iteration, or "" if several are drawn.
+    In a style without titles, the text is only the ratio of the drawn iteration, or "" if several
+    iterations are drawn.
     """
     report, selection = timeline.report, timeline.selection
     if timeline.page.style.titled:
@@ -145,7 +151,7 @@ def _describe_timeline(timeline: TimelinePainter) -> str:
 
 
 def _draw_title(page: Page, title: str, description: str) -> None:
-    """Write the title of a panel, and below it a description."""
+    """Write the title of a panel and a description below the page's cursor, which moves down."""
     letters = page.style.letters
     max_width = page.right - page.left
     line = truncate_text(to_one_line(title, 120), letters.panel * BOLD, max_width)
@@ -157,10 +163,11 @@ def _draw_title(page: Page, title: str, description: str) -> None:
 
 
 def theory(report: Report, view: View) -> str:
-    """Return the SVG document of simulations of a report's schedule above the measurement.
+    """Draw simulations of a report's schedule above the measured run, as an SVG document.
 
-    All panels show a single iteration and the same ratio, because a plan has only one iteration. If
-    nothing could be simulated, only the measurement is drawn, with the reason in a note.
+    Simulations have only one iteration, so all panels show one iteration and a ratio that is
+    defined for it. If nothing could be simulated, only the measured run is drawn, with the reason
+    in a note.
     """
     what_if = report.theory
     same_schedule = None if what_if is None else what_if.same_schedule
@@ -182,9 +189,13 @@ def theory(report: Report, view: View) -> str:
 
 
 def _make_report(ideal: Ideal, headline: str) -> Report:
-    """Return the report of a simulation, without the advice on slow ranks.
+    """Return the report of a simulation, without advice on slow ranks.
 
-    Slowness is measured; in a simulation a slow rank looks like a slow stage.
+    In a simulation, a rank has the times of its stage, so a slow stage would look like a slow rank.
+
+    Args:
+        ideal: The simulation.
+        headline: Name of the primary ratio of the report.
     """
     report = make_report(ideal)
     explanation = replace(report.explanation, slowdown_source=None)
@@ -192,15 +203,15 @@ def _make_report(ideal: Ideal, headline: str) -> Report:
 
 
 def _list_theories(what_if: WhatIf) -> Iterator[tuple[str, Ideal]]:
-    """Yield the titles and simulations to draw above the measurement, if they exist.
+    """Yield the (title, simulation) pairs to draw above the measured run, as far as they exist.
 
-    - The schedule of the run with equal stages and free transfers (the ideal). It is left out if it
-      takes as long as the next simulation.
-    - The schedule of the run at the measured times.
-    - The best other schedule at the measured times.
+    1. The ideal: the schedule of the run with equal stages and free transfers. It is left out if
+       its makespan equals the makespan of the second simulation.
+    2. The schedule of the run with the measured times.
+    3. The best other schedule with the measured times.
     """
     same_schedule, ideal, best = what_if.same_schedule, what_if.ideal, what_if.best
-    # If stages are equal and transfers free, the ideal looks like the simulation.
+    # If the measured stages are equal and transfers are free, both simulations look the same.
     if ideal is not None and not _is_same_makespan(ideal, same_schedule):
         yield f"{ideal.plan.name}, ideal: equal stages, free transfers", ideal
     if same_schedule is not None:
@@ -212,7 +223,10 @@ def _list_theories(what_if: WhatIf) -> Iterator[tuple[str, Ideal]]:
 
 
 def _is_same_makespan(ideal: Ideal, same_schedule: Ideal | None) -> bool:
-    """Return whether two simulations take equally long, up to rounding."""
+    """Return whether the makespans of two simulations differ by at most 0.2 % of the second.
+
+    The result is False if the second simulation is None.
+    """
     if same_schedule is None:
         return False
     return (
@@ -222,18 +236,20 @@ def _is_same_makespan(ideal: Ideal, same_schedule: Ideal | None) -> bool:
 
 
 def of_typical(report: Report, view: View) -> View:
-    """Return a view of the typical iteration, unless the view selects iterations."""
+    """Return a view that selects the typical iteration, if the given view selects no iterations."""
     typical = report.typical_iteration()
     selected = () if typical is None else (typical.index,)
     return replace(view, iterations=view.iterations or selected)
 
 
 def _select_one_iteration(report: Report, view: View) -> tuple[Report, View]:
-    """Return a report with a primary ratio that a plan also has, and a view of one iteration.
+    """Prepare a report and a view for comparison with simulations, which have only one iteration.
 
-    The primary ratio stays if it is ``schedule`` or ``stage`` and is known in the typical
-    iteration. Otherwise the first of these two that is known replaces it, if any. Without a typical
-    iteration, nothing is changed.
+    The returned view selects the typical iteration, unless the given view selects iterations. The
+    primary ratio of the returned report is ``schedule`` or ``stage``. The current primary ratio is
+    kept if it is one of these two and is known in the typical iteration. Otherwise ``schedule``
+    replaces it, or ``stage`` if ``schedule`` is unknown. If both are unknown, the report is not
+    changed. Without a typical iteration, neither the report nor the view is changed.
     """
     typical = report.typical_iteration()
     if typical is None:

@@ -1,6 +1,7 @@
-"""The picture: a title, one row per rank with its operations to scale, a time axis and a legend.
+"""Draws the picture of a report: title, one row of operations per rank, time axis and legend.
 
-It is laid out from the top down on a page of fixed width, as high as its rows need.
+The parts are drawn from top to bottom on a page of fixed width. The page is as high as its content
+unless the style specifies a height.
 """
 
 from __future__ import annotations
@@ -20,12 +21,19 @@ from bubbleviz.report.published_paths import list_limitation_lines
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: Maximum number of limitations below the picture.
+#: Maximum number of limitations that are listed below the picture.
 _MAX_LIMITATIONS = 5
 
 
 def picture(report: Report, view: View, ids: str = "bv-") -> str:
-    """Draw the part of a report that a view selects as SVG. Element ids begin with ``ids``."""
+    """Draw the part of a report that a view selects, and return it as an SVG document.
+
+    Args:
+        report: The report.
+        view: The iterations and ranks to draw, and the style.
+        ids: Prefix of the ids of SVG elements. Pictures in the same HTML page need different
+            prefixes.
+    """
     selection = select(report, view, with_standouts=True)
     page = draw_page(
         style_of(view), lambda style: _draw_on_page(report, view, selection, Page(ids, style))
@@ -36,8 +44,9 @@ def picture(report: Report, view: View, ids: str = "bv-") -> str:
 def _draw_on_page(report: Report, view: View, selection: Selection | None, page: Page) -> Page:
     """Draw the picture of a selection on an empty page, and return the page.
 
-    If the selection is None, the page contains only the reason why there is nothing to draw. Parts
-    that the style leaves out, such as the title or notes, are not drawn.
+    If the selection is None, the page contains only the reason why there is nothing to draw, and
+    the limitations of the report. Parts that the style excludes, such as the title or the notes,
+    are not drawn.
     """
     if selection is None:
         page.title = nothing_to_draw(report, view)
@@ -70,10 +79,10 @@ def _draw_on_page(report: Report, view: View, selection: Selection | None, page:
 
 
 def pdf(report: Report, view: View) -> bytes:
-    """Return the picture of :func:`picture` as a PDF."""
+    """Return the picture that :func:`picture` draws as the bytes of a PDF file."""
     return as_pdf(picture(report, view))
 
 
 def png(report: Report, view: View) -> bytes:
-    """Return the picture of :func:`picture` as a PNG."""
+    """Return the picture that :func:`picture` draws as the bytes of a PNG file."""
     return as_png(picture(report, view))

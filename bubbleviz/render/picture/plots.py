@@ -1,4 +1,4 @@
-"""Plots: graphs with two axes, and maps of shaded cells."""
+"""Elements of plots: graphs with two axes, and maps of shaded cells."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from bubbleviz.render.picture.lettering import text_width
 from bubbleviz.render.picture.numbers import round_step
 from bubbleviz.render.picture.page import Page
 
-#: Font size along axes, in page units.
+#: Font size of the labels along axes, in page units.
 LETTERS = 9.5
-#: Number of shades of a map.
+#: Number of different shades in a map of cells.
 SHADES = 11
-#: Gap between cells, in page units; left out if cells are small.
+#: Gap between cells, in page units. Small cells have no gaps.
 _GAP = 0.6
 
 
 class Graph:
-    """A graph on a page, which converts values to coordinates.
+    """A graph on a page. It converts values to page coordinates.
 
     Args:
         page: The page.
-        left: Left edge of the plot.
-        right: Right edge of the plot.
-        top: Upper edge of the plot.
-        height: Height of the plot.
-        across: Values at the left and at the right edge.
-        up: Values at the lower and at the upper edge.
+        left: The x coordinate of the left edge.
+        right: The x coordinate of the right edge.
+        top: The y coordinate of the upper edge.
+        height: Height of the graph, in page units.
+        across: Values of the horizontal axis at the left and right edges.
+        up: Values of the vertical axis at the lower and upper edges.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class Graph:
         return self.bottom - (value - start) / (end - start) * (self.bottom - self.top)
 
     def axes(self, across: Iterable[tuple[float, str]], up: Iterable[tuple[float, str]]) -> None:
-        """Draw both axes: ticks below the graph, and horizontal grid lines.
+        """Draw both axes, with labeled ticks below the graph and labeled horizontal grid lines.
 
         Args:
-            across: Value and label of each tick.
-            up: Value and label of each grid line.
+            across: (value, label) of each tick on the horizontal axis.
+            up: (value, label) of each grid line.
         """
         left, right, top, bottom = self.left, self.right, self.top, self.bottom
         lines = f"M{px(left)} {px(top)}V{px(bottom)}H{px(right)}"
@@ -79,12 +79,12 @@ class Graph:
         self.page.line(lines, "grid")
 
     def line(self, points: Iterable[tuple[float, float]], **look: str | float) -> None:
-        """Draw a line through points, given as values (x, y)."""
+        """Draw a line through points that are given as (x, y) values, not as page coordinates."""
         places = (f"{px(self.x(x))} {px(self.y(y))}" for x, y in points)
         self.page.line("M" + "L".join(places), "mark", 1.2, **look)
 
     def dot(self, x: float, y: float, radius: float, *, hollow: bool = False) -> None:
-        """Draw a dot at coordinates of the page, not at values."""
+        """Draw a dot at page coordinates, not at values of the axes."""
         if not hollow:
             self.page.circle(x, y, radius, fill=FORWARD)
             return
@@ -93,24 +93,28 @@ class Graph:
 
 
 def steps(low: float, high: float, max_steps: int) -> list[float]:
-    """Return multiples of a round step from ``low`` to ``high``, at most ``max_steps`` steps."""
+    """Return all multiples of a round step between ``low`` and ``high``, both inclusive.
+
+    The step is the smallest of 1, 2, 2.5 or 5 times a power of ten that is at least
+    ``(high - low) / max_steps``.
+    """
     step = round_step((high - low) / max_steps, (1, 2, 2.5, 5, 10))
     first, last = int(-(-low // step)), int(high // step)
     return [number * step for number in range(first, last + 1)]
 
 
 def draw_cells(page: Page, shade: Floats, left: float, width: float, height: float) -> None:
-    """Draw a map of shaded cells below the page's cursor, which moves below the map.
+    """Draw a map of shaded cells below the page's cursor, and move the cursor below the map.
 
     Shades are clipped to [0, 1] and rounded to ``SHADES`` levels.
 
     Args:
         page: The page.
-        shade: Shade of each cell from 0 (light) to 1 (dark), or NaN to leave the cell out, shape
-            (rows, columns).
+        shade: Shade of each cell from 0 (light) to 1 (dark), shape (rows, columns). A cell whose
+            shade is NaN is left out.
         left: Left edge of the map.
-        width: Width of a cell.
-        height: Height of a cell.
+        width: Width of a cell, including the gap to the next cell.
+        height: Height of a cell, including the gap to the next cell.
     """
     gap = _GAP if min(width, height) > 12 * _GAP else 0.0
     shade_number = np.rint(np.clip(shade, 0, 1) * (SHADES - 1))
@@ -124,9 +128,10 @@ def draw_cells(page: Page, shade: Floats, left: float, width: float, height: flo
 
 
 def draw_names(page: Page, names: Sequence[str], left: float, width: float, size: float) -> None:
-    """Write a name and a tick below the middle of each column, and move the cursor below the names.
+    """Draw a tick and a name below the middle of each column, and move the cursor below the names.
 
-    If names would overlap, only every n-th column has a name and a tick, where n is a round number.
+    If the names would overlap, only every n-th column gets a tick and a name, where n is 1, 2 or 5
+    times a power of ten.
 
     Args:
         page: The page, whose cursor is at the lower edge of the columns.

@@ -1,8 +1,8 @@
-"""The rows of a picture: the operations of each rank to scale, and their numbers.
+"""Draws the rows of a picture: the operations of each rank to scale, and their numbers.
 
-A row is drawn from back to front: merged marks (dotted below), operations, operations that overlap
-another one (in half of the row), microbatch numbers, and a hollow mark for operations without
-device time. A thin lane of communication is below the row.
+A row contains, from back to front: merged marks with a dotted line below them, operations,
+overlapping operations with half the height, microbatch numbers, and a hollow mark if operations
+have no device time. Below the row is a thin lane with communication.
 """
 
 from __future__ import annotations
@@ -49,37 +49,38 @@ from bubbleviz.render.selection import Selection
 from bubbleviz.report.labels import format_operations
 from bubbleviz.report.report import Report
 
-#: Look of the dotted line below merged marks, and its distance from them, px.
+#: SVG attributes of the dotted line below merged marks, and its distance from the marks in px.
 DOTS = {"stroke": LIGHT.quiet, "stroke_width": 0.7, "stroke_dasharray": "1 1", "class_": "bv-rule"}
 DOTS_BELOW = 0.8
-#: Gaps in the dotted line that are narrower than this are closed, px.
+#: Gaps in the dotted line that are narrower than this are closed, in px.
 _DOTS_BRIDGE = 3
-#: Maximum number of marks in a picture in which each operation has a tooltip.
+#: Operations have tooltips only if the picture contains at most this number of marks.
 MOST_TOOLTIPS = 4_000
-# (minimum width of a typical mark, width of its frame), px
+# Frame width of boxes: (minimum width of a typical box, width of its frame), in px. Narrower boxes
+# have no frame.
 _FRAMES = ((6.0, 0.7), (3.0, 0.4), (1.4, 0.2))
-#: Gap between a row and its lane, px.
+#: Gap between a row and its communication lane, in px.
 LANE_GAP = 1.5
-#: Width of the frame of a box in the lane, px.
+#: Frame width of a box in the communication lane, in px.
 _LANE_FRAME = 0.3
-#: Maximum number of operations without device time that the tooltip of a row names.
+#: Maximum number of operations without device time that the tooltip of a hollow mark names.
 _MAX_NAMED = 8
 
 
 class RowPainter:
-    """Draws the operations of one selection of a report, on rows of one height.
+    """Draws the operations of a selection. All rows have the same height.
 
     Args:
         page: The page.
-        report: Any report.
-        selection: The part of the report to draw.
-        width: Width of the plot, px.
-        height: Height of a row, px.
-        lane: Height of the communication lane below it, px; 0 for none.
+        report: The report.
+        selection: The rows, iterations and time to draw.
+        width: Width of the plot, in px.
+        height: Height of a row, in px.
+        lane: Height of the communication lane below each row in px, or 0 for no lane.
 
     Attributes:
-        merged: The marks of compute that are too narrow to be drawn one by one.
-        spanless: Compute operations without device time, keyed by row of the picture.
+        merged: Compute marks that are too narrow to be drawn one by one.
+        spanless: Indices of the compute operations without device time, keyed by picture row.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class RowPainter:
         sent = make_communication_marks(report, selection, width) if lane else ()
         self._lane, self._merged_lane = split_marks(sent, rows, width)
         self._half, is_covered = choose_halves(self._marks)
-        # A box that overlaps another one has half the height of the row, and so does its number.
+        # If boxes overlap, only half the height of the row is available for their numbers.
         self._room = height * (2 - (self._half != WHOLE) - is_covered) / 2
         self._numbers = number_boxes(
             self._operations, selection, self._marks, self._room, page.style.letters
@@ -109,7 +110,7 @@ class RowPainter:
 
     @cached_property
     def chunks(self) -> list[int]:
-        """The model chunks that have work on the rows, ascending."""
+        """Numbers of the model chunks whose operations run on the drawn ranks, ascending."""
         operations = self._operations
         is_drawn = np.isin(operations.rank, [rank.index for rank in self._selection.ranks])
         works = is_drawn & np.isin(operations.phase, WORK)
@@ -119,29 +120,29 @@ class RowPainter:
 
     @cached_property
     def kinds(self) -> set[int]:
-        """The phases (and unattributed compute, and other iterations) that are drawn."""
+        """Kinds of all marks that are drawn, including communication and merged marks."""
         return {*self._marks.kind.tolist(), *self._lane.kind.tolist(), *self.merged.kinds}
 
     @property
     def has_communication(self) -> bool:
-        """Whether there is any communication in the lane."""
+        """Whether the communication lane of any row contains a mark."""
         return bool(len(self._lane) or self._merged_lane.kinds)
 
     @property
     def has_numbers(self) -> bool:
-        """Whether any box has the number of its microbatch."""
+        """Whether boxes contain microbatch numbers."""
         return bool(self._numbers)
 
     @property
     def max_merged_width(self) -> float:
-        """Width in px below which operations are merged."""
+        """Width in px below which marks are merged."""
         return max(self.merged.max_width, self._merged_lane.max_width)
 
     @property
     def merged_words(self) -> str:
-        """Number of merged marks in words: operations, communication and unattributed compute.
+        """Text with the numbers of merged operations and merged times of unattributed compute.
 
-        The text is "" if no mark is merged.
+        Communication counts as operations. The text is "" if no mark is merged.
         """
         merged = self.merged.counts + self._merged_lane.counts
         unattributed = merged.pop(UNATTRIBUTED_KIND, 0)
@@ -152,24 +153,24 @@ class RowPainter:
 
     @property
     def merged_colours(self) -> tuple[str, ...]:
-        """The colours of merged operations, communication last."""
+        """Distinct colors of the merged marks, with communication last."""
         kinds = *self.merged.kinds, *self._merged_lane.kinds
         return tuple(dict.fromkeys(self._paint(kind, NONE).main for kind in kinds))
 
     @cached_property
     def _frame(self) -> float:
-        """Width of the frames of boxes, which depends on the 30th percentile of the box widths."""
+        """Frame width of boxes. It depends on the 30th percentile of the box widths."""
         widths = self._marks.right - self._marks.left
         typical = float(np.percentile(widths, 30)) if len(widths) else 0.0
         frame = next((frame for min_width, frame in _FRAMES if typical >= min_width), 0.0)
         return px(frame * self._page.style.line)
 
     def _find_spanless(self) -> dict[int, Ints]:
-        """Find the compute operations without device time in the selected iterations.
+        """Find the compute operations of the selected iterations that have no device time.
 
         Returns:
-            Rows of the operations, keyed by row of the picture. Rows of the picture without such
-            operations are left out.
+            Indices of these operations, keyed by picture row. Picture rows without such operations
+            are left out.
         """
         operations = self._operations
         is_spanless = np.isin(operations.phase, COMPUTE) & (operations.has_span == 0)
@@ -184,9 +185,9 @@ class RowPainter:
         """Return the paint of a mark.
 
         Args:
-            kind: Kind of the mark.
-            operation: Row of the operation, whose chunk selects a shade of the phase, or -1 for the
-                plain colour of the phase.
+            kind: Kind of the mark: a phase code, ``UNATTRIBUTED_KIND`` or ``OTHER_ITERATION``.
+            operation: Index of the operation, whose chunk determines the shade, or -1 to use the
+                base color of the phase.
         """
         if kind == UNATTRIBUTED_KIND:
             return palette.make_plain_paint("unattributed", UNATTRIBUTED)
@@ -199,7 +200,13 @@ class RowPainter:
         return palette.make_chunk_paint(Phase(kind), chunk, second, self.chunks)
 
     def draw(self, row: int, left: float, top: float) -> None:
-        """Draw one row with its upper left corner at (``left``, ``top``)."""
+        """Draw one row of the picture.
+
+        Args:
+            row: Index of the row.
+            left: The x coordinate of the left edge of the row.
+            top: The y coordinate of the upper edge of the row.
+        """
         group = make_group(transform=f"translate({px(left)} {px(top)})")
         self._draw_merged(group, row)
         members = _find_row_marks(self._marks, row)
@@ -213,13 +220,13 @@ class RowPainter:
             self._page.elements.append(group)
 
     def _draw_merged(self, group: Element, row: int) -> None:
-        """Draw the merged marks of a row: one layer per kind, stacked from the bottom up.
+        """Draw the merged marks of a row as stacked layers, one layer per kind.
 
-        In each column, the height of a layer is the kind's share of the time.
+        In each column, the height of a layer is the share of time that the kind takes.
 
         Args:
-            group: Element that receives the layers.
-            row: Row of the picture.
+            group: SVG group that receives the layers.
+            row: Index of the picture row.
         """
         merged, height = self.merged, self._height
         steps = np.cumsum(np.round(merged.shares[row] * height, 1), axis=0)
@@ -231,12 +238,12 @@ class RowPainter:
         self._draw_dots(group, merged, row, height)
 
     def _draw_dots(self, group: Element, merged: MergedMarks, row: int, bottom: float) -> None:
-        """Draw a dotted line below the merged marks of a row, with narrow gaps closed.
+        """Draw a dotted line below the merged marks of a row. Narrow gaps in the line are closed.
 
         Args:
-            group: Element that receives the line.
+            group: SVG group that receives the line.
             merged: Merged marks of all rows.
-            row: Row of the picture.
+            row: Index of the picture row.
             bottom: Lower edge of the marks.
         """
         starts = np.flatnonzero(merged.shares[row].sum(axis=0)) * merged.column
@@ -249,20 +256,18 @@ class RowPainter:
             group.append(make_path(dots, fill="none", **DOTS))
 
     def _draw_marks(self, group: Element, members: range) -> None:
-        """Draw the marks of one row: first the marks of full height, then those of half height.
-
-        Marks of half height cover the full height behind them with the colour of paper.
+        """Draw the marks of one row. Marks of half height are drawn over marks of full height.
 
         Args:
-            group: Element that receives the marks.
-            members: Indices of the marks of the row.
+            group: SVG group that receives the marks.
+            members: Indices of the row's marks.
         """
         marks, height, half = self._marks, self._height, self._half
         whole, upper, lower = (
             [index for index in members if half[index] == part] for part in (WHOLE, UPPER, LOWER)
         )
-        # Fill the row with paper behind each box of half height. Otherwise the other half would
-        # look like a bubble or like a part of the box that is covered.
+        # Fill the background of each half-height box with the paper color, in full height.
+        # Otherwise the other half would look like a bubble.
         if beside := _make_boxes(marks, sorted((*upper, *lower)), 0.0, height):
             group.append(make_path(beside, fill=LIGHT.paper, class_="bv-paper"))
         self._draw_layer(group, marks, whole, 0.0, height, self._frame)
@@ -280,17 +285,18 @@ class RowPainter:
     ) -> None:
         """Draw marks as boxes.
 
-        With at most ``MOST_TOOLTIPS`` marks, there is one path per operation, with a tooltip and
-        with lines across the gaps between its parts. With more marks, there is one path per paint.
-        Boxes of unattributed compute are lower than other boxes and have no frame.
+        If there are at most ``MOST_TOOLTIPS`` marks, each operation is one SVG path. The path has a
+        tooltip, and thin lines across the gaps between its boxes. If there are more marks, all
+        boxes of the same paint are one path. Boxes of unattributed compute are lower than other
+        boxes and have no frame.
 
         Args:
-            group: Element that receives the layer.
+            group: SVG group that receives the boxes.
             marks: All marks.
             members: Indices of the marks to draw.
             top: Upper edge of the boxes.
             bottom: Lower edge of the boxes.
-            frame: Width of the frame of a box, or 0 for no frame.
+            frame: Frame width of the boxes, or 0 for no frame.
         """
         look: dict[str, Any] = {}
         if frame:
@@ -317,11 +323,11 @@ class RowPainter:
             group.append(layer)
 
     def _draw_numbers(self, group: Element, members: range) -> None:
-        """Write the microbatch numbers in the middle of the marks of a row.
+        """Write the microbatch numbers in the middle of the boxes of a row.
 
         Args:
-            group: Element that receives one group per colour and font size.
-            members: Indices of the marks of the row. Marks without a number are skipped.
+            group: SVG group that receives one subgroup per color and font size.
+            members: Indices of the row's marks. Marks without a number are skipped.
         """
         marks = self._marks
         groups: dict[tuple[str, float], Element] = {}
@@ -347,11 +353,13 @@ class RowPainter:
         group.extend(numbers for _, numbers in sorted(groups.items()))
 
     def _draw_spanless(self, group: Element, operations: list[int]) -> None:
-        """Draw a hollow mark left of a row, whose tooltip names operations without device time.
+        """Draw a hollow mark to the left of a row, for operations that have no device time.
+
+        The tooltip of the mark names the operations.
 
         Args:
-            group: Element that receives the mark.
-            operations: Rows of the operations.
+            group: SVG group that receives the mark.
+            operations: Indices of the operations, of which the first ``_MAX_NAMED`` are named.
         """
         look = {"fill": "none", "stroke": LIGHT.text, "stroke_width": 1, "class_": "bv-mark"}
         mark = make_circle(-6, px(self._height / 2), 2.6, **look)
@@ -361,11 +369,11 @@ class RowPainter:
         group.append(mark)
 
     def _draw_lane(self, group: Element, row: int) -> None:
-        """Draw the communication of one row in the lane below it.
+        """Draw the communication of one row in the lane below the row.
 
         Args:
-            group: Element that receives the lane.
-            row: Row of the picture.
+            group: SVG group that receives the lane.
+            row: Index of the picture row.
         """
         merged = self._merged_lane
         top = self._height + LANE_GAP
@@ -386,7 +394,10 @@ class RowPainter:
         return str(self._labels.texts[self._labels.code[operation]])
 
     def _tooltip(self, operation: int) -> str:
-        """Return the tooltip of an operation: label, range name, start and duration in ms."""
+        """Return the tooltip of an operation: label, range name, start and duration in ms.
+
+        The start is relative to the left edge of the picture.
+        """
         operations = self._operations
         start, end = int(operations.start_ns[operation]), int(operations.end_ns[operation])
         name_id = int(operations.name_id[operation])
@@ -398,7 +409,7 @@ class RowPainter:
 
 
 def _find_row_marks(marks: Marks, row: int) -> range:
-    """Return the indices of the marks on a row; marks are sorted by row."""
+    """Return the indices of the marks on a picture row. The marks must be sorted by row."""
     first, stop = np.searchsorted(marks.row, (row, row + 1)).tolist()
     return range(first, stop)
 
@@ -406,20 +417,30 @@ def _find_row_marks(marks: Marks, row: int) -> range:
 def _draw_gap_lines(
     layer: Element, marks: Marks, parts: Sequence[int], middle: float, colour: str
 ) -> None:
-    """Draw a thin line across each gap between parts of an operation; the gaps are bubble."""
+    """Draw a thin line across each gap between the boxes of an operation.
+
+    The gaps are bubble, and the line shows that the boxes belong together.
+
+    Args:
+        layer: SVG group that receives the lines.
+        marks: All marks.
+        parts: Indices of the operation's marks, in order of time.
+        middle: The y coordinate of the lines.
+        colour: Color of the lines.
+    """
     for left, right in pairwise(parts):
         hole = f"M{px(marks.right[left])} {px(middle)}H{px(marks.left[right])}"
         layer.append(make_path(hole, stroke=colour, stroke_width=1.5))
 
 
 def _make_silhouette(heights: Floats, bottom: float, column: int, width: float) -> str:
-    """Return the path of the outline of a row of bars whose lower edge is at ``bottom``.
+    """Return the SVG path of the outline of adjacent bars, or "" if all heights are 0.
 
     Args:
-        heights: Height of each bar.
-        bottom: Lower edge of the bars.
+        heights: Height of each bar, from left to right.
+        bottom: The y coordinate of the lower edge of the bars.
         column: Width of a bar.
-        width: Right edge of the plot, where the last bar ends.
+        width: Maximum x coordinate, at which the last bar is clipped.
     """
     before = np.concatenate(([0.0], heights))
     after = np.concatenate((heights, [0.0]))
@@ -435,17 +456,17 @@ def _make_silhouette(heights: Floats, bottom: float, column: int, width: float) 
 
 
 def _make_boxes(marks: Marks, indices: Sequence[int], top: float, bottom: float) -> str:
-    """Return the path of the boxes of the marks with these indices."""
+    """Return an SVG path that contains a box for each of the marks with the given indices."""
     edges = ((float(marks.left[index]), float(marks.right[index])) for index in indices)
     return "".join(box(left, top, right, bottom) for left, right in edges)
 
 
 def join_close(edges: Sequence[tuple[Any, Any]], gap: float) -> list[tuple[Any, Any]]:
-    """Join intervals that overlap or are less than ``gap`` apart.
+    """Merge intervals that overlap, touch, or are less than ``gap`` apart.
 
     Args:
-        edges: Left and right edge of each interval, sorted by left edge.
-        gap: Distance below which intervals are joined.
+        edges: (left, right) edges of the intervals, sorted by left edge.
+        gap: Intervals are merged if the distance between them is less than this.
     """
     merged: list[tuple[Any, Any]] = []
     for left, right in edges:

@@ -1,4 +1,4 @@
-"""Spread: an area below the median replica of a stage, showing how many of its replicas compute.
+"""Draws how many replicas of a stage compute at a time, as an area below the median replica.
 
 ::
 
@@ -23,14 +23,15 @@ from bubbleviz.render.rows import RankRow
 from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
-#: Width of a step of an area, px.
+#: Width of a step of the stepped area, in px.
 _STEP = 1.5
 
 
 def draw_spread(page: Page, report: Report, selection: Selection, layout: Layout) -> None:
-    """Draw an area below each row that is the median of its replicas.
+    """Draw an area below each row that shows the spread of its replicas.
 
-    Its height at a time is the share of the replicas that run attributed compute.
+    The height of the area at a time is the share of the replicas that then run compute which is
+    attributed to an operation.
     """
     steps = max(1, int(layout.width / _STEP))
     rows = [row for row in selection.rows if row.spread]
@@ -43,12 +44,12 @@ def draw_spread(page: Page, report: Report, selection: Selection, layout: Layout
 
 
 def _make_area(layout: Layout, heights: Floats, bottom: float) -> str:
-    """Return the path of a stepped area over the width of the plot.
+    """Return the SVG path of a stepped area that is as wide as the plot.
 
     Args:
         layout: Layout of the rows.
-        heights: Height of the area in each of the equally wide steps.
-        bottom: Lower edge of the area.
+        heights: Height of each step, shape (steps,). All steps have the same width.
+        bottom: The y coordinate of the lower edge of the area.
     """
     width = layout.width / len(heights)
     path = f"M{px(layout.left)} {px(bottom)}"
@@ -61,17 +62,17 @@ def _make_area(layout: Layout, heights: Floats, bottom: float) -> str:
 def _measure_computing_share(
     report: Report, selection: Selection, rows: Sequence[RankRow], width: float, steps: int
 ) -> Floats:
-    """Return the share of the replicas of each row that compute, shape (rows, steps).
+    """Measure which share of the replicas of each row computes over time, shape (rows, steps).
 
-    Unattributed compute does not count. Overlapping operations count twice, so a share can be more
-    than 1.
+    Compute that is attributed to no operation is ignored. Overlapping operations of a replica are
+    added up, so a share can exceed 1.
 
     Args:
-        report: Any report.
+        report: The report.
         selection: The part of the report that is drawn.
-        rows: Rows with replicas.
-        width: Width of the plot, px.
-        steps: Number of steps in the plot.
+        rows: Rows that represent several replicas.
+        width: Width of the plot, in px.
+        steps: Number of equally wide steps into which the plot is divided.
     """
     n_replicas = np.array([len(row.replicas) for row in rows])
     replicas = [RankRow(report.ranks[rank], (rank,)) for row in rows for rank in row.replicas]

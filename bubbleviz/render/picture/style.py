@@ -1,7 +1,7 @@
-"""Styles: sizes of letters and rows on a screen, or in a picture for a paper.
+"""Styles of pictures: font sizes and row heights on a screen or on paper.
 
-A page unit is a pixel on a screen. In a picture with a physical width it is 0.7 pt, so that letters
-of 10 units are 7 pt on paper::
+On a screen, a page unit is a pixel. In a picture with a physical width, a page unit is 0.7 pt, so a
+font size of 10 units is 7 pt on paper::
 
     89 mm   =  252.3 pt  =  360.4 units     one column
     183 mm  =  518.7 pt  =  741.1 units     two columns
@@ -17,17 +17,17 @@ from bubbleviz.model.paper_lengths import parse_millimetres
 from bubbleviz.render.picture.lettering import FONT
 from bubbleviz.report.view import View
 
-#: Font size of a picture with a physical width, and the minimum size of numbers in narrow boxes and
-#: of names next to rows, in pt.
+#: Font size of a picture with a physical width, and minimum font size of numbers in narrow boxes
+#: and of names next to rows, in pt.
 POINTS, MIN_POINTS = 7.0, 6.0
-#: Height of these letters in page units.
+#: Font size that corresponds to ``POINTS`` in page units.
 LETTERS = 10.0
-#: Width of a paper's two columns in mm, the width of ``--style paper``.
+#: Width of two columns of a paper in mm. This is the default width of ``--style paper``.
 TWO_COLUMNS_MM = 183.0
 PX_PER_MM = 96 / 25.4
 _POINTS_PER_MM = 72 / 25.4
-# Heights of rows: (maximum number of rows, height of a row, gap below it). The first line with
-# enough rows applies.
+# Row heights: (maximum number of rows, height of a row, gap below a row). The first entry whose
+# maximum is large enough is used.
 _SCREEN_ROWS = ((4, 30.0, 7.0), (8, 26.0, 6.0), (16, 21.0, 5.0), (32, 16.0, 4.0), (64, 11.0, 3.0))
 _PAPER_ROWS = ((4, 17.0, 4.0), (8, 14.0, 3.0), (16, 11.0, 2.0), (32, 7.0, 2.0), (64, 5.0, 1.5))
 _SMALLEST_ROW = (7.0, 2.0)
@@ -39,16 +39,16 @@ class Lettering:
     """Font sizes in page units.
 
     Attributes:
-        heading: Bold letters of the title.
-        beside: Text below the title.
-        panel: Bold letters of the title of a panel.
-        label: Maximum size of labels next to rows.
-        least_label: Minimum size of labels next to rows.
-        axis: Ticks and brackets.
-        legend: The legend.
-        note: Notes below the picture.
-        number: Maximum size of the numbers in boxes.
-        least_number: Minimum size of the numbers in boxes.
+        heading: Font size of the title, which is bold.
+        beside: Font size of the text below the title.
+        panel: Font size of the title of a panel, which is bold.
+        label: Maximum font size of labels next to rows.
+        least_label: Minimum font size of labels next to rows.
+        axis: Font size of tick labels and of texts in brackets.
+        legend: Font size of the legend.
+        note: Font size of the notes below the picture.
+        number: Maximum font size of the numbers in boxes.
+        least_number: Minimum font size of the numbers in boxes.
     """
 
     heading: float
@@ -73,19 +73,19 @@ class PictureStyle:
 
     Attributes:
         width: Width of the page in page units.
-        millimetres: Physical width of the page, or None if a page unit is a pixel.
-        margin: Margin on all sides in page units.
+        millimetres: Physical width of the page in mm, or None if a page unit is a pixel.
+        margin: Width of the margin on all sides, in page units.
         letters: Font sizes.
-        rows: (Maximum number of rows, height of a row, gap below it), with increasing numbers of
-            rows; the last number is infinite.
-        line: Width of the frames of boxes relative to the width on a screen.
-        titled: Whether there is a title, and a bracket over a single iteration.
-        notes: Whether there are notes, limitations and marks of clock uncertainty.
-        names: Whether rows have the names of their ranks next to their stages.
-        dark: Whether the picture is dark on a dark screen.
-        font: Font families.
-        legend: Whether there is a legend.
-        height: Height of the page in page units, or None to fit it to the rows.
+        rows: Row heights: (maximum number of rows, height of a row, gap below a row), with
+            ascending numbers of rows. The last number of rows is infinity.
+        line: Factor by which the frames of boxes are thinner than on a screen.
+        titled: Whether a title is drawn, and a bracket even if there is a single iteration.
+        notes: Whether notes, limitations and clock uncertainties are drawn.
+        names: Whether names of ranks are drawn next to the stages of rows.
+        dark: Whether the picture switches to dark colors on a dark screen.
+        font: Comma-separated font families.
+        legend: Whether a legend is drawn.
+        height: Height of the page in page units, or None to make it as high as its content.
     """
 
     width: float = 1200.0
@@ -104,28 +104,34 @@ class PictureStyle:
 
     @property
     def min_label_size(self) -> float:
-        """Minimum size of labels that everybody can read: 6 pt on paper."""
+        """Minimum font size of legible labels in page units, which is 6 pt on paper."""
         return LETTERS * MIN_POINTS / POINTS if self.millimetres else self.letters.least_label
 
     @property
     def mm_per_unit(self) -> float:
-        """Length of a page unit in mm; on a screen, of a CSS pixel."""
+        """Length of a page unit in mm. On a screen, a page unit is a CSS pixel (1/96 inch)."""
         return self.millimetres / self.width if self.millimetres else 1 / PX_PER_MM
 
     def label_size(self, row: float) -> float:
-        """Return the font size of the labels next to rows of height ``row``."""
+        """Return the font size of labels next to rows: 0.68 times the row height, within limits.
+
+        The limits are ``letters.least_label`` and ``letters.label``.
+        """
         return max(self.letters.least_label, min(self.letters.label, row * 0.68))
 
     def name_size(self, size: float) -> float:
-        """Return the font size of the name of a rank whose stage has font size ``size``."""
+        """Return the font size of rank names next to stage labels with the font size ``size``."""
         return size if self.millimetres else 0.9 * size
 
     def row_height(self, rows: int) -> tuple[float, float]:
-        """Return the height of a row and of the gap below it in a picture with ``rows`` rows."""
+        """Return (height of a row, gap below a row) for a picture with ``rows`` rows."""
         return next((height, gap) for max_rows, height, gap in self.rows if rows <= max_rows)
 
     def with_rows(self, row: float) -> PictureStyle:
-        """Return this style with rows of height ``row``, for any number of rows."""
+        """Return a copy of this style in which rows have the height ``row``.
+
+        The gap below a row is a fifth of the row height, but at least 1.
+        """
         return replace(self, rows=((math.inf, row, max(row / 5, 1.0)),))
 
 
@@ -134,10 +140,10 @@ SCREEN = PictureStyle()
 
 
 def style_of(view: View) -> PictureStyle:
-    """Return the style that a view names, with the view's width and settings.
+    """Return the style of a view: the named style, modified by the view's width and settings.
 
-    The settings ``row``, ``height``, ``font``, ``labels`` and ``legend`` replace those of the named
-    style.
+    The settings ``row``, ``height``, ``font``, ``labels`` and ``legend`` override the values of the
+    named style.
     """
     name, settings = parse_style(view.style)
     style = _get_named_style(name, view.width_mm)
@@ -155,11 +161,15 @@ def style_of(view: View) -> PictureStyle:
 
 
 def _get_named_style(name: str, width_mm: float | None) -> PictureStyle:
-    """Return the style with a name and a physical width.
+    """Return the style with the given name and physical width.
 
-    The style ``screen`` has a physical width only if ``width_mm`` is given, and then the letters
-    and rows of paper. The style ``paper`` is as wide as two columns if ``width_mm`` is None, and
-    has no title, no notes and no names.
+    The style ``paper`` has no title, no notes and no rank names. Its default width is
+    ``TWO_COLUMNS_MM``. The style ``screen`` has no default width. If a width is given, it has the
+    font sizes and row heights of ``paper``.
+
+    Args:
+        name: ``screen`` or ``paper``.
+        width_mm: Physical width of the page in mm, or None for the default width.
     """
     if name == "paper":
         width_mm = width_mm or TWO_COLUMNS_MM

@@ -1,4 +1,4 @@
-"""The timeline: the rows of a selection from back to front, and everything next to them."""
+"""Draws a timeline: the rows of a selection, with their labels, brackets and overlays."""
 
 from __future__ import annotations
 
@@ -25,29 +25,30 @@ from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: Maximum height of a communication lane relative to its row, and minimum height of a lane.
+#: Height of a communication lane relative to its row, and minimum height of a lane.
 _LANE, _MIN_LANE = 0.2, 2.5
-#: Height of the area below a row of many replicas relative to the row, and minimum height.
+#: Height of the spread area below a row relative to the row, and minimum height of the area.
 _STRIP, _MIN_STRIP = 0.4, 5.0
-#: Stands for the pipeline of a row of many replicas, which has none.
+#: Used as the pipeline of a row that shows the spread of replicas, which are in many pipelines.
 _REPLICAS = -1
 
 
 class TimelinePainter:
-    """Draws the rows of one selection of a report.
+    """Draws the rows of a selection, and everything next to the rows.
+
+    :meth:`draw` sets all attributes.
 
     Args:
         page: The page.
-        report: Any report.
-        view: The lanes and overlays to draw.
+        report: The report.
+        view: Which lanes and overlays to draw.
         selection: The ranks and iterations to draw.
 
     Attributes:
-        rows: The painter of the rows, set by :meth:`draw`.
-        gaps: Whether any gap between the windows of a row is drawn, set by :meth:`draw`.
-        causes: Causes that idle time is coloured by, or () if it is only hatched; set by
-            :meth:`draw`.
-        critical: Whether the critical path is drawn, set by :meth:`draw`.
+        rows: The painter of the rows.
+        gaps: Whether any gap between the windows of a row is drawn.
+        causes: Causes of idle time that are drawn in color, or () if idle time is only hatched.
+        critical: Whether the critical path is drawn.
     """
 
     rows: RowPainter
@@ -60,16 +61,16 @@ class TimelinePainter:
 
     @cached_property
     def labels(self) -> RowLabels:
-        """The text next to the rows."""
+        """The texts next to the rows."""
         return label_rows(self.report, self.selection, self.page.style)
 
     def layout(self, *, left: float = 0.0, fraction: float = 1.0, rows: int = 0) -> Layout:
-        """Return the layout of a timeline whose top is at the page's cursor.
+        """Return the layout of a timeline that starts at the page's cursor.
 
         Args:
-            left: Minimum left edge of the plot; labels may need more space.
-            fraction: Share of the available width that the plot takes.
-            rows: Minimum number of rows that the height of a row is chosen for.
+            left: Minimum left edge of the plot. The labels may need more space.
+            fraction: Fraction of the available width that the plot occupies.
+            rows: The row height is chosen for at least this number of rows.
         """
         page = self.page
         row, gap = page.style.row_height(max(len(self.selection.rows), rows))
@@ -95,14 +96,20 @@ class TimelinePainter:
         )
 
     def _heights_below(self, row: float) -> tuple[float, float]:
-        """Return the heights of the lane and of the strip below a row of height ``row``."""
+        """Return the heights of the communication lane and of the spread area below a row.
+
+        A height is 0 if the lane or the area is not drawn.
+
+        Args:
+            row: Height of the row.
+        """
         lane = max(_MIN_LANE, round(row * _LANE)) if self.view.communication else 0.0
         has_strip = any(drawn.spread for drawn in self.selection.rows)
         strip = max(_MIN_STRIP, row * _STRIP) if has_strip else 0.0
         return lane, strip
 
     def draw(self, layout: Layout) -> None:
-        """Draw the rows and everything next to them, without moving the cursor of the page."""
+        """Draw the rows and everything next to them. The page's cursor does not move."""
         page, report, selection = self.page, self.report, self.selection
         self.rows = RowPainter(page, report, selection, layout.width, layout.row, layout.lane)
         if layout.strip:
@@ -121,14 +128,14 @@ class TimelinePainter:
 def _place_rows(
     rows: Sequence[RankRow], top: float, pitch: float, gap: float, strip: float
 ) -> tuple[float, ...]:
-    """Return the top of each row, with more space between rows of different pipelines.
+    """Return the upper edge of each row, with more space between rows of different pipelines.
 
     Args:
         rows: The rows.
-        top: Top of the first row.
-        pitch: Distance between the tops of two rows.
-        gap: Gap between two rows, a part of the pitch.
-        strip: Height of the area below a row of many replicas.
+        top: Upper edge of the first row.
+        pitch: Distance between the upper edges of consecutive rows.
+        gap: Gap between consecutive rows, which is included in the pitch.
+        strip: Height of the spread area below rows that have one.
     """
     pipelines = [_REPLICAS if row.spread else row.rank.pipeline for row in rows]
     tops: list[float] = []
@@ -141,13 +148,14 @@ def _place_rows(
 
 
 def _draw_bubbles(page: Page, selection: Selection, layout: Layout) -> bool:
-    """Draw a hatched box over each window of each row, and a shaded box over gaps between them.
+    """Draw a hatched box for each window of each row, and a shaded box for gaps between windows.
 
-    Idle time counts as bubble in these windows. Operations are drawn on top, so the hatch stays
-    visible where a rank is idle. Windows that are less than ``MIN_MARK_WIDTH`` apart are joined.
+    Idle time counts as bubble inside the windows. Operations are drawn on top later, so the hatch
+    remains visible where a rank is idle. Windows that are less than ``MIN_MARK_WIDTH`` apart are
+    merged.
 
     Returns:
-        Whether there are gaps.
+        Whether any row has a gap between its windows.
     """
     hatches, gaps = "", ""
     for rank, top in zip(selection.ranks, layout.tops, strict=True):

@@ -1,4 +1,4 @@
-"""The title: the primary bubble ratio, the iterations it describes, and why it is primary."""
+"""Draws the title of a picture: the primary bubble ratio, its iterations, and why it is primary."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from bubbleviz.render.selection import Selection
 from bubbleviz.report.measure import name_measure
 from bubbleviz.report.report import Report
 
-#: Minimum difference of a ratio and its lower bound if both are printed.
+#: The lower bound of a ratio is printed only if it is below the ratio by more than this.
 _RATIO_GRAIN = 0.01
 
 
 def shows_lower_bound(ratio: Ratio | None) -> bool:
-    """Return whether a ratio exceeds its lower bound enough to be printed as a range."""
+    """Return whether a ratio is printed as a range: it exceeds its lower bound by over 0.01."""
     if ratio is None or ratio.value is None or ratio.low is None:
         return False
     return ratio.value - ratio.low > _RATIO_GRAIN
@@ -24,8 +24,9 @@ def shows_lower_bound(ratio: Ratio | None) -> bool:
 def iteration_ratio(report: Report, iteration: Iteration) -> str:
     """Return the primary ratio of an iteration as text, or a dash if it is unknown.
 
-    It is a range if unattributed compute may change it, and is followed by ``!`` if it depends on
-    clocks that contradict each other.
+    The text is a range if the lower bound is much smaller than the ratio; see
+    :func:`shows_lower_bound`. A ``!`` follows if the ratio depends on clocks that contradict each
+    other.
     """
     ratio = iteration.ratios.get(report.headline)
     if ratio is None or ratio.value is None:
@@ -36,16 +37,16 @@ def iteration_ratio(report: Report, iteration: Iteration) -> str:
 
 
 def headings(report: Report, selection: Selection) -> tuple[str, str]:
-    """Return the text of the title.
+    """Return the texts of the title.
 
-    The ratio is the mean over the averaged iterations with its confidence interval, or with both
-    values if there are two. If fewer than two iterations are averaged, it is the ratio
-    of the drawn iteration, provided that only one is drawn.
+    The title shows the mean of the primary ratio over the averaged iterations, with its confidence
+    interval, or with both values if two iterations are averaged. If fewer than two iterations are
+    averaged and a single iteration is drawn, the title shows the ratio of the drawn iteration.
 
     Returns:
         head: Name and value of the primary ratio.
         rest: Restrictions, the number of averaged iterations, the drawn iteration, and the share of
-            kernels in operations.
+            time in which kernels run, separated by dots. Parts that do not apply are left out.
     """
     measure = f"{to_one_line(report.headline, 40)} bubble ratio"
     head = f"{measure if report.no_pipeline is None else name_measure(report).name} "
@@ -71,14 +72,14 @@ def headings(report: Report, selection: Selection) -> tuple[str, str]:
     parts[:0] = [restriction.text for restriction in report.restrictions]
     kernels = report.kernel_time.sentence
     if kernels is not None:
-        # Without a pipeline the ratio is misleading alone.
+        # Without a pipeline, the ratio alone would be misleading, so this part comes first.
         parts.insert(len(parts) if report.no_pipeline is None else 0, kernels)
     head += "unknown" if value == UNKNOWN else value
     return head, " · ".join(parts)
 
 
 def draw_title(page: Page, report: Report, selection: Selection) -> None:
-    """Draw the title below the cursor of the page."""
+    """Draw the title below the page's cursor, and move the cursor below the title."""
     head, rest = headings(report, selection)
     letters = page.style.letters
     page.heading(head)

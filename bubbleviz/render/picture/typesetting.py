@@ -1,8 +1,8 @@
-"""Pictures as PDF and PNG: Typst puts the SVG document on a page of the same size.
+"""Converts SVG pictures to PDF and PNG. Typst places the SVG on a page of the same size.
 
-In a PDF, shapes stay shapes and text stays text. Typst uses the fonts of this machine, or its
-bundled fonts if there are none. It is imported on first use because it is an optional extra:
-``pip install 'bubbleviz[paper]'``.
+A PDF contains vector shapes and text, not pixels. Typst uses the fonts that are installed on this
+machine, or its bundled fonts if none are installed. Typst is imported when it is first used,
+because it is an optional dependency: ``pip install 'bubbleviz[paper]'``.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Literal
 from bubbleviz.errors import OutputError
 from bubbleviz.render.formats import check_installed
 
-#: Typst source of the page. The SVG is passed as bytes, so nothing in it is executed. No date is
-#: set, so equal pictures give identical files.
+#: Typst source of the page. The SVG is passed as bytes, so none of its content is executed as Typst
+#: code. No date is set, so that equal pictures give identical files.
 _DOCUMENT = b"""#set document(title: sys.inputs.title, date: none)
 #set page(width: auto, height: auto, margin: 0pt, fill: white)
 #image(bytes(sys.inputs.svg), format: "svg")
 """
-#: Newest PDF version that LaTeX includes without a warning in its default settings.
+#: Newest PDF version that LaTeX accepts without a warning in its default settings.
 _PDF_VERSION: Literal["1.5"] = "1.5"
-#: Resolution in dots per inch at which a pixel of the picture is two by two dots.
+#: Resolution in dots per inch for screens, at which each px of the picture becomes 2 x 2 dots.
 _SCREEN_DPI = 192.0
-#: Resolution in dots per inch of a picture with a width on paper. Journals require it for line art.
+#: Resolution in dots per inch for pictures with a physical width. Journals require it for line art.
 _PRINT_DPI = 600.0
 _MM_PER_INCH, _PX_PER_INCH = 25.4, 96.0
-#: Maximum number of dots of a PNG; larger pictures get a lower resolution. 64 million take 0.6 GB.
+#: Maximum number of dots in a PNG, which take 0.6 GB. Larger pictures get a lower resolution.
 _MAX_DOTS = 64_000_000
 
 _SIZE = re.compile(r'<svg\b[^>]*?\swidth="([0-9.]+)(mm)?"[^>]*?\sheight="([0-9.]+)')
@@ -35,7 +35,7 @@ _TITLE = re.compile(r"<title>(.*?)</title>", re.DOTALL)
 
 
 def as_pdf(svg: str) -> bytes:
-    """Convert an SVG document to a PDF with one page that contains vectors and text, no pixels.
+    """Convert an SVG document to a single-page PDF that contains vector shapes and text.
 
     Raises:
         OutputError: Typst is not installed, or cannot convert the picture.
@@ -44,9 +44,10 @@ def as_pdf(svg: str) -> bytes:
 
 
 def as_png(svg: str) -> bytes:
-    """Convert an SVG document to a PNG with two dots per pixel, or 600 dots per inch of paper.
+    """Convert an SVG document to a PNG.
 
-    The resolution is lower if the PNG would have more than ``_MAX_DOTS`` dots.
+    The resolution is 2 dots per px, or 600 dots per inch if the size of the picture is in mm. It is
+    reduced if the PNG would have more than ``_MAX_DOTS`` dots.
 
     Raises:
         OutputError: Typst is not installed, or cannot convert the picture.
@@ -61,12 +62,12 @@ def as_png(svg: str) -> bytes:
 
 
 def _run_typst(svg: str, kind: Literal["pdf", "png"], ppi: float) -> bytes:
-    """Convert an SVG document to a PDF or PNG whose title is the title of the SVG.
+    """Convert an SVG document to PDF or PNG. The title of the result is the title of the SVG.
 
     Args:
         svg: The SVG document.
         kind: Format of the result.
-        ppi: Resolution of a PNG in dots per inch.
+        ppi: Resolution in dots per inch, which only affects PNGs.
 
     Raises:
         OutputError: Typst is not installed, or cannot convert the picture.
@@ -85,7 +86,7 @@ def _run_typst(svg: str, kind: Literal["pdf", "png"], ppi: float) -> bytes:
             pdf_standards=_PDF_VERSION,
         )
     except (RuntimeError, TypeError, ValueError) as error:
-        # Typst rejects the picture, or the installed version lacks an argument.
+        # Either Typst rejects the picture, or the installed version lacks one of the arguments.
         raise OutputError(
             f"the picture cannot be converted to {kind.upper()} ({str(error)[:300]}); write "
             "-o FILE.svg, or upgrade typst"

@@ -1,1 +1,1 @@
-"""Text: the tables of the terminal, one module per section."""
+"""Renders a report as text for a terminal or a file. Each module renders some of the sections."""

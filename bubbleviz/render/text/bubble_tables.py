@@ -1,4 +1,4 @@
-"""Tables of bubbles: their causes, the parts of a step, and the longest ones."""
+"""Tables of bubbles: the causes of bubbles, the parts of a step, and the longest bubbles."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from bubbleviz.report.report import Report
 
 
 def make_cause_table(report: Report) -> doc.Table:
-    """Return a table of the causes of the bubble in the averaged iterations, and their sum.
+    """Return a table with the causes of the bubble in the averaged iterations, and their sum.
 
-    It has no rows if no cause is known.
+    The table has no rows if no cause is known.
     """
     idle, window = name_measure(report).idle, report.explanation.listed_ratio
     title = f"What the {idle} is made of ({window} window)"
@@ -35,7 +35,10 @@ def make_cause_table(report: Report) -> doc.Table:
 
 
 def list_step_parts(report: Report) -> Iterator[doc.Block]:
-    """Yield a table of the parts of a step, and the utilization of the GPUs."""
+    """Yield a table of how the time of a step is spent, and the FLOPs utilization of the GPUs.
+
+    The table is left out if the parts are unknown, and the utilization if no FLOPs are given.
+    """
     if parts := compute_step_parts(report):
         window = choose_step_window(report)
         yield _make_parts_table(f"Where the time of a step goes ({window} window)", parts, {})
@@ -46,13 +49,14 @@ def list_step_parts(report: Report) -> Iterator[doc.Block]:
 def _make_parts_table(
     title: str, parts: Sequence[BubblePart], more_columns: Mapping[str, Sequence[str]]
 ) -> doc.Table:
-    """Return a table of parts of a window, and their sum.
+    """Return a table with the time of each part of a window, and a last row with their sum.
 
     Args:
-        title: Start of the title, to which the table adds what the times are averaged over.
-        parts: Parts in display order.
-        more_columns: Cells of additional columns, keyed by header: one per part, and one for the
-            sum.
+        title: Start of the table title. The words ", mean of ranks and averaged iterations" are
+            appended.
+        parts: Parts in display order. Without parts, the table has no rows.
+        more_columns: Additional columns, keyed by header. A column contains one cell per part, and
+            a last cell for the sum.
     """
     shares = [part.share for part in parts]
     times_ns = [part.time_ns for part in parts]
@@ -74,10 +78,10 @@ def _make_parts_table(
 
 
 def list_longest_bubbles(report: Report) -> Iterator[doc.Block]:
-    """Yield the longest bubbles of the averaged iterations that the schedule does not imply.
+    """Yield a list of the longest bubbles that are not a consequence of the schedule.
 
-    The longest bubble that the schedule implies is listed last. If the schedule implies all
-    bubbles, the longest of them are listed instead.
+    Only averaged iterations are considered. The last entry is the longest bubble that the schedule
+    does imply. If the schedule implies all bubbles, the list contains the longest of all bubbles.
     """
     intervals, implied = find_longest_bubbles(report), describe_longest_implied(report)
     if not intervals:

@@ -1,8 +1,8 @@
 """The headline of a report, and the first screen that ``analyze`` prints.
 
-The headline is the bubble ratio to quote, its uncertainty, and the run it was measured from. The
-screen shows, from top to bottom: the ratio and the run, restrictions of the ratio, the timeline of
-the typical iteration, the parts of the bubble, advice, and limitations.
+The headline contains the primary bubble ratio, its uncertainty, and the run in which it was
+measured. The screen shows, from top to bottom: the ratio and the run, restrictions of the ratio,
+the timeline of one iteration, the parts of the bubble, advice, and limits of the ratio.
 """
 
 from __future__ import annotations
@@ -32,29 +32,30 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps, describe_further_steps
 from bubbleviz.report.view import View
 
-#: Maximum number of lines of the screen for up to eight rows and 80 columns. Two more rows have one
-#: more line, and a higher terminal has as many lines as it shows.
+#: Maximum number of lines of the first screen, for a timeline of at most ``_ROWS`` rows. Every two
+#: additional rows add one line. A higher terminal is filled completely.
 MAX_LINES, _ROWS = 24, 8
-#: Maximum number of lines of the screen for any number of rows.
+#: Maximum number of lines of the first screen for a timeline of any number of rows.
 _MAX_LINES_OF_MANY = 36
-#: Fraction of the GPU time attributed to operations below which coverage is mentioned.
+#: If less than this fraction of the GPU time is attributed to operations, the screen says so.
 _COVERED = 0.95
-#: Width of the clock bounds above which they are mentioned, if the confidence interval is narrower.
+#: Clock bounds are shown if their width exceeds both this value and the confidence interval.
 _CLOCK_BOUNDS = 0.005
-#: Absolute and relative distance from the mean above which the worst iteration is named.
+#: The worst iteration is named if its ratio exceeds the mean by at least these amounts: an absolute
+#: one, and one relative to the mean.
 _FAR, _FAR_TIMES = 0.02, 0.1
-#: Style of a restriction.
+#: Style of the mark before restrictions and limits.
 _WARNING = "bold yellow"
 
 
 def describe_headline(report: Report) -> tuple[str, str, str, str]:
-    """Return the headline: the primary ratio, its uncertainty, the run, and the choice of ratio.
+    """Return the headline: the primary ratio, its uncertainty, the run, and the reason.
 
     Returns:
-        value: Name and mean of the primary ratio.
+        value: Name and mean of the primary ratio, for example "bubble ratio: 27.27 %".
         uncertainty: Confidence interval, restrictions and bounds of the ratio.
-        run: Number of ranks, hosts and iterations.
-        reason: Why this ratio is the primary one.
+        run: Schedule (if recognized), numbers of ranks, hosts and iterations, and convention.
+        reason: Name of the primary ratio, and why it was chosen.
     """
     marks = "".join(f" ! ({mark})" for mark in _list_restrictions(report))
     bounds = "".join(f"{joint}{text}" for joint, text in _describe_bounds(report))
@@ -66,11 +67,11 @@ def describe_headline(report: Report) -> tuple[str, str, str, str]:
 
 
 def _describe_kernel_share(report: Report) -> str:
-    """Return the share of kernels in operations for a run without a pipeline, or else "".
+    """Return a clause on the share of operations in which kernels run, or "".
 
-    The ratio of a run without a pipeline only counts the idle time between operations, so the share
-    of kernels qualifies it. For other runs, the share is one of the bounds; see
-    :func:`_describe_bounds`.
+    The clause is not empty only if the ratio measures idle time between operations, as in a run
+    without a pipeline. Then the share of kernels shows how much idle time the ratio does not count.
+    For other runs, :func:`_describe_bounds` contains this share.
     """
     if not is_idle_elsewhere(report) or not report.summary.iterations:
         return ""
@@ -78,10 +79,10 @@ def _describe_kernel_share(report: Report) -> str:
 
 
 def _describe_spread(report: Report) -> str:
-    """Describe the confidence interval of the primary ratio.
+    """Return the 95 % confidence interval of the primary ratio as text.
 
-    If there are two iterations, their two values are returned instead of an interval. The result is
-    "" if there are fewer iterations.
+    If the ratio is known for two iterations only, the text contains the two values instead. It is
+    "" if no interval is known.
     """
     spread = report.summary.bubble_ratio[report.headline]
     if spread.pair is not None:
@@ -92,10 +93,10 @@ def _describe_spread(report: Report) -> str:
 
 
 def _describe_worst_iteration(report: Report) -> str:
-    """Return the averaged iteration with the largest ratio, or "" unless the ratio is unusual.
+    """Return a clause about the averaged iteration with the largest ratio, if it is unusual.
 
-    It is unusual if it exceeds the mean by at least 2 points and by at least 10 % of the mean. The
-    result is "" if only two iterations are averaged.
+    A ratio is unusual if it exceeds the mean by at least 2 percentage points and by at least 10 %
+    of the mean. Otherwise, or if only two iterations are averaged, the result is "".
     """
     spread = report.summary.bubble_ratio[report.headline]
     if spread.pair is not None or spread.max is None or spread.mean is None:
@@ -108,22 +109,27 @@ def _describe_worst_iteration(report: Report) -> str:
 
 
 def _list_restrictions(report: Report) -> tuple[str, ...]:
-    """Return the restrictions of the primary ratio, the most severe one first."""
+    """Return the restrictions of the report as texts, most severe first.
+
+    If the primary ratio depends on clocks that contradict each other, this is the last restriction.
+    """
     marks = tuple(restriction.text for restriction in report.restrictions)
     contradicted = report.contradicted(report.headline)
     return (*marks, "clocks contradict each other") if contradicted else marks
 
 
 def _describe_bounds(report: Report, *, narrow: bool = True) -> Iterator[tuple[str, str]]:
-    """Yield texts on the clock bounds, the lower bound and the kernel time of the primary ratio.
+    """Yield texts about the clock bounds, the lower bound and the kernel time of the primary ratio.
 
-    Each text is preceded by the punctuation that joins it to earlier text. Unknown bounds have no
-    text.
+    Nothing is yielded for bounds that are unknown.
 
     Args:
         report: The report.
-        narrow: Whether to include clock bounds that are narrower than the confidence interval or
-            than ``_CLOCK_BOUNDS``.
+        narrow: Whether to include clock bounds that are not wider than the confidence interval, or
+            not wider than ``_CLOCK_BOUNDS``.
+
+    Yields:
+        (punctuation, text) pairs. The punctuation joins the text to the preceding text.
     """
     interval = report.summary.bubble_interval.get(report.headline)
     ci95 = report.summary.bubble_ratio[report.headline].ci95
@@ -139,12 +145,13 @@ def _describe_bounds(report: Report, *, narrow: bool = True) -> Iterator[tuple[s
 
 
 def _describe_run(report: Report) -> str:
-    """Describe the run: its exact schedule (if any), ranks, hosts, iterations and convention.
+    """Return a line about the run: schedule, ranks, hosts, averaged iterations and convention.
 
-    The iterations that count as averaged are those that have the primary ratio.
+    The schedule is named only if the order matches it exactly. The number of averaged iterations
+    counts only iterations in which the primary ratio is known.
     """
     ranks, hosts = len(report.ranks), len({rank.host for rank in report.ranks})
-    # Only iterations with the primary ratio count: the last one has no period.
+    # The last iteration has no ``period``, so this can be less than the averaged iterations.
     averaged = report.summary.bubble_ratio[report.headline].n
     schedule = _name_exact_schedule(report)
     return (
@@ -156,7 +163,10 @@ def _describe_run(report: Report) -> str:
 
 
 def _name_exact_schedule(report: Report) -> str:
-    """Return the recognised schedule if the order matches it exactly and no other, or else ""."""
+    """Return the name of the schedule if the run matches exactly this one, or "".
+
+    The result is also "" if the order of operations is the same in several schedules.
+    """
     ran = report.schedule
     if ran is None or not ran.exact or ran.name is None or ran.also:
         return ""
@@ -164,7 +174,7 @@ def _name_exact_schedule(report: Report) -> str:
 
 
 def describe_utilization(report: Report) -> str:
-    """Return the model FLOPs utilization, or "" if no FLOPs are given."""
+    """Return a sentence with the model FLOPs utilization (MFU), or "" if no FLOPs are given."""
     if (use := compute_flops_use(report)) is None:
         return ""
     doubt = "; give FLOPs of one iteration, and the peak of one GPU" if use > 1 else ""
@@ -172,14 +182,17 @@ def describe_utilization(report: Report) -> str:
 
 
 def choose_first_sentence(report: Report, first: str | None) -> str | None:
-    """Return the first advice, or how to get an averaged iteration if none is averaged.
+    """Return the first sentence of advice to show.
+
+    If there is no advice because no iteration is averaged, the sentence says how to get an averaged
+    iteration.
 
     Args:
         report: The report.
-        first: The first advice, as returned by :func:`.describe_first_steps`.
+        first: The first advice, as returned by :func:`.describe_first_steps`, or None.
 
     Returns:
-        The sentence, or None if there are averaged iterations but no advice.
+        The sentence, or None if iterations are averaged but there is no advice.
     """
     if first is not None:
         return to_one_line(first, 600)
@@ -196,15 +209,15 @@ def choose_first_sentence(report: Report, first: str | None) -> str | None:
 
 
 def render_first_screen(report: Report, view: View, display: Display) -> list[doc.Line]:
-    """Return the lines of the first screen.
+    """Return the lines of the first screen that ``analyze`` prints.
 
-    Parts without content are left out. Parts are separated by empty lines as far as the maximum
-    number of lines allows.
+    Parts without content are left out. Parts are separated by empty lines as long as the screen
+    does not exceed its maximum number of lines.
 
     Args:
-        report: Any report.
+        report: The report.
         view: The iteration and the ranks to draw.
-        display: The display to fit.
+        display: The terminal.
     """
     iteration, marked = choose_shown_iteration(report, view.iterations), advise(report).marked_ranks
     selection = None
@@ -231,9 +244,9 @@ def render_first_screen(report: Report, view: View, display: Display) -> list[do
 
 
 def _list_advice(report: Report, display: Display) -> list[doc.Line]:
-    """Return the lines with the first and further advice.
+    """Return the lines with the first advice and further advice.
 
-    If the advice marks no rank, lines about ranks that stand out come before it.
+    If the advice is not about specific ranks, lines about ranks that stand out precede it.
     """
     sentence = choose_first_sentence(report, describe_first_steps(report))
     lines = [] if advise(report).marked_ranks else ranks.make_first_lines(report, display)
@@ -245,7 +258,7 @@ def _list_advice(report: Report, display: Display) -> list[doc.Line]:
 
 
 def _make_last_lines(report: Report, display: Display) -> list[doc.Line]:
-    """Return the lines with the limits of the ratio, and with options that show more."""
+    """Return lines with the limits of the primary ratio, and with options that show more."""
     coverage = ""
     if report.limitations:
         coverage = f", -v coverage ({format_count(len(report.limitations), 'note')})"
@@ -257,10 +270,10 @@ def _make_last_lines(report: Report, display: Display) -> list[doc.Line]:
 
 
 def _join_blocks(blocks: Sequence[Sequence[doc.Line]], max_lines: int) -> list[doc.Line]:
-    """Return the lines of all blocks as one list, with empty lines between blocks.
+    """Join the lines of several blocks, with an empty line between blocks.
 
-    If this would be more than ``max_lines`` lines, the empty lines before the last blocks are left
-    out. The lines of blocks are always complete.
+    If the result would exceed ``max_lines`` lines, empty lines are left out, starting with the one
+    before the last block. The blocks themselves are never shortened.
     """
     n_empty = max_lines - sum(map(len, blocks))
     lines: list[doc.Line] = []
@@ -274,8 +287,8 @@ def _join_blocks(blocks: Sequence[Sequence[doc.Line]], max_lines: int) -> list[d
 def _make_headline(report: Report, display: Display) -> Iterator[doc.Line]:
     """Yield the lines with the primary ratio, the run, the schedule, and the restrictions.
 
-    A schedule that is recognised exactly is part of the line on the run; any other schedule, and a
-    plan, has a separate line. The FLOPs utilization follows the run if FLOPs are given.
+    A schedule that the run matches exactly is named in the line about the run. Any other schedule,
+    and a plan, has a separate line. If FLOPs are given, the utilization follows the run.
     """
     mean = report.summary.bubble_ratio[report.headline].mean
     value = "unknown" if mean is None else format_percent(mean)
@@ -299,9 +312,9 @@ def _make_headline(report: Report, display: Display) -> Iterator[doc.Line]:
 
 
 def _draw_bubble(report: Report, display: Display) -> list[doc.Line]:
-    """Return a stacked bar with the parts of the bubble and their legend, below a title.
+    """Return a title, a stacked bar that shows the parts of the bubble, and its legend.
 
-    There are no lines if the parts are unknown.
+    The list of lines is empty if the parts are unknown.
     """
     parts = compute_bubble_parts(report)
     if not parts:
@@ -319,11 +332,14 @@ def _draw_bubble(report: Report, display: Display) -> list[doc.Line]:
 
 
 def _list_limits(report: Report, display: Display) -> list[doc.Line]:
-    """Return lines with the limits of the primary ratio, or no lines if there are no limits.
+    """Return the lines that list the limits of the primary ratio, or no lines if there are none.
 
-    The limits are the texts of :func:`_describe_bounds` without narrow clock bounds, the attributed
-    share of kernel time if it is below ``_COVERED``, the number of clocks if the offset of any
-    clock is unknown, and all limitations except those of kind ``OTHER``.
+    The limits are, in this order:
+
+    - the texts of :func:`_describe_bounds`, without narrow clock bounds;
+    - the share of kernel time that is attributed to operations, if it is below ``_COVERED``;
+    - the number of clocks, if there are several and the offset of any clock is unknown;
+    - all limitations of the report except limitations of kind ``OTHER``.
     """
     limits = [text for _, text in _describe_bounds(report, narrow=False)]
     gpu_ns = sum(profile.gpu_ns for profile in report.profiles)

@@ -1,4 +1,4 @@
-"""The recognised schedule, its match with the run, and the match with a plan."""
+"""Describes the recognized schedule, and how well the run matches the schedule and the plan."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _DEVIATIONS = 5
 
 
 def list_orders(report: Report) -> Iterator[doc.Block]:
-    """Yield the recognised schedule and the match with a plan, each with its first deviations.
+    """Yield how well the run matches the recognized schedule and the plan.
 
-    If the ranks form no pipeline, only the reason is yielded.
+    Each sentence is followed by the first operations that are out of order. If the ranks form no
+    pipeline, the sentence contains only the reason.
     """
     for title, recognition in (("schedule", report.schedule), ("plan", report.plan)):
         if recognition is None:
@@ -31,7 +32,10 @@ def list_orders(report: Report) -> Iterator[doc.Block]:
 
 
 def list_plan_deviations(report: Report) -> Iterator[doc.Block]:
-    """Yield a heading and the first operations that are out of the plan's order, if any."""
+    """Yield a heading and a list of the first operations that deviate from the plan's order.
+
+    Nothing is yielded without a plan or without deviations.
+    """
     deviations = [] if report.plan is None else list(_list_deviations(report, report.plan))
     yield from [doc.make_heading("Out of the plan's order"), *deviations] if deviations else []
 
@@ -39,8 +43,8 @@ def list_plan_deviations(report: Report) -> Iterator[doc.Block]:
 def _list_deviations(report: Report, recognition: Recognition) -> Iterator[doc.Block]:
     """Yield a list of the first ``_DEVIATIONS`` operations that are out of order.
 
-    The last entry gives the number of further operations, if any. Nothing is yielded if no schedule
-    is recognised or nothing deviates.
+    If there are more of them, the last entry gives the number of operations that are not listed.
+    Nothing is yielded if no schedule is recognized, or if no operation deviates from it.
     """
     if recognition.name is None or not recognition.deviations:
         return
@@ -54,10 +58,10 @@ def _list_deviations(report: Report, recognition: Recognition) -> Iterator[doc.B
 
 
 def describe_recognition(recognition: Recognition) -> str:
-    """Return the recognised schedule and how well the run matches it, on one line.
+    """Return one line with the recognized schedule and how well the run matches it.
 
-    If no schedule is recognised, the reason is returned. Other schedules that some iterations match
-    are listed at the end.
+    If no schedule is recognized, the line contains the reason. If some iterations match other
+    schedules, these are listed at the end of the line.
     """
     if recognition.reason == FORWARD_ONLY:
         return f"none, {FORWARD_ONLY}"
@@ -87,7 +91,7 @@ def describe_recognition(recognition: Recognition) -> str:
 
 
 def _describe_deviation(report: Report, deviation: Deviation) -> str:
-    """Return one line on an operation that is out of order, with its rank and iteration."""
+    """Return one line about an operation that is out of order, with its rank and iteration."""
     rank, iteration = report.ranks[deviation.rank], report.iterations[deviation.iteration]
     chunk = f" of chunk {deviation.chunk}" if deviation.chunk > 0 else ""
     places = f" by {deviation.places}" if deviation.places else ""

@@ -1,4 +1,4 @@
-"""Tables of profiles: the clock of each host, and the coverage of each profile."""
+"""Tables of profiles: the clocks of the hosts, and the coverage of the profiles."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from bubbleviz.report.report import Report
 
 
 def list_clocks(report: Report) -> Iterator[doc.Block]:
-    """Yield a table of the offset of each clock, if there are several clocks.
+    """Yield a table of clock offsets with one row per clock. A single clock gives no table.
 
-    A clock has one row, named after the host of its first profile. If there are very many ranks,
-    the most uncertain clocks come first.
+    A row is named after the host of the first profile that uses the clock. If there are very many
+    ranks, clocks are sorted by uncertainty, most uncertain first.
     """
     first: dict[tuple[str, float, int | None], ProfileSummary] = {}
     for number, profile in enumerate(report.profiles):
@@ -33,15 +33,15 @@ def list_clocks(report: Report) -> Iterator[doc.Block]:
 
 
 def _get_clock_uncertainty_us(profile: ProfileSummary) -> float:
-    """Return the uncertainty of a clock, infinite if it is unknown."""
+    """Return the uncertainty of a profile's clock in microseconds, or infinity if it is unknown."""
     uncertainty_ns = profile.clock_uncertainty_ns
     return math.inf if uncertainty_ns is None else uncertainty_ns / 1e3
 
 
 def _make_clock_row(profile: ProfileSummary) -> dict[str, str]:
-    """Return the host, offset, uncertainty and drift of a profile's clock, keyed by column.
+    """Return the table cells of a profile's clock: host, offset, uncertainty and drift.
 
-    Unknown values are dashes.
+    Cells are keyed by header. Unknown values, and a drift of 0, are dashes.
     """
     uncertainty_us, drift_ppm = _get_clock_uncertainty_us(profile), profile.clock_drift_ppm
     return {
@@ -57,13 +57,14 @@ def _truncate(text: str) -> str:
 
 
 def list_coverage(report: Report) -> Iterator[doc.Block]:
-    """Yield a table of attributed kernels by profile.
+    """Yield a table with one row per profile: how many kernels are attributed to operations.
 
-    The five unattributed kernels with the most GPU time follow as a list.
+    A list of the five unattributed kernels with the most GPU time follows. If there are very many
+    ranks, profiles are sorted by attributed share of GPU time, smallest first.
     """
     profiles = list(report.profiles)
     if is_many_ranks(len(report.ranks)):
-        # Not all profiles are listed, so the ones with the least attributed time come first.
+        # Not all profiles are listed, so those with the smallest attributed share come first.
         profiles.sort(key=lambda p: p.attributed_gpu_ns / p.gpu_ns if p.gpu_ns else 0.0)
     rows = [_make_coverage_row(profile) for profile in profiles]
     yield doc.Table(
@@ -85,7 +86,7 @@ def list_coverage(report: Report) -> Iterator[doc.Block]:
 
 
 def _make_coverage_row(profile: ProfileSummary) -> dict[str, str]:
-    """Return the counts, times and attributed shares of a profile's kernels, keyed by column."""
+    """Return the table cells of a profile: kernel counts, shares and times, keyed by header."""
     return {
         "profile": _truncate(Path(profile.path).name),
         "kernels": f"{profile.kernels:,}",

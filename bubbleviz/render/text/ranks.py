@@ -1,7 +1,7 @@
 """Tables of ranks.
 
-If a run has very many ranks, the tables summarise them: the distribution of each quantity over the
-ranks, and the groups of ranks that stand out.
+If a run has very many ranks, the tables summarize them. They then show the distribution of each
+quantity over the ranks, and the groups of ranks that stand out.
 """
 
 from __future__ import annotations
@@ -34,30 +34,35 @@ from bubbleviz.report.rank_means import (
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: Number of bins of a histogram, and their characters from empty to full.
+#: Number of bins of a text histogram, and the characters for bins from empty to full.
 _BINS, _BARS = 16, " ▁▂▃▄▅▆▇█"
-#: Columns with the summary of a distribution; see :func:`.summarize_distribution`.
+#: Headers of the columns that summarize a distribution; see :func:`.summarize_distribution`.
 _DISTRIBUTION = ("least", "median", "95 %", "most")
-#: Maximum number of standouts in the table, and on the first screen.
+#: Maximum number of groups that stand out, in the table and on the first screen.
 _MAX_STANDOUTS, _MAX_NAMED_STANDOUTS = 20, 2
 
 
 def is_summarised(report: Report, view: View) -> bool:
-    """Return whether tables summarise the ranks: there are very many, and the view selects none."""
+    """Return whether tables summarize the ranks instead of listing them.
+
+    This is the case if the run has very many ranks, unless the view selects ranks or asks for one
+    row per rank.
+    """
     return is_many_ranks(len(report.ranks)) and not view.ranks and view.rows != "rank"
 
 
 def list_rows(report: Report, view: View, iteration: Iteration) -> tuple[list[RankRow], int, str]:
-    """Return the rows that tables of an iteration list: one per rank, or one per stage if many.
+    """Return the rows of the tables that describe an iteration: one per rank, or one per stage.
 
-    Only ranks that are active in the iteration are listed. If a run has very many ranks and the
-    view selects some, all selected ranks are listed. Otherwise at most ``MAX_ROWS`` rows are
-    listed, and in a run with fewer ranks the selection of the view is ignored.
+    :func:`.make_rows` chooses the kind of rows. Only ranks that are active in the iteration are
+    included. If a run has very many ranks and the view selects ranks, there is a row for each
+    selected rank. Otherwise at most ``MAX_ROWS`` rows are returned. In a run with fewer ranks, the
+    view's selection of ranks is ignored.
 
     Returns:
-        rows: The rows, with only the active ranks as replicas.
-        n_omitted: Number of further rows, which are not listed.
-        row_kind: What a row stands for: ``rank``, or ``stage (mean of its replicas)``.
+        rows: The rows. Their ``replicas`` contain only active ranks.
+        n_omitted: Number of rows that were left out because of the limit.
+        row_kind: ``rank`` if all rows are single ranks, else ``stage (mean of its replicas)``.
     """
     is_many, active = is_many_ranks(len(report.ranks)), set(list_indices(iteration.ranks))
     table_view = view if is_many else replace(view, ranks=())
@@ -75,21 +80,24 @@ def list_rows(report: Report, view: View, iteration: Iteration) -> tuple[list[Ra
 
 
 def _make_first_cells(row: RankRow) -> dict[str, str]:
-    """Return the first cells of a row: its rank number, or "" if it has several, and its stage."""
+    """Return the first two cells of a row: the rank number and the stage.
+
+    The rank number is "" if the row represents several ranks.
+    """
     number = str(row.rank.number) if len(row.replicas) == 1 else ""
     return {"#": number, "stage": doc.format_index(row.rank.stage)}
 
 
 def _describe_rows(row_kind: str) -> str:
-    """Return words for a title that explain what a row represents, or "" if it is a rank."""
+    """Return words for a table title that say what a row represents, or "" if it is a rank."""
     return "" if row_kind == "rank" else f" by {row_kind}"
 
 
 def list_idle_causes(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Block]:
-    """Yield a table of idle time by cause, with one row per rank, or per stage if very many.
+    """Yield a table of the idle time by cause in one iteration.
 
-    A cause without idle time in this iteration has no column. Nothing is yielded if no cause has
-    idle time.
+    The rows are those of :func:`list_rows`, and each cause that has idle time in the iteration is a
+    column. Nothing is yielded if no cause has idle time.
     """
     name = report.explanation.listed_ratio
     idle_ns = report.explanation.causes.idle_ns[name][iteration.index]
@@ -108,11 +116,11 @@ def list_idle_causes(report: Report, view: View, iteration: Iteration) -> Iterat
 
 
 def _make_table_title(iteration: Iteration, quantity: str) -> str:
-    """Return the title of a table of ranks: the name of the iteration, and what is tabulated."""
+    """Return a table title that contains the name of the iteration and the tabulated quantity."""
     return f"Iteration {to_one_line(iteration.name, 60)}: {quantity}"
 
 
-#: Explanation of the columns of the communication table.
+#: Text below the communication table that explains its columns.
 _COMMUNICATION = (
     "wait: a receive runs but its input is not ready on the peer, or a collective runs but its "
     "last member has not entered; transfer: from then to the end; exposed: transfer while the rank "
@@ -124,17 +132,18 @@ _COMMUNICATION = (
 
 
 def list_communication(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Block]:
-    """Yield a table of the communication and waiting time of each rank in an iteration.
+    """Yield a table of the communication and waiting times in one iteration.
 
-    Nothing is yielded if no rank has communication kernels or waiting time.
+    The rows are those of :func:`list_rows`. Nothing is yielded if no rank has communication kernels
+    or waiting time in the iteration.
     """
     times = report.explanation.communication
     index, active = iteration.index, list_indices(iteration.ranks)
     has_kernels = times.communication_ns[index, active].any()
     if not has_kernels and not times.wait_ns[index, active].any():
         return
-    # Waiting and transfer are known if the input of any receive, or the members of any collective,
-    # are known.
+    # Waiting and transfer can be separated if the input of any receive, or the members of any
+    # collective, are known.
     is_split = bool(report.explanation.received.any()) or bool(times.wait_ns.any())
     listed_rows, n_omitted, row_kind = list_rows(report, view, iteration)
     rows = [
@@ -150,13 +159,16 @@ def list_communication(report: Report, view: View, iteration: Iteration) -> Iter
 def _make_communication_cells(
     times: CommunicationTimes, iteration: int, ranks: list[int], *, is_split: bool
 ) -> dict[str, str]:
-    """Return the mean communication times of the given ranks in an iteration, keyed by column.
+    """Return the table cells with the mean communication times of some ranks in an iteration.
+
+    Cells are keyed by header, and times are in ms.
 
     Args:
-        times: The times of all ranks and iterations.
+        times: Communication times of all ranks in all iterations.
         iteration: Index of the iteration.
         ranks: Indices of the ranks to average over.
-        is_split: Whether waiting and transfer are known separately.
+        is_split: Whether waiting and transfer times are known separately. If not, their cells are
+            dashes, and ``exposed`` may be a lower bound.
     """
 
     def average_ns(column: Floats | Ints) -> float:
@@ -176,10 +188,11 @@ def _make_communication_cells(
 
 
 def summarize_ranks(report: Report) -> Iterator[doc.Block]:
-    """Yield a table of the distribution of each quantity over the ranks, and one of standouts.
+    """Yield two tables for a run of very many ranks.
 
-    Quantities are means over the iterations. A quantity that is unknown or 0 on all ranks has no
-    row.
+    The first table shows how each quantity is distributed over the ranks. Quantities are means over
+    the iterations, and a quantity that is unknown or 0 on all ranks is left out. The second table
+    lists groups of ranks that stand out, or a sentence says that there are none.
     """
     means = compute_rank_means(report)
     rows = []
@@ -220,7 +233,7 @@ def summarize_ranks(report: Report) -> Iterator[doc.Block]:
 
 
 def _list_quantities(means: RankMeans) -> Iterator[tuple[str, Floats]]:
-    """Yield each quantity: its name, which ends in its unit, and its values, one per rank."""
+    """Yield the (name, values) of each quantity. The name ends in the unit. Values are per rank."""
     yield "ratio %", means.bubble_ratio
     yield "bubble ms", means.bubble_ns
     for phase, busy_ns in means.busy_ns.items():
@@ -234,9 +247,10 @@ def _list_quantities(means: RankMeans) -> Iterator[tuple[str, Floats]]:
 
 
 def draw_histogram(values: Floats) -> str:
-    """Return a text histogram of the values, one character per equal-width bin.
+    """Return a histogram as text, with one character for each of ``_BINS`` equally wide bins.
 
-    NaNs are ignored. The result is "" if there are fewer than two distinct values.
+    The fullest bin has the highest bar, and bar heights are rounded up. NaNs are ignored. The
+    result is "" if there are fewer than two distinct values.
     """
     numbers = values[~np.isnan(values)]
     if not len(numbers) or numbers.min() == numbers.max():
@@ -247,10 +261,11 @@ def draw_histogram(values: Floats) -> str:
 
 
 def make_first_lines(report: Report, display: Display) -> list[doc.Line]:
-    """Return the lines about ranks on the first screen.
+    """Return the lines about ranks for the first screen.
 
-    They show the distribution of bubble ratios if there are very many ranks, and in any case the
-    first groups of ranks that stand out. There are no lines if no bubble ratio is known.
+    If there are very many ranks, the first line shows the distribution of their bubble ratios. The
+    last lines name the first groups of ranks that stand out, if there are any. The list is empty if
+    no bubble ratio is known.
     """
     means = compute_rank_means(report)
     quantiles = summarize_distribution(means.bubble_ratio)
@@ -264,7 +279,7 @@ def make_first_lines(report: Report, display: Display) -> list[doc.Line]:
         text = f"{low} {bars} {high}, median {middle}"
         if measure_cells(lead + text) > display.width:
             text = f"{low} to {high}"
-        # Not a paragraph, which would merge the blanks of the histogram.
+        # A wrapped paragraph would merge consecutive blanks in the histogram.
         lines.append((doc.Span(lead, "bold"), doc.Span(text)))
     groups = list_standouts(report, means)
     sentences = [group.sentence for group in groups[:_MAX_NAMED_STANDOUTS]]
@@ -276,15 +291,15 @@ def make_first_lines(report: Report, display: Display) -> list[doc.Line]:
 
 
 _LONGEST_LABEL = 200
-#: Columns that are shown even if all their cells are zero.
+#: Headers of columns that are shown even if all their cells are zero or unknown.
 _ALWAYS = frozenset({"bubble", "ratio %", "attributed %"})
-#: Minimum score of a rank that counts as fast as the fastest rank of its stage.
+#: A rank with at least this score is considered as fast as the fastest rank of its stage.
 _AS_FAST = 0.995
-#: Cells that are zero or unknown.
+#: Texts of cells whose value is zero or unknown.
 _NOTHING = frozenset({"0.000", "0.00", "-0.00", "-"})
-#: Columns that a narrow terminal drops first.
+#: Headers of the columns that a narrow terminal drops first, in this order.
 _DROPPED_FIRST = ("score", "overlap", "unattrib.", "launch-gap %", "attributed %")
-#: Columns with times in the window of a ratio, and the fields of its account that contain them.
+#: Columns of times in the window of a ratio: header, and name of the field in the ratio's account.
 _ACCOUNT_COLUMNS = {
     "overlap": "overlap_ns",
     "unattrib.": "unattributed_ns",
@@ -293,10 +308,11 @@ _ACCOUNT_COLUMNS = {
 
 
 def list_ranks(report: Report, view: View, iteration: Iteration) -> Iterator[doc.Block]:
-    """Yield a table of busy time and bubble in an iteration, by rank, or by stage if very many.
+    """Yield a table of the busy time and the bubble of each rank or stage in one iteration.
 
-    Bubbles are counted in the window of the primary ratio, or of ``schedule`` if the iteration has
-    no such window. If the ranks are summarised, the tables of :func:`summarize_ranks` follow.
+    The rows are those of :func:`list_rows`. Bubbles are counted in the window of the primary ratio,
+    or in the window of ``schedule`` if the iteration has no window of the primary ratio. For very
+    many ranks, the tables of :func:`summarize_ranks` follow (see :func:`is_summarised`).
     """
     name = report.headline
     if not rank_iterations.has_account(iteration.ranks, name):
@@ -322,7 +338,7 @@ def list_ranks(report: Report, view: View, iteration: Iteration) -> Iterator[doc
         n_omitted=n_omitted,
         hint=" with -o report.json",
     )
-    # A stage has the means of its replicas, except for the score.
+    # The row of a stage contains means over its replicas, except in the column of the score.
     score = "score" if row_kind == "rank" else "lowest score of the replicas"
     of_run = " and ".join(["attributed %", *([score] if "score" in columns else [])])
     yield doc.Sentence(f"Measured over the whole run: {of_run}", "dim")
@@ -331,19 +347,19 @@ def list_ranks(report: Report, view: View, iteration: Iteration) -> Iterator[doc
 
 
 def _is_shown(column: str, rows: Sequence[Mapping[str, str]]) -> bool:
-    """Return whether a column is always shown, or has a cell other than zero and unknown."""
+    """Return whether to show a column: it is in ``_ALWAYS``, or not all cells are 0 or unknown."""
     return column in _ALWAYS or any(row[column] not in _NOTHING for row in rows)
 
 
 def _list_drop_order(columns: Sequence[str]) -> list[str]:
-    """Return the columns in the order in which a narrow terminal drops them."""
+    """Return the column headers in the order in which a narrow terminal drops the columns."""
     first = [column for column in _DROPPED_FIRST if column in columns]
     phases = [column for column in columns if column not in {*first, "bubble", "ratio %"}]
     return [*first, *reversed(phases), "stage", "rank", "bubble", "ratio %"]
 
 
 def _format_score(scores: Floats) -> str:
-    """Return the lowest known score, or a dash if all are NaN."""
+    """Return the lowest score as text, ignoring NaNs, or a dash if all scores are NaN."""
     numbers = scores[~np.isnan(scores)]
     return f"{numbers.min():.2f}" if len(numbers) else "-"
 
@@ -351,19 +367,21 @@ def _format_score(scores: Floats) -> str:
 def _make_rank_cells(
     report: Report, iteration: Iteration, name: str, rows: Sequence[Sequence[int]]
 ) -> list[dict[str, str]]:
-    """Return the cells of the table of ranks: means over the ranks of each row.
+    """Return the cells of the table of ranks, which are means over the ranks of each row.
 
-    A mean is a dash if it is unknown for any rank of the row. The score is the minimum over the
-    ranks, or a dash if no rank of the run is noticeably slower than the fastest rank of its stage.
+    A mean is a dash if the value is unknown for any rank of the row. The score is the minimum over
+    the ranks. It is a dash if no rank of the run is noticeably slower than the fastest rank of its
+    stage.
 
     Args:
         report: The report.
-        iteration: The iteration.
-        name: Name of the ratio.
-        rows: Indices of the ranks of each row. Ranks that are not in the iteration are ignored.
+        iteration: The iteration that the table describes.
+        name: Name of the bubble ratio whose window is used.
+        rows: For each row, the indices of its ranks. Ranks that are not active in the iteration
+            are ignored.
 
     Returns:
-        The cells of each row, keyed by column in display order.
+        One mapping per row, from column header to cell text, in display order.
     """
     entries = iteration.ranks
     index_of_rank = {rank: index for index, rank in enumerate(list_indices(entries))}
@@ -400,9 +418,14 @@ def _make_rank_cells(
 
 
 def _list_times(iteration: Iteration, name: str) -> dict[str, Ints]:
-    """Return the times of all ranks in an iteration, keyed by column.
+    """Return the times of all active ranks in an iteration, in ns, keyed by column header.
 
-    Times in the window of a ratio are empty if the iteration has no such window.
+    The columns are the compute phases, and the times in the window of the given ratio. The latter
+    are empty arrays if the iteration has no window of this ratio.
+
+    Args:
+        iteration: The iteration.
+        name: Name of the ratio.
     """
     ranks = iteration.ranks
     phase_ns = rank_iterations.get_rank_column(ranks, "phase_ns")
@@ -415,34 +438,37 @@ def _list_times(iteration: Iteration, name: str) -> dict[str, Ints]:
 
 
 def _measure_attributed_share(ranks: Sequence[RankCoverage]) -> float | None:
-    """Return the attributed share of the ranks' GPU time, or None if they have no GPU time."""
+    """Return the share of GPU time that is attributed to operations, summed over ranks.
+
+    The result is None if the ranks have no GPU time.
+    """
     gpu_ns = sum(rank.gpu_ns for rank in ranks)
     attributed_ns = sum(rank.attributed_gpu_ns for rank in ranks)
     return attributed_ns / gpu_ns if gpu_ns else None
 
 
 def _compute_remaining_share(part: int, total: int) -> float | None:
-    """Return the share of the total that is not in the part, or None if the total is 0."""
+    """Return ``1 - part / total``, or None if the total is 0."""
     return 1 - part / total if total else None
 
 
 def _average_if_all_known(values: Sequence[float | None]) -> float | None:
-    """Return the mean, or None if any value is unknown or there are no values."""
+    """Return the mean of the values, or None if any value is None or if there are no values."""
     numbers = [value for value in values if value is not None]
     return sum(numbers) / len(numbers) if numbers and len(numbers) == len(values) else None
 
 
 def rank_labels(report: Report, ranks: list[int], width: int = 24) -> list[str]:
-    """Return short, distinct labels of ranks.
+    """Return a short label for each rank. Labels stay distinct if the full labels are distinct.
 
-    The host is left out if all ranks run on it, otherwise its domain is left out if the host names
-    stay distinct. Labels are shortened in the middle to ``width`` characters, or to more if two
-    labels would be equal.
+    If all ranks of the report run on one host, its name is left out. Otherwise the domain of host
+    names is left out, unless two hosts would then have the same name. Labels are shortened in the
+    middle to ``width`` characters, or to more characters if this would make two labels equal.
 
     Args:
         report: The report.
         ranks: Indices of the ranks.
-        width: Maximum length of a label.
+        width: Desired maximum length of a label.
     """
     hosts = {rank.host for rank in report.ranks}
     short = {host: host.split(".")[0] for host in hosts}

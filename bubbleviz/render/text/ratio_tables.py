@@ -1,4 +1,4 @@
-"""Tables of bubble ratios: over averaged iterations, and of each iteration not averaged."""
+"""Tables of bubble ratios: one over all averaged iterations, and one of all other iterations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bubbleviz.model.texts import format_percent, to_one_line
 from bubbleviz.render import document as doc
 from bubbleviz.report.report import Report
 
-#: Columns that are left out first if a terminal is narrow.
+#: Columns that a narrow terminal drops first, least important first.
 _DROP_ORDER = (
     *("window\nSD ms", "bubble /\ncompute", "min", "max", "n", "window", "lower\nbound"),
     *("SD", "window\nms", "clock\nbounds"),
@@ -17,9 +17,10 @@ _DROP_ORDER = (
 
 
 def make_ratio_table(report: Report) -> doc.Table:
-    """Return the table of bubble ratios over the averaged iterations, one row per definition.
+    """Return the table of bubble ratios over the averaged iterations, with one row per ratio.
 
-    A column of bounds is left out if no ratio has such a bound.
+    The column of lower bounds is left out if no ratio has a lower bound that differs from its mean.
+    The column of clock bounds is left out if no ratio has clock bounds.
     """
     rows = [_make_ratio_row(report, definition) for definition in list_ratios()]
     empty = {"lower\nbound": ("",), "clock\nbounds": ("", "not needed")}
@@ -34,12 +35,13 @@ def make_ratio_table(report: Report) -> doc.Table:
 
 
 def _make_ratio_row(report: Report, definition: RatioDefinition) -> dict[str, str]:
-    """Return the statistics of a ratio and of its windows over the averaged iterations.
+    """Return the table cells of a bubble ratio: its statistics over the averaged iterations.
 
-    The mean is marked with ``!`` if it depends on clocks that contradict each other.
+    Ratios are in percent, and windows in ms. The mean is marked with ``!`` if the ratio depends on
+    clocks that contradict each other.
 
     Returns:
-        Texts, keyed by column; ratios are in percent.
+        The text of each cell, keyed by column header.
     """
     name, summary = definition.name, report.summary
     ratio, low = summary.bubble_ratio[name], summary.bubble_low[name]
@@ -64,12 +66,12 @@ def _make_ratio_row(report: Report, definition: RatioDefinition) -> dict[str, st
     }
 
 
-#: Maximum number of iterations that are listed.
+#: Maximum number of iterations in the table of iterations that are not averaged.
 _MAX_ITERATIONS = 12
 
 
 def list_not_averaged(report: Report) -> Iterator[doc.Block]:
-    """Yield a table of the iterations that are not averaged, at most ``_MAX_ITERATIONS`` of them.
+    """Yield a table of the first ``_MAX_ITERATIONS`` iterations that are not averaged.
 
     Nothing is yielded if all iterations are averaged.
     """

@@ -1,4 +1,4 @@
-"""The report as text: all sections in order, selected sections, or a summary."""
+"""Renders a report as text: all sections in order, selected sections, or a summary."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def list_sections(report: Report, view: View) -> Iterator[doc.Block]:
 def select_sections(report: Report, view: View, names: Sequence[str]) -> Iterator[doc.Block]:
     """Yield the blocks of selected sections of a report.
 
-    A section without blocks yields a sentence instead, which says that there is nothing to list.
+    For a section without blocks, a sentence says that there is nothing to list.
 
     Args:
         report: The report.
         view: The iterations and ranks to list.
-        names: Names of the sections, as in ``--details``, in the order of the output.
+        names: Names of the sections (values of ``--details``), in output order.
     """
     for name in names:
         blocks_of_name = [
@@ -48,10 +48,10 @@ def select_sections(report: Report, view: View, names: Sequence[str]) -> Iterato
 
 
 def _list_named_sections(report: Report, view: View) -> Iterator[tuple[str, Iterable[doc.Block]]]:
-    """Yield the name and the blocks of each section, in the order in which they are printed.
+    """Yield the (name, blocks) of each section, in the order in which sections are printed.
 
-    Several sections can have the same name. The name is "" for sections that cannot be selected by
-    name: the headline and the advice.
+    Several sections can have the same name. The headline and the first advice have the name "",
+    because they cannot be selected by name.
     """
     value, *lines = describe_headline(report)
     yield "", [doc.Sentence("\n".join(lines), lead=capitalize(value))]
@@ -85,7 +85,7 @@ def _list_named_sections(report: Report, view: View) -> Iterator[tuple[str, Iter
             "coverage",
             [doc.make_heading("Limitations"), doc.make_bullets(list_limitation_lines(report))],
         )
-    # The methods sentence quotes the ratio of a pipeline.
+    # The methods sentence is about the bubble ratio of a pipeline.
     if report.no_pipeline is None and report.summary.bubble_ratio[report.headline].mean is not None:
         ready = doc.Sentence(to_one_line(write_methods(report), None))
         yield "ratios", [doc.make_heading("Methods, ready to paste"), ready]
@@ -97,7 +97,7 @@ def render_text(report: Report, view: View) -> str:
 
 
 def summarize(report: Report) -> list[doc.Block]:
-    """Return the blocks of a summary: headline, advice, ratios and causes."""
+    """Return the blocks of a summary: the headline, the advice, the ratios and the causes."""
     value, bounds, run, reason = describe_headline(report)
     first = describe_first_steps(report)
     return [
@@ -111,5 +111,5 @@ def summarize(report: Report) -> list[doc.Block]:
 
 
 def render_summary(report: Report, _: View) -> str:
-    """Return a summary of a report as Markdown. The view is ignored."""
+    """Return a summary of a report as Markdown text. The view is ignored."""
     return render_markdown(summarize(report))

@@ -1,4 +1,4 @@
-"""Tables of possible savings: advice, slowdowns, single changes, and other schedules."""
+"""Tables of possible time savings: advice, slowdowns, single changes, and other schedules."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from bubbleviz.report.sentences import write_all_advice
 from bubbleviz.report.summary import AdviceEntry
 from bubbleviz.schedules.choices import MEASURED, NO_DELAY, Choice
 
-#: Maximum relative difference of two lengths that count as the same base of a saving.
+#: Iteration lengths that differ by at most this fraction are treated as equal.
 _SAME_BASE = 0.01
 
 
 def list_advice(report: Report) -> Iterator[doc.Block]:
-    """Yield a table of all advice with its savings, which overlap and do not add up.
+    """Yield a table of all advice, each with the time that following it alone would save.
 
-    If the replay misses the measured length of iterations, the title says so, and savings that are
-    based on the replay are unknown.
+    Nothing is yielded if there is no advice. If the simulated replay of the run does not reproduce
+    the measured length of iterations, the title says so, and the savings are shown as unknown.
     """
     diagnosis, entries = report.explanation.diagnosis, write_all_advice(report)
     if diagnosis is None or not entries:
@@ -48,7 +48,7 @@ def list_advice(report: Report) -> Iterator[doc.Block]:
         {
             "saves ms": doc.format_ms(advice.saving_ns),
             "share": _describe_share(advice, base_ns),
-            # The saving has its own columns.
+            # The saving is in the other columns, so it is left out of the sentence.
             "what to do": to_one_line(advice.action_and_evidence, 400),
         }
         for advice in entries
@@ -57,13 +57,14 @@ def list_advice(report: Report) -> Iterator[doc.Block]:
 
 
 def _describe_share(advice: AdviceEntry, titled_ns: float | None) -> str:
-    """Return the share of an iteration that advice saves, as text.
+    """Return the share of an iteration that a piece of advice saves, as text.
 
-    The length of the iteration is appended unless the title of the table contains the same length.
+    The length of the iteration is appended if it differs from the length in the table title by more
+    than ``_SAME_BASE``, or if the title contains no length.
 
     Args:
-        advice: Any advice.
-        titled_ns: Length of an iteration in the title, or None if the title has none.
+        advice: The piece of advice.
+        titled_ns: Iteration length in the table title in ns, or None if the title has none.
     """
     if not advice.saving_ns or not advice.saving_ratio:
         return advice.share
@@ -73,16 +74,18 @@ def _describe_share(advice: AdviceEntry, titled_ns: float | None) -> str:
     return f"{advice.share} of {doc.format_ms(base_ns)} ms"
 
 
-#: Maximum number of slowdowns of each kind that are listed.
+#: Maximum number of slowdowns that are listed per kind of part.
 _MAX_SLOWDOWNS = 3
 
 
 def list_slowdowns(report: Report) -> Iterator[doc.Block]:
     """Yield a table of the slowdowns that stragglers cause over all averaged iterations.
 
-    The table lists the largest ``_MAX_SLOWDOWNS`` of each kind of part (phases, stages, ranks, ...)
-    that has at least two parts. Notes on the slowest ranks, the last stage and the replay error
-    follow. If slowdowns are unknown, only the reason is yielded, if there is one.
+    A slowdown of 1.1 means that iterations take 1.1 times as long as ideal iterations. For each
+    kind of part (phases, stages, ranks, ...), the largest ``_MAX_SLOWDOWNS`` slowdowns are listed.
+    Kinds with a single part are left out. Notes about the slowest ranks, the last stage and the
+    replay error follow. If the slowdowns are unknown, only a sentence with the reason is yielded,
+    or nothing if there is no reason.
     """
     costs = report.slowdowns
     source = report.explanation.slowdown_source
@@ -122,12 +125,13 @@ def list_slowdowns(report: Report) -> Iterator[doc.Block]:
 
 
 def _group_slowdowns(report: Report, costs: Slowdowns) -> list[list[tuple[str, float]]]:
-    """Return the slowdown of each part of the run, in one list per kind of part.
+    """Return the slowdown of each part of a run, grouped by kind of part.
 
-    The kinds are phases, stages, replicas, ranks, microbatches, links and iterations.
+    The kinds are phases, stages, replicas, ranks, microbatches, links and iterations, in this
+    order.
 
     Returns:
-        Lists of (name, slowdown). Ranks of unknown slowdown are left out.
+        One list of (name, slowdown) pairs per kind. Ranks whose slowdown is unknown are left out.
     """
     iterations, slowdown_of_rank = report.iterations, report.slowness.slowdown
     ranks = np.flatnonzero(~np.isnan(slowdown_of_rank)).tolist()
@@ -143,9 +147,12 @@ def _group_slowdowns(report: Report, costs: Slowdowns) -> list[list[tuple[str, f
 
 
 def _describe_removed_share(fraction: float) -> str:
-    """Return the share of a slowdown that would be removed, in percent.
+    """Return the removed share of a slowdown in percent, as text.
 
-    A share below 0 or above 100 % is followed by an explanation.
+    A share below 0 % or above 100 % is followed by an explanation.
+
+    Args:
+        fraction: The share as a fraction of 1.
     """
     excess = "more than all" if fraction > 1 else "none" if fraction < 0 else ""
     who = "the others take" if fraction > 1 else "it takes"
@@ -155,18 +162,19 @@ def _describe_removed_share(fraction: float) -> str:
     return f"{doc.format_percent_cell(fraction)} %{explanation}"
 
 
-#: Minimum saving of another order of microbatches.
+#: Minimum saving, as a fraction of the iteration, for which another order of microbatches is shown.
 _MIN_REORDERING_SAVING = 0.01
-#: Maximum number of microbatches that are listed.
+#: Maximum number of microbatches listed in the proposed order.
 _MAX_MICROBATCHES = 8
-#: Names of the rows that are not schedules.
+#: Labels of the table rows that are not schedules.
 _ROW_NAMES = {MEASURED: "as measured", NO_DELAY: "the same order, without any delay"}
 
 
 def list_changes(report: Report) -> Iterator[doc.Block]:
-    """Yield a table with the length of the typical iteration after each change.
+    """Yield a table with the simulated length of the typical iteration after each single change.
 
-    The savings are relative to the first row, which is the replay without any change.
+    The first row is the replay without any change, and all savings are relative to it. Nothing is
+    yielded if no changes were simulated.
     """
     replayed = report.explanation.changes
     if not replayed:
@@ -197,10 +205,10 @@ def list_changes(report: Report) -> Iterator[doc.Block]:
 
 
 def list_schedules(report: Report) -> Iterator[doc.Block]:
-    """Yield a table of other schedules at the measured times, followed by notes.
+    """Yield a table of other schedules, simulated with the measured times, followed by notes.
 
-    If the times could not be measured, only the reason is yielded. Nothing is yielded if schedules
-    were not compared.
+    If the times could not be measured, only a sentence with the reason is yielded. Nothing is
+    yielded if the report does not compare schedules.
     """
     comparison = report.what_if
     if comparison is None:
@@ -243,9 +251,10 @@ def list_schedules(report: Report) -> Iterator[doc.Block]:
 
 
 def _make_schedule_table(report: Report, comparison: WhatIf) -> doc.Table:
-    """Return the table of schedules at the measured times.
+    """Return the table of schedules that were simulated with the measured times.
 
-    A schedule of unknown length has dashes in its cells, and the reason in the last column.
+    If the duration of a schedule is unknown, its cells contain dashes, and the last column contains
+    the reason.
     """
     fits = describe_fit(comparison.limit_bytes)
     ran = None if report.schedule is None else report.schedule.name
@@ -272,15 +281,20 @@ def _make_schedule_table(report: Report, comparison: WhatIf) -> doc.Table:
 
 
 def _get_compared_ms(comparison: WhatIf, row: Choice) -> float | None:
-    """Return the time by which schedules are compared, or None if it is unknown."""
+    """Return the time in ms by which schedules are compared, or None if it is unknown.
+
+    This is the cost (the longest window of a rank) if ``comparison.window`` is ``stage``, and the
+    makespan otherwise.
+    """
     return row.cost_ms if comparison.window == "stage" else row.makespan_ms
 
 
 def _make_schedule_cells(comparison: WhatIf, row: Choice) -> dict[str, str]:
-    """Return the time, saving, ratio and memory of a schedule, keyed by column.
+    """Return the table cells of a schedule: time, saving, ratio and memory, keyed by header.
 
-    The time and the ratio are those of the longest window of a rank if ``comparison.window`` is
-    ``stage``, otherwise of the iteration.
+    If ``comparison.window`` is ``stage``, the time and the ratio describe the longest window of a
+    rank. Otherwise they describe the iteration. The peak memory is left out if it is unknown for
+    all schedules.
     """
     is_by_stage = comparison.window == "stage"
     activations = "-" if row.peak_activations is None else f"{row.peak_activations:.2f}"

@@ -1,4 +1,4 @@
-"""A stacked bar for the terminal: side-by-side segments followed by a legend."""
+"""Draws a stacked bar in the terminal: segments side by side, followed by a legend."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from bubbleviz.render import palette
 from bubbleviz.render.document import Line, Span
 from bubbleviz.render.text.terminal import Display, flow_entries
 
-#: Luminance above which a colour is too close to white, and below which too close to black.
+#: Colors with a luminance above ``_PALE`` are too close to white, and colors below ``_DARK`` too
+#: close to black.
 _PALE, _DARK = 0.75, 0.07
-#: Characters of the parts, in order. Adjacent parts also look different without colours.
+#: Fill characters of the parts, in order, so that adjacent parts also differ without colors.
 _SHADES = "█▒░▓▚▄▞▀▐▌"
 
 
 def draw_stacked_bar(parts: Sequence[tuple[str, float, str, str]], display: Display) -> list[Line]:
-    """Return the bar and its legend, without parts that the legend would print as zero.
+    """Return the lines of a stacked bar and its legend.
 
-    Each part has at least one character. Without any part, no lines are returned.
+    The bar is as wide as sentences on the terminal. Each segment has at least one character. Parts
+    whose share is printed as zero are left out. Without parts, no lines are returned.
 
     Args:
-        parts: Name, share, text of the share in the legend, and colour as ``#397af2``.
-        display: The display to fit.
+        parts: (name, share, text of the share, color) of each part. The legend shows the name and
+            the text. The color has the form ``#397af2``.
+        display: The terminal.
     """
     parts = [part for part in parts if any(digit in part[2] for digit in "123456789")]
     if not parts:
@@ -32,7 +35,7 @@ def draw_stacked_bar(parts: Sequence[tuple[str, float, str, str]], display: Disp
     colours = [make_legible(colour) if display.colour else "" for *_, colour in parts]
     edges = np.cumsum([0.0, *(fraction for _, fraction, *_ in parts)])
     lengths = np.diff(np.round(edges / edges[-1] * display.text_width)).astype(np.int64)
-    # Each part has at least one cell; the longest part makes up for it.
+    # Segments of length 0 are extended to one cell, and the longest segment is shortened instead.
     lengths[lengths.argmax()] -= np.count_nonzero(lengths == 0)
     segments = zip(glyphs, colours, np.maximum(lengths, 1).tolist(), strict=True)
     bar = tuple(Span(glyph * length, colour) for glyph, colour, length in segments)
@@ -43,10 +46,10 @@ def draw_stacked_bar(parts: Sequence[tuple[str, float, str, str]], display: Disp
 
 
 def _choose_glyphs(names: Sequence[str], display: Display) -> list[str]:
-    """Return a character for each part: a shade, or in ASCII a letter.
+    """Return the fill character of each part: a shade, or a letter if the terminal is ASCII only.
 
-    The letter is the first letter of the part's name that no earlier part uses, or ``#`` if all its
-    letters are used.
+    The letter is the first letter of the part's name that no earlier part uses, in upper case. If
+    earlier parts use all letters of the name, the character is ``#``.
     """
     if display.unicode:
         return [_SHADES[number % len(_SHADES)] for number in range(len(names))]
@@ -58,7 +61,11 @@ def _choose_glyphs(names: Sequence[str], display: Display) -> list[str]:
 
 
 def make_legible(colour: str) -> str:
-    """Return a colour, darkened if it is nearly white, or lightened if it is nearly black."""
+    """Return a color that is legible on a terminal.
+
+    A color that is nearly white is darkened, a color that is nearly black is lightened, and all
+    other colors are returned unchanged.
+    """
     if palette.measure_luminance(colour) > _PALE:
         return palette.mix(colour, palette.BLACK, 0.14)
     return (

@@ -1,7 +1,7 @@
-"""Layout of document blocks as lines of a terminal or of a text file.
+"""Lays out document blocks as lines for a terminal or a text file.
 
-Numbers in tables are never cut. On a narrow terminal, entire columns are dropped and words are
-shortened or wrapped.
+Numbers in tables are never truncated. On a narrow terminal, entire columns are dropped, and words
+are truncated or wrapped.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from bubbleviz.model.texts import replace_unprintable
 from bubbleviz.render import document as doc
 from bubbleviz.render.wrapping import measure_cells, wrap_text
 
-#: Width of text in a file, in characters.
+#: Width of the text in a file, in characters.
 WIDTH = 110
-#: Maximum width of sentences on a wide terminal.
+#: Maximum width of sentences on a wide terminal, in columns.
 _LONGEST_LINE = 100
-#: Replacements of signs, including dashes and quotation marks, if the output is ASCII only.
+#: ASCII replacements of non-ASCII signs such as dashes and quotation marks.
 _ASCII_SIGNS = str.maketrans(
     "\u2026\u00b7\u00d7\u00b5\u2013\u2500\u2212\u2022\u201c\u201d\u2018\u2019\u25ba",
     "~.xu---*\"\"''>",
@@ -27,24 +27,24 @@ _ASCII_BARS = str.maketrans("▁▂▃▄▅▆▇█", ".:-=+*%#")
 _ASCII = _ASCII_SIGNS | _ASCII_BARS | str.maketrans({"≥": ">=", "≤": "<=", "±": "+-"})
 #: Default width of a terminal, in columns.
 _USUAL_WIDTH = 80
-#: Minimum number of columns next to a lead; with fewer, the text continues below the lead.
+#: If fewer columns than this remain next to a lead, continuation lines start below the lead.
 _MIN_TEXT_WIDTH = 20
-#: Gap between two columns of a table.
+#: Blanks between two columns of a table.
 _GAP = "  "
-#: Matches a command in a sentence, with its path, which is kept on one line.
+#: Matches a bubbleviz command with its path in a sentence. The command is kept on one line.
 _COMMAND = re.compile(r"bubbleviz \w+ (?:'[^']*'|\S+)")
-#: Minimum width of a column of words, and of a column whose words are wrapped.
+#: Minimum width of a table column of words, without and with wrapping.
 _MIN_WIDTH, _MIN_WRAPPED_WIDTH = 12, 24
 
 
 @dataclass(frozen=True)
 class Display:
-    """The abilities of a terminal.
+    """The size of a terminal, and what it can display.
 
     Attributes:
         width: Width in columns.
-        colour: Whether it shows colours.
-        unicode: Whether it shows more than ASCII, including block characters.
+        colour: Whether the terminal shows colors.
+        unicode: Whether the terminal shows Unicode, including block characters, and not only ASCII.
         height: Height in lines.
     """
 
@@ -55,23 +55,26 @@ class Display:
 
     @property
     def text_width(self) -> int:
-        """Width of sentences, in columns."""
+        """Maximum width of sentences, in columns: the terminal width, but not more than 100."""
         return min(self.width, _LONGEST_LINE)
 
     def translate(self, text: str) -> str:
-        """Return a text, in ASCII if the terminal needs it; unknown characters become "?"."""
+        """Convert a text to ASCII if the terminal shows only ASCII.
+
+        Characters without a replacement become "?". Otherwise the text is returned unchanged.
+        """
         if self.unicode:
             return text
         return text.translate(_ASCII).encode("ascii", "replace").decode()
 
 
 def mask_unprintable(line: doc.Line) -> doc.Line:
-    """Return a line with non-printable characters replaced by blanks."""
+    """Return a line in which non-printable characters are replaced by blanks."""
     return tuple(span._replace(text=replace_unprintable(span.text)) for span in line)
 
 
 def join_plain_lines(lines: Iterable[doc.Line]) -> str:
-    """Return lines as text without styles, control characters or trailing blanks."""
+    """Join lines to a text without styles, control characters and trailing blanks."""
     texts = ("".join(span.text for span in mask_unprintable(line)) for line in lines)
     return "".join(f"{text.rstrip()}\n" for text in texts)
 
@@ -79,13 +82,16 @@ def join_plain_lines(lines: Iterable[doc.Line]) -> str:
 def render_plain_text(
     blocks: Iterable[doc.Block], display: Display | None = None, width: int = WIDTH
 ) -> str:
-    """Return the blocks of a document as text without styles.
+    """Render the blocks of a document as text without styles.
 
     Args:
         blocks: Blocks of the document.
-        display: Terminal that the text must fit, or None for a file, in which no table and no word
-            is cut.
-        width: Maximum width of sentences.
+        display: Terminal that the text must fit, or None for a file. In a file, tables keep all
+            columns, and long words are not truncated.
+        width: Maximum width of sentences. On a terminal, its width is an additional limit.
+
+    Returns:
+        The text, or a single line feed if there is nothing to render.
     """
     return join_plain_lines(render_lines(blocks, display, width)) or "\n"
 
@@ -97,9 +103,9 @@ def render_lines(
 
     Args:
         blocks: Blocks of the document.
-        display: Terminal that the lines must fit, or None for a file, in which no table and no word
-            is cut.
-        width: Maximum width of sentences.
+        display: Terminal that the lines must fit, or None for a file. In a file, tables keep all
+            columns, and long words are not truncated.
+        width: Maximum width of sentences. On a terminal, its width is an additional limit.
     """
     for block in blocks:
         if isinstance(block, doc.Sentence):
@@ -116,10 +122,15 @@ def render_lines(
 
 
 def _wrap_sentence(block: doc.Sentence, display: Display | None, width: int) -> Iterator[doc.Line]:
-    """Yield the wrapped lines of a sentence; the characters of the lead have the lead's style.
+    """Yield the wrapped lines of a sentence. The characters of its lead get the style of the lead.
 
-    Preformatted lines, and lines that fit and contain no tab, stay as they are. In a file (no
-    display), words that are longer than a line stay complete.
+    Preformatted lines, and lines that fit and contain no tab, are not changed. In a file, words
+    that are longer than a line are not truncated.
+
+    Args:
+        block: The sentence.
+        display: The terminal, or None for a file.
+        width: Maximum width. On a terminal, its width is an additional limit.
     """
     text, lead = block.lead + block.text, block.lead
     if display is not None:
@@ -149,10 +160,15 @@ def _wrap_sentence(block: doc.Sentence, display: Display | None, width: int) -> 
 def _wrap_hanging_lines(
     block: doc.HangingLines, display: Display | None, width: int
 ) -> Iterator[doc.Line]:
-    """Yield lines with their leads, wrapped on a terminal. In a file only lists are wrapped.
+    """Yield lines with their leads. Lines are wrapped on a terminal, and in a file if in a list.
 
-    A command (``bubbleviz NAME PATH``) is never broken. If there is too little space next to the
-    lead, the text continues below it.
+    A command (``bubbleviz NAME PATH``) is never broken. Continuation lines start below the text, or
+    below the lead if fewer than ``_MIN_TEXT_WIDTH`` columns remain for the text.
+
+    Args:
+        block: The lines.
+        display: The terminal, or None for a file.
+        width: Maximum width in a file.
     """
     width = width if display is None else display.width
     for lead, text in block.lines:
@@ -182,16 +198,19 @@ def wrap_paragraph(
     lead_style: str = "bold",
     max_lines: int | None = None,
 ) -> list[doc.Line]:
-    """Wrap a text for a terminal, with a hanging indent and with a style for its first words.
+    """Wrap a text for a terminal. Lines after the first one are indented.
 
     Args:
         text: The text, on one line.
         display: The terminal.
         style: Style of the text.
-        lead: First words.
-        lead_style: Style of the first words.
-        max_lines: Maximum number of lines at 80 columns. A narrower terminal has proportionally
-            more lines, so that it shows the same text.
+        lead: Words before the text, which have a separate style.
+        lead_style: Style of ``lead``.
+        max_lines: Maximum number of lines at 80 columns, or None for no limit. A narrower terminal
+            gets proportionally more lines, so that it shows about the same text.
+
+    Returns:
+        The lines, or an empty list if text and lead are empty.
     """
     if not lead and not text:
         return []
@@ -204,9 +223,9 @@ def wrap_paragraph(
 
 
 def flow_entries(entries: Sequence[doc.Line], display: Display, gap: str = "   ") -> list[doc.Line]:
-    """Lay out entries left to right, starting a new line when the next one does not fit.
+    """Lay out entries from left to right. A new line starts when the next entry does not fit.
 
-    Entries are never split.
+    Entries are never split, so an entry that is wider than the terminal makes a longer line.
     """
     lines: list[list[doc.Span]] = []
     line_width = 0
@@ -222,12 +241,13 @@ def flow_entries(entries: Sequence[doc.Line], display: Display, gap: str = "   "
 
 
 def _render_table(table: doc.Table, display: Display | None, width: int) -> Iterator[doc.Line]:
-    """Yield the lines of a table: headers, a rule, rows, and a note on columns that do not fit.
+    """Yield the lines of a table: headers, a rule, the rows, and a note that lists dropped columns.
 
     Args:
         table: The table.
-        display: Terminal that the table must fit, or None for a file, in which all columns fit.
-        width: Width of the note in a file.
+        display: Terminal that the table must fit, or None for a file, in which all columns are
+            kept.
+        width: Maximum width of the note in a file.
     """
     headers, note, rows = list(table.columns), "", list(table.rows)
     if display is not None:
@@ -257,7 +277,10 @@ def _render_table(table: doc.Table, display: Display | None, width: int) -> Iter
 
 
 def _align_headers(headers: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the lines of headers; shorter headers start with blank lines."""
+    """Return the header lines of a table: for each line, one text per column.
+
+    Headers are aligned at the bottom, so a header with fewer lines starts with empty lines.
+    """
     split = [header.split("\n") for header in headers]
     height = max(map(len, split))
     columns = [[""] * (height - len(lines)) + lines for lines in split]
@@ -265,15 +288,16 @@ def _align_headers(headers: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def _fit_table(table: doc.Table, width: int) -> tuple[list[str], list[Mapping[str, str]], str]:
-    """Fit a table to a width: drop columns if necessary, then shorten or wrap words.
+    """Fit a table to a width by dropping columns, and by truncating or wrapping words.
 
-    Columns are dropped only if the table is too wide with all words at their minimum width. Numbers
-    are never cut, so a table with a single column can be wider.
+    Columns are dropped only if the table is too wide even with all columns of words at their
+    minimum width. Numbers are never truncated, so a table with a single column can be too wide.
 
     Returns:
-        headers: Headers of the columns that stay.
-        rows: Cells of each line, keyed by header. A row with wrapped words is several lines.
-        note: Text that lists the dropped columns, or "" if all stay.
+        headers: Headers of the remaining columns.
+        rows: Cells of each output line, keyed by header. A row with wrapped words becomes several
+            lines.
+        note: Text that lists the dropped columns, or "" if all columns remain.
     """
     headers = table.columns
     widths = {}
@@ -300,8 +324,8 @@ def _describe_dropped(dropped: Sequence[str], width: int, full_width: int) -> st
 
     Args:
         dropped: Headers of the dropped columns.
-        width: Width of the terminal, in characters.
-        full_width: Minimum width at which all columns fit.
+        width: Width of the terminal, in columns.
+        full_width: Minimum width of a terminal on which all columns fit.
     """
     if not dropped:
         return ""
@@ -310,7 +334,15 @@ def _describe_dropped(dropped: Sequence[str], width: int, full_width: int) -> st
 
 
 def _list_min_widths(table: doc.Table, widths: Mapping[str, int]) -> dict[str, int]:
-    """Return the minimum width of each column, which is less than its width only for words."""
+    """Return the minimum width of each column, keyed by header.
+
+    Only columns of words can be narrower than their content. Their minimum width is ``_MIN_WIDTH``,
+    or ``_MIN_WRAPPED_WIDTH`` if their words are wrapped, but at least the width of the header.
+
+    Args:
+        table: The table.
+        widths: Width of the content of each column, keyed by header.
+    """
     min_widths = dict(widths)
     for header in table.left:
         if header in widths:
@@ -321,10 +353,15 @@ def _list_min_widths(table: doc.Table, widths: Mapping[str, int]) -> dict[str, i
 
 
 def _drop_columns(table: doc.Table, min_widths: Mapping[str, int], width: int) -> list[str]:
-    """Return the headers that stay when columns are dropped until the table fits the width.
+    """Drop columns until the table fits the width, and return the headers of the remaining columns.
 
-    Columns are dropped in ``drop_order``, then from the right. The first column always stays unless
-    ``drop_order`` names it.
+    The columns in ``table.drop_order`` are dropped first, in this order, and then all other columns
+    from the right. The first column is dropped only if ``table.drop_order`` contains it.
+
+    Args:
+        table: The table.
+        min_widths: Minimum width of each column, keyed by header.
+        width: Width of the terminal.
     """
     remaining = list(table.columns)
     from_right = [h for h in reversed(table.columns[1:]) if h not in table.drop_order]
@@ -335,23 +372,23 @@ def _drop_columns(table: doc.Table, min_widths: Mapping[str, int], width: int) -
 
 
 def _sum_widths(widths: Mapping[str, int], headers: Sequence[str]) -> int:
-    """Return the width of a table with these columns, including the gaps between them."""
+    """Return the total width of the given columns, including the gaps between columns."""
     return sum(widths[header] for header in headers) + len(_GAP) * (len(headers) - 1)
 
 
 def _split_row(
     table: doc.Table, row: Mapping[str, str], headers: Sequence[str], widths: Mapping[str, int]
 ) -> Iterator[Mapping[str, str]]:
-    """Yield the lines of a row, each as cells keyed by header.
+    """Yield the output lines of a table row. Each line is a mapping from header to cell text.
 
-    A cell that is too wide is wrapped if its column is in ``table.wrap``, and otherwise truncated.
-    Numbers are never truncated. A blank row is one line without cells.
+    A text that is too wide is wrapped if its column is in ``table.wrap``. Otherwise its middle is
+    replaced by an ellipsis. Numbers are never truncated. A blank row yields one empty mapping.
 
     Args:
-        table: The table, which says which columns contain words and which are wrapped.
-        row: Cells of the row, keyed by header; empty if the row is blank.
-        headers: Headers of the columns that are printed.
-        widths: Width of each column.
+        table: The table.
+        row: Cells of the row, keyed by header. A blank row is empty.
+        headers: Headers of the printed columns.
+        widths: Width of each column, keyed by header.
     """
     lines_of_cell = {}
     for header in headers if row else ():

@@ -1,7 +1,8 @@
-"""The timeline of one iteration in a terminal: one row per stage, drawn to scale with characters.
+"""Draws the timeline of one iteration in a terminal, to scale, with one row of cells per stage.
 
-With colours, a character shows two cells. Without colours, each phase has a shade, or in ASCII a
-letter::
+On a color terminal, each character shows two cells, its left and its right half. Without colors, a
+character shows one cell. Each phase then has a different shade, or a letter if the terminal shows
+only ASCII::
 
     stage 0 ████████▒▒██▒▒██▒▒██·····▒▒······▒▒   27.3 %
     stage 1►··██████▒▒██▒▒██▒▒██▒▒···▒▒···▒▒···   27.3 %
@@ -40,11 +41,11 @@ from bubbleviz.report.measure import name_measure
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: Kinds of cells that are not kinds of marks, whose codes are smaller.
+#: Kinds of cells that contain no mark. The codes are greater than all kinds of marks.
 _BUBBLE, _OUTSIDE = 20, 21
 _BUSY = (*map(int, COMPUTE), pixels.OTHER_ITERATION, pixels.UNATTRIBUTED_KIND)
 _KINDS = (*_BUSY, _BUBBLE, _OUTSIDE)
-#: Two characters for each kind of cell: a shade, and a letter for ASCII.
+#: Two characters for each kind of cell: one for Unicode terminals, and one for ASCII terminals.
 _SIGNS: Mapping[int, str] = {
     Phase.F: "█F",
     Phase.B: "▓B",
@@ -58,31 +59,31 @@ _SIGNS: Mapping[int, str] = {
     _BUBBLE: "·.",
     _OUTSIDE: "  ",
 }
-#: Names in the legend of kinds that are not phases.
+#: Legend texts of the kinds of cells that are not phases.
 _NAMES = {
     pixels.OTHER_ITERATION: "other iteration",
     pixels.UNATTRIBUTED_KIND: "unattributed",
     _BUBBLE: "bubble",
 }
-#: Maximum width of a row's label, and minimum width of the ratio after the row.
+#: Maximum width of the label before a row, and minimum width of the ratio after a row.
 _LONGEST_LABEL, _RATIO = 18, 8
-#: Maximum number of rows that are always drawn, and of groups of rows if not all rows fit.
+#: This number of rows is always drawn. If more rows do not fit, it is the number of groups.
 _GROUPS = 16
-#: Number of lines of a timeline besides its rows: title, axis and legend.
+#: Number of lines of a timeline without its rows: title, axis and legend.
 _AROUND = 3
-#: Minimum number of columns between two labels of the axis.
+#: Minimum distance between two labels of the time axis, in columns.
 _BETWEEN_TICKS = 9
 
-#: A row that is drawn, its label, and the ratio of the rank that is drawn, or None if unknown.
+#: A row, its label, and the bubble ratio of the drawn rank, or None if the ratio is unknown.
 _Labelled: TypeAlias = "tuple[RankRow, str, float | None]"
 
 
 class _Brush:
-    """Draws cells as characters: one character per cell, or per two cells in colour.
+    """Draws cells as characters: one cell per character, or two cells on a color terminal.
 
     Args:
-        display: The display.
-        kinds: Kinds of all cells in the timeline.
+        display: The terminal.
+        kinds: All kinds of cells that occur in the timeline.
     """
 
     def __init__(self, display: Display, kinds: Collection[int]) -> None:
@@ -91,15 +92,15 @@ class _Brush:
         if self.has_halves:
             self.glyphs |= dict.fromkeys(_BUSY, "█")
         elif not display.unicode and Phase.B not in kinds:
-            # BW is the only backward, so it gets the letter of B.
+            # If BW is the only kind of backward pass, it gets the letter of B.
             self.glyphs[Phase.BW] = "B"
         self.styles = {kind: _choose_style(kind) if display.colour else "" for kind in _SIGNS}
 
     def draw(self, cells: Sequence[int]) -> list[Span]:
-        """Return one span per run of equal characters; in colour, two cells make one character.
+        """Draw a row of cells. Consecutive equal characters are in one span.
 
         Args:
-            cells: Kind of each cell.
+            cells: Kind of each cell. If characters show two cells, their number must be even.
         """
         if not self.has_halves:
             runs = ((kind, len(list(run))) for kind, run in groupby(cells))
@@ -111,7 +112,7 @@ class _Brush:
         return spans
 
     def _draw_halves(self, left: int, right: int) -> tuple[str, str]:
-        """Return the character, and its style, that shows two cells as its halves.
+        """Return the character, and its style, whose halves show two adjacent cells.
 
         Args:
             left: Kind of the left cell.
@@ -134,7 +135,7 @@ class _Brush:
 
 
 def _has_halves(display: Display) -> bool:
-    """Return whether a character shows two cells, which needs colours and Unicode."""
+    """Return whether each character shows two cells. This requires colors and Unicode."""
     return display.colour and display.unicode
 
 
@@ -143,14 +144,15 @@ def select_timeline(
 ) -> Selection | None:
     """Select the rows of an iteration to draw, or return None if there are no rows.
 
-    Unless the view sets the rows, there is one row per stage if any stage is known, otherwise one
-    per rank. Rows without a rank that is active in the iteration are left out.
+    If the view does not specify the kind of rows, there is one row per stage, or one row per rank
+    if no stage is known. Rows whose ranks are all inactive in the iteration are left out.
 
     Args:
-        report: Any report.
-        view: The ranks, and what a row is.
+        report: The report.
+        view: The ranks to draw, and the kind of rows.
         iteration: The iteration to draw.
-        marked: Ranks whose pipeline is drawn; see :func:`draw_advised_pipeline`.
+        marked: Indices of the ranks that the advice is about. Rows draw the replicas in the
+            pipeline with the most marked ranks; see :func:`draw_advised_pipeline`.
     """
     has_stages = any(rank.stage is not None for rank in select_ranks(report, view))
     rows = view.rows or ("stage" if has_stages else "rank")
@@ -171,16 +173,16 @@ def draw_timeline(
     *,
     max_lines: int | None = None,
 ) -> list[Line]:
-    """Return the timeline of one iteration: title, rows, axis and legend.
+    """Return the lines of the timeline of one iteration: title, rows, axis and legend.
 
-    If not all rows fit, equally large groups of rows share a line; see :func:`_group_rows`.
+    If not all rows fit, several consecutive rows share a line; see :func:`_group_rows`.
 
     Args:
-        report: Any report.
+        report: The report.
         selection: The rows of one iteration.
-        display: The display to fit.
-        marked: Ranks whose rows are marked because the advice is about them.
-        max_lines: Maximum number of lines, or None to draw a line for every row.
+        display: The terminal.
+        marked: Indices of the ranks that the advice is about. Their rows are marked and bold.
+        max_lines: Desired maximum number of lines, or None to draw a line for every row.
     """
     group_size = _choose_group_size(len(selection.rows), max_lines)
     rows = _group_rows(report, selection, marked, group_size)
@@ -205,8 +207,8 @@ def draw_timeline(
 def _choose_group_size(n_rows: int, max_lines: int | None) -> int:
     """Return the number of consecutive rows that share a line of the timeline.
 
-    It is 1 if the timeline then has at most ``max_lines`` lines, or at most ``_GROUPS`` rows.
-    Otherwise the rows form at most ``_GROUPS`` groups, even if these need more lines.
+    The number is 1 if all rows fit into ``max_lines`` lines, if there are at most ``_GROUPS`` rows,
+    or if ``max_lines`` is None. Otherwise it is ``ceil(n_rows / _GROUPS)``.
     """
     if max_lines is None or n_rows <= max(_GROUPS, max_lines - _AROUND):
         return 1
@@ -216,9 +218,10 @@ def _choose_group_size(n_rows: int, max_lines: int | None) -> int:
 def _label_rows(
     rows: Sequence[_Labelled], marked: Collection[int], display: Display
 ) -> tuple[list[str], list[str]]:
-    """Return the labels and the ratios of the rows as texts, each padded to equal widths.
+    """Return the texts before and after each row: its label, and its bubble ratio.
 
-    The label of a row whose rank is in ``marked`` ends with a mark.
+    All labels are padded to the same width, and so are all ratios. If the drawn rank of a row is in
+    ``marked``, the label ends with a mark.
     """
     labels = [display.translate(label) for _, label, _ in rows]
     label_width = max(map(measure_cells, labels))
@@ -234,7 +237,7 @@ def _label_rows(
 def _explain_marks(
     report: Report, selection: Selection, marked: Collection[int], display: Display
 ) -> list[Line]:
-    """Return the legend entry of the marked rows, or no entry if no drawn row is marked."""
+    """Return a list with the legend entry of the marked rows. Empty if no drawn row is marked."""
     ranks = [rank for rank in selection.ranks if rank.index in marked]
     if not ranks:
         return []
@@ -244,7 +247,11 @@ def _explain_marks(
 
 
 def _name_marked_rank(report: Report, rank: Rank, marked: Collection[int]) -> str:
-    """Return the name of a marked rank, or of its stage if it has several replicas, all marked."""
+    """Return the name of a marked rank for the legend.
+
+    If the stage of the rank has several replicas and all of them are marked, the stage is named
+    instead.
+    """
     if rank.stage is not None:
         replicas = {other.index for other in report.ranks if other.stage == rank.stage}
         if len(replicas) > 1 and replicas <= {*marked}:
@@ -257,11 +264,18 @@ def _name_marked_rank(report: Report, rank: Rank, marked: Collection[int]) -> st
 def _group_rows(
     report: Report, selection: Selection, marked: Collection[int], size: int
 ) -> list[_Labelled]:
-    """Return the rows that are drawn, with their labels and ratios.
+    """Return one row per group of ``size`` consecutive rows, with its label and its ratio.
 
-    Every ``size`` consecutive rows form a group, of which one row is drawn: a marked row, or else
-    the row whose ratio is furthest from the median of all rows. The label names the drawn stage or
-    rank and the range of the group.
+    The last group can be smaller. Each group is represented by its marked row, or else by the row
+    whose ratio differs most from the median of all rows. If several rows qualify, the difference
+    and then the order decide. The label names the chosen stage or rank and the range of the group,
+    for example "stage 5 (4-7)".
+
+    Args:
+        report: The report.
+        selection: The rows of one iteration.
+        marked: Indices of the ranks that the advice is about.
+        size: Number of rows per group. If it is 1, all rows are returned.
     """
     rows, labels = selection.rows, _make_labels(report, selection.rows)
     ratios = [ratio for ratio, _ in measure_row_ratios(report, selection)]
@@ -292,15 +306,20 @@ def _get_row_number(row: RankRow) -> int:
 
 
 def _measure_shares(report: Report, selection: Selection, columns: int) -> Floats:
-    """Return the share of each cell that each kind takes, shape (rows, kinds, cells).
+    """Return the share of each cell's time that each kind occupies, shape (rows, kinds, cells).
 
-    The kinds are those of ``_KINDS``: compute phases, other iterations, unattributed compute,
-    bubble, and time outside the window. The shares of a cell sum to 1. Overlapping operations share
-    the time in proportion.
+    The kinds are in the order of ``_KINDS``: compute phases, other iterations, unattributed
+    compute, bubble, and time outside the window. If overlapping operations add up to more than the
+    cell, their shares are scaled down, so the busy shares of a cell never exceed 1.
+
+    Args:
+        report: The report.
+        selection: The rows of one iteration.
+        columns: Number of cells per row.
     """
     n_rows = len(selection.rows)
     marks = pixels.join_marks(pixels.make_compute_marks(report, selection, columns))
-    # Communication is not work: if nothing else runs, it is bubble.
+    # Communication is not work. If nothing else runs, the time is bubble.
     by_kind = (marks.take(marks.kind == code) for code in _BUSY)
     busy = np.stack([pixels.measure_coverage(kind, n_rows, columns) for kind in by_kind], axis=1)
     occupied = np.maximum(busy.sum(axis=1), 1.0)
@@ -314,7 +333,8 @@ def _measure_shares(report: Report, selection: Selection, columns: int) -> Float
 def _measure_bubble_shares(selection: Selection, marks: pixels.Marks, columns: int) -> Floats:
     """Return the share of each cell that is bubble, shape (rows, cells).
 
-    Bubble is the part of the cell inside the rank's window in which no compute runs.
+    Bubble is the time inside the rank's window in which no compute runs. The share is the part of
+    the cell inside the window minus the part covered by marks, but not less than 0.
     """
     (windows,) = selection.windows
     edges_ns = np.array([windows.get(rank.index, (0, 0)) for rank in selection.ranks])
@@ -329,14 +349,19 @@ def _measure_bubble_shares(selection: Selection, marks: pixels.Marks, columns: i
 
 
 def _choose_kinds(shares: Floats) -> Ints:
-    """Return one kind for each cell, so that each kind gets its share of the cells of a row.
+    """Choose one kind for each cell, so that each kind gets its share of the cells of a row.
 
-    A cell with one kind shows it. A cell with several kinds shows the kind that has had the fewest
-    cells so far relative to its share of the row. If operations are shorter than cells, the kind
-    with the largest share of each cell would hide the other kinds in all cells.
+    This is error diffusion from left to right. For each kind, a backlog adds up the shares of the
+    cells so far, minus 1 for each cell that shows the kind. A cell shows the kind with the largest
+    backlog among the kinds that occur in the cell. After each cell, backlogs are clipped to -1 and
+    1. If each cell showed the kind with its largest share, frequent short operations of other kinds
+    would be invisible.
 
     Args:
         shares: Share of each kind in each cell, shape (rows, kinds, cells).
+
+    Returns:
+        Code of the chosen kind (an element of ``_KINDS``), shape (rows, cells).
     """
     rows = np.arange(len(shares))
     backlog = np.zeros(shares.shape[:2])
@@ -355,13 +380,13 @@ def _choose_kinds(shares: Floats) -> Ints:
 def _make_title(report: Report, selection: Selection, size: int, display: Display) -> list[Line]:
     """Return the lines of the title: the iteration, its length and the meaning of a row.
 
-    The title of the ratios is at the right end of the last line.
+    The heading of the column of ratios is at the right end of the last line.
 
     Args:
-        report: Any report.
+        report: The report.
         selection: The rows of one iteration.
-        size: Number of stages, or ranks, that a row stands for.
-        display: Where the title is shown.
+        size: Number of stages or ranks that a row represents.
+        display: The terminal.
     """
     (iteration,) = selection.iterations
     name, length = to_one_line(iteration.name, 30), _describe_length(report, selection, iteration)
@@ -377,7 +402,11 @@ def _make_title(report: Report, selection: Selection, size: int, display: Displa
 
 
 def _describe_length(report: Report, selection: Selection, iteration: Iteration) -> str:
-    """Return the length of the window of the primary ratio, or else of the drawn time."""
+    """Return the length of an iteration as text.
+
+    This is the length of the window of the primary ratio, or of the drawn time if there is no such
+    window.
+    """
     ratio = iteration.ratios.get(report.headline)
     if ratio is None or ratio.window_ns is None:
         return f"{selection.span_ns / 1e6:,.3f} ms drawn"
@@ -385,11 +414,11 @@ def _describe_length(report: Report, selection: Selection, iteration: Iteration)
 
 
 def _describe_rows(selection: Selection, size: int) -> str:
-    """Describe the meaning of a row, and which of its replicas is drawn.
+    """Return words that say what a row represents, and which replica of a stage is drawn.
 
     Args:
         selection: The rows of one iteration.
-        size: Number of stages, or ranks, that a row stands for.
+        size: Number of stages or ranks that a row represents.
     """
     rows = selection.rows
     replicas = max(len(row.replicas) for row in rows)
@@ -408,9 +437,9 @@ def _describe_rows(selection: Selection, size: int) -> str:
 
 
 def _make_labels(report: Report, rows: Sequence[RankRow]) -> list[str]:
-    """Return the label of each row: its stage, its rank if the stage is unknown, or both.
+    """Return the label of each row: the stage, or the rank if the stage is unknown.
 
-    The label has both if the row is a single rank of a stage with several ranks.
+    If the row is a single rank and its stage has several ranks, the label contains both.
     """
     names = rank_labels(report, [row.rank.index for row in rows], _LONGEST_LABEL)
     n_ranks = Counter(rank.stage for rank in report.ranks)
@@ -429,7 +458,7 @@ def _make_labels(report: Report, rows: Sequence[RankRow]) -> list[str]:
 
 
 def _choose_style(kind: int) -> str:
-    """Return the style of a kind for rich, or "" if it has none."""
+    """Return the style of a kind of cell in the syntax of rich, or "" for no style."""
     special_styles = {
         _OUTSIDE: "",
         _BUBBLE: "dim",
@@ -440,9 +469,14 @@ def _choose_style(kind: int) -> str:
 
 
 def _draw_axis(span_ns: int, columns: int) -> str:
-    """Return the labels of an axis in ms, each after its tick; the last label is the end.
+    """Return the time axis as text. Each tick ``|`` is followed by its label in ms.
 
-    Labels that would overlap the last label are left out.
+    The last label is the end of the axis, and its tick comes after it. Labels that would overlap
+    the last label are left out.
+
+    Args:
+        span_ns: Length of the axis in ns.
+        columns: Width of the axis in characters.
     """
     span_ms = span_ns / 1e6
     step_ms = round_step(max(span_ms * _BETWEEN_TICKS / columns, 1e-9))

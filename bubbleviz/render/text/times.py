@@ -1,4 +1,4 @@
-"""Tables of the time and memory of operations, and of the path that bounds an iteration."""
+"""Tables of the durations and the memory of operations, and the critical path of an iteration."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from bubbleviz.report.labels import format_operation, name_rank
 from bubbleviz.report.prompt_chunks import find_even_chunks, format_cost
 from bubbleviz.report.report import Report
 
-#: Maximum number of parts of the critical path, and of stragglers, that are listed.
+#: Maximum number of listed parts of the critical path, and of listed stragglers.
 _PARTS = 5
-#: Maximum number of chunks of a prompt that are listed.
+#: Maximum number of prompt chunks that are listed.
 _MAX_CHUNKS = 8
-#: Names of transfers in tables of operations.
+#: Names of receive operations in tables, where they stand for transfers.
 _TRANSFERS = {"RECV_F": "F transfer", "RECV_B": "B transfer"}
 
 
 def list_phase_times(report: Report) -> Iterator[doc.Block]:
-    """Yield a table of the busy times of each kind of operation and transfer, with notes below.
+    """Yield a table of the busy times of each kind of operation or transfer, with notes below.
 
-    The notes list the imbalance of stages, the median transfer and the slowest stragglers. A table
-    of chunk costs follows if tokens are known.
+    The notes contain the imbalance of stages, the median transfer time and the slowest stragglers.
+    A table of the costs of prompt chunks follows if the numbers of tokens are known. Nothing is
+    yielded if no busy times are known.
     """
     times = report.explanation.phase_times
     if not times.kinds:
@@ -60,10 +61,10 @@ def list_phase_times(report: Report) -> Iterator[doc.Block]:
 
 
 def _make_phase_row(kind: PhaseTime) -> dict[str, str]:
-    """Return the stage, chunk, phase and busy times of one kind of operation, keyed by column.
+    """Return the table cells of one kind of operation, keyed by header.
 
-    Times are in ms. The columns ``first`` and ``last`` are the medians of the first and of the last
-    microbatch.
+    Times are in ms. The columns ``first`` and ``last`` contain the median over iterations for the
+    first and for the last microbatch.
     """
     label = kind.phase.label
     times_ns = {
@@ -84,9 +85,10 @@ def _make_phase_row(kind: PhaseTime) -> dict[str, str]:
 
 
 def _list_chunk_costs(report: Report) -> Iterator[doc.Block]:
-    """Yield a table of the fitted times of prompt chunks by virtual stage.
+    """Yield a table of the cost of a prompt chunk on each virtual stage.
 
-    It is followed by a proposal for chunks of a prompt that take equally long, if there is one.
+    The cost is a least-squares fit of time against tokens. If possible, a proposal follows that
+    splits a prompt into chunks that take equally long.
     """
     rows = [
         {
@@ -120,9 +122,10 @@ def _list_chunk_costs(report: Report) -> Iterator[doc.Block]:
 
 
 def _format_per_token(cost: ChunkCost) -> str:
-    """Return the fitted times per token of the shortest and the longest chunk, in us.
+    """Return the fitted time per token in microseconds, as text.
 
-    If all chunks have the same length, this is a single time.
+    The text is a range, from the time per token of the shortest chunk to that of the longest chunk.
+    If all chunks have the same number of tokens, the text is a single time.
     """
     token_range = np.array([cost.least_tokens, cost.most_tokens], np.float64)
     times_us = cost.time_ns(token_range) / np.maximum(token_range, 1) / 1e3
@@ -132,8 +135,8 @@ def _format_per_token(cost: ChunkCost) -> str:
 def list_critical_path(report: Report) -> Iterator[doc.Block]:
     """Yield the critical path of the typical iteration, or nothing if it is unknown.
 
-    Only the first ``_PARTS`` parts are listed, each with its total time, and then the collectives
-    that the path passes.
+    At most ``_PARTS`` parts of the path are listed, each with its total time. The last entry lists
+    the collectives on the path.
     """
     path = report.explanation.path
     if path is None or len(path.operations) == 0:
@@ -157,14 +160,15 @@ def list_critical_path(report: Report) -> Iterator[doc.Block]:
     yield doc.make_bullets(lines)
 
 
-#: Maximum number of virtual stages that are listed.
+#: Maximum number of virtual stages in the table of memory.
 _MAX_STAGES = 64
 
 
 def list_memory(report: Report) -> Iterator[doc.Block]:
-    """Yield a table of the memory of a microbatch on each virtual stage, if memory was recorded.
+    """Yield a table of the memory that a microbatch needs on each virtual stage.
 
-    A virtual stage whose F was not measured has no row. The peak is that of the stage's ranks.
+    Nothing is yielded if memory was not recorded. A virtual stage has a row only if the memory of
+    its F was measured. The last column is the maximum peak memory of any rank of the stage.
     """
     if report.memory is None:
         return

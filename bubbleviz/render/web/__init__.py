@@ -1,1 +1,1 @@
-"""Web: the interactive report, one page that needs no network."""
+"""Renders the interactive report: a single HTML page that needs no network."""

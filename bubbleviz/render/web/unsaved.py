@@ -1,4 +1,4 @@
-"""Numbers that the interactive page shows and a saved report does not contain."""
+"""Collects the numbers of the interactive page that a saved report does not contain."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.report.rank_means import MANY_RANKS, is_many_ranks
 from bubbleviz.report.report import Report
 
-#: Maximum number of stages whose chunks are drawn.
+#: Maximum number of stages whose prompt chunks are drawn.
 _MAX_STAGES = 64
-#: Maximum number of chunks of a stage that are all drawn. More are thinned to one in each cell of a
-#: grid over tokens and times, which is finer than a dot.
+#: If a stage has more chunks than this, at most one chunk is drawn in each cell of a grid over
+#: tokens and times. The grid has ``_GRID`` x ``_GRID`` cells, which are smaller than a dot.
 _MAX_CHUNKS = 1000
 _GRID = 128
 _MANY = (
@@ -25,12 +25,12 @@ _MANY = (
 
 @dataclass(frozen=True)
 class ChunkTimes:
-    """Measured chunks of a virtual stage.
+    """Measured prompt chunks of one virtual stage.
 
     Attributes:
-        virtual_stage: The virtual stage, or -1 if unknown.
-        tokens: Tokens of each chunk.
-        busy_ns: Time of each chunk.
+        virtual_stage: Index of the virtual stage, or -1 if unknown.
+        tokens: Number of tokens of each chunk.
+        busy_ns: Busy time of each chunk in ns.
     """
 
     virtual_stage: int
@@ -40,11 +40,12 @@ class ChunkTimes:
 
 @dataclass(frozen=True)
 class UnsavedNumbers:
-    """Numbers that the page shows in addition to the JSON report.
+    """Numbers that the interactive page shows in addition to the JSON report.
 
     Attributes:
-        chunk_times: Measured chunks of each virtual stage whose chunk costs are fitted.
-        no_slowdowns: The reason why there are no slowdowns, or "" if there are or none is known.
+        chunk_times: Measured prompt chunks of each virtual stage whose chunk costs were fitted.
+        no_slowdowns: Reason why the page shows no slowdowns, or "" if it shows them or if the
+            reason is unknown.
     """
 
     chunk_times: tuple[ChunkTimes, ...] = ()
@@ -52,7 +53,7 @@ class UnsavedNumbers:
 
 
 def collect_unsaved_numbers(report: Report) -> UnsavedNumbers:
-    """Return the numbers of a page that its JSON report does not contain."""
+    """Return the numbers of a page that the JSON report inside the page does not contain."""
     return UnsavedNumbers(
         chunk_times=_list_chunk_times(report),
         no_slowdowns=_explain_no_slowdowns(report),
@@ -60,7 +61,10 @@ def collect_unsaved_numbers(report: Report) -> UnsavedNumbers:
 
 
 def _explain_no_slowdowns(report: Report) -> str:
-    """Return the reason why there are no slowdowns, or "" if there are some or it is unknown."""
+    """Return the reason why the page shows no slowdowns.
+
+    The result is "" if the page shows slowdowns, or if the reason is unknown.
+    """
     if is_many_ranks(len(report.ranks)):
         return _MANY
     source = report.explanation.slowdown_source
@@ -70,9 +74,10 @@ def _explain_no_slowdowns(report: Report) -> str:
 
 
 def _list_chunk_times(report: Report) -> tuple[ChunkTimes, ...]:
-    """Return the measured chunks of each stage whose costs are fitted, thinned if very many.
+    """Return the measured prompt chunks of each virtual stage whose chunk costs were fitted.
 
-    At most ``_MAX_STAGES`` stages are returned.
+    At most ``_MAX_STAGES`` stages are returned. If a stage has very many chunks, a sample is
+    returned; see :func:`_select_sample`.
     """
     operations = report.operations
     is_averaged = np.array([iteration.averaged for iteration in report.iterations], bool)
@@ -88,14 +93,15 @@ def _list_chunk_times(report: Report) -> tuple[ChunkTimes, ...]:
 
 
 def _select_sample(tokens: Ints, busy_ns: Ints) -> Ints:
-    """Choose the chunks to draw in a plot of busy time over tokens.
+    """Choose the prompt chunks to draw in a plot of busy time over tokens.
 
-    Up to ``_MAX_CHUNKS`` chunks are all drawn. Of more chunks, only the first one in each cell of a
-    grid of ``_GRID`` x ``_GRID`` cells is drawn.
+    If there are at most ``_MAX_CHUNKS`` chunks, all are drawn. Otherwise the plot is divided into a
+    grid of ``_GRID`` x ``_GRID`` cells from 0 to the maximum of each axis, and only the first chunk
+    in each cell is drawn.
 
     Args:
         tokens: Number of tokens of each chunk.
-        busy_ns: Busy time of each chunk.
+        busy_ns: Busy time of each chunk in ns.
 
     Returns:
         Indices of the chosen chunks, ascending.
