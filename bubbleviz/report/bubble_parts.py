@@ -1,8 +1,8 @@
-"""Parts of the bubble and of a step.
+"""Parts of the bubble and of a step: the idle time of each cause, and the time of each phase.
 
-The shares of the parts add up to the ratio. A ratio is the mean of the ratios of iterations, so
-each share is also a mean over iterations. Dividing the total idle time by the total window would
-give another value if iterations differ in length.
+The shares of the parts of the bubble add up to the bubble ratio. The bubble ratio is a mean over
+iterations, so each share is a mean over iterations as well. The total idle time divided by the
+total window would give a different value if iterations differ in length.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.report.report import Report
 
-#: Meaning of each part of the bubble in which something ran, keyed by the name of the part.
+#: Meaning of each part of the bubble in which the GPU was not idle, keyed by the name of the part.
 NOT_WORK = {
     "unattributed": "compute outside every operation",
     "next iterations": "compute of other iterations",
@@ -41,10 +41,10 @@ class BubblePart:
     """One part of the bubble, or of a step.
 
     Attributes:
-        name: Label of a cause of idle time, or of what ran and does not count as work.
-        meaning: Meaning of the label.
-        share: Mean share of the window over the averaged iterations, as a fraction of 1.
-        time_ns: Mean time over these iterations and their ranks.
+        name: Name of the part, for example the label of a cause of idle time.
+        meaning: Meaning of the name.
+        share: Part of the window, as a fraction of 1; mean over the averaged iterations.
+        time_ns: Mean time per rank and averaged iteration.
     """
 
     name: str
@@ -54,27 +54,28 @@ class BubblePart:
 
 
 def compute_bubble_parts(report: Report) -> tuple[BubblePart, ...]:
-    """Return the parts of the bubble, the largest first; empty if no iteration is averaged.
+    """Return the parts of the bubble, largest first.
 
-    Their shares add up to the mean of the ratio ``report.explanation.listed_ratio``.
+    The shares add up to the mean of the ratio ``report.explanation.listed_ratio``. The result is
+    empty if no iteration is averaged.
     """
     return list_parts(report, [iteration for iteration in report.iterations if iteration.averaged])
 
 
 def choose_step_window(report: Report) -> str:
-    """Return the name of the ratio whose window is a step.
+    """Return the name of the ratio whose window is used as a step.
 
-    This is ``period`` if any averaged iteration has it, otherwise ``step``, otherwise the ratio of
-    the listed causes.
+    This is ``period`` if the ratio was measured in any averaged iteration, else ``step`` if it was
+    measured, else ``report.explanation.listed_ratio``.
     """
     measured_names = (name for name in ("period", "step") if report.summary.bubble_ratio[name].n)
     return next(measured_names, report.explanation.listed_ratio)
 
 
 def compute_step_parts(report: Report) -> tuple[BubblePart, ...]:
-    """Return the parts of the time of a step: work first, then the parts of the bubble.
+    """Return the parts of the time of a step: parts of the work first, then parts of the bubble.
 
-    The shares of the window of :func:`choose_step_window` add up to 1::
+    The window is chosen by :func:`choose_step_window`. The shares of all parts add up to 1::
 
         operation   ├────── F0 ──────┤   ├─ F1 ─┤
         kernels     ████▒▒▒ ████ ████     ██████
@@ -87,8 +88,9 @@ def compute_step_parts(report: Report) -> tuple[BubblePart, ...]:
 def compute_flops_use(report: Report) -> float | None:
     """Return the model FLOPs utilization (MFU) of a step, or None if FLOPs or times are unknown.
 
-    This is the number of FLOPs of an iteration divided by the number that all GPUs could execute in
-    the mean window of a step, as in PaLM (arXiv 2204.02311, appendix B), which counts no recompute.
+    This is the number of model FLOPs of an iteration divided by the number of FLOPs that all GPUs
+    could execute in the mean window of a step. As in PaLM (arXiv 2204.02311, appendix B), model
+    FLOPs do not include recomputation.
     """
     window_ns = report.summary.window_ns[choose_step_window(report)].mean
     if report.flops is None or not window_ns:
@@ -100,15 +102,16 @@ def compute_flops_use(report: Report) -> float | None:
 def list_parts(
     report: Report, iterations: Sequence[Iteration], ratio: str = "", *, with_work: bool = False
 ) -> tuple[BubblePart, ...]:
-    """Return the parts of the bubble of the given iterations, the largest first.
+    """Return the parts of the bubble of the given iterations, largest first.
 
-    Each part is averaged over the iterations that have the ratio, and parts without any time are
-    left out. Parts of work, if requested, come before the parts of the bubble, in a fixed order.
+    Each part is averaged over the iterations in which the ratio is known. Parts whose time is 0 are
+    left out. If parts of the work are requested, they come first, in a fixed order.
 
     Args:
         report: Report of the run.
         iterations: Iterations to average.
-        ratio: Name of the ratio whose windows count, or "" for the ratio of the listed causes.
+        ratio: Name of the ratio whose windows are divided, or "" for
+            ``report.explanation.listed_ratio``.
         with_work: Whether to include the parts of the work; see :func:`compute_step_parts`.
     """
     name = ratio or report.explanation.listed_ratio
@@ -145,10 +148,10 @@ def list_parts(
 
 
 def _sort_parts(parts: Sequence[BubblePart]) -> tuple[BubblePart, ...]:
-    """Sort the parts of the bubble by decreasing share, after the parts of work in their order.
+    """Sort the parts of the bubble by decreasing share. Parts of the work stay at the start.
 
     Args:
-        parts: Parts of work, followed by parts of the bubble.
+        parts: Parts of the work, followed by parts of the bubble.
     """
     work = [part for part in parts if part.name in _WORK_MEANINGS]
     return (*work, *sorted(parts[len(work) :], key=lambda part: -part.share))
@@ -157,7 +160,7 @@ def _sort_parts(parts: Sequence[BubblePart]) -> tuple[BubblePart, ...]:
 def _list_idle_parts(report: Report, iteration: Iteration, name: str) -> dict[str, float]:
     """Return the idle time of each cause, and unattributed compute, in the windows of an iteration.
 
-    Times are in ns, summed over the ranks of the iteration and keyed by part.
+    Times are in ns, summed over the ranks of the iteration, and keyed by the name of the part.
 
     Args:
         report: Report of the run.
@@ -185,7 +188,7 @@ def _list_work(iteration: Iteration, name: str, active_ns: Ints) -> dict[str, fl
     Args:
         iteration: The iteration.
         name: Name of the ratio that defines the windows.
-        active_ns: Time in which kernels of its operations ran, by phase.
+        active_ns: Time in which kernels of the operations of this iteration ran, by phase.
     """
     compute_ns = int(get_rank_column(iteration.ranks, "compute_ns").sum())
     in_window_ns = _sum_account(iteration, name, "compute_ns")
@@ -205,7 +208,10 @@ def _list_work(iteration: Iteration, name: str, active_ns: Ints) -> dict[str, fl
 
 
 def round_shares(shares: Sequence[float], digits: int = 2) -> list[str]:
-    """Format shares as percentages that add up to the rounded sum (largest remainder method)."""
+    """Format shares as percentages without a percent sign, for example ``12.34``.
+
+    The largest remainder method is used, so that the rounded percentages add up to the rounded sum.
+    """
     scale = 100 * 10**digits
     units = [int(share * scale) for share in shares]
     missing_units = round(sum(shares) * scale) - sum(units)
@@ -218,15 +224,15 @@ def round_shares(shares: Sequence[float], digits: int = 2) -> list[str]:
 
 
 def _sum_account(iteration: Iteration, name: str, time: str) -> int:
-    """Return a time of the accounts of a ratio, summed over the ranks of an iteration."""
+    """Return the sum of one account of a ratio, such as ``overlap_ns``, over all ranks."""
     return int(get_account_column(iteration.ranks, name, time).sum())
 
 
 def _list_non_work(iteration: Iteration, name: str) -> dict[str, int]:
-    """Return the time of operations that counts as bubble of a ratio, in ns, keyed by part.
+    """Return the time of operations that a ratio does not treat as work, in ns, keyed by part.
 
-    Operations of other iterations count as bubble unless the ratio counts all operations as work.
-    The optimizer counts as bubble if the ratio counts only work of the iteration itself.
+    Operations of other iterations are bubble unless the ratio treats all operations as work. The
+    optimizer is bubble if the ratio treats only F, B and W of the iteration itself as work.
     """
     work = next((r.work for r in list_ratios() if r.name == name), CountedWork.EVERYTHING)
     is_overlap_bubble = work is not CountedWork.EVERYTHING

@@ -1,4 +1,4 @@
-"""Captions: one sentence on what a picture shows, and a note with the definitions."""
+"""Captions of pictures: a sentence that describes the picture, and a note with definitions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from bubbleviz.report.measure import is_idle_elsewhere, name_measure
 from bubbleviz.report.methods import format_definition
 from bubbleviz.report.report import Report
 
-#: Clause that explains numbers in boxes, keyed by whether boxes have numbers.
+#: Clause that explains the numbers in boxes, keyed by whether boxes contain numbers, or None if
+#: unknown.
 _NUMBERS = {
     True: "; the number in a box is its microbatch",
     False: "",
@@ -26,9 +27,9 @@ def write_caption(
 
     Args:
         report: The report.
-        iterations: The drawn iterations, at least one.
+        iterations: The drawn iterations. Must not be empty.
         rows: Number of drawn rows.
-        has_numbers: Whether boxes have numbers, or None if that is unknown.
+        has_numbers: Whether boxes contain numbers, or None if unknown.
     """
     sentence = "".join(_describe_figure(report, iterations, rows))
     return sentence, " ".join(_list_definitions(report, has_numbers))
@@ -37,13 +38,14 @@ def write_caption(
 def _describe_figure(report: Report, iterations: Sequence[Iteration], rows: int) -> Iterator[str]:
     """Yield the parts of a sentence that describes a figure.
 
-    They give the iterations, the schedule, the devices, the number of microbatches and the share of
-    idle time. What is unknown is left out.
+    The sentence contains the iterations, the schedule, the devices, the number of microbatches and
+    the share of idle time. Unknown values are left out.
 
     Args:
         report: The report.
         iterations: Iterations that the figure shows.
-        rows: Number of rows of the figure, given as the number of GPUs if the run is no pipeline.
+        rows: Number of rows of the figure. It is used as the number of GPUs if the run is not a
+            pipeline.
     """
     noun, schedule = report.iteration_noun, report.schedule
     is_single = len(iterations) == 1
@@ -70,8 +72,8 @@ def _describe_figure(report: Report, iterations: Sequence[Iteration], rows: int)
 def _find_idle_share(report: Report, iterations: Sequence[Iteration]) -> float | None:
     """Return the primary ratio of the drawn iterations, or None if it is unknown.
 
-    This is the ratio of the iteration if only one is drawn and has it, otherwise the mean over the
-    averaged iterations of the report.
+    If a single iteration is drawn and its ratio is known, the result is the ratio of this
+    iteration. Otherwise, the result is the mean over the averaged iterations of the report.
     """
     if len(iterations) == 1:
         ratio = iterations[0].ratios.get(report.headline)
@@ -82,11 +84,11 @@ def _find_idle_share(report: Report, iterations: Sequence[Iteration]) -> float |
 
 
 def _list_definitions(report: Report, has_numbers: bool | None) -> Iterator[str]:
-    """Yield the sentences of the note, which define the ratio and boxes and list restrictions.
+    """Yield the sentences of the note: definitions of the ratio and the boxes, then restrictions.
 
     Args:
         report: The report.
-        has_numbers: Whether boxes have numbers, or None if that is unknown.
+        has_numbers: Whether boxes contain numbers, or None if unknown.
     """
     definition = next((d for d in list_ratios() if d.name == report.headline), None)
     if definition is not None:

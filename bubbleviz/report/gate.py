@@ -1,4 +1,4 @@
-"""The gate: limits on the bubbles and iteration times of a report, for continuous integration."""
+"""The gate: checks bubble ratios and iteration times against limits, for continuous integration."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from bubbleviz.report.restrictions import find_no_pipeline, read_restrictions
 if TYPE_CHECKING:
     from bubbleviz.model.restrictions import Restriction
 
-#: A limit: a number, an exponent of ten unless the number is 1, and a unit.
+#: Matches the value of a limit: a number, an optional exponent of ten, and an optional unit.
 _NUMBER = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(e[-+]?\d+)?\s*(%|ms|pt)?", re.ASCII)
-#: Default increases that a baseline allows; most runs vary by less.
+#: Default increases over a baseline that are allowed. Most runs vary by less.
 INCREASES = ("1pt", "2%")
 
 
@@ -46,9 +46,10 @@ class Limit:
     Attributes:
         ratio: Name of the ratio whose bubble or window is limited, or "" for the primary ratio.
         maximum: The limit, as a fraction of 1 or in milliseconds.
-        written: The limit as a text.
+        written: The limit as text.
         unit: ``%``, ``ms``, or "" for a fraction.
-        window: Whether the length of the window is limited instead of the bubble ratio or time.
+        window: Whether the length of the window is limited, instead of the bubble ratio or the
+            bubble time.
     """
 
     ratio: str
@@ -64,7 +65,7 @@ class Check:
 
     Attributes:
         limit: The limit.
-        ratio: The ratio, which has a mean.
+        ratio: The ratio, whose mean is known.
         saved: The report.
         allow_incomplete: Whether the check may pass although ranks or stages may be missing.
     """
@@ -76,13 +77,13 @@ class Check:
 
     @property
     def value(self) -> float:
-        """The checked value, as a fraction or in milliseconds like the limit."""
+        """The checked value, in the unit of the limit (a fraction of 1 or milliseconds)."""
         window_ms = (self.ratio.window_ns.mean or 0.0) / 1e6
         return window_ms if self.limit.window else self._convert(self.ratio.bubble.mean or 0.0)
 
     @property
     def high(self) -> float | None:
-        """Upper bound of the value by clock uncertainty, or None if the value is exact."""
+        """Upper bound of the value, given the clock uncertainty. None if exact or unknown."""
         low, high = self.ratio.interval or (None, None)
         return None if low == high or high is None or self.limit.window else self._convert(high)
 
@@ -98,9 +99,9 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether the value and its clock bound are at most the limit, and no restriction applies.
+        """Whether the value and its upper bound are at most the limit and no restriction applies.
 
-        Missing ranks or stages are no obstacle with ``allow_incomplete``.
+        With ``allow_incomplete``, restrictions because of missing ranks or stages are ignored.
         """
         is_uncertain = self.high is not None and self.high > self.limit.maximum
         doubts = _list_doubts(self.saved, allow_incomplete=self.allow_incomplete)
@@ -116,7 +117,7 @@ class Check:
 
     @property
     def line(self) -> str:
-        """Line with the verdict, ratio, value, limit and sample size, and reasons to doubt them."""
+        """Line with the verdict, ratio, value, limit, sample size and reasons for doubt."""
         limit = self.limit
         averaged = "iteration" if has_iterations(self.saved) else "device"
         value = _format_value(self.value, limit)
@@ -169,21 +170,26 @@ def _format_value(value: float, limit: Limit) -> str:
 def check_promises(
     earlier: ReportSummary, later: ReportSummary, path: str, *, allow_incomplete: bool = False
 ) -> tuple[tuple[str, bool], ...]:
-    """Return a line on each piece of advice that was followed, and whether its promise was kept.
+    """Check the promises of the advice that a run followed.
 
-    If none was followed, the only line says so and compares the iteration times. It passes, because
-    there is no promise to keep; limits on the iteration time are checked separately. If the times
-    of the changed run are in doubt, no line passes.
+    If no advice was followed, the only line says so and compares the iteration times. This line
+    passes, because there is no promise to keep. If restrictions make the times of the changed run
+    unreliable, no line passes.
 
     Args:
-        earlier: Report that gives advice.
+        earlier: Report that contains the advice.
         later: Report of the changed run.
-        path: Path of the first report, for messages.
+        path: Path of the earlier report, for messages.
         allow_incomplete: Whether ranks or stages may be missing; see :func:`check_limits`.
 
+    Returns:
+        (line, passed) pairs, one per followed piece of advice. A line passes if the promise was
+        kept.
+
     Raises:
-        UsageError: One report is on bubbles and the other one on idle time.
-        InputError: The reports are of different jobs, or the times of the first are in doubt.
+        UsageError: One report is on bubbles and the other report is on idle time.
+        InputError: The reports are of different jobs, or restrictions make the times of the earlier
+            report unreliable.
     """
     check_same_kind({path: earlier, "the report to check": later})
     pair = make_pair(earlier, later)
@@ -222,7 +228,7 @@ def _list_doubts(saved: ReportSummary, *, allow_incomplete: bool) -> list[Restri
     """Return the restrictions that make the values of a report unreliable.
 
     Args:
-        saved: Any report.
+        saved: A report of ``analyze`` or ``idle``.
         allow_incomplete: Whether to leave out restrictions that only say that ranks or stages are
             missing.
     """
@@ -235,10 +241,10 @@ def _list_doubts(saved: ReportSummary, *, allow_incomplete: bool) -> list[Restri
 
 
 def _list_doubts_of_times(saved: ReportSummary, *, allow_incomplete: bool) -> list[str]:
-    """Return the reasons to doubt the times of a report.
+    """Return the texts of the restrictions that make the times of a report unreliable.
 
-    Restrictions that only say that the ranks form no pipeline are left out, because savings of
-    time are valid without a pipeline.
+    Restrictions that only say that the ranks form no pipeline are left out, because time can be
+    saved without a pipeline.
     """
     doubts = _list_doubts(saved, allow_incomplete=allow_incomplete)
     return [restriction.text for restriction in doubts if restriction.no_pipeline_reason is None]
@@ -279,10 +285,11 @@ def parse_limits(texts: Sequence[str], option: str = "--max-bubble") -> tuple[Li
 
     Args:
         texts: Limits as given on the command line.
-        option: Option that gives them. ``--max-time`` limits windows, in milliseconds.
+        option: Option with which the limits were given. ``--max-time`` limits the length of
+            windows, in milliseconds.
 
     Raises:
-        UsageError: A limit has another form, or a ratio has two limits in one unit.
+        UsageError: A limit is malformed, or a ratio has two limits in ms or two other limits.
     """
     limits = tuple(_parse_limit(text, option) for text in texts)
     keys = [(limit.ratio, limit.unit == "ms") for limit in limits]
@@ -296,7 +303,7 @@ def _parse_limit(text: str, option: str) -> Limit:
     """Parse one limit; see :func:`parse_limits`.
 
     Raises:
-        UsageError: The limit has another form.
+        UsageError: The limit is malformed.
     """
     name, equals, limit_text = (part.strip() for part in text.rpartition("="))
     is_window = option == "--max-time"
@@ -316,7 +323,7 @@ def _make_limit_error(text: str, option: str) -> UsageError:
 
     Args:
         text: The limit as given on the command line.
-        option: Option that gives it, which decides the form that the message names.
+        option: Option with which the limit was given. The error message shows its valid forms.
     """
     name, _, limit_text = (part.strip() for part in text.rpartition("="))
     amount, unit = _parse_number(limit_text)
@@ -334,9 +341,10 @@ def _make_limit_error(text: str, option: str) -> UsageError:
 
 
 def _parse_number(text: str) -> tuple[float, str]:
-    """Return a number and its unit.
+    """Parse a number and its unit: ``%``, ``ms``, ``pt`` or "".
 
-    Percentages and points are returned as fractions. The number is NaN if the text is malformed.
+    Percentages and percentage points are returned as fractions of 1. The number is NaN if the text
+    is malformed.
     """
     match = _NUMBER.fullmatch(text)
     if match is None or (match[2] and match[3]):
@@ -356,14 +364,16 @@ def make_baseline_limits(
     *,
     allow_incomplete: bool = False,
 ) -> tuple[Limit, ...]:
-    """Return limits that allow given increases over the primary ratio and window of a baseline.
+    """Return one limit per given increase over the ratio or the window of a baseline.
 
-    The window is the longest one that both reports have. If iterations do unequal work, windows
-    per microbatch are compared.
+    An increase in percentage points limits the primary ratio. An increase in percent limits the
+    longest window that both reports have. If iterations do unequal work, windows per microbatch are
+    compared.
 
     Args:
         baseline: Report of an earlier run.
-        increases: Points of the ratio (``1pt``), or a share of the window (``2%``).
+        increases: Allowed increases: percentage points of the ratio (``1pt``), or percent of the
+            window (``2%``).
         path: Path of the baseline, for messages.
         saved: Report to check.
         allow_incomplete: Whether ranks or stages of the baseline may be missing; see
@@ -371,7 +381,7 @@ def make_baseline_limits(
 
     Raises:
         InputError: The primary ratio of the baseline is unknown or restricted.
-        UsageError: An increase has another form, or one report is on bubbles and the other one on
+        UsageError: An increase is malformed, or one report is on bubbles and the other report is on
             idle time.
     """
     check_same_kind({path: baseline, "the report to check": saved})
@@ -398,13 +408,13 @@ def _make_baseline_limit(text: str, pair: ReportPair, primary: RatioSummary, pat
     scaled to equal work, plus the percentage.
 
     Args:
-        text: Points such as ``1pt``, or a percentage such as ``2%``.
+        text: Percentage points such as ``1pt``, or a percentage such as ``2%``.
         pair: The baseline and the report to check.
-        primary: Primary ratio of the baseline, which has a mean.
+        primary: Primary ratio of the baseline, whose mean is known.
         path: Path of the baseline, for messages.
 
     Raises:
-        UsageError: ``text`` has another form.
+        UsageError: ``text`` is malformed.
     """
     baseline, saved = pair.earlier, pair.later
     amount, unit = _parse_number(text.strip())
@@ -432,20 +442,23 @@ def _make_baseline_limit(text: str, pair: ReportPair, primary: RatioSummary, pat
 def check_limits(
     saved: ReportSummary, limits: Sequence[Limit], path: str, *, allow_incomplete: bool = False
 ) -> tuple[Check, ...]:
-    """Compare the ratios of a report with limits, and return one check per limit, in their order.
+    """Compare the ratios of a report with limits.
 
-    A limit without a ratio applies to the primary ratio.
+    A limit without the name of a ratio applies to the primary ratio.
 
     Args:
         saved: The report.
-        limits: Limits on its ratios.
+        limits: Limits on ratios of the report.
         path: Path of the report, for messages.
-        allow_incomplete: Whether checks may pass although ranks or stages may be missing. No other
-            restriction may be present.
+        allow_incomplete: Whether checks may pass although ranks or stages may be missing. All other
+            restrictions still make checks fail.
+
+    Returns:
+        One check per limit, in the order of the limits.
 
     Raises:
-        InputError: The report has no such ratio, the ratio has no value, or the ranks of the report
-            form no complete pipeline. A missing value neither passes nor fails.
+        InputError: The report does not have the ratio of a limit, the mean of this ratio is
+            unknown, or the ranks of the report form no complete pipeline.
     """
     checks = []
     no_pipeline = find_no_pipeline(saved.restrictions)

@@ -1,4 +1,4 @@
-"""Ideal runs: a simulated plan as a report, drawn and counted like a measurement."""
+"""Turn a simulated plan into a report, which is drawn and evaluated like a measured run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def make_plan_report(plan: Plan, simulation: Simulation, ticks: int = 1) -> Repo
     Args:
         plan: Order of the operations.
         simulation: Simulated times of the operations.
-        ticks: Number of ticks of the simulation per nanosecond.
+        ticks: Number of time units of the simulation per nanosecond.
     """
     stages = plan.stages
     ranks = tuple(

@@ -1,7 +1,7 @@
 """Kernel time: how long kernels ran in the averaged iterations, compared with the bubble.
 
-A bubble is time in which no operation keeps a rank busy. More time may be lost inside operations
-(launch gaps), or spent on compute outside every operation::
+A bubble is time in which no operation keeps a rank busy. Additional time may be lost inside
+operations (launch gaps), or spent on compute outside all operations::
 
     operation    ├──── F0 ────┤        ├──── F1 ────┤
     kernels      ██  ██  ██  ██   ████ ██  ██  ██  ██
@@ -16,23 +16,23 @@ from typing import Any
 
 from bubbleviz.model.texts import format_percent
 
-#: Minimum share of a window that launch gaps, compute outside operations, or the difference between
-#: a ratio and its lower bound must take to be reported.
+#: Minimum fraction of a window that launch gaps or compute outside operations must take to be
+#: reported. It is also the minimum difference between a ratio and its lower bound.
 NOTICEABLE = 0.01
-#: Share of the time of operations above which launch gaps are reported in any case.
+#: Fraction of the time of operations above which launch gaps are always reported.
 _MOSTLY = 0.5
 
 
 @dataclass(frozen=True)
 class KernelTime:
-    """Sums over the ranks of the averaged iterations, in nanoseconds.
+    """Times that are summed over the ranks of all averaged iterations, in ns.
 
     Attributes:
         window_ns: Length of the windows of the primary ratio.
-        kernel_ns: Time in these windows in which any kernel (compute or communication) or copy ran.
-        bubble_ns: Bubble in these windows.
+        kernel_ns: Time in the windows in which any kernel (compute or communication) or copy ran.
+        bubble_ns: Bubble time in the windows.
         gap_ns: Launch gaps: time in operations during which no kernel ran.
-        unattributed_ns: Compute outside every operation in these windows.
+        unattributed_ns: Time of compute outside all operations in the windows.
         work_ns: Time of F, B, W, BW, R and FB, including launch gaps.
     """
 
@@ -45,31 +45,31 @@ class KernelTime:
 
     @property
     def share(self) -> float | None:
-        """Share of the windows in which any kernel ran, or None without windows."""
+        """Fraction of the windows in which any kernel or copy ran, or None without windows."""
         return self.kernel_ns / self.window_ns if self.window_ns else None
 
     @property
     def gaps_outweigh(self) -> bool:
-        """Whether launch gaps take more time than the bubble does."""
+        """Whether launch gaps take a noticeable time that is longer than the bubble."""
         return self._outweighs(self.gap_ns)
 
     @property
     def gaps_fill_work(self) -> bool:
-        """Whether launch gaps take most of the time that operations kept the ranks busy."""
+        """Whether launch gaps take a noticeable time, and more than half of all operation time."""
         is_noticeable = self.gap_ns >= NOTICEABLE * self.window_ns > 0
         return is_noticeable and self.gap_ns > _MOSTLY * self.work_ns
 
     @property
     def unattributed_outweighs(self) -> bool:
-        """Whether compute outside operations takes more time than the bubble does."""
+        """Whether compute outside operations takes a noticeable time, longer than the bubble."""
         return self._outweighs(self.unattributed_ns)
 
     @property
     def sentence(self) -> str | None:
-        """Sentence to quote next to the primary ratio.
+        """Sentence to quote next to the primary ratio, or None if it is not needed.
 
-        None unless launch gaps or compute outside operations outweigh the bubble, or launch gaps
-        take most of the time of operations.
+        It is needed if launch gaps or compute outside operations take more time than the bubble, or
+        if launch gaps take more than half of the time of operations.
         """
         if self.share is None or not (
             self.gaps_outweigh or self.gaps_fill_work or self.unattributed_outweighs
@@ -88,5 +88,5 @@ class KernelTime:
         }
 
     def _outweighs(self, time_ns: int) -> bool:
-        """Return whether a time is longer than the bubble, and at least ``NOTICEABLE``."""
+        """Return whether a time is noticeable and exceeds the bubble."""
         return time_ns > self.bubble_ns and time_ns >= NOTICEABLE * self.window_ns > 0

@@ -1,4 +1,4 @@
-"""Names of operations, ranks and times in sentences."""
+"""Format operations, ranks and times for sentences."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import capitalize, format_rank_name, list_first
 from bubbleviz.report.report import Report
 
-#: Mark before the rows and the advice that concern the ranks of the first advice.
+#: Mark in front of the advice that pictures mark, and in front of the rows of its ranks.
 MARK = "►"
-#: Characters of a range's name in a sentence.
+#: Maximum number of characters of a range name in a sentence.
 _MAX_NAME = 60
 #: Maximum number of ranks that a sentence lists.
 _MAX_RANKS = 3
@@ -32,7 +32,7 @@ def format_operation(report: Report, row: int) -> str:
 
 
 def format_operations(report: Report) -> CodedTexts:
-    """Return the name of each operation."""
+    """Return the name of each operation; see :func:`format_operation`."""
     operations, has_chunks = report.operations, _has_chunks(report)
     chunk = operations.chunk if has_chunks else np.full(len(operations), NONE, np.int64)
     return make_coded_texts(
@@ -52,27 +52,28 @@ def _format_label(phase: int, first: int, second: int, chunk: int) -> str:
 
 
 def name_rank(report: Report, rank: int) -> str:
-    """Return the name of a rank: its stage if no other rank has that stage, or its number."""
+    """Return the name of a rank: ``stage 2`` if no other rank has this stage, or its number."""
     stage = report.ranks[rank].stage
     is_only_rank = stage is not None and sum(r.stage == stage for r in report.ranks) == 1
     return f"stage {stage}" if is_only_rank else name_rank_with_number(report, rank)
 
 
 def name_rank_with_number(report: Report, rank: int) -> str:
-    """Return the number and device of a rank: ``rank 6 (node1 GPU 1)``."""
+    """Return the number and the device of a rank, for example ``rank 6 (node1 GPU 1)``."""
     entry = report.ranks[rank]
     return format_rank_name(entry.global_rank, entry.index, entry.label)
 
 
 def name_ranks(report: Report, ranks: Sequence[int]) -> str:
-    """Return the names of ranks in a sentence: number and device of one, or numbers of several.
+    """Return the names of ranks for a sentence.
 
-    At most ``_MAX_RANKS`` numbers are listed. If any of the ranks has no global rank, the numbers
-    are marked as indices in pipeline order.
+    A single rank is named by its number and device. Of several ranks, at most ``_MAX_RANKS``
+    numbers are listed. If the global rank of any of these ranks is unknown, the text adds that the
+    numbers are in pipeline order.
 
     Args:
         report: Report of the run.
-        ranks: Indices of the ranks, at least one.
+        ranks: Indices of the ranks. Must not be empty.
     """
     if len(ranks) == 1:
         return name_rank_with_number(report, ranks[0])

@@ -1,4 +1,4 @@
-"""Long bubbles in words: the longest of a run, and what hosts did that launched late."""
+"""Describe the longest bubbles of a run, and the activity of hosts that launched late."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from bubbleviz.report.labels import (
 )
 from bubbleviz.report.report import Report
 
-#: Causes that the schedule itself implies.
+#: Causes of bubbles that the schedule itself implies.
 _INHERENT = (Cause.WARMUP, Cause.DRAIN, Cause.DEPENDENCY)
-#: Reasons for idle time at the ends of an iteration if the ranks form no pipeline.
+#: Reasons for idle time at the start and end of an iteration if the ranks form no pipeline.
 _EDGES = {
     Cause.WARMUP: "another rank has begun the iteration",
     Cause.DRAIN: "another rank has not ended the iteration",
@@ -33,15 +33,16 @@ _EDGES = {
 def find_longest_bubbles(report: Report, count: int = 5) -> tuple[tuple[int, str], ...]:
     """Return the longest bubbles of averaged iterations that the schedule does not imply.
 
-    If the schedule implies all bubbles, the longest bubbles are returned. Only the longest bubble
-    is returned for each rank, cause and phase of the next operation.
+    If the schedule implies all bubbles, the longest of these are returned. Bubbles with the same
+    rank, cause and phase of the next operation form a group, and only the longest bubble of each
+    group is returned. If no iteration is averaged, all iterations are used.
 
     Args:
         report: Report of the run.
         count: Maximum number of bubbles.
 
     Returns:
-        For each bubble, its row in ``report.bubbles`` and a sentence on it.
+        (row in ``report.bubbles``, sentence) pairs, longest bubble first.
     """
     bubbles = report.bubbles
     implied, avoidable = _list_averaged_bubbles(report)
@@ -62,8 +63,8 @@ def find_longest_bubbles(report: Report, count: int = 5) -> tuple[tuple[int, str
 def describe_longest_implied(report: Report) -> str | None:
     """Return a sentence on the longest bubble that the schedule implies.
 
-    The result is None if there is no such bubble. It is also None if the schedule implies all
-    bubbles, because :func:`find_longest_bubbles` then lists it.
+    The result is None if the schedule implies no bubble. It is also None if the schedule implies
+    all bubbles, because :func:`find_longest_bubbles` then returns them.
     """
     implied, avoidable = _list_averaged_bubbles(report)
     if not len(implied) or not len(avoidable):
@@ -72,12 +73,12 @@ def describe_longest_implied(report: Report) -> str | None:
 
 
 def _list_averaged_bubbles(report: Report) -> tuple[Ints, Ints]:
-    """Return the bubbles of averaged iterations, the longest first.
+    """Return the bubbles of averaged iterations, longest first.
 
     If no iteration is averaged, the bubbles of all iterations are returned.
 
     Returns:
-        implied: Rows of the bubbles that the schedule implies.
+        implied: Rows of the bubbles that the schedule implies (causes in ``_INHERENT``).
         avoidable: Rows of all other bubbles.
     """
     bubbles = report.bubbles
@@ -92,7 +93,13 @@ def _list_averaged_bubbles(report: Report) -> tuple[Ints, Ints]:
 
 
 def _describe_bubble(report: Report, row: int, times: int) -> str:
-    """Return a sentence on a bubble, which is the longest of ``times`` similar ones."""
+    """Return a sentence on a bubble.
+
+    Args:
+        report: Report of the run.
+        row: Row of the bubble in ``report.bubbles``.
+        times: Number of similar bubbles, including this one, which is the longest.
+    """
     bubbles, cause = report.bubbles, Cause(int(report.bubbles.cause[row]))
     who = capitalize_label(name_rank(report, int(bubbles.rank[row])))
     length = format_ms(int(bubbles.end_ns[row] - bubbles.start_ns[row]))
@@ -112,7 +119,7 @@ def _describe_reason(report: Report, row: int, cause: Cause, peer_operation: int
     Args:
         report: Report of the run.
         row: Row of the bubble.
-        cause: Its cause.
+        cause: Cause of the bubble.
         peer_operation: Row of the operation whose result the next operation needs, or -1 if there
             is none.
     """
@@ -177,9 +184,12 @@ def _describe_collective_wait(report: Report, row: int, peer_operation: int) -> 
 def name_latest_host(report: Report, ranks: Sequence[int]) -> str:
     """Name the rank whose host launches late for the longest time, and count the other ranks.
 
+    The text also contains the call and the range that the host was in during the longest of these
+    bubbles of the rank.
+
     Args:
         report: Report of the run.
-        ranks: Indices of the ranks to choose from, at least one.
+        ranks: Indices of the ranks to choose from. Must not be empty.
 
     Returns:
         The end of a sentence, such as " on stage 4, its thread is in cudaMalloc, and on 7 other
@@ -207,7 +217,7 @@ def name_latest_host(report: Report, ranks: Sequence[int]) -> str:
 def _count_other_ranks(report: Report, ranks: Sequence[int]) -> str:
     """Return the number of ranks minus one, in words: "7 other ranks".
 
-    They are called stages if every rank is the only rank of its stage.
+    The ranks are called stages if each of them is the only rank of its stage.
     """
     n_ranks_of_stage = Counter(rank.stage for rank in report.ranks)
     stages = [report.ranks[index].stage for index in ranks]
@@ -235,9 +245,9 @@ def describe_thread(call: str | None, range_name: str | None) -> str:
 
 
 def find_host_activity(report: Report, row: int) -> tuple[str | None, str | None]:
-    """Return the CUDA call and the range that the host was in during a bubble.
+    """Return the names of the CUDA call and the range that the host was in during a bubble.
 
-    Each is None if unknown.
+    A name is None if it is unknown.
     """
     names = report.operations.names
     call, range_id = int(report.bubbles.host_call[row]), int(report.bubbles.host_range[row])

@@ -1,8 +1,9 @@
 """Names of the primary ratio and of the idle time.
 
-Idle time is only called a bubble if the ranks form a pipeline. Launch gaps inside operations count
-as work. If launch gaps, or compute outside operations, take more time than the rest, the ratio is
-only the idle time between operations, and its name says so.
+Idle time is only called a bubble if the ranks form a pipeline. Without a pipeline, the primary
+ratio may cover only a small part of the lost time: launch gaps inside operations are work for this
+ratio. If launch gaps or compute outside operations take too much time, the ratio is called "idle
+between operations".
 """
 
 from __future__ import annotations
@@ -50,9 +51,10 @@ def name_saved_measure(summary: RunSummary) -> Measure:
 
 
 def is_idle_elsewhere(report: Report) -> bool:
-    """Return whether a run without a pipeline also has noticeable idle time elsewhere.
+    """Return whether the ranks form no pipeline and the sentence on kernel time is needed.
 
-    The primary ratio is then only a part of the idle time of its GPUs.
+    The primary ratio then covers only a part of the idle time of the GPUs. See
+    :attr:`.kernel_time.KernelTime.sentence`.
     """
     return report.no_pipeline is not None and report.kernel_time.sentence is not None
 
@@ -63,7 +65,7 @@ def _make_measure(headline: str, *, is_pipeline: bool, is_part: bool) -> Measure
     Args:
         headline: Name of the primary ratio.
         is_pipeline: Whether the ranks form a pipeline.
-        is_part: Whether the ratio is only a part of the idle time.
+        is_part: Whether the ratio covers only a part of the idle time.
     """
     if is_pipeline:
         return Measure(f"bubble ratio ({headline})", "bubble")

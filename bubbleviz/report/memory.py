@@ -1,4 +1,4 @@
-"""Memory of a run in bytes: peaks of the ranks, and allocations by virtual stage and phase."""
+"""Memory of a run in bytes: the peak of each rank, and allocations by virtual stage and phase."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import MeasuredMemory
 
-#: Ratios, times and amounts, within bounds whose square is finite.
+#: A ratio, time or amount that is small enough for its square to be finite.
 Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
 Positive = Annotated[float, Meta(ge=0, le=1e30)]
 Count = Annotated[int, Meta(ge=0)]
@@ -24,7 +24,7 @@ class RankPeak:
 
     Attributes:
         rank: Index of the rank.
-        peak_bytes: Maximum of the allocated memory.
+        peak_bytes: Maximum allocated memory.
         resident_bytes: Memory that is allocated when an iteration begins, or None if it is unknown.
         stage: Stage of the rank, or None if it is unknown.
     """
@@ -37,7 +37,7 @@ class RankPeak:
 
 @dataclass(frozen=True)
 class PhaseMemory:
-    """Memory of the operations of one virtual stage and phase: medians, in bytes.
+    """Memory of the operations of one virtual stage and phase, as medians in bytes.
 
     Attributes:
         virtual_stage: Position of the chunk in the model, or None if it is unknown.
@@ -45,7 +45,7 @@ class PhaseMemory:
         n: Number of operations, over all replicas.
         net_bytes: Memory allocated after an operation minus the memory allocated before it.
         above_bytes: Peak during an operation minus the memory allocated before it.
-        held_bytes: Activations of a microbatch, which an F allocates and its backward frees.
+        held_bytes: Activation memory of a microbatch, which an F allocates and its backward frees.
         kept_bytes: Part of ``held_bytes`` that W frees, or all of it if the backward is a single
             operation.
     """
@@ -64,8 +64,8 @@ class RunMemory:
     """Memory of a run.
 
     Attributes:
-        ranks: Peaks of the ranks, ordered by index.
-        operations: Memory of operations, ordered by virtual stage and phase.
+        ranks: Peak memory of each rank, sorted by index.
+        operations: Memory of operations, sorted by virtual stage and phase.
     """
 
     ranks: tuple[RankPeak, ...]
@@ -75,12 +75,13 @@ class RunMemory:
 def measure_memory(memory: RunMemory, stage_of_virtual: Mapping[int, int]) -> MeasuredMemory | None:
     """Return the memory of each virtual stage and device.
 
-    In addition to activations, a device needs the memory that is allocated when an iteration
-    begins, and the largest temporary memory of its operations.
+    In addition to activations, a device needs resident memory. This is the memory that is allocated
+    when an iteration begins (the maximum over the ranks of its stage), plus the largest temporary
+    memory of its operations.
 
     Args:
         memory: Memory of the run.
-        stage_of_virtual: Stage of the ranks with each virtual stage, or -1 if unknown.
+        stage_of_virtual: Maps each virtual stage to the stage of its ranks, or to -1 if unknown.
 
     Returns:
         The memory, or None if the memory of a virtual stage or device is unknown.
@@ -115,8 +116,8 @@ def measure_memory(memory: RunMemory, stage_of_virtual: Mapping[int, int]) -> Me
 def _measure_temporary_bytes(operations: PhaseMemory) -> float:
     """Return the memory that operations need only while they run.
 
-    This is the peak of a forward minus the memory that it leaves allocated, or the peak of a
-    backward minus the memory allocated before it.
+    For a forward, this is its peak minus the memory that is still allocated after it. For a
+    backward, it is its peak minus the memory that was allocated before it.
     """
     if operations.phase == Phase.F.label:
         return operations.above_bytes - max(operations.net_bytes, 0.0)

@@ -1,4 +1,4 @@
-"""Merge the memory measurements of the profiles of a run, by rank and by virtual stage."""
+"""Merge the memory measurements of all profiles of a run, by rank and by virtual stage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def collect_memory(recordings: Sequence[Recording], run: Run) -> RunMemory | Non
 
     Args:
         recordings: Recordings that were read with memory events.
-        run: The recordings, merged.
+        run: The run that the recordings were merged into.
     """
     ranks: list[RankPeak] = []
     kinds: dict[tuple[int, Phase], list[tuple[OperationMemory, int]]] = {}
@@ -62,12 +62,12 @@ def _list_rank_peaks(memory: RankMemory, local: Ints, run: Run) -> Iterator[Rank
 def _summarize_kind(
     stage: int, phase: Phase, rows: Sequence[tuple[OperationMemory, int]]
 ) -> PhaseMemory:
-    """Return the medians of the memory of operations of one virtual stage and phase.
+    """Return the median memory of the operations of one virtual stage and phase.
 
     Args:
         stage: Virtual stage, or -1 if unknown.
         phase: Phase of the operations.
-        rows: Tables and row numbers of the operations.
+        rows: (table, row index) pairs of the operations.
     """
 
     def median_of(name: str) -> float:
@@ -87,11 +87,11 @@ def _summarize_kind(
 def find_device_memory(
     memory: RunMemory, kinds: Sequence[PhaseTime], limit_bytes: float | None
 ) -> DeviceMemory | None:
-    """Return the memory of the devices of a run, or None if a stage has no known memory.
+    """Return the memory of the devices of a run, or None if the memory of a stage is unknown.
 
     Args:
         memory: Memory of the run.
-        kinds: Phase times of the run, which have the stage of each virtual stage.
+        kinds: Phase times of the run, which contain the stage of each virtual stage.
         limit_bytes: Memory of a device, or None to compare schedules with the run.
     """
     stages = {kind.virtual_stage: kind.stage for kind in kinds}

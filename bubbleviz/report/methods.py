@@ -1,4 +1,4 @@
-"""Write the sentence for the methods section of a paper, with the measurement and its result."""
+"""Write a sentence on the measurement and its result for the methods section of a paper."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _PROFILER_NAMES = {"nsys": "Nsight Systems", "rocpd": "rocprofv3", "rpd": "rocmP
 def write_methods(report: Report) -> str:
     """Write a sentence for the methods section of a paper.
 
-    It contains the version of bubbleviz, the definition of the ratio, the numbers of iterations and
-    ranks, the result and its caveats. If no ratio or no pipeline was measured, the sentence gives
-    the reason instead.
+    The sentence contains the version of bubbleviz, the definition of the ratio, the numbers of
+    iterations and ranks, the result and its caveats. If no ratio or no pipeline was measured, the
+    sentence gives the reason instead.
     """
     spread = report.summary.bubble_ratio.get(report.headline)
     formats = {profile.format for profile in report.profiles}
@@ -84,9 +84,10 @@ def _count_iterations(report: Report, n: int) -> str:
 def _count_bidirectional_microbatches(report: Report) -> int | None:
     """Return the number of microbatches of a bidirectional schedule such as DualPipe.
 
-    In these schedules, microbatches enter at both ends of the pipeline, and each direction may
-    number them from 0. So the distinct forwards of a rank in the typical iteration are counted. The
-    result is None for all other schedules.
+    In a bidirectional schedule, microbatches enter at both ends of the pipeline, and each direction
+    may number them from 0. The number is therefore the maximum number of distinct forwards of a
+    rank in the typical iteration, divided by the number of chunks. The result is None for all other
+    schedules.
     """
     recognition, iteration = report.schedule, report.typical_iteration()
     rule = next(
@@ -116,7 +117,8 @@ def _count_ranks(report: Report) -> str:
 def _format_result(mean: float, spread: Spread) -> str:
     """Format the mean of a ratio with its standard deviation and confidence interval.
 
-    For two iterations, both values are given instead. For one iteration, there is only its value.
+    With two iterations, the mean and both values are given. With one iteration, only its value is
+    given.
     """
     if spread.std is None or spread.ci95 is None:
         return format_percent(mean)
@@ -133,8 +135,9 @@ def _format_result(mean: float, spread: Spread) -> str:
 def _list_caveats(report: Report) -> Iterator[str]:
     """Yield the caveats of the result as clauses that start with a semicolon.
 
-    They are the clock bounds, the restrictions, contradictions of clocks or of stages, the share of
-    time without kernels, and the ratio if compute outside every operation counted as work.
+    The caveats are the bounds from clock uncertainty, the restrictions, contradictions between
+    clocks or in the order of stages, the kernel time, and the ratio with compute outside all
+    operations as work.
     """
     interval = report.summary.bubble_interval.get(report.headline)
     if interval is not None and interval[0] < interval[1]:

@@ -1,7 +1,7 @@
-"""Columns of the exported table of operations, which contains all that a new analysis needs.
+"""Columns of the exported table of operations, which contains everything that an analysis needs.
 
-A row is an operation. Times in which something else ran are written in the row of the operation
-that began last on the same rank, in cells such as ``12..15 20..31``::
+Each row is an operation. Intervals in which something else ran on the rank are written in the row
+of the operation that began last before, in cells such as ``12..15 20..31``::
 
     rank          ├─ F0 ─┤  ▒▒   ▓▓    ├─ F1 ─┤
                             │    └ only a collective ran ┐
@@ -28,16 +28,17 @@ from bubbleviz.model.operations import Operations, RankIntervals, look_up_by_ran
 from bubbleviz.model.texts import quote_formula
 from bubbleviz.report.report import Report
 
-#: Integers, with -1 for missing values, or texts.
+#: A column of integers, in which -1 is a missing value, or a column of texts.
 OperationColumn: TypeAlias = "Ints | CodedTexts"
-#: Maximum number of digits that always fit into 64 bits.
+#: Maximum number of decimal digits that always fit in 64 bits.
 _DIGITS = 18
 
 
 def list_further_columns(report: Report) -> Mapping[str, OperationColumn]:
     """Return the columns of ``--csv`` that follow the basic columns, in order.
 
-    Columns of tokens exist only if the tokens of any operation are known.
+    The columns ``tokens`` and ``prefix`` exist only if the number of tokens of any operation is
+    known.
     """
     operations = report.operations
     tokens = {}
@@ -75,9 +76,10 @@ def list_further_columns(report: Report) -> Mapping[str, OperationColumn]:
 
 
 def _list_clocks(report: Report) -> CodedTexts:
-    """Return one cell per operation with the host whose clock recorded its times.
+    """Return a column with the host whose clock recorded the times of each operation.
 
-    All cells are empty if all ranks share one clock.
+    All cells are empty if all ranks share one clock. If a host has several clocks, its name is
+    followed by the number of the clock.
     """
     clocks = [report.clock(rank.profile) for rank in report.ranks]
     if len(set(clocks)) == 1:
@@ -90,12 +92,12 @@ def _list_clocks(report: Report) -> CodedTexts:
 
 
 def _find_waits(report: Report) -> tuple[Ints, Ints, Ints]:
-    """Return the parts of spans in which the operation did not keep its GPU busy.
+    """Return the intervals within the spans of operations in which the GPU was not busy.
 
     Returns:
-        row: Row of the operation, ascending.
-        start_ns: Start of each part.
-        end_ns: End of each part.
+        row: Row of the operation that each interval belongs to, in ascending order.
+        start_ns: Start of each interval.
+        end_ns: End of each interval.
     """
     operations = report.operations
     is_waiting = operations.busy_ns != operations.end_ns - operations.start_ns
@@ -118,11 +120,11 @@ def _find_waits(report: Report) -> tuple[Ints, Ints, Ints]:
 
 
 def _make_time_cells(operations: Operations, times: RankIntervals) -> CodedTexts:
-    """Return one cell per operation with the intervals of its rank that start after it.
+    """Return one cell per operation with the intervals of its rank that follow it.
 
-    An interval is only in the cell of the operation that began last before it, or, if it starts
-    before all operations of its rank, in the cell of the first one. Intervals of ranks without
-    operations are left out.
+    An interval is written in the cell of the operation that began last before the interval. An
+    interval that starts before all operations of its rank is written in the cell of the first one.
+    Intervals of ranks without operations are left out.
     """
     row = _find_last_started(operations, times.rank, times.start_ns)
     has_operation = row != NONE
@@ -135,10 +137,11 @@ def _make_time_cells(operations: Operations, times: RankIntervals) -> CodedTexts
 
 
 def _find_last_started(operations: Operations, rank: Ints, time_ns: Ints) -> Ints:
-    """Return the row of the operation that began last on a rank, at or before each time.
+    """Return, for each time, the row of the operation that began last on the rank.
 
-    The row is the first operation of the rank if none began before, or -1 if the rank has no
-    operations. Operations without a span begin with their range on the host.
+    Operations that begin exactly at the time are included. If no operation of the rank began by
+    then, the result is the first operation of the rank. The result is -1 if the rank has no
+    operations. An operation without a span begins with its range on the host.
     """
     began_ns = np.where(operations.has_span == 1, operations.start_ns, operations.host_start_ns)
     row = find_last_before(operations.rank, began_ns, rank, time_ns, or_at=True)
@@ -148,7 +151,14 @@ def _find_last_started(operations: Operations, rank: Ints, time_ns: Ints) -> Int
 
 
 def _format_times(rows: int, row: Ints, start_ns: Ints, end_ns: Ints) -> CodedTexts:
-    """Return a column of cells with times, which are sorted by row."""
+    """Return a column of cells with intervals, such as ``12..15 20..31``.
+
+    Args:
+        rows: Number of rows of the column.
+        row: Row of each interval, in ascending order.
+        start_ns: Start of each interval.
+        end_ns: End of each interval.
+    """
     words = [f"{low}..{high}" for low, high in zip(start_ns.tolist(), end_ns.tolist(), strict=True)]
     return _join_in_cells(rows, row, words, "{}", " ")
 
@@ -156,7 +166,7 @@ def _format_times(rows: int, row: Ints, start_ns: Ints, end_ns: Ints) -> CodedTe
 def _join_in_cells(
     rows: int, row: Ints, entries: Sequence[str], form: str, between: str
 ) -> CodedTexts:
-    """Return a column of cells with entries, which are sorted by row.
+    """Return a column whose cells contain the joined entries of each row.
 
     Args:
         rows: Number of rows of the column.
@@ -175,11 +185,11 @@ def _join_in_cells(
 def build_operation_table(report: Report) -> Columns:
     """Return all operations as an Arrow table with the columns of ``--csv``.
 
-    The two microbatches or chunks of a fused operation are in two columns.
+    The two microbatches of a fused operation are in two columns, and so are its two chunks.
     """
     columns = report.operations.list_columns()
     del columns["global_rank"]  # further_columns has it, at the place where --csv has it
-    # Names of iterations, as numbers if all names are numbers.
+    # The column contains the names of iterations, or numbers if all names are numbers.
     names = [iteration.name for iteration in report.iterations]
     columns["iteration"] = CodedTexts(report.operations.iteration, names)
     if all(name.isdecimal() and len(name) <= _DIGITS for name in names):
@@ -190,7 +200,9 @@ def build_operation_table(report: Report) -> Columns:
 
 
 def make_collective_cells(report: Report, last_started: Ints) -> CodedTexts:
-    """Return a cell with collectives for each operation; see :mod:`bubbleviz.model.collectives`.
+    """Return a column with the collectives of each operation as JSON lists.
+
+    The entries are described in :mod:`bubbleviz.model.collectives`.
 
     Args:
         report: Report of the run.
@@ -224,7 +236,7 @@ def make_collective_cells(report: Report, last_started: Ints) -> CodedTexts:
 
 
 def _make_unique_names(labels: Sequence[str]) -> list[str]:
-    """Return distinct labels. Empty labels, and labels that occur several times, get a number."""
+    """Make labels distinct: empty or repeated labels get their index, for example ``tp (3)``."""
     flat = [quote_formula(label) for label in labels]
     return [
         name if name and flat.count(name) == 1 else f"{name} ({number})".strip()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from bubbleviz.model.texts import format_percent
 
-#: Advice if only the schedule causes the bubble, and the kind and place of that advice.
+#: Text of the advice if only the schedule causes the bubble, and the kind and place of this advice.
 TWICE_THE_MICROBATCHES, MICROBATCHES = "twice the microbatches", "microbatches"
 #: Kinds of advice whose promised saving is an upper bound. Moving layers to other stages, or tokens
-#: to other microbatches, promises the saving of an even spread, which indivisible layers and
-#: sequences may not reach. More microbatches promise the saving of a bubble that stays the same.
+#: to other microbatches, promises the saving of an even distribution, which may be impossible with
+#: whole layers and sequences. The promise of more microbatches assumes that the bubble stays
+#: equally long.
 _MOVING_KINDS = {"stage", "microbatch", MICROBATCHES}
-#: Place of advice that names the layers to move, so that its saving is no upper bound.
+#: Place of advice that names the layers to move. The promised saving is then not an upper bound.
 _WHOLE_LAYERS = "layers"
 
 
@@ -18,8 +19,8 @@ def is_upper_bound(kind: str, place: str) -> bool:
     """Return whether the promised saving of advice is an upper bound.
 
     Args:
-        kind: Kind of the advice; combined kinds are joined by ``+``.
-        place: Place of the advice; places of combined kinds are joined by ``+`` as well.
+        kind: Kind of the advice, for example ``link``. Several kinds are joined by ``+``.
+        place: Place of the advice. The places of several kinds are joined by ``+``.
     """
     parts = zip(kind.split("+"), place.split("+"), strict=False)
     return any(
@@ -34,9 +35,9 @@ def format_saving(
     """Return the promised saving in percent with its error bound, or "unknown".
 
     Args:
-        kind: Kind of the advice.
-        place: Place of the advice.
-        saving_ratio: Promised saving as a share of an iteration, or None without a promise.
+        kind: Kind of the advice; see :func:`is_upper_bound`.
+        place: Place of the advice; see :func:`is_upper_bound`.
+        saving_ratio: Promised saving as a fraction of an iteration, or None if nothing is promised.
         error_ratio: Error bound of ``saving_ratio``, or None if unknown.
     """
     if saving_ratio is None:

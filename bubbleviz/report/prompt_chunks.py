@@ -1,4 +1,4 @@
-"""Costs of prompt chunks in words, and chunk sizes that take equal time."""
+"""Describe the time that prompt chunks take, and find chunk sizes that take equal time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bubbleviz.report.kernel_time import NOTICEABLE
 
 
 def format_cost(cost: ChunkCost) -> str:
-    """Return the fitted time of a chunk: ``0.120 ms + 0.310 us/token``."""
+    """Return the fitted time of a chunk as text, for example ``0.120 ms + 0.310 us/token``."""
     fixed = f"{round(cost.fixed_ns / 1e6, 3) + 0.0:.3f} ms"  # no -0.000
     if cost.token_ns is None:
         return f"{fixed} for {cost.most_tokens:,} tokens"
@@ -28,20 +28,24 @@ def find_even_chunks(
 ) -> tuple[int, tuple[int, ...], float, float] | None:
     """Split the longest prompt into chunks that take equal time.
 
-    Chunks of equal length take longer and longer, because each chunk reads a longer prefix. In a
-    pipeline of equal stages, the longest chunk determines the time::
+    Among chunks of equal length, later chunks take longer because they read a longer prefix. In a
+    pipeline of equal stages, the time of a prompt depends on the slowest chunk::
 
-        time = sum of the chunks on one stage + (stages - 1) x the longest chunk
+        time = sum of the chunk times on one stage + (stages - 1) x time of the slowest chunk
 
-    Several lengths of the first chunk are tried, and the split with the shortest time wins.
+    Seventeen lengths of the first chunk are tried, and the split with the shortest time wins. The
+    costs of the stage whose longest chunk takes the most time are used for all stages.
 
     Args:
-        costs: Costs of chunks by virtual stage.
+        costs: Costs of chunks, one entry per virtual stage.
 
     Returns:
-        The virtual stage with the longest chunks, the tokens of the even chunks, and the time of
-        the prompt in chunks of equal length and in the even chunks, in ns. None if no cost depends
-        on a prefix, or even chunks save less than 1 %.
+        stage: Virtual stage whose costs were used.
+        tokens: Number of tokens of each chunk of the best split.
+        equal_ns: Time of the prompt in chunks of equal length.
+        even_ns: Time of the prompt in the chunks of the best split.
+
+        The result is None if no cost depends on a prefix, or if the best split saves at most 1 %.
     """
     long_prompt_costs = [cost for cost in costs if cost.prompt_tokens and cost.token_squared_ns]
     if not long_prompt_costs:

@@ -1,4 +1,4 @@
-"""Make the paths of a report relative to the current directory before outputs publish them."""
+"""Make the paths in a report relative to the current directory before they are published."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ ReportT = TypeVar("ReportT", bound=Report)
 
 
 def make_relative(path: str) -> str:
-    """Return a path relative to the current directory, or only its name if that is impossible.
+    """Return a path relative to the current directory, or the file name if this is impossible.
 
-    A path that is relative already is returned unchanged.
+    A path that is already relative is returned unchanged.
     """
     if not Path(path).is_absolute():
         return path
@@ -31,7 +31,7 @@ def make_relative(path: str) -> str:
 
 
 def make_paths_relative(report: ReportT) -> ReportT:
-    """Return a report whose files are named relative to the current directory.
+    """Return a copy of a report in which all paths are relative to the current directory.
 
     Paths occur in profiles, limitations and the command line. The path of a profile that could not
     be read occurs only at the start of its limitation.
@@ -44,7 +44,10 @@ def make_paths_relative(report: ReportT) -> ReportT:
 
 
 def _make_command_relative(command: str) -> str:
-    """Make absolute paths in a command line relative, both as words and as values of options."""
+    """Make the absolute paths in a command line relative, including the values of options.
+
+    A text that is not a valid command line is returned unchanged.
+    """
     try:
         words = shlex.split(command)
     except ValueError:  # a report made in Python may have anything in its place
@@ -64,9 +67,9 @@ def _replace_paths(report: ReportT, published: Mapping[str, str]) -> ReportT:
 
     Args:
         report: The report.
-        published: Published paths, keyed by the paths of the report.
+        published: Relative paths, keyed by the absolute paths in the report.
     """
-    # A pattern of thousands of paths takes seconds to compile, but few of them occur in the texts.
+    # A pattern of thousands of paths takes seconds to compile, but few paths occur in the texts.
     text = "\n".join(f"{entry.what}\n{entry.reason}" for entry in report.limitations)
     longest_first = sorted((path for path in published if path in text), key=len, reverse=True)
     alternatives = "|".join(map(re.escape, longest_first))
@@ -87,11 +90,12 @@ def _replace_paths(report: ReportT, published: Mapping[str, str]) -> ReportT:
 
 
 def list_limitation_lines(report: Report, max_lines: int = 12) -> list[str]:
-    """Return the limitations of a report, one line per reason, with published paths.
+    """Return the limitations of a report, one line per reason, with relative paths.
 
     Args:
         report: The report.
-        max_lines: Maximum number of lines; the last one then says how many more there are.
+        max_lines: Maximum number of lines for reasons. If there are more reasons, one more line
+            says how many lines were left out.
     """
     of_reason: dict[str, list[Limitation]] = {}
     for entry in make_paths_relative(report).limitations:

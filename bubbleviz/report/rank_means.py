@@ -1,6 +1,6 @@
-"""Rank means: times and ratios of each rank averaged over iterations, and their distributions.
+"""Rank means: times and ratios of each rank, averaged over iterations, and their distributions.
 
-Outputs summarize runs of many ranks with these means.
+Outputs use these means to summarize runs with many ranks.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from bubbleviz.model.phases import COMPUTE
 from bubbleviz.report.kernel_time import NOTICEABLE
 from bubbleviz.report.report import Report
 
-#: Maximum number of ranks that outputs list one by one. For more ranks, tables show distributions
-#: and standouts, pictures one row per stage, and the interactive page one pipeline at a time.
+#: Maximum number of ranks that outputs list one by one. With more ranks, tables show distributions
+#: and standouts, pictures show one row per stage, and the interactive page shows one pipeline at a
+#: time.
 MANY_RANKS = 256
 
 
@@ -44,14 +45,15 @@ class RankMeans:
     """Means over the averaged iterations for each rank, or NaN if unknown.
 
     Attributes:
-        ratio: Name of the ratio: the headline, or ``schedule`` if no rank has the headline.
-        bubble_ratio: Bubble ratio, shape (ranks,).
-        bubble_ns: Bubble time, shape (ranks,).
-        busy_ns: Busy time of each phase that any rank ran, keyed by printed phase name, shape
+        ratio: Name of the ratio: the headline, or ``schedule`` if no rank has the headline ratio.
+        bubble_ratio: Mean bubble ratio of each rank, shape (ranks,).
+        bubble_ns: Mean bubble time of each rank, shape (ranks,).
+        busy_ns: Mean busy time of each rank, keyed by the display name of the phase, shape (ranks,)
+            each. Phases that no rank ran are left out.
+        launch_gap: Fraction of the busy time of each rank in which no kernel ran, shape (ranks,).
+        idle_ns: Mean idle time of each rank by cause, shape (ranks, causes).
+        communication_ns: Mean of each column of ``CommunicationTimes``, keyed by column name, shape
             (ranks,) each.
-        launch_gap: Fraction of the busy time in which no kernel ran, shape (ranks,).
-        idle_ns: Idle time by cause, shape (ranks, causes).
-        communication_ns: Columns of ``CommunicationTimes``, shape (ranks,) each.
     """
 
     ratio: str
@@ -64,10 +66,10 @@ class RankMeans:
 
 
 def compute_rank_means(report: Report) -> RankMeans:
-    """Return the means of a report's ranks over its averaged iterations.
+    """Return the means of each rank over the averaged iterations of a report.
 
     If no iteration is averaged, the values of the typical iteration are returned. The ratio is the
-    primary one, or ``schedule`` if no rank has a window of the primary ratio.
+    primary ratio, or ``schedule`` if no rank has a window of the primary ratio.
     """
     iterations = _list_averaged_iterations(report)
     ranks = [iteration.ranks for iteration in iterations]
@@ -78,10 +80,10 @@ def compute_rank_means(report: Report) -> RankMeans:
     rank = np.concatenate([np.zeros(0, np.int64), *indices])
 
     def average_by_rank(values: Sequence[Floats | Ints]) -> Floats:
-        """Return for each rank the mean of its values that are not NaN.
+        """Return the mean of the known values of each rank, or NaN if all values are NaN.
 
         Args:
-            values: Values of the ranks of each iteration.
+            values: For each iteration, the values of its ranks.
         """
         all_values = np.concatenate([np.zeros(0), *values])
         is_known = ~np.isnan(all_values)
@@ -118,7 +120,7 @@ def compute_rank_means(report: Report) -> RankMeans:
 
 
 def _list_averaged_iterations(report: Report) -> list[Iteration]:
-    """Return the averaged iterations, or else only the typical one; empty if there is none."""
+    """Return the averaged iterations. If there are none, return the typical iteration, if any."""
     typical = report.typical_iteration()
     return [i for i in report.iterations if i.averaged] or [i for i in (typical,) if i]
 
@@ -126,7 +128,8 @@ def _list_averaged_iterations(report: Report) -> list[Iteration]:
 def summarize_stages(report: Report) -> Records[Any]:
     """Return one row per stage, with means over its ranks and the averaged iterations.
 
-    Columns: ``stage`` (null if it is unknown), ``ranks``, ``bubble_ratio``, ``bubble_ns``, the busy
+    Rows are sorted by stage. Ranks whose stage is unknown form the first row. The columns are
+    ``stage`` (null if unknown), ``ranks`` (their number), ``bubble_ratio``, ``bubble_ns``, the busy
     time of each phase (``busy_ns_F`` and so on), and the idle time of each cause
     (``idle_ns_warmup`` and so on).
     """
@@ -148,7 +151,7 @@ def summarize_stages(report: Report) -> Records[Any]:
 
 
 def _average_known(values: Floats) -> float | None:
-    """Return the mean of the values that are not NaN, or None if all are."""
+    """Return the mean of the values that are not NaN, or None if all values are NaN."""
     known_values = values[~np.isnan(values)]
     return float(known_values.mean()) if len(known_values) else None
 
@@ -166,23 +169,23 @@ def _average_iterations(column: Ints, iterations: Ints) -> Floats:
 
 
 def _list_bubble_times(ranks: RankIterations, ratio: str) -> Floats:
-    """Return the bubble time of each rank in the windows of a ratio, or NaN if it has none."""
+    """Return the bubble time of each rank in the window of a ratio, or NaN without a window."""
     bubble_ns = get_account_column(ranks, ratio, "bubble_ns")
     return np.where(has_account(ranks, ratio), bubble_ns, np.nan)
 
 
 def _list_launch_gaps(ranks: RankIterations) -> Floats:
-    """Return the fraction of each rank's busy time without kernels, or NaN if it has none."""
+    """Return the fraction of each rank's busy time in which no kernel ran, or NaN if never busy."""
     compute_ns = get_rank_column(ranks, "compute_ns")
     gaps = 1 - get_rank_column(ranks, "active_ns") / np.maximum(compute_ns, 1)
     return np.where(compute_ns > 0, gaps, np.nan)
 
 
 def summarize_distribution(values: Floats) -> tuple[float, float, float, float] | None:
-    """Return the minimum, median, 95th percentile and maximum, or None without values.
+    """Return the minimum, median, 95th percentile and maximum, or None if all values are NaN.
 
     Args:
-        values: One value per rank; NaNs are ignored.
+        values: One value per rank. NaNs are ignored.
     """
     ordered = np.sort(values[~np.isnan(values)])
     if not len(ordered):
@@ -194,9 +197,10 @@ def summarize_distribution(values: Floats) -> tuple[float, float, float, float] 
 
 
 def list_standouts(report: Report, means: RankMeans) -> tuple[Standout, ...]:
-    """Return the ranks, stages, pipelines and hosts that stand out, the most different first.
+    """Return the ranks, stages, pipelines and hosts that stand out, most different first.
 
-    A time must differ by at least ``NOTICEABLE`` of the mean window; see :func:`find_standouts`.
+    A time must differ by at least the fraction ``NOTICEABLE`` of the mean window; see
+    :func:`find_standouts`.
     """
     window_ns = report.summary.window_ns[means.ratio].mean or 0.0
     return find_standouts(

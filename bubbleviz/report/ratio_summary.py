@@ -1,4 +1,4 @@
-"""The ratios of a saved report, which is on the bubbles of a run or on idle time."""
+"""The ratios of a saved report on the bubbles of a run or on idle time."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class RatioSummary:
 
     Attributes:
         name: Name of the ratio.
-        bubble: The ratio, over the averaged iterations.
-        window_ns: Length of its window.
-        interval: Lower and upper bound of the mean, given the uncertainty of the clocks, or None if
-            the bounds are unknown or the ratio does not compare clocks.
-        contradicted: Whether the ratio needs clocks that contradict each other.
+        bubble: Mean and spread of the ratio over the averaged iterations.
+        window_ns: Mean and spread of the length of the window of the ratio, in ns.
+        interval: Lower and upper bound of the mean ratio, given the uncertainty of the clocks. None
+            if the bounds are unknown or the ratio does not compare clocks.
+        contradicted: Whether the ratio depends on clocks that contradict each other.
     """
 
     name: str
@@ -48,7 +48,7 @@ def find_ratio(report: ReportSummary, name: str) -> RatioSummary | None:
 
 
 def has_contradicting_clocks(report: ReportSummary) -> bool:
-    """Return whether any ratio of a report needs clocks that contradict each other."""
+    """Return whether any ratio of a report depends on clocks that contradict each other."""
     if isinstance(report, IdleSummary):
         return False
     return any(iteration.clocks_contradict for iteration in report.iterations)
@@ -57,11 +57,14 @@ def has_contradicting_clocks(report: ReportSummary) -> bool:
 def describe_kernel_time(report: ReportSummary) -> str | None:
     """Return the sentence on kernel time to quote with the primary ratio, or None if not needed.
 
-    Reports on idle time need none; see :attr:`.kernel_time.KernelTime.sentence`.
+    See :attr:`.kernel_time.KernelTime.sentence`. For reports on idle time, the result is None.
     """
     return None if isinstance(report, IdleSummary) else report.summary.kernel_time.sentence
 
 
 def has_iterations(report: ReportSummary) -> bool:
-    """Return whether the windows of the primary ratio are iterations or steps, not captures."""
+    """Return whether the windows of the primary ratio are iterations or steps.
+
+    The result is False if the windows are whole captures.
+    """
     return report.has_steps if isinstance(report, IdleSummary) else True

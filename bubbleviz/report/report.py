@@ -1,8 +1,8 @@
 """The report: all results of an analysis, from which every output is rendered.
 
-:func:`bubbleviz.analyze` returns a ``Report``, and every renderer takes one. Ratios are fractions
-of 1, or None if unknown. Times are integer nanoseconds on the report's clock, which is the clock of
-the first profile.
+:func:`bubbleviz.analyze` returns a ``Report``, and every renderer receives one. Ratios are
+fractions of 1, or None if unknown. Times are integer nanoseconds on the clock of the report, which
+is the clock of the first profile.
 """
 
 from __future__ import annotations
@@ -67,30 +67,30 @@ class Report:
     Attributes:
         version: Version of bubbleviz.
         convention: Name of the NVTX convention that range names follow.
-        headline: Name of the primary ratio, which is the one to quote.
-        headline_reason: Sentence with the reason for this choice.
-        profiles: The input files, in the order given.
+        headline: Name of the primary ratio, which is the ratio to quote.
+        headline_reason: Sentence that explains the choice of the primary ratio.
+        profiles: The input files, in the given order.
         ranks: The ranks, in pipeline order.
         iterations: All iterations, averaged or not.
         summary: Statistics over the averaged iterations.
         operations: All operations, sorted by (rank, start).
         busy: Busy intervals of the operations.
-        unattributed: Times of compute outside all compute operations, by rank.
+        unattributed: Intervals of compute outside all compute operations, by rank.
         coverage: GPU time that is attributed to operations, by rank.
-        unattributed_kernels: The kernels outside compute operations with the most time.
+        unattributed_kernels: Kernels outside compute operations that took the most time.
         explanation: Causes of the bubbles.
-        limitations: Results that could not be determined, and the reasons.
+        limitations: Results that could not be determined, with the reasons.
         schedule: Schedule recognized from the order of operations, or None if not analyzed.
-        plan: Differences between the order of operations and the given plan, or None without a
-            plan.
-        what_if: Other schedules at the same times, or None if they were not simulated.
-        theory: The schedule that ran, simulated at the same times, or None if it was not simulated.
+        plan: Differences between the order of operations and the given plan, or None if no plan was
+            given.
+        what_if: Other schedules, simulated with the measured times, or None if not simulated.
+        theory: The schedule that ran, simulated with the measured times, or None if not simulated.
             If other schedules were simulated as well, it equals ``what_if``.
         command: Command line, or "" if there was none.
-        exposed: Times when only collectives ran on a rank.
-        overheads: Times when the profiler stopped a rank.
-        collectives: Times of ranks in collectives.
-        pauses: Times when a rank ran without being recorded.
+        exposed: Intervals in which only collectives ran on a rank.
+        overheads: Intervals in which the profiler stopped a rank.
+        collectives: Intervals that ranks spent in collectives.
+        pauses: Intervals in which a rank ran without being recorded.
         memory: Memory of ranks and operations, or None if it was not read or recorded.
         flops: Model FLOPs of an iteration over all ranks, and peak FLOPs per second of a GPU, or
             None if not given.
@@ -163,19 +163,19 @@ class Report:
     def slowdowns(self) -> Slowdowns | None:
         """Cost of stragglers over all averaged iterations, or None if it is unknown.
 
-        It is computed on first access, which takes seconds for a million operations.
+        The first access computes it, which takes seconds for a million operations.
         """
         return self.explanation.slowdowns
 
     @cached_property
     def slowness(self) -> Slowness:
-        """Slowness of each rank relative to its peers, and over time."""
+        """Slowness of each rank, compared with other ranks and over time."""
         return measure_slowness(
             tuple(self.ranks), tuple(self.iterations), self._get_slowdown_by_rank
         )
 
     def _get_slowdown_by_rank(self) -> Mapping[int, float]:
-        """Return the known slowdowns, keyed by rank index."""
+        """Return the slowdowns that are known, keyed by rank index."""
         return {} if self.slowdowns is None else self.slowdowns.by_rank
 
     @cached_property
@@ -193,9 +193,9 @@ class Report:
         return KernelTime(window, running, bubble, gap, loose, work)
 
     def derive(self, make: Callable[[Report], DerivedT]) -> DerivedT:
-        """Return ``make(self)``, calling ``make`` only once per report.
+        """Return ``make(self)``, and call ``make`` only once per report.
 
-        Modules that import this one cache their results in the report in this way.
+        Other modules use this method to cache their results in the report.
         """
         if make not in self._derived:
             self._derived[make] = make(self)
@@ -210,7 +210,7 @@ class Report:
     def launch_gap(self) -> float | None:
         """Fraction of the busy time of operations in which none of their compute kernels ran.
 
-        Only forwards and backwards of averaged iterations count. None if they have no busy time.
+        Only forwards and backwards of averaged iterations are included. None without busy time.
         """
         averaged = [iteration.index for iteration in self.iterations if iteration.averaged]
         operations = self.operations
@@ -227,13 +227,13 @@ class Report:
 
     @property
     def no_pipeline(self) -> str | None:
-        """Reason why the active ranks are not known to form a pipeline, or None if they do."""
+        """Reason why it is not known that the active ranks form a pipeline, or None if they do."""
         reason = None if self.schedule is None else self.schedule.reason
         return reason if reason in NO_PIPELINE else None
 
     @property
     def incomplete(self) -> bool:
-        """Whether a rank that takes part in averaged iterations is known to be missing."""
+        """Whether ranks that took part in averaged iterations are known to be missing."""
         return any(
             ratio.incomplete
             for iteration in self.iterations
@@ -282,10 +282,10 @@ class Report:
         )
 
     def lower_bound(self, name: str) -> float | None:
-        """Return the mean of a ratio if compute outside all operations counted as work.
+        """Return the mean that a ratio would have if compute outside operations were work.
 
-        The result is None if it is unknown, or lower than the mean of the ratio by no more than
-        ``NOTICEABLE``. If ranks lack operations, any difference counts as noticeable.
+        The result is None if it is unknown, or if the mean of the ratio is larger by at most
+        ``NOTICEABLE``. If ranks lack operations, any larger mean is noticeable.
         """
         ratio, low = self.summary.bubble_ratio.get(name), self.summary.bubble_low.get(name)
         if ratio is None or low is None or ratio.mean is None or low.mean is None:
@@ -294,10 +294,10 @@ class Report:
         return low.mean if ratio.mean - low.mean > noticeable else None
 
     def iteration(self, index: int) -> Iteration:
-        """Return the iteration with an index.
+        """Return the iteration with this index.
 
         Raises:
-            IndexError: There is no such iteration.
+            IndexError: The index is out of range.
             UsageError: The index is not an integer.
         """
         if not isinstance(index, Integral):
@@ -307,11 +307,12 @@ class Report:
         return self.iterations[index]
 
     def typical_iteration(self) -> Iteration | None:
-        """Return the iteration to show: the lower median by length, from first start to last end.
+        """Return the iteration whose length is the lower median of all candidates.
 
-        Candidates are the averaged iterations, preferably those with the primary ratio. Without
-        any, they are the complete iterations other than evaluations, and then all iterations with
-        work. At equal lengths, the smallest index wins.
+        The length of an iteration is the time from its first start to its last end. The candidates
+        are the averaged iterations that have the primary ratio. If there are none, they are all
+        averaged iterations, then all complete iterations that are not evaluations, then all
+        iterations with work. Among iterations of equal length, the smallest index wins.
 
         Returns:
             The iteration, or None if no iteration has work.
@@ -319,8 +320,8 @@ class Report:
         return choose_typical(tuple(self.iterations), self.headline)
 
 
-#: Fields of :class:`.ProfileSummary` that are copied from the source, copied from the coverage,
-#: summed over the coverage of ranks, and copied from the clock.
+#: Fields of :class:`.ProfileSummary`: fields that are copied from the source, fields that are
+#: copied from the coverage, fields that are summed over ranks, and fields of the clock.
 _SOURCE_FIELDS = ("path", "format", "nsys_version", "schema_version", "session_utc_ns")
 _COVERAGE_FIELDS = (
     *("kernels", "linked_kernels", "attributed_kernels"),
@@ -350,8 +351,8 @@ def build_report(
 
     Args:
         report: Class of the report.
-        recordings: One recording per profile, in the order given.
-        run: The recordings, merged.
+        recordings: One recording per profile, in the given order.
+        run: The run that the recordings were merged into.
         counts: Ratios of the iterations.
         explanation: Causes of the idle time.
         unreadable: Limitations for profiles that could not be read.
@@ -393,9 +394,10 @@ def build_report(
 
 
 def _add_bubble_ratios(ranks: Sequence[tables.Rank], counts: Counts) -> Records[tables.Rank]:
-    """Return a table of the ranks in which each rank has its mean primary ratio.
+    """Return a table of the ranks to which their mean primary ratio is added.
 
-    The mean is over the averaged iterations in which the rank has the ratio.
+    The mean is over the averaged iterations in which the ratio of the rank is known. It is None if
+    there is no such iteration.
 
     Args:
         ranks: The ranks, without the ratio.
@@ -437,7 +439,7 @@ def find_schedule(recordings: Sequence[Recording], run: Run, counts: Counts) -> 
 
     Args:
         recordings: One recording per profile.
-        run: The recordings, merged.
+        run: The run that the recordings were merged into.
         counts: Ratios of the iterations.
     """
     notes = (*run.limitations, *(note for r in recordings for note in r.limitations))
@@ -497,7 +499,7 @@ def _summarize_profiles(
 def _list_limitations(
     recordings: Sequence[Recording], run: Run, counts: Counts
 ) -> tuple[Limitation, ...]:
-    """Return the limitations of the files, the ratios and the averages, most general first."""
+    """Return the limitations of the run, then of the files, the ratios and the averages."""
     file_limitations = merge_limitations(
         chain.from_iterable(locate_damage(recordings, run, counts))
     )
@@ -543,7 +545,7 @@ def _list_limitations(
 def _describe_idle_ranks(run: Run, counts: Counts) -> Iterator[Limitation]:
     """Yield a limitation for each rank that had no work in some complete iterations of the window.
 
-    Such a rank counts as idle in these iterations, because it is present with work of zero length.
+    The rank is considered idle in these iterations, because it is present with work of length 0.
     """
     extents = counts.extents
     is_complete = np.array([i.complete for i in counts.iterations], np.bool_)
@@ -606,10 +608,11 @@ def _list_unaveraged(counts: Counts, *, is_numbered: bool) -> Iterator[Limitatio
 
 
 def _list_unrecorded_waits(run: Run, counts: Counts) -> Iterator[Limitation]:
-    """Yield limitations on iterations that began before the recordings of all ranks had begun.
+    """Yield limitations on iterations that began before all ranks were being recorded.
 
     In these iterations, ranks waited, or may have waited, for a rank whose recording began later.
-    If no averaged iteration is left without them, the limitation restricts the report.
+    If these iterations are the reason why no iteration is averaged, the limitation restricts the
+    report.
     """
     left_out = [i for i in counts.iterations if i.began_unrecorded and counts.is_in_window[i.index]]
     if counts.awaited_ns is not None and left_out:
@@ -627,7 +630,7 @@ def _list_unrecorded_waits(run: Run, counts: Counts) -> Iterator[Limitation]:
 def _find_missing_operations(run: Run, counts: Counts) -> Iterator[Limitation]:
     """Yield one limitation if any ranks lack operations that other ranks have.
 
-    Only averaged iterations are examined, or all iterations if none is averaged.
+    Only averaged iterations are examined. If no iteration is averaged, all are examined.
     """
     averaged = [i for i in counts.iterations if i.averaged] or counts.iterations
     doubtful_iterations = (i for i in averaged if not counts.is_uniform[i.index])

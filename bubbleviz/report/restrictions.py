@@ -1,7 +1,7 @@
-"""The known restrictions, and the restrictions of measured and saved reports.
+"""Restrictions: reasons why the ratios of a report do not describe a complete pipeline.
 
-Programs read the codes, which are stable; texts may change. Unknown codes are treated as
-restrictions.
+The codes of restrictions are stable, because programs read them. The texts may change. Unknown
+codes are treated as restrictions.
 """
 
 from __future__ import annotations
@@ -210,10 +210,10 @@ RESTRICTIONS = (
         details="-v coverage names them",
     ),
 )
-#: Minimum share of kernels without valid times that restricts a report, because the error of a
-#: ratio is then about 1 % or more.
+#: A report is restricted if at least this fraction of the kernels have no valid times. The error of
+#: a ratio is then about 1 % or more.
 _MANY_LEFT_OUT = 0.01
-#: Minimum share of kernels whose loss is visible in a percentage with two decimals.
+#: Minimum fraction of lost kernels that is visible in a percentage with two decimals.
 _VISIBLE = 0.0001
 _CODES = {restriction.code for restriction in RESTRICTIONS}
 #: Maximum number of characters in the text of a restriction that this version does not know.
@@ -226,13 +226,13 @@ def list_restrictions(
     *,
     ranks_missing: bool,
 ) -> tuple[Restriction, ...]:
-    """Return the restrictions of a report, the most severe first.
+    """Return the restrictions of a report, most severe first.
 
-    Each kind of limitation with a restriction adds that restriction. Missing ranks, or stages
-    without GPU work, replace the restriction that stages may be missing.
+    A restriction applies if there is a limitation of its kind. If ranks are missing or stages have
+    no GPU work, the restriction that stages may be missing is dropped.
 
     Args:
-        reason: Reason why the ranks ran no schedule, or None if they ran one.
+        reason: Reason why the ranks ran no schedule, or None if they ran a schedule.
         limitations: Limitations that may restrict the report.
         ranks_missing: Whether ranks of averaged iterations are known to be missing.
     """
@@ -265,9 +265,9 @@ def list_restrictions(
 def drop_few_left_out(limitations: Iterable[Limitation], kernels: int) -> tuple[Limitation, ...]:
     """Drop the limitations on kernels that were left out, if few kernels were left out.
 
-    Some profilers cannot collect the times of a few kernels, so up to ``_MANY_LEFT_OUT`` of the
-    kernels without times are normal. Impossible times are damage, so the limitations stay if at
-    least ``_VISIBLE`` of the kernels have them.
+    Some profilers cannot collect the times of a few kernels, so it is normal if less than the
+    fraction ``_MANY_LEFT_OUT`` of all kernels were left out. Impossible times are a sign of damage,
+    so the limitations stay if at least the fraction ``_VISIBLE`` of all kernels have such times.
 
     Args:
         limitations: Limitations of a report.
@@ -286,16 +286,19 @@ def drop_few_left_out(limitations: Iterable[Limitation], kernels: int) -> tuple[
 
 
 def _add_counts(restriction: Restriction, subjects: set[str]) -> Restriction:
-    """Add the counts to the restriction for lost graphs if only one file lost graphs."""
+    """Add the counts to the text of the restriction for lost graphs, if one file lost graphs.
+
+    All other restrictions are returned unchanged.
+    """
     if restriction is not GRAPHS_LOST or len(subjects) != 1:
         return restriction
     return replace(restriction, text=f"incomplete: {min(subjects)}")
 
 
 def read_restrictions(entries: Sequence[RestrictionEntry]) -> tuple[Restriction, ...]:
-    """Return the restrictions of a saved report, known ones first.
+    """Return the restrictions of a saved report, most severe first.
 
-    Unknown codes, written by a later version, are kept as restrictions.
+    Codes that this version does not know come last. A later version wrote them.
     """
     codes = {entry.code for entry in entries}
     known_restrictions = tuple(
@@ -306,7 +309,7 @@ def read_restrictions(entries: Sequence[RestrictionEntry]) -> tuple[Restriction,
 
 
 def list_entries(entries: Sequence[RestrictionEntry]) -> list[dict[str, str]]:
-    """Return the restrictions of a saved report as JSON values, known ones first."""
+    """Return the restrictions of a saved report as JSON values; see :func:`read_restrictions`."""
     return [restriction.entry for restriction in read_restrictions(entries)]
 
 
@@ -330,8 +333,9 @@ def count_incomplete_pipelines(ranks: Iterable[Rank]) -> tuple[int, int] | None:
         ranks: Ranks of a report.
 
     Returns:
-        Both numbers, or None if no pipeline or at least half of the pipelines lack ranks, if no
-        pipeline has one of the lower stages, or if the stage or pipeline of a rank is unknown.
+        Both numbers. None if no pipeline lacks ranks, if at least half of the pipelines lack ranks,
+        if the stages of the report are not numbered 0, 1, 2 and so on without gaps, or if the stage
+        or pipeline of a rank is unknown.
     """
     stages: dict[int, set[int]] = {}
     for rank in ranks:

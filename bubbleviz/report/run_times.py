@@ -1,4 +1,4 @@
-"""Times and memory of a saved run, in the form that simulating and planning schedules needs."""
+"""Convert times and memory of a saved run to the form that simulation and planning need."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ Sizes: TypeAlias = tuple[str | None, int | None, int | None]
 
 
 def list_operation_times(run: RunSummary) -> tuple[OperationTimes, ...]:
-    """Return the times of each kind of operations, with -1 for unknown stages and chunks."""
+    """Return the times of each kind of operation. Unknown stages and chunks are -1."""
     return tuple(map(_convert_times, run.phase_times))
 
 
 def _convert_times(entry: PhaseTimeEntry) -> OperationTimes:
-    """Convert saved times of one kind of operations; unknown stages and chunks become -1."""
+    """Convert the saved times of one kind of operation. Unknown stages and chunks become -1."""
     return OperationTimes(
         phase=parse_phase_label(entry.phase) or Phase.F,
         median_ns=entry.median_ns,
@@ -52,24 +52,24 @@ def _number(number: int | None) -> int:
 
 
 def measure_workload(run: RunSummary, *, forward_only: bool = False) -> Workload:
-    """Return the times of virtual stages; see :func:`.measured_times.build_workload`.
+    """Return the times of the virtual stages; see :func:`.measured_times.build_workload`.
 
     Raises:
-        MismatchError: The time of a virtual stage is unknown.
+        MismatchError: The number of microbatches or the time of a virtual stage is unknown.
     """
     times = list_operation_times(run)
     return build_workload(times, run.transfer_ns, run.microbatches, forward_only=forward_only)
 
 
 def measure_stage_times(run: RunSummary) -> MeasuredTimes:
-    """Return the times of stages, with which other schedules are simulated.
+    """Return the times of the stages of a run, from which other schedules are simulated.
 
-    If a run has a single pipeline, all of its iterations are averaged; see :func:`_average_all`.
-    The schedule and its window are included if bubbleviz knows the schedule and its window was
-    measured.
+    If a run has a single pipeline, the times are means over all of its iterations; see
+    :func:`_average_all`. The name of the schedule and its window are included if the schedule is
+    one of ``SCHEDULES`` and the mean of the ratio ``schedule`` was measured.
 
     Raises:
-        MismatchError: The time of a virtual stage is unknown.
+        MismatchError: The number of microbatches or the time of a virtual stage is unknown.
     """
     window_ns = run.summary.window_ns.get("schedule")
     n_iterations = 0 if window_ns is None else window_ns.n
@@ -89,9 +89,10 @@ def measure_stage_times(run: RunSummary) -> MeasuredTimes:
 
 
 def _average_all(times: OperationTimes) -> OperationTimes:
-    """Return times that are averaged over all iterations instead of the typical one.
+    """Replace the mean of the typical iteration by the mean of all iterations.
 
-    For a single pipeline, more samples give a better estimate.
+    For a single pipeline, more samples give a better estimate. Times without a mean of the typical
+    iteration are returned unchanged.
     """
     if times.pipeline_ns is None:
         return times
@@ -99,7 +100,7 @@ def _average_all(times: OperationTimes) -> OperationTimes:
 
 
 def measure_run_memory(run: RunSummary) -> MeasuredMemory | None:
-    """Return the memory of virtual stages in bytes, or None if it was not measured."""
+    """Return the memory of the virtual stages in bytes, or None if it was not measured."""
     if run.memory is None:
         return None
     stage_of_virtual = {
@@ -116,14 +117,16 @@ def choose_sizes_and_times(
     tw: float | Sequence[float] | None,
     tcomm: float | None,
 ) -> tuple[Sizes, StageTimes]:
-    """Return the sizes and times to simulate, taking values that are not given from a run.
+    """Return the sizes and times to simulate. Values that are not given come from a run.
+
+    If any time is given, the measured times of virtual stages are dropped.
 
     Args:
-        run: The run, or None for times of 1 ms, and transfers of 0 ms.
+        run: The run. If None, operations take 1 ms and transfers take 0 ms by default.
         sizes: The given sizes.
         tf: Time of a forward in ms, one for all stages or one per stage, or None if not given.
-        tb: Time of a backward for the input, in the same form.
-        tw: Time of a backward for the weights, in the same form.
+        tb: Time of a backward for the input, in the same form as ``tf``.
+        tw: Time of a backward for the weights, in the same form as ``tf``.
         tcomm: Time of a transfer in ms, or None if not given.
 
     Raises:
@@ -145,7 +148,7 @@ def choose_sizes_and_times(
         name: _list_times(ms) for name, ms in phases.items() if ms is not None
     }
     overrides |= {} if tcomm is None else {"transfer_ms": tcomm}
-    # With a given time, virtual stages no longer take what was measured.
+    # If a time is given, the measured times of virtual stages no longer apply.
     return sizes, replace(times, measured=None, **overrides) if overrides else times
 
 

@@ -1,4 +1,4 @@
-"""Saved reports: reads the JSON that ``-o report.json`` wrote.
+"""Read saved reports, the JSON files that ``-o report.json`` writes.
 
 Keys that a later version of bubbleviz added are ignored.
 """
@@ -23,9 +23,9 @@ from bubbleviz.report.summary import SCHEMA, RunSummary
 
 #: Maximum size of a report in bytes.
 _MAX_BYTES = 1 << 32
-#: Keys in the first bytes of traces of PyTorch and XLA, and the number of these bytes.
+#: Matches keys at the start of traces of PyTorch and XLA. Number of bytes to search for them.
 _TRACE_KEYS, _HEAD = re.compile(rb'"(traceEvents|schemaVersion|displayTimeUnit|ph)"'), 4096
-#: Schema of reports that are not read any more.
+#: Schema of old reports that can no longer be read.
 _OLD_SCHEMA = "bubbleviz.report/1"
 _UNREADABLE = (DecodeError, ValidationError, RecursionError, UnicodeDecodeError)
 #: Messages of msgspec about a value of the wrong type or out of range, and about a missing value.
@@ -37,9 +37,10 @@ _MISSING = re.compile(r"Object missing required field `(.+?)`(?: - at `\$\.?(.+)
 def is_saved_report(path: str) -> bool:
     """Return whether a path looks like a saved report rather than profiles.
 
-    A pipe is a report. A ``.json`` file is one unless its first bytes contain a key of a trace, and
-    a file with another suffix is one if it begins with ``{``. Paths that cannot be read are not
-    reports, so the reader of profiles raises the error.
+    A pipe is always a report. A ``.json`` file is a report unless its first ``_HEAD`` bytes contain
+    a key of a trace. A file with another suffix is a report if its first character, after white
+    space, is ``{``. The result is False for paths that cannot be read, so the reader of profiles
+    raises the error.
     """
     file = Path(path)
     try:
@@ -60,10 +61,10 @@ def is_saved_report(path: str) -> bool:
 
 
 def read_saved(path: str) -> ReportSummary:
-    """Return a report that ``analyze -o report.json`` or ``idle -o report.json`` wrote.
+    """Read a report that ``analyze -o report.json`` or ``idle -o report.json`` wrote.
 
     Raises:
-        InputError: The file cannot be read, or is not such a report.
+        InputError: The file cannot be read, or is not a report of ``analyze`` or ``idle``.
     """
     data = _read_bytes(path)
     if _read_schema(path, data) == IDLE_SCHEMA:
@@ -72,10 +73,10 @@ def read_saved(path: str) -> ReportSummary:
 
 
 def read_summary(path: str) -> RunSummary:
-    """Return a report that ``bubbleviz analyze -o report.json`` wrote.
+    """Read a report that ``bubbleviz analyze -o report.json`` wrote.
 
     Raises:
-        InputError: The file cannot be read, or is not such a report.
+        InputError: The file cannot be read, or is not a report of ``analyze``.
     """
     return _read_summary(path, _read_bytes(path))
 
@@ -106,8 +107,8 @@ def read_pipeline(path: str) -> RunSummary:
     """Read a report of ``bubbleviz analyze`` whose times describe a complete pipeline.
 
     Raises:
-        InputError: The file cannot be read, is not such a report, or describes no complete
-            pipeline.
+        InputError: The file cannot be read, is not a report of ``analyze``, or does not describe a
+            complete pipeline.
     """
     return check_pipeline(path, read_summary(path))
 
@@ -145,10 +146,10 @@ def _read_bytes(path: str) -> bytes:
 
 
 def _read_schema(path: str, data: bytes) -> str:
-    """Return the schema that the JSON of a report names.
+    """Return the value of the key ``schema`` in the JSON of a report.
 
     Raises:
-        InputError: The data is not JSON, or names no schema.
+        InputError: The data is not JSON, or has no such key.
     """
     try:
         values = msgspec_json.decode(data, type=dict[str, Raw])
@@ -180,7 +181,7 @@ def _decode(path: str, data: bytes, kind: type[_Summary]) -> _Summary:
 
 
 def _check_ratios(path: str, summary: _Summary) -> _Summary:
-    """Check that a summary contains its primary ratio and the window of each ratio, and return it.
+    """Check that a summary contains its primary ratio and all windows, and return the summary.
 
     Raises:
         InputError: A ratio or a window is missing.
@@ -199,7 +200,7 @@ def _check_ratios(path: str, summary: _Summary) -> _Summary:
 
 
 def _check_parts(path: str, summary: RunSummary) -> RunSummary:
-    """Check that the parts of a summary agree and that its phases are known, and return it.
+    """Check that the parts of a summary agree and all phases are known, and return the summary.
 
     Raises:
         InputError: The summary has no ranks, averages more iterations than it contains, refers to
@@ -251,7 +252,7 @@ def _make_no_report_error(path: str, reason: object, command: str = "analyze") -
 
 
 def _describe_reason(reason: str) -> str:
-    """Return a reason in words that do not depend on the JSON decoder, where these are known."""
+    """Reword the messages of the JSON decoder that are known; return all others unchanged."""
     if wrong_type := _WRONG_TYPE.fullmatch(reason):
         expected, actual, location = wrong_type.groups()
         return f"{location} has type {actual} instead of {expected}"

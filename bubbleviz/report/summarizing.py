@@ -1,4 +1,4 @@
-"""Create the summary of a report, which ``bubbleviz analyze -o report.json`` writes as JSON."""
+"""Create the summary of a report that ``bubbleviz analyze -o report.json`` writes as JSON."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def summarize(report: Report, *, by_rank: bool = True, slowdown: bool = True) ->
 
     Args:
         report: The report.
-        by_rank: Whether iterations list their ranks, and whether the timeline is included if the
+        by_rank: Whether iterations list their ranks. The timeline is then included as well, if the
             report has at most ``MAX_SAVED_OPERATIONS`` operations.
-        slowdown: Whether slowdowns are calculated, which takes long for thousands of ranks.
+        slowdown: Whether to compute slowdowns, which takes long for thousands of ranks.
     """
     typical, explanation = report.typical_iteration(), report.explanation
     times, advised = explanation.phase_times, advise(report)
@@ -118,7 +118,10 @@ def summarize(report: Report, *, by_rank: bool = True, slowdown: bool = True) ->
 
 
 def _list_ranks(report: Report) -> list[summary.RankEntry]:
-    """Return the identity, place and speed scores of each rank, with None for unknown scores."""
+    """Return one entry per rank with its identity, stage and slowness scores.
+
+    Unknown scores are None.
+    """
     slowness = report.slowness
     return [
         summary.RankEntry(
@@ -147,7 +150,7 @@ def _list_ranks(report: Report) -> list[summary.RankEntry]:
 
 
 def _to_optional(values: Floats) -> list[float | None]:
-    """Return numbers, with None for NaN."""
+    """Return numbers as a list in which NaN is replaced by None."""
     return [None if isnan(value) else value for value in values.tolist()]
 
 
@@ -163,7 +166,7 @@ def _make_step(advised: Advised, step: Step) -> summary.StepEntry:
 def _make_iteration(
     report: Report, iteration: Iteration, *, by_rank: bool
 ) -> summary.IterationEntry:
-    """Return the entry of an iteration: its ratios, windows, causes of idle time and limitations.
+    """Return the entry of an iteration: its times, ratios, windows and idle time by cause.
 
     Args:
         report: The report.
@@ -200,7 +203,8 @@ def _make_iteration(
 def _make_rank_columns(report: Report, iteration: Iteration) -> summary.RankColumns:
     """Return the columns of the ranks of an iteration.
 
-    ``unattributed_ns`` and ``overlap_ns`` refer to the window of ``schedule``.
+    ``unattributed_ns`` and ``overlap_ns`` refer to the window of the ratio ``schedule``. They are
+    None if no rank has this window.
     """
     ranks, communication = iteration.ranks, report.explanation.communication
     accounts = list(ranks.columns.accounts)
@@ -242,13 +246,14 @@ def _make_window_columns(ranks: RankIterations, ratio: str) -> summary.WindowCol
 def _list_rank_intervals(
     ranks: RankIterations, names: Sequence[str]
 ) -> dict[str, list[tuple[float, float] | None] | None]:
-    """Return the clock bounds of each rank's ratio, keyed by the ratios that need a common clock.
+    """Return the clock bounds of the ratio of each rank, for ratios that need a common clock.
 
-    The value is None if the bounds of no rank are known.
+    Columns of bounds are keyed by the name of the ratio. A column is None if all bounds are
+    unknown.
 
     Args:
         ranks: Entries of the ranks of an iteration.
-        names: Ratios whose bounds are computed. The value of all other ratios is None.
+        names: Ratios whose bounds are computed. The columns of all other ratios are None.
     """
     columns: dict[str, list[tuple[float, float] | None] | None] = {}
     for ratio in list_ratios():
@@ -259,14 +264,14 @@ def _list_rank_intervals(
 
 
 def _list_rows(names: Sequence[str], column: Callable[[str], Ints]) -> Iterable[tuple[int, ...]]:
-    """Return the rows of a table that is given by a function of the column's name."""
+    """Return the rows of a table, given a function that returns the column with a name."""
     return zip(*(column(name).tolist() for name in names), strict=True)
 
 
 def _list_intervals(
     intervals: Mapping[str, tuple[float, float] | None],
 ) -> dict[str, tuple[float, float] | None]:
-    """Return the clock bounds of the ratios that need a common clock, with None if unknown."""
+    """Return the clock bounds of the ratios that need a common clock. Unknown bounds are None."""
     return {r.name: intervals.get(r.name) for r in list_ratios() if r.common_clock}
 
 
@@ -276,9 +281,9 @@ def _list_intervals(
 def _compute_numbers(report: Report) -> summary.Numbers:
     """Return the statistics over the averaged iterations.
 
-    They are the mean and the spread of each ratio and window, the idle time by cause, the parts of
-    the bubble and of a step, and the kernel time. For the idle time by cause in the windows of a
-    ratio, only iterations that have this ratio count.
+    The statistics are the mean and the spread of each ratio and window, the idle time by cause, the
+    parts of the bubble and of a step, and the kernel time. The idle time by cause in the windows of
+    a ratio includes only iterations in which this ratio is known.
     """
     measured, causes = report.summary, report.explanation.causes
     averaged = [iteration for iteration in report.iterations if iteration.averaged]
@@ -317,7 +322,7 @@ def _make_parts(parts: Sequence[BubblePart]) -> list[summary.TimePart]:
 
 
 def _make_schedule(recognition: Recognition | None) -> summary.ScheduleEntry | None:
-    """Return the entry of a recognized schedule, or None if it was not looked for."""
+    """Return the entry of a recognized schedule, or None if no schedule was looked for."""
     if recognition is None:
         return None
     return summary.ScheduleEntry(
@@ -363,10 +368,10 @@ def _make_chunk_cost(cost: ChunkCost) -> summary.ChunkCostEntry:
 
 
 def _list_microbatch_lengths(report: Report) -> tuple[tuple[float, ...], ...]:
-    """Return the lengths of the microbatches of averaged iterations, relative to their mean.
+    """Return the length of each microbatch, divided by the mean length of all microbatches.
 
-    Each row is an averaged training iteration. The result is empty if these iterations have
-    different or unknown numbers of microbatches.
+    Each row is an averaged training iteration. The result is empty if the numbers of microbatches
+    of these iterations differ or are unknown.
     """
     averaged = [i.index for i in report.iterations if i.averaged and i.kind == "training"]
     counts = {report.iterations[index].microbatches for index in averaged}
@@ -379,7 +384,7 @@ def _list_microbatch_lengths(report: Report) -> tuple[tuple[float, ...], ...]:
 
 
 def _list_stragglers(report: Report) -> list[summary.Straggler]:
-    """Return an entry for each of the slowest operations, with its multiple of the median."""
+    """Return an entry for each of the slowest operations, with its multiple of the median time."""
     stragglers = report.explanation.phase_times.stragglers
     rows = np.array([row for row, _ in stragglers], np.int64)
     return [
@@ -412,9 +417,9 @@ def _list_operations(report: Report, rows: Ints) -> list[dict[str, Any]]:
 
 
 def _make_critical_path(report: Report) -> summary.CriticalPathEntry | None:
-    """Return the entry of the critical path, or None if there is none.
+    """Return the entry of the critical path, or None if the path is unknown.
 
-    Slacks are left out if there are more than ``_MAX_SLACKS``.
+    If more than ``_MAX_SLACKS`` operations have slack, no slacks are listed.
     """
     path = report.explanation.path
     if path is None:
@@ -441,9 +446,10 @@ def _make_critical_path(report: Report) -> summary.CriticalPathEntry | None:
 
 
 def _make_changes(changes: Sequence[Change]) -> summary.Changes | None:
-    """Return the entry of the replayed changes, the first of which is the unchanged iteration.
+    """Return the entry of the replayed changes, or None if nothing was replayed.
 
-    The result is None if nothing was replayed.
+    Args:
+        changes: The unchanged iteration, followed by the iteration with each change.
     """
     if not changes:
         return None
@@ -458,7 +464,7 @@ def _make_changes(changes: Sequence[Change]) -> summary.Changes | None:
 def _make_what_if(what_if: WhatIf | None) -> summary.WhatIfEntry | None:
     """Return the entry of other schedules at the measured times, or None if not simulated.
 
-    It contains the measured times, one row per schedule, and the best order of microbatches.
+    The entry contains the measured times, one row per schedule, and the best order of microbatches.
     """
     if what_if is None:
         return None
@@ -521,11 +527,11 @@ def _list_longest_bubbles(report: Report) -> list[summary.LongBubble]:
 
 
 def _make_slowdown(slowdowns: Slowdowns, slowness: Slowness) -> summary.SlowdownEntry:
-    """Return the entry of the slowdown that stragglers cause, in total and by kind of part.
+    """Return the entry of the slowdown that stragglers cause, in total and by phase, stage etc.
 
     Args:
         slowdowns: Slowdowns by phase, stage, replica, microbatch, link and iteration.
-        slowness: Slowdown of each rank. Ranks with NaN are left out.
+        slowness: Slowdown of each rank. Ranks whose slowdown is NaN are left out.
     """
     links = list(slowdowns.by_link)
     rank = np.flatnonzero(~np.isnan(slowness.slowdown))
@@ -557,7 +563,7 @@ def _make_slowdown_columns(slowdowns: Mapping[int, float]) -> summary.SlowdownCo
 
 
 def _save_timeline(timeline: Timeline) -> summary.SavedTimeline:
-    """Return a timeline as lists of numbers, with None in place of -1; see :func:`save_column`."""
+    """Return a timeline as lists of numbers in which None replaces -1; see :func:`save_column`."""
     return summary.SavedTimeline(
         base_ns=timeline.base_ns,
         names=timeline.names,

@@ -1,7 +1,7 @@
 """The timeline: columns from which interactive pictures are drawn, with times on one clock.
 
 HTML reports and the JSON of small reports contain the timeline. ``bubbleviz view`` draws pictures
-from it.
+from the timeline.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bubbleviz.report.report import Report
 if TYPE_CHECKING:
     from bubbleviz.report.summary import RunSummary
 
-#: The columns of each table, in their order.
+#: The columns of each table, in order.
 _COLUMNS = {
     "operations": "rank iteration phase microbatch second_microbatch chunk second_chunk "
     "virtual_stage kernels start_ns length_ns active_ns thousandths name",
@@ -38,7 +38,7 @@ _COLUMNS = {
     "critical": "operation",
 }
 
-#: Maximum of the column ``thousandths``, because browsers store all columns but times in 32 bits.
+#: Maximum value of the column ``thousandths``. Browsers store all columns except times in 32 bits.
 _MAX_THOUSANDTHS = 2**31 - 1
 #: Maximum number of characters of a name.
 _MAX_NAME = 300
@@ -48,15 +48,16 @@ MAX_SAVED_OPERATIONS = 20_000
 
 @dataclass(frozen=True)
 class Timeline:
-    """Tables of columns. Times are in ns since ``base_ns``, and -1 means none.
+    """Tables of a timeline. Times are in ns since ``base_ns``, and -1 is a missing value.
 
     Attributes:
-        base_ns: Earliest time, on the report's clock.
-        names: Texts; the columns ``name``, ``call`` and ``around`` contain indices of them.
+        base_ns: Earliest time in the tables, on the clock of the report.
+        names: Names of ranges and calls. The columns ``name``, ``call`` and ``around`` contain
+            indices of these names.
         tables: Columns, keyed by table and column. The tables are ``operations``, their busy
             intervals in ``compute`` and ``communication``, and ``unattributed``, ``bubbles``,
             ``windows`` (of all ratios) and ``critical``. The column ``thousandths`` is the time of
-            an operation in thousandths of the median of its kind, or 0 if that is unknown.
+            an operation in thousandths of the median of its kind, or 0 if unknown.
     """
 
     base_ns: int
@@ -67,8 +68,8 @@ class Timeline:
 def build_timeline(report: Report) -> Timeline:
     """Return the timeline of a report, with one row per operation.
 
-    Operations without a span have -1 as start and length. Only the names that rows refer to are
-    included. The table ``critical`` is empty if the critical path is unknown.
+    The start and length of an operation without a span are -1. Only names that are used in the
+    tables are included. The table ``critical`` is empty if the critical path is unknown.
     """
     operations, bubbles, unattributed = report.operations, report.bubbles, report.unattributed
     spans, base_ns = operations.has_span == 1, _find_base_ns(report)
@@ -121,7 +122,7 @@ def _find_base_ns(report: Report) -> int:
 
 
 def _list_critical_rows(report: Report) -> Ints:
-    """Return the rows of the operations on the critical path; empty if the path is unknown."""
+    """Return the rows of the operations on the critical path, or nothing if the path is unknown."""
     path = report.explanation.path
     return np.zeros(0, np.int64) if path is None else path.operations
 
@@ -129,7 +130,8 @@ def _list_critical_rows(report: Report) -> Ints:
 def measure_times_median(report: Report) -> Floats:
     """Return the time of each operation divided by the median of its kind, shape (operations,).
 
-    The result is 0 for operations that do not count, or if the median is 0.
+    The result is 0 for operations without a median, for example of iterations that are not
+    averaged, and if the median is 0.
     """
     return compute_multiples_of_median(
         report.operations,
@@ -161,7 +163,10 @@ def _list_busy_pieces(
 
 
 def _list_windows(report: Report, base_ns: int) -> Mapping[str, Ints]:
-    """Return the windows of all ratios, iterations and ranks, for ranks that have the ratio."""
+    """Return the windows of all ratios, iterations and ranks.
+
+    A window is left out if the ratio is unknown for the iteration or for the rank.
+    """
     tables = [np.zeros((5, 0), np.int64)]
     for ratio_index, ratio in enumerate(list_ratios()):
         for iteration in report.iterations:
@@ -178,7 +183,8 @@ def _list_windows(report: Report, base_ns: int) -> Mapping[str, Ints]:
     return dict(zip(_COLUMNS["windows"].split(), np.concatenate(tables, axis=1), strict=True))
 
 
-#: Table that a column contains indices of. ``ranks`` and ``iterations`` are tables of the report.
+#: Table whose rows a column refers to, keyed by column. ``ranks`` and ``iterations`` are tables of
+#: the report.
 _TABLE_OF_COLUMN = {
     "rank": "ranks",
     "iteration": "iterations",
@@ -190,19 +196,19 @@ _TABLE_OF_COLUMN = {
     "around": "names",
     "ratio": "ratios",
 }
-#: Other columns in which -1 means none.
+#: Other columns in which -1 is a missing value.
 _OPTIONAL_COLUMNS = frozenset(
     ("microbatch", "second_microbatch", "chunk", "second_chunk", "virtual_stage", "cause")
 )
-#: Number of codes, for columns of codes.
+#: Number of different codes in each column of codes.
 _N_CODES = {"phase": len(Phase), "cause": len(Cause)}
 
 
 def save_column(table: str, name: str, column: Ints) -> list[int | None]:
-    """Return a column of a timeline for a saved report, with None in place of -1.
+    """Return a column of a timeline for a saved report, in which None replaces -1.
 
-    Columns of times are returned unchanged, except times of operations: -1 is a valid time in all
-    other tables.
+    Columns of times are returned unchanged, because -1 is a valid time. The only exceptions are the
+    times of operations.
 
     Args:
         table: Name of the table.
@@ -220,14 +226,14 @@ def save_column(table: str, name: str, column: Ints) -> list[int | None]:
 
 
 def _read_column(saved: Sequence[int | None]) -> Ints:
-    """Return a saved column of a timeline as an array, with -1 in place of None."""
+    """Return a saved column of a timeline as an array, in which -1 replaces None."""
     values = np.array(saved, object)
     is_none = values == np.array(None, object)
     return np.where(is_none, NONE, values).astype(np.int64)
 
 
 def read_timeline(path: str, summary: RunSummary) -> Timeline:
-    """Return the timeline of a saved report, which has no rows if the report has no timeline.
+    """Return the timeline of a saved report. If the report has no timeline, all tables are empty.
 
     Args:
         path: Path of the report.
@@ -271,7 +277,7 @@ def _find_invalid_column(
 
     Args:
         columns: Columns of a table of the timeline, keyed by name.
-        n_rows_of_table: Number of rows of each table that columns contain indices of.
+        n_rows_of_table: Number of rows of each table that columns refer to.
     """
     for name, column in columns.items():
         table = _TABLE_OF_COLUMN.get(name)

@@ -1,4 +1,4 @@
-"""The view: the part of a report that a picture shows, and its style."""
+"""The view: the part of a report that a picture shows, and the style of the picture."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class View:
-    """The part of a report that a picture shows; ratios are never affected.
+    """The part of a report that a picture shows. It never affects ratios.
 
     Attributes:
-        iterations: Indices of the iterations to draw, ascending, or empty for the iteration of
-            :func:`bubbleviz.report.advice.choose_shown_iteration`.
-        ranks: Numbers (:attr:`.Rank.number`) of the ranks to draw, as for ``--ranks``, or empty for
-            all.
+        iterations: Indices of the iterations to draw, in ascending order. If empty, the iteration
+            that :func:`bubbleviz.report.advice.choose_shown_iteration` returns is drawn.
+        ranks: Numbers (:attr:`.Rank.number`) of the ranks to draw, as given with ``--ranks``. If
+            empty, all ranks are drawn.
         communication: Whether to draw a thin lane of communication operations under each rank.
         rows: ``"rank"`` for one row per rank, or ``"stage"`` for one row per stage. By default rows
             are ranks, or stages in runs with many ranks.

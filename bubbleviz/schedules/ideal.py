@@ -25,7 +25,7 @@ from bubbleviz.schedules.workload import (
     get_phase_times,
 )
 
-#: Maximum number of operations. Simulating them takes about a minute, at roughly 10 us each.
+#: Maximum number of operations. A simulation of this size takes about a minute.
 _MAX_OPERATIONS = 5_000_000
 #: Maximum number of stages. Metrics compare all pairs of devices, which takes quadratic time.
 _MAX_STAGES = 5_000

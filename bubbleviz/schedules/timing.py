@@ -67,7 +67,7 @@ class Timing:
 
     ``levels``, ``followed`` and ``members`` refer to a row by its position in ``rows``. A row that
     follows no other row follows the position after the last one, whose end time is fixed. A row
-    without a meeting is the only member of a meeting.
+    without a meeting is the only member of its own meeting.
 
     Attributes:
         rows: Row index at each position, sorted by level.

@@ -1,4 +1,4 @@
-"""How a rank spends the window of a ratio: on work, and idle for one cause or another."""
+"""Split the window of a ratio into the work and the idle time of a rank, by cause."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from bubbleviz.report.ratio_summary import ReportSummary, find_ratio
 
 
 def split_window(report: ReportSummary, ratio: str) -> dict[str, float]:
-    """Split the mean window of a ratio into the work and the bubble of a rank, in ns.
+    """Split the mean window of a ratio into the mean work and the mean bubble of a rank, in ns.
 
     The keys are ``work`` and ``bubble``, or ``busy`` and ``idle`` in reports on idle time. The
-    result is empty if the ratio or its window is unknown.
+    result is empty if the mean of the ratio or of its window is unknown.
     """
     numbers = find_ratio(report, ratio)
     if numbers is None or numbers.bubble.mean is None or numbers.window_ns.mean is None:
@@ -21,10 +21,11 @@ def split_window(report: ReportSummary, ratio: str) -> dict[str, float]:
 
 
 def split_primary_window(report: ReportSummary) -> dict[str, float]:
-    """Split the mean window of the primary ratio into the work of a rank and the bubble by cause.
+    """Split the mean window of the primary ratio into the work of a rank and each bubble part.
 
-    Times are in ns, keyed by ``work`` (or ``busy``) and the names of the causes. The result is
-    empty if the ratio or its window is unknown.
+    Times are in ns. The first key is ``work`` (or ``busy`` in reports on idle time). The other keys
+    are the names of the parts of the bubble, for example causes of idle time. The result is empty
+    if the mean of the ratio or of its window is unknown.
     """
     divided = split_window(report, report.headline)
     if not divided:
@@ -36,7 +37,7 @@ def split_primary_window(report: ReportSummary) -> dict[str, float]:
 
 
 def find_first_cause(report: ReportSummary) -> tuple[str, float] | None:
-    """Return the name of the largest part of the bubble and its share of the bubble.
+    """Return the name of the largest part of the bubble, and the fraction of the bubble it takes.
 
     The result is None if there is no bubble.
     """

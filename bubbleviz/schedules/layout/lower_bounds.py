@@ -62,7 +62,7 @@ class Sums:
         """Add one sum per path. The value of the sum for a layout is the length of the path.
 
         Args:
-            paths: Paths, which contain the factors of each stage and of each boundary.
+            paths: Paths through the plan, given by the factors of each stage and boundary.
         """
         if not paths:
             return

@@ -41,8 +41,8 @@ def compute_lower_bound(problem: Problem) -> int:
     """Return a lower bound, in ticks, of the length of any order that fits in memory.
 
     If ``problem.makespan`` is False, the length is the longest window of a device, and the bound is
-    the work of the device with the most work. Otherwise, the bound is the maximum of the bounds of
-    all devices (:func:`_bound_device`) and of the time that a microbatch takes that never waits.
+    the work of the device with the most work. Otherwise, the bound is the time of a microbatch that
+    never waits, or the largest bound of any device (:func:`_bound_device`), whichever is longer.
     Without microbatches, the bound is 0.
     """
     if not problem.microbatches or not problem.makespan:

@@ -1,4 +1,4 @@
-"""The shortest orders of a problem: several starting orders, each improved by a local search.
+"""Search for the shortest orders of a problem: a local search improves several starting orders.
 
 ::
 
