@@ -1,1 +1,1 @@
-"""AMD's ROCm: the SQLite files of ``rocprofv3`` (rocpd) and of rocmProfileData (``.rpd``)."""
+"""Reader for profiles of AMD GPUs: SQLite files of ``rocprofv3`` (rocpd) and rocmProfileData."""

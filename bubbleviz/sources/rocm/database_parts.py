@@ -1,11 +1,11 @@
-"""Databases of ROCm's profilers: their queries, and the tables of each process.
+"""Query the databases of ROCm's profilers, one process at a time.
 
 ``rocprofv3`` appends the GUID of the process to the names of its tables (``rocpd_region_<GUID>``),
-and a file may contain several processes that were merged. Row ids are unique only within one GUID.
-Queries therefore read views that contain the rows of one process, a *part* of the file, and cannot
+and a merged file contains several processes. Row ids are unique only within one GUID. Queries
+therefore read views with the rows of one process, which is a *part* of the file, so that they never
 join rows of two processes. A view has only the columns that queries require. Nothing else in the
-file can be read, such as the command lines and environments in ``rocpd_info_process``, which may
-contain secrets.
+file is read, in particular not the command lines and environments in ``rocpd_info_process``, which
+may contain secrets.
 
 Sources: ``rocpd_tables.sql`` and ``generateRocpd.cpp`` of ROCm/rocm-systems
 (``projects/rocprofiler-sdk/source/share/rocprofiler-sdk-rocpd``, ``.../source/lib/output``), and
@@ -27,7 +27,7 @@ from bubbleviz.sources.sqlite import database as sqlite
 from bubbleviz.sources.sqlite.pages import PackedRows, PageQuery, Pages, PageTable
 from bubbleviz.sources.sqlite.queries import Binds, PlainColumn, Queries, find_missing
 
-#: Commands that record what is missing, for messages.
+#: Advice on how to record missing data, for messages.
 RECORD_WITH_ROCPROF = (
     "profile again with: rocprofv3 --hip-trace --kernel-trace --memory-copy-trace --marker-trace "
     "--output-format rocpd"
@@ -41,12 +41,11 @@ RPD = Queries(
     "the tracer", "rpd", "trace of rocmProfileData", f"copy it again, or {RECORD_WITH_RPD}"
 )
 
-#: Matches a GUID at the end of a table name. Its groups of digits are separated by underscores.
+#: Matches a GUID at the end of a table name. Underscores separate the groups of digits.
 _GUID = re.compile(r"(?:_[0-9A-Fa-f]+)+\Z")
-#: Prefix of the names of view variants for tables that lack a column.
+#: Prefix of the names of the variants of a view that are used if a table lacks a column.
 _DEGRADED_VARIANT = "without_"
-#: Queries of rocpd files that are answered from pages, with the columns of the table that they
-#: return.
+#: Queries of rocpd files that are answered by reading database pages directly, without SQLite.
 PAGE_QUERIES: Mapping[str, PageQuery] = {
     "gpu_work/kernels": PageQuery(
         view="views/dispatches/current",
@@ -95,7 +94,7 @@ PAGE_QUERIES: Mapping[str, PageQuery] = {
         key="id",
     ),
 }
-#: Columns of texts. All other columns contain whole numbers.
+#: Names of columns that contain texts. All other columns contain integers.
 _TEXT_COLUMNS = frozenset(
     (
         "display_name",
@@ -112,16 +111,16 @@ _TEXT_COLUMNS = frozenset(
         "value",
     )
 )
-#: Minimum number of digits of a GUID. A shorter suffix is a part of the table name.
+#: Minimum number of digits of a GUID. A shorter suffix belongs to the name of the table.
 _MIN_GUID_DIGITS = 16
 
 
 def _select_column(column: str, declared_type: str) -> str:
-    """Return an SQL expression that selects a column and converts its values to whole numbers.
+    """Return an SQL expression that selects a column and converts its values to integers.
 
-    Tools that copy a file may store whole numbers as texts or floats. SQLite converts them itself
-    if the declared type of the column is an integer type. Columns of texts, and values that are not
-    equal to a whole number, are selected unchanged.
+    Tools that copy a file may store integers as texts or floats. If the declared type of the column
+    is an integer type, SQLite has already converted them. Columns of texts, and values that are not
+    equal to an integer, are selected unchanged.
 
     Args:
         column: Name of the column.
@@ -135,7 +134,7 @@ def _select_column(column: str, declared_type: str) -> str:
 
 
 class Part:
-    """The tables of one part of a file: all tables with one GUID, or the rows of one process.
+    """The tables of one part of a file: all tables with the same GUID, or the rows of one process.
 
     Creating a part replaces the views of the database, so only the newest part can be queried.
 
@@ -143,11 +142,11 @@ class Part:
         database: The open file.
         queries: Queries for files of this profiler.
         names: Names of the tables in the file, keyed by their names in queries.
-        stored: Columns of each table, keyed by its name in the file.
+        stored: Columns of each table, keyed by the table's name in the file.
         guid: GUID of the process whose rows are read, or "" to read all rows.
         rows: First and last row number of the process in each table, keyed by the table's name in
             the file. Tables without an entry are searched completely.
-        pages: Pages of the file, or None if they cannot be read directly.
+        pages: Database pages of the file, or None if the pages cannot be read directly.
     """
 
     def __init__(
@@ -170,7 +169,7 @@ class Part:
         }
         self._views = queries.select_views(self.schema)
         rows = rows or {}
-        # Parts of the same tables differ only in the view "part", so the other views are kept.
+        # For parts of the same tables, only the view "part" differs, so the other views are kept.
         statements = {"part": self._define_part(guid, rows)}
         for base, table in names.items():
             is_filtered = bool(guid) and "guid" in self.schema[base]
@@ -182,7 +181,11 @@ class Part:
         database.create_views(statements)
 
     def _define_part(self, guid: str, rows: Mapping[str, tuple[int, int]]) -> str:
-        """Return the statement that creates the view of the GUID and row numbers of this part."""
+        """Return the statement that creates the view ``part``.
+
+        The view has one row, with the GUID of this part and its first and last row number in each
+        table.
+        """
         quoted = guid.replace("'", "''")
         bounds = {base: rows.get(table, (1, 0)) for base, table in self._names.items()}
         columns = "".join(
@@ -192,12 +195,13 @@ class Part:
         return f"CREATE TEMP VIEW part AS SELECT '{quoted}' AS guid{columns}"
 
     def _define_table(self, base: str, is_filtered: bool, has_bounds: bool) -> str:
-        """Return the statement that creates the view of a table, under its name in queries.
+        """Return the statement that creates the view of a table, under the table's name in queries.
 
         Args:
             base: Name of the table in queries.
-            is_filtered: Whether to select the rows of the part by their GUID.
-            has_bounds: Whether the view "part" contains the row numbers of these rows.
+            is_filtered: Whether only rows with the GUID of this part are selected.
+            has_bounds: Whether the view ``part`` contains the first and last row number of the part
+                in this table.
         """
         names = sorted(self._queries.columns_read[base] & self.schema[base])
         types = {str(row[4]): str(row[5]) for row in self._stored[base]}
@@ -212,23 +216,24 @@ class Part:
 
     @property
     def remedy(self) -> str:
-        """What to do if the file cannot be read."""
+        """Advice for a file that cannot be read."""
         return self._queries.again
 
     def select_process(self, guid: str, rows: Mapping[str, tuple[int, int]]) -> Part:
-        """Return the rows of one process, whose GUID these tables contain.
+        """Return the part of these tables that contains only the rows of one process.
 
         Args:
             guid: GUID of the process.
-            rows: First and last row number of the process in each table, as for the class.
+            rows: First and last row number of the process in each table, keyed by the table's name
+                in the file.
         """
         return Part(self._database, self._queries, self._names, self._stored_tables, guid, rows)
 
     def find_extents_by_guid(self) -> dict[str, dict[object, tuple[int, int]]]:
-        """Return the first and last row number of each GUID in each table that has GUIDs.
+        """Find the first and last row number of each process in each table with a GUID column.
 
         Returns:
-            The row numbers, keyed by the table's name in the file and then by GUID.
+            (first, last) row number, keyed by the table's name in the file and then by GUID.
 
         Raises:
             ProfileError: The file is damaged.
@@ -240,14 +245,14 @@ class Part:
         }
 
     def has(self, name: str) -> bool:
-        """Return whether the tables have the columns that a query needs."""
+        """Return whether the file contains all tables and columns that a query needs."""
         return self._queries.has(name, self.schema, self._views)
 
     def find_missing(self, name: str) -> tuple[str, ...]:
-        """Return the tables and columns that a query needs and the file lacks.
+        """Return the tables and columns that a query needs and that the file lacks.
 
-        If the query reads a view with several variants, the variant with the fewest missing ones
-        counts.
+        If a view has several variants, only the variant that lacks the fewest is reported. Variants
+        for tables that lack a column are not considered.
         """
         missing: dict[str, None] = {}
         for relation, columns in self._queries.query(name).requires.items():
@@ -265,11 +270,12 @@ class Part:
         return tuple(missing)
 
     def query_columns(self, name: str, *, table: str = "") -> Ints:
-        """Return the int64 columns of a query, shape (columns, rows).
+        """Return the columns of a query as int64 values, shape (columns, rows).
 
         Args:
             name: Name of the query.
-            table: Name of a table without which no rows are returned, or "" to raise instead.
+            table: Name of an optional table. If the file lacks this table, no rows are returned
+                instead of an error being raised.
 
         Raises:
             SchemaError: A table or column that the query needs is missing.
@@ -291,12 +297,13 @@ class Part:
         """Return the table of events with their texts.
 
         Returns:
-            The columns of calls/events.sql and the length of each text, shape (5, events), and the
-            concatenated texts. The length is -1 for a text that the pages of the file do not
-            contain exactly as it reads; such a text must be queried.
+            columns: Id, category, stack id, correlation id and length of the text of each event,
+                shape (5, events). The length is -1 for a text that must be queried, because it
+                cannot be copied unchanged from the pages of the file.
+            texts: Concatenation of the texts whose length is not -1.
 
         Raises:
-            ProfileError: The file is damaged: its rows are not sorted by their ids.
+            ProfileError: The file is damaged, because its events are not sorted by id.
         """
         table = self._find_page_table("calls/events")
         packed = None
@@ -314,7 +321,10 @@ class Part:
         return packed
 
     def _find_page_table(self, name: str) -> PageTable | None:
-        """Return the table whose pages answer a query, or None if SQLite must run the query."""
+        """Return the table whose pages contain the result of a query.
+
+        The result is None if SQLite must run the query.
+        """
         query = PAGE_QUERIES.get(name)
         if self._pages is None or query is None:
             return None
@@ -325,15 +335,16 @@ class Part:
         return self._pages.open_table(self._stored[table], query)
 
     def query_rows(self, name: str, n_integers: int = 0) -> list[tuple[Any, ...]]:
-        """Return the rows of a query, or no rows if the file lacks what the query reads.
+        """Return the rows of a query, or no rows if the file lacks a table or column that it needs.
 
         Args:
             name: Name of the query.
-            n_integers: Number of leading columns that must contain whole numbers. The values of
-                other columns are not checked.
+            n_integers: Number of leading columns that must contain integers. The values of other
+                columns are not checked.
 
         Raises:
-            ProfileError: The file is damaged, or one of these columns has another value.
+            ProfileError: The file is damaged, or a leading column contains a value that is not an
+                integer.
         """
         if not self.has(name):
             return []
@@ -347,7 +358,7 @@ class Part:
         return rows
 
     def query_texts(self, name: str, ids: Ints | None = None) -> dict[int, str]:
-        """Return the non-empty texts of a query, keyed by id, or {} if the query cannot run.
+        """Return the texts of a query that are not empty, keyed by id, or {} if it cannot run.
 
         Args:
             name: Name of the query.
@@ -369,12 +380,15 @@ class Part:
     def query_texts_of_rows(
         self, name: str, ids: Ints, *, read_all: bool
     ) -> tuple[Ints, list[str]]:
-        """Return the ids that a query finds and the text of each, or no ids if it cannot run.
+        """Return the ids that a query finds, and the text of each of them.
+
+        The result is empty if the query cannot run.
 
         Args:
             name: Name of the query.
             ids: Ids to look up.
-            read_all: Whether to read all texts of the table, because nearly all are needed.
+            read_all: Whether the query reads the texts of all rows of the table. This is faster if
+                nearly all texts are needed.
 
         Raises:
             ProfileError: The file is damaged.
@@ -394,7 +408,7 @@ def _make_binds(ids: Ints | None) -> Binds:
 
 
 def read_stored_tables(database: sqlite.Database) -> Mapping[str, sqlite.StoredColumns]:
-    """Return the columns of each table of an open file, keyed by the table's name.
+    """Return the columns of each table in an open file, keyed by the table's name.
 
     Raises:
         ProfileError: The file is damaged or is not an SQLite database.
@@ -407,15 +421,15 @@ def read_stored_tables(database: sqlite.Database) -> Mapping[str, sqlite.StoredC
 
 
 def group_tables_by_part(tables: Iterable[str], queries: Queries) -> list[dict[str, str]]:
-    """Group tables by the GUID at the end of their names.
+    """Group the tables of a file by the GUID at the end of their names.
 
     Args:
         tables: Names of the tables in a file.
         queries: Queries for files of this profiler. Tables that no query reads are left out.
 
     Returns:
-        For each GUID, in ascending order, the names of its tables, keyed by their names in queries.
-        Tables without a GUID come first.
+        One dictionary per GUID, in ascending order of the GUIDs. Tables without a GUID come first.
+        A dictionary maps the names of tables in queries to their names in the file.
     """
     names: dict[str, dict[str, str]] = {}
     for table in tables:

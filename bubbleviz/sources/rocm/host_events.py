@@ -1,11 +1,11 @@
 """Kinds of host events in rocpd: calls, ROCTx ranges, and functions of the program.
 
-A ROCTx range is recorded under the name of a function (``roctxThreadRangeA``, or
-``roctxRangePushA`` before ROCm 7). Its text is the ``message`` in the JSON of its event's
-``extdata``: see ``insert_api_data`` in ``generateRocpd.cpp`` and ``marker_views.sql``, both of
-rocprofiler-sdk in ROCm/rocm-systems. Its category is ``MARKER_CORE_API`` in ROCm 6.4 and
-``MARKER_CORE_RANGE_API`` since ROCm 7. ``rocprof-sys`` also records functions of the program under
-other categories. They count as ranges, named after the function.
+The name of a ROCTx range in the table is a function (``roctxThreadRangeA``, or ``roctxRangePushA``
+before ROCm 7). The text of the range is the key ``message`` in the JSON of the event's ``extdata``.
+See ``insert_api_data`` in ``generateRocpd.cpp``, and ``marker_views.sql``, both of rocprofiler-sdk
+in ROCm/rocm-systems. The category of the range is ``MARKER_CORE_API`` in ROCm 6.4 and
+``MARKER_CORE_RANGE_API`` since ROCm 7. ``rocprof-sys`` also records functions of the program, in
+other categories. These functions are read as ranges that are named after the function.
 """
 
 from __future__ import annotations
@@ -13,37 +13,42 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 
-#: Matches functions of libraries that a program calls, such as HIP, HSA and RCCL.
+#: Matches names of functions of libraries that a program calls, such as HIP, HSA and RCCL.
 _CALL_OF_LIBRARY = re.compile(r"(?:__)?(?:hip|hsa|cuda|cu|amd_|nccl|mscclpp|roc)[A-Z_]")
-#: Matches functions of RCCL, in which other calls are nested.
+#: Matches names of functions of RCCL, which may make other calls.
 _COLLECTIVE = re.compile(r"nccl[A-Z]|mscclpp")
-#: Matches functions of ROCTx that open ranges that need not nest (roctxRangeStartA).
+#: Matches names of ROCTx functions that open ranges that may overlap, such as roctxRangeStartA.
 _START_STOP = re.compile(r"roctx(?:ProcessRange|RangeStart)")
 _ROCTX_RANGE = re.compile(r"roctx\w*Range")
 
 
 class HostEventKind(IntEnum):
-    """The kinds of host events."""
+    """Kind of a host event."""
 
-    LEFT_OUT = 0  # marks, control of the profiler, events of the driver
+    LEFT_OUT = 0  # a marker, a call that controls the profiler, or an event of the driver
     CALL = 1
-    COLLECTIVE = 2  # a call of RCCL, which names the work of its kernels
-    PUSHED = 3  # a range of ROCTx
-    STARTED = 4  # a range of ROCTx that need not nest
-    FUNCTION = 5  # a range with the name of a function
+    COLLECTIVE = 2  # a call of RCCL, which is also a range with the name of the function
+    PUSHED = 3  # a ROCTx range that is nested in or disjoint from the other ranges of its thread
+    STARTED = 4  # a ROCTx range that may overlap other ranges
+    FUNCTION = 5  # a function of the program, which is a range with the name of the function
 
 
 def classify_host_event(category: str, name: str) -> HostEventKind:
     """Return the kind of a host event.
 
-    The first rule that applies wins. Functions of ROCTx that open no range are left out; its other
-    functions and markers are ranges. Events of the driver (``kfd``) are left out. Functions of RCCL
-    are collectives. Other functions of libraries, functions without a name, and events of an API
-    category are calls. Everything else is a function of the program.
+    The first of the following rules that applies determines the kind:
+
+    1. ROCTx functions that open no range are left out. All other ROCTx functions, and all events
+       whose category contains "marker", are ranges.
+    2. Events whose category starts with "kfd" (the driver) are left out.
+    3. Functions of RCCL are collectives.
+    4. Functions of other libraries, functions without a name, and events whose category contains
+       the word "api" are calls.
+    5. Everything else is a function of the program.
 
     Args:
-        category: Category of the event.
-        name: Name of the function, or "" if it has none.
+        category: Category of the event. Case is ignored.
+        name: Name of the function, or "" if the function has no name.
     """
     category = category.lower()
     if "marker" in category or name.startswith("roctx"):

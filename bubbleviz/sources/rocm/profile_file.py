@@ -1,4 +1,4 @@
-"""Builds the profile of a file of ROCm's profilers."""
+"""Build the profile of a file that one of ROCm's profilers wrote."""
 
 from __future__ import annotations
 
@@ -25,23 +25,25 @@ from bubbleviz.sources.rocm.host_events import HostEventKind
 from bubbleviz.sources.rocm.rocpd import RocmRecording, read_recording
 from bubbleviz.timing import time_step
 
-#: Command that records what is missing, keyed by format.
+#: Advice on how to record missing data, keyed by format.
 _RECORD_AGAIN = {"rocpd": RECORD_WITH_ROCPROF, "rpd": RECORD_WITH_RPD}
-#: Names of the tables of kernels and of copies, keyed by format.
+#: Names of the table of kernels and of the table of copies, keyed by format.
 _TABLES = {"rocpd": ("rocpd_kernel_dispatch", "rocpd_memory_copy"), "rpd": ("rocpd_op", "rocpd_op")}
-#: Index of the stream in a block of kernels, and in a block of copies.
+#: Index of the column of streams in a block of kernels, and in a block of copies.
 _STREAM, _COPY_STREAM = 6, 5
 
 
 def _subtract_start(block: Ints, zero_ns: int) -> Ints:
-    """Convert the times of kernels or copies to times since the first event of the file.
+    """Make the times of kernels or copies relative to ``zero_ns``.
 
-    Rows without times (start and end are 0) keep 0. Rows with an end but without a start get an end
-    before their start, so that they count as impossible.
+    If start and end are both 0, which means that the times are missing, they stay 0. Any other row
+    whose start is 0 or less gets the start 0 and the end -1, so that its times are later rejected
+    as impossible.
 
     Args:
         block: Columns, of which the first two are start and end.
-        zero_ns: Time of the first event, subtracted from all times.
+        zero_ns: Time on the node's clock that is subtracted from all times (see
+            :func:`_find_zero`).
     """
     times = block[:2] - zero_ns
     times[:, block[0] <= 0] = [[0], [NONE]]
@@ -50,14 +52,17 @@ def _subtract_start(block: Ints, zero_ns: int) -> Ints:
 
 
 def _keep_valid_times(blocks: list[tuple[Ints, ...]], zero_ns: int) -> list[Ints]:
-    """Join blocks of calls or ranges, and leave out the rows without possible times.
+    """Concatenate blocks of calls or ranges, and leave out the rows whose times are not possible.
+
+    A row is kept if its start is positive and :func:`~bubbleviz.model.profile.mask_possible`
+    accepts its times.
 
     Args:
-        blocks: Blocks of columns, of which the first two are start and end. At least one.
-        zero_ns: Time of the first event of the file, subtracted from all times.
+        blocks: At least one block of columns, of which the first two are start and end.
+        zero_ns: Time on the node's clock that is subtracted from all times.
 
     Returns:
-        The joined columns of the rows whose start is positive and whose times are possible.
+        The columns of the kept rows.
     """
     columns = [np.concatenate(parts) for parts in zip(*blocks, strict=True)]
     is_possible = profile.mask_possible(columns[0], columns[1])
@@ -74,16 +79,16 @@ def _keep_valid_times(blocks: list[tuple[Ints, ...]], zero_ns: int) -> list[Ints
 def _build_activities(
     recording: RocmRecording, zero_ns: int, thread: Ints
 ) -> tuple[profile.Activities, list[Limitation], Codes, Copies]:
-    """Build the activities of devices.
+    """Build the table of activities of devices.
 
     Args:
-        recording: The recording.
-        zero_ns: Time of the first event, subtracted from all times.
+        recording: Contents of the file.
+        zero_ns: Time on the node's clock that is subtracted from all times.
         thread: Thread of each call.
 
     Returns:
-        activities: Kernels, then copies.
-        notes: Limitations.
+        activities: Kernels, then copies and fills.
+        notes: Limitations for activities that were left out or whose process is unknown.
         streams: Stream of each activity, or -1 if unknown.
         copies: Sizes and directions of copies.
 
@@ -111,11 +116,11 @@ def _build_activities(
 
 
 def _collect_work(recording: RocmRecording, zero_ns: int) -> ActivitiesBuilder:
-    """Return a builder with all kernels, then all copies of a recording.
+    """Return a builder to which all kernels and then all copies of a recording were added.
 
     Args:
-        recording: The recording.
-        zero_ns: Time of the first event, subtracted from all times.
+        recording: Contents of the file.
+        zero_ns: Time on the node's clock that is subtracted from all times.
 
     Raises:
         ProfileError: The recording is damaged.
@@ -138,14 +143,14 @@ def _collect_work(recording: RocmRecording, zero_ns: int) -> ActivitiesBuilder:
 def _join_copies(
     recording: RocmRecording, zero_ns: int, activities: profile.Activities, group: Codes | None
 ) -> Copies:
-    """Return the sizes and directions of copies, leaving out fills and copies without times.
+    """Return the sizes and directions of copies. Fills and copies without valid times are left out.
 
     Args:
-        recording: The recording.
-        zero_ns: Time that is subtracted from all times.
+        recording: Contents of the file.
+        zero_ns: Time on the node's clock that is subtracted from all times.
         activities: All activities, kernels first.
-        group: Group that each activity was sorted by, in the order of the recording, or None if
-            the activities still have that order.
+        group: Group by which each activity was sorted, in the order of the recording. None if the
+            activities were not sorted.
     """
     columns = [np.empty((2, 0), np.int64)]
     for block, details in zip(recording.copies, recording.copy_details, strict=True):
@@ -161,9 +166,9 @@ def _join_copies(
 
 
 def build_decoded(recording: RocmRecording) -> in_memory.Decoded:
-    """Build the profile of a recording, with times relative to its first event.
+    """Build the profile of a recording. Its times are relative to :func:`_find_zero`.
 
-    A recording without kernels can still be read partially if it has copies.
+    A recording that contains copies but no kernels can only be read with ``partial=True``.
 
     Raises:
         ProfileError: The recording is damaged.
@@ -209,11 +214,11 @@ def build_decoded(recording: RocmRecording) -> in_memory.Decoded:
 
 
 def _build_calls(recording: RocmRecording, zero_ns: int) -> in_memory.InMemoryCalls:
-    """Return the calls of a recording that have possible times.
+    """Return the calls of a recording whose times are possible.
 
     Args:
-        recording: The recording.
-        zero_ns: Time of the first event, subtracted from all times.
+        recording: Contents of the file.
+        zero_ns: Time on the node's clock that is subtracted from all times.
     """
     columns = _keep_valid_times(recording.calls, zero_ns)
     start_ns, end_ns, thread, correlation_id, name_id = columns
@@ -222,11 +227,14 @@ def _build_calls(recording: RocmRecording, zero_ns: int) -> in_memory.InMemoryCa
 
 
 def _build_ranges(recording: RocmRecording, zero_ns: int) -> profile.Ranges:
-    """Return the ranges of a recording that have possible times, without the texts of their names.
+    """Return the ranges of a recording whose times are possible.
+
+    ``names`` of the result is empty, and ``name_id`` contains indices into
+    ``recording.range_texts``.
 
     Args:
-        recording: The recording.
-        zero_ns: Time of the first event, subtracted from all times.
+        recording: Contents of the file.
+        zero_ns: Time on the node's clock that is subtracted from all times.
     """
     start_ns, end_ns, thread, kind, name_id = _keep_valid_times(recording.ranges, zero_ns)
     ranges = in_memory.make_ranges(start_ns, end_ns, thread, name_id, ())
@@ -234,9 +242,10 @@ def _build_ranges(recording: RocmRecording, zero_ns: int) -> profile.Ranges:
 
 
 def _find_zero(recording: RocmRecording) -> int:
-    """Return the time on the node's clock one nanosecond before the first event of the file.
+    """Return the time on the node's clock that becomes time 0 of the profile.
 
-    Events without a start (0 or less) are ignored. Without any start, the result is 0.
+    It is 1 ns before the earliest start in the file. Starts of 0 or less are ignored. If there are
+    no other starts, the result is 0.
     """
     tables = (recording.kernels, recording.copies, recording.calls, recording.ranges)
     starts = (block[0][block[0] > 0] for blocks in tables for block in blocks)
@@ -244,9 +253,9 @@ def _find_zero(recording: RocmRecording) -> int:
 
 
 def _describe_source(recording: RocmRecording, zero_ns: int) -> profile.Source:
-    """Return the host, format and session clock of a recording.
+    """Return the source of a recording: its file, host, format and session clock.
 
-    Without a hostname, the name of the file identifies the host.
+    If the hostname is unknown, the name of the file is used as the host.
     """
     return profile.Source(
         path=recording.path,
@@ -261,7 +270,7 @@ def _describe_source(recording: RocmRecording, zero_ns: int) -> profile.Source:
 
 
 def _list_devices(recording: RocmRecording) -> tuple[profile.Device, ...]:
-    """Return the distinct GPUs, sorted by process, number and name."""
+    """Return the distinct GPUs, sorted by process id, device number and name."""
     devices = {
         replace(device, name=replace_surrogates(device.name)) for device in recording.devices
     }
@@ -274,11 +283,11 @@ def _explain_missing_kernels(
     notes: Sequence[Limitation],
     n_calls: int,
 ) -> str:
-    """Return why there are no kernels and what to do, or "" if there are kernels.
+    """Explain why there are no kernels, with advice, or return "" if there are kernels.
 
     Args:
-        recording: The recording.
-        work: Its kernels and copies.
+        recording: Contents of the file.
+        work: Kernels and copies of the recording.
         notes: Limitations, which report the kernels that were left out.
         n_calls: Number of calls.
     """
@@ -291,9 +300,14 @@ def _explain_missing_kernels(
 
 
 def _explain_missing_links(recording: RocmRecording, n_calls: int, n_ranges: int) -> str:
-    """Return why kernels cannot be linked to ranges and what to do, or "" if they can.
+    """Explain why kernels cannot be linked to ranges, with advice, or return "" if they can.
 
-    They can be linked if calls and ranges were recorded. ROCTx ranges without texts do not count.
+    Kernels can be linked to ranges if there are both calls and ranges.
+
+    Args:
+        recording: Contents of the file.
+        n_calls: Number of calls.
+        n_ranges: Number of ranges, without ROCTx ranges that have no text.
     """
     again = _RECORD_AGAIN[recording.format]
     if not n_calls:
@@ -313,13 +327,15 @@ def _explain_missing_links(recording: RocmRecording, n_calls: int, n_ranges: int
 def _iter_limitations(
     recording: RocmRecording, n_kernels: int, call_names: Sequence[str]
 ) -> Iterator[Limitation]:
-    """Yield limitations: those of the recording, unnamed ranges and calls, and unrecorded work.
+    """Yield the limitations of a recording.
 
-    Kernels or copies are unrecorded if there are none, although some call launches them.
+    In addition to ``recording.limitations``, they report unnamed ranges, unnamed calls, and missing
+    work. Kernels are reported as missing if there are none, although there are calls that launch
+    kernels. The same rule applies to copies.
 
     Args:
-        recording: The recording.
-        n_kernels: Number of kernels. If it is 0, calls that launch kernels are reported.
+        recording: Contents of the file.
+        n_kernels: Number of kernels.
         call_names: Distinct names of the calls.
     """
     path, (kernel_table, copy_table) = recording.path, _TABLES[recording.format]
@@ -343,7 +359,7 @@ def _iter_limitations(
 
 
 def _count_rows(blocks: Sequence[Ints | tuple[Ints, ...]]) -> int:
-    """Return the total number of rows of blocks of columns."""
+    """Return the total number of rows in all blocks of columns."""
     return sum(len(block[0]) for block in blocks)
 
 
@@ -353,8 +369,8 @@ def open_file(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[in_memo
 
     Args:
         path: Path of the file.
-        jobs: Ignored; one thread reads the file.
-        watch: Called with the fraction of the file that has been read.
+        jobs: Number of threads. It is ignored, because a single thread reads the file.
+        watch: Function that is called with the fraction of the file that has been read.
         kind: Format of the file, "rocpd" or "rpd".
     """
     with time_step("read tables") as rows:

@@ -1,16 +1,16 @@
-"""Files of ROCm's profilers: ``rocprofv3`` (rocpd) and rocmProfileData (rpd).
+"""Read the files of ROCm's profilers: ``rocprofv3`` (rocpd) and rocmProfileData (rpd).
 
 In rocpd, the event of a kernel and the event of the call that launched it have the same
-``stack_id``. ``generateRocpd.cpp`` of rocprofiler-sdk (ROCm/rocm-systems) writes the internal
-correlation id there, and an id that the program supplies into ``correlation_id``. Times are
-nanoseconds of the node's ``CLOCK_BOOTTIME`` (``rocprofiler_get_timestamp``), so all files of a node
-share one clock.
+``stack_id``. ``generateRocpd.cpp`` of rocprofiler-sdk (ROCm/rocm-systems) stores its internal
+correlation id there. The column ``correlation_id`` contains an id that the program supplied. Times
+are nanoseconds of the node's ``CLOCK_BOOTTIME`` (``rocprofiler_get_timestamp``), so all files of a
+node share one clock.
 
-rpd is older: ``rocpd_api`` contains calls and ranges of hosts, ``rocpd_op`` contains the work of
-devices, and ``rocpd_api_ops`` links each call to the work it launched
+rpd is an older format. ``rocpd_api`` contains calls and ranges of hosts, ``rocpd_op`` contains the
+work of devices, and ``rocpd_api_ops`` links each call to the work that it launched
 (``rocpd_python/rocpd/schema_data/tableSchema.cmd`` of ROCm/rocmProfileData). A ROCTx range is a row
-named ``UserMarker`` whose arguments are its text (``rpd_tracer/RoctxDataSource.cpp``); since the
-third version of the schema, the text is in ``rocpd_ustring``. Times are those of the node's
+named ``UserMarker`` whose arguments are its text (``rpd_tracer/RoctxDataSource.cpp``). Since the
+third version of the schema, the text is in ``rocpd_ustring``. Times are on the node's
 ``CLOCK_MONOTONIC`` (``clocktime_ns`` in ``rpd_tracer/Utility.h``), and no host is recorded. The
 queries in ``sql/rpd`` return the same columns as the queries in ``sql/rocpd``.
 """
@@ -46,45 +46,50 @@ from bubbleviz.sources.sqlite.database import Database, open_database
 from bubbleviz.sources.sqlite.pages import PackedRows, Pages, open_pages
 from bubbleviz.sources.sqlite.queries import Queries
 
-#: Number of low bits of a thread number that contain the thread id, and number of bits above them
-#: that contain the process id. The remaining bits contain the number of the part.
+#: Numbers of bits of a thread id and a process id in a thread number. The thread id is in the
+#: lowest bits and the process id above it. The remaining bits contain the number of the part.
 _TID_BITS, _PID_BITS = 24, 24
-#: Correlation ids are stored in 32 bits. The largest value means that there is none.
+#: Largest value of a 32-bit correlation id, which means that there is no id.
 _MAX_CORRELATION_ID = (1 << 32) - 1
-#: Prefix of the names of the kernels with which the runtime (ROCm/clr) copies and fills memory.
+#: Prefix of the names of kernels that the runtime (ROCm/clr) uses to copy and fill memory.
 BLIT_KERNELS = "__amd_rocclr_"
 _FILL_KERNELS = f"{BLIT_KERNELS}fill"
-#: Index of the number of bytes among the columns of gpu_work/copies. The direction follows it. Only
-#: rpd has these two columns.
+#: Index of the column of gpu_work/copies that contains the number of bytes. The next column
+#: contains the direction. Only the query for rpd returns these two columns.
 _SIZE_COLUMN = 6
 
 
 @dataclass
 class RocmRecording:
-    """The contents of a file of ROCm's profilers, with one block of columns for each process.
+    """The contents of a file of ROCm's profilers.
+
+    Kernels, copies, calls and ranges are lists of blocks. Every process (part of the file) adds its
+    own blocks, and a block is a sequence of columns with one row per event.
 
     Attributes:
         path: Path of the file as the user gave it.
         format: Name of the input format.
-        kernels: Start, end, device, process, correlation id, row of ``kernel_names`` and stream of
-            each kernel.
-        copies: The same columns of copies and fills, without the name. The stream is -1 if unknown.
-        copy_details: For each block of ``copies``, the number of bytes, or -1 if unknown, and the
-            code of the direction, or -1 for fills.
-        calls: Start, end, thread, correlation id and row of ``call_names`` of each call.
-        ranges: Start, end, thread, :class:`HostEventKind` and row of ``range_texts`` of each range.
+        kernels: Blocks with the columns start, end, device, process, correlation id, index into
+            ``kernel_names``, and stream (-1 if unknown).
+        copies: Blocks of copies and fills, with the same columns except the name.
+        copy_details: For each block of ``copies``, a block with the columns number of bytes (-1 if
+            unknown) and :class:`Direction` (-1 for fills).
+        calls: Blocks with the columns start, end, thread, correlation id, and index into
+            ``call_names``.
+        ranges: Blocks with the columns start, end, thread, :class:`HostEventKind`, and index into
+            ``range_texts``.
         kernel_names: Distinct names of kernels.
         call_names: Distinct names of called functions.
-        range_texts: Texts of ranges, one per event.
-        n_copies: Number of copies in the copy tables, without copies made by kernels.
+        range_texts: Texts of ranges. Equal texts of different events are stored separately.
+        n_copies: Number of copies in the tables of copies. Kernels that copy are not included.
         n_unnamed_ranges: Number of ranges that were left out because they have no text.
         n_unnamed_calls: Number of calls and ranges whose function has no name.
-        threads: Threads that have a name.
-        devices: The GPUs.
-        limitations: What is missing from the file.
+        threads: Threads whose names are known.
+        devices: GPUs.
+        limitations: Limitations for data that the file lacks.
         host: Hostname, or None if it was not recorded.
-        machine: Id of the machine, or None if it was not recorded.
-        schema_version: Version of the schema of the file, or None if unknown.
+        machine: Machine id, or None if it was not recorded.
+        schema_version: Version of the file's schema, or None if unknown.
     """
 
     path: str
@@ -108,20 +113,27 @@ class RocmRecording:
     schema_version: str | None = None
 
     def add_limitation(self, subject: str, reason: str, count: int = 1) -> None:
-        """Add a limitation of the file, unless an equal one was added before."""
+        """Add a limitation of kind OTHER, unless an equal limitation was already added.
+
+        Args:
+            subject: Subject of the limitation.
+            reason: Reason, which follows the path of the file.
+            count: Number of affected items.
+        """
         note = Limitation(subject, f"{self.path} {reason}", count, LimitationKind.OTHER)
         if note not in self.limitations:
             self.limitations.append(note)
 
     def add_kernels(self, work: Ints, names: Sequence[str], name: Ints, stream: Ints) -> None:
-        """Add kernels. Kernels with which the runtime copies or fills memory are added as copies.
+        """Add kernels. Kernels that the runtime uses to copy or fill memory are added as copies.
 
-        The size of these copies is unknown. The direction is -1 for fills, else unknown.
+        Their sizes are unknown. Their direction is -1 for fills and ``Direction.UNKNOWN`` for
+        copies.
 
         Args:
-            work: Start, end, device, process and correlation id of each kernel.
+            work: Start, end, device, process and correlation id of each kernel, shape (5, kernels).
             names: Names of kernels.
-            name: Index of each kernel's name in ``names``.
+            name: For each kernel, the index of its name in ``names``.
             stream: Number of the stream of each kernel, or -1 if unknown.
         """
         is_blit_name = mask_texts(names, lambda text: text.startswith(BLIT_KERNELS))
@@ -141,14 +153,14 @@ class RocmRecording:
         """Add a block of copies and fills.
 
         Args:
-            block: A block of ``copies``.
-            details: The block of ``copy_details`` for the same rows.
+            block: Columns as in the attribute ``copies``.
+            details: Columns as in the attribute ``copy_details``, for the same rows.
         """
         self.copies.append(block)
         self.copy_details.append(details)
 
     def check_ids(self, ids: Ints, remedy: str) -> None:
-        """Check that process or thread ids are -1 or fit in 24 bits.
+        """Check that every process or thread id is -1 or fits in 24 bits.
 
         Raises:
             ProfileError: An id is out of range. The message ends with ``remedy``.
@@ -161,18 +173,22 @@ class RocmRecording:
 
 
 def mask_texts(texts: Sequence[str], test: Callable[[str], object]) -> Bools:
-    """Return a mask of the texts for which ``test`` returns a true value."""
+    """Return a mask of the texts that pass a test, which is called once for each text."""
     return np.array([bool(test(text)) for text in texts], bool)
 
 
 def translate_ids(values: Ints, table: Mapping[int, int]) -> tuple[Ints, Bools]:
-    """Replace ids by their entries in a table.
+    """Replace ids by the values that a table assigns to them.
+
+    Args:
+        values: Ids to replace.
+        table: New value of each known id.
 
     Returns:
-        translated: The entry of each id. Ids that are not in the table are returned unchanged.
-        is_unknown: Mask of the ids, other than -1, that are not in the table.
+        translated: New value of each id. An id that is not in the table is returned unchanged.
+        is_unknown: Mask of the ids that are not in the table. It is False for the id -1.
     """
-    # The last entry is a dummy that the index -1 (not in the table) selects.
+    # Index -1, for an id that is not in the table, selects the dummy entry at the end.
     keys, results = np.array([*sorted(table.items()), (0, NONE)], np.int64).T
     index = find_positions(keys[:-1], values)
     is_missing = index == NONE
@@ -180,25 +196,26 @@ def translate_ids(values: Ints, table: Mapping[int, int]) -> tuple[Ints, Bools]:
 
 
 def number_threads(process: Ints, tid: Ints) -> Ints:
-    """Combine process and thread ids into thread numbers, or -1 if the process is unknown."""
+    """Combine process numbers and thread ids into thread numbers, or -1 for an unknown process."""
     return np.where(process == NONE, NONE, (process << _TID_BITS) + (tid & PID_MASK))
 
 
 def narrow_ids(column: Ints) -> Ints:
     """Convert correlation ids to values that fit in 32 bits.
 
-    Ids that fit are returned unchanged. Otherwise all ids are renumbered; equal ids stay equal.
+    If all ids are below ``_MAX_CORRELATION_ID``, they are returned unchanged. Otherwise all ids are
+    renumbered from 1 in ascending order, so that equal ids stay equal.
 
     Args:
-        column: Correlation ids. Values of 0 or less mean that there is none.
+        column: Correlation ids. Values of 0 or less mean that there is no id.
 
     Returns:
-        The converted ids, or -1 for none.
+        Converted id of each row, or -1 if there is no id.
     """
     ids = np.where(column > 0, column, NONE)
     if ids.max(initial=0) >= _MAX_CORRELATION_ID:
         groups = group_rows(ids)
-        # Groups are sorted, so the rows without an id form group 0 if there are any.
+        # Groups are sorted, so all rows without an id (-1) are in group 0.
         ids = groups.of_row + (0 if (ids == NONE).any() else 1)
         ids[column <= 0] = NONE
     return ids
@@ -207,10 +224,10 @@ def narrow_ids(column: Ints) -> Ints:
 _Rows = Sequence[tuple[Any, ...]]
 #: Maximum number of hosts that a message names.
 _MAX_NAMED_HOSTS = 4
-#: Maximum number of processes in one table whose rows are found by scanning the table. For more
-#: processes, the row numbers of each are determined first, which is faster.
+#: Maximum number of processes in one table for which every query scans the whole table.
+#: If there are more, the row numbers of each process are determined first, which is faster.
 _MAX_SCANNED_PROCESSES = 8
-#: The limitation if a query lacks a column, or cannot run.
+#: Subject of the limitation if a query cannot run because a table or column is missing.
 _LIMITATION_OF_QUERY = {
     "target/threads": "thread names, which separate loaders and watchdogs from backward threads",
     "target/nodes": "the hostname; the file counts as a host of its own, --same-clock joins files",
@@ -223,8 +240,7 @@ _LIMITATION_OF_QUERY = {
 }
 
 
-#: For each format, its queries and the names of its tables of kernels and of calls. A file has at
-#: least one of the two tables.
+#: For each format, its queries, and the names of its table of kernels and its table of calls.
 _FORMATS: Mapping[str, tuple[Queries, tuple[str, str]]] = {
     "rocpd": (ROCPD, ("rocpd_kernel_dispatch", "rocpd_region")),
     "rpd": (RPD, ("rocpd_op", "rocpd_api")),
@@ -237,7 +253,7 @@ def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
     Args:
         path: Path of the file.
         kind: Format of the file, "rocpd" or "rpd".
-        watch: Called with the fraction of the file that has been read.
+        watch: Function that is called with the fraction of the file that has been read.
 
     Raises:
         ProfileError: The file is damaged or contains processes of several hosts.
@@ -249,7 +265,7 @@ def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
         pages = opened if isinstance(opened, Pages) else None
         hosts = _read_parts(recording, database, pages, watch)
     if len(hosts) > 1:
-        # A profile has one clock, and every host has its own.
+        # A profile has a single clock, but each host has a different clock.
         names = sorted(host or "without a name" for host, _ in hosts)
         raise ProfileError(
             f"{path}: contains processes of {len(hosts)} hosts "
@@ -272,7 +288,8 @@ def _read_parts(
     """Read the tables of all processes into a recording.
 
     Returns:
-        The name and machine id of each host, as keys in the order of their first occurrence.
+        The hosts of all processes, as the keys (hostname, machine id) of a dictionary. They are in
+        the order of first occurrence, and all values are None.
 
     Raises:
         ProfileError: The file has none of the tables of its format, or is damaged.
@@ -300,15 +317,15 @@ def _read_parts(
 def _check_tables(recording: RocmRecording, table_sets: Sequence[Mapping[str, str]]) -> None:
     """Check that a file contains tables of its format.
 
-    A file of the format "rpd" must contain the table of kernels or the table of calls. In other
-    formats, any table that a query reads is enough.
+    A file in the format "rpd" must contain the table of kernels or the table of calls. In the
+    format "rocpd", any table that a query reads is enough.
 
     Args:
-        recording: The recording, for its format and path.
-        table_sets: Sets of tables that queries read, see :func:`group_tables_by_part`.
+        recording: Recording with the format and the path of the file.
+        table_sets: Names of the tables of each part, as :func:`group_tables_by_part` returns them.
 
     Raises:
-        ProfileError: The file has none of these tables.
+        ProfileError: The file contains none of the expected tables.
     """
     queries, tables = _FORMATS[recording.format]
     has_tables = any({*tables} & {*names} for names in table_sets)
@@ -322,12 +339,16 @@ def _check_tables(recording: RocmRecording, table_sets: Sequence[Mapping[str, st
 def _iter_processes(part: Part) -> Iterator[tuple[float, Part]]:
     """Yield the rows of each process in one set of tables.
 
+    Args:
+        part: Tables that may contain rows of several processes.
+
     Yields:
         fraction: Fraction of the processes that have been yielded, including this one.
-        part: The rows of the process.
+        part: Tables with only the rows of the process.
 
     Raises:
-        ProfileError: The tables contain several processes, but do not identify their rows.
+        ProfileError: The tables contain several processes, but a table lacks the GUIDs that assign
+            rows to processes.
     """
     guids = _read_guids(part)
     has_many = len(guids) > _MAX_SCANNED_PROCESSES
@@ -338,10 +359,10 @@ def _iter_processes(part: Part) -> Iterator[tuple[float, Part]]:
 
 
 def _read_guids(part: Part) -> Sequence[str]:
-    """Return the GUIDs of the processes in one set of tables, or ("",) for one process.
+    """Return the GUIDs of the processes in one set of tables, or ("",) for at most one process.
 
     Raises:
-        ProfileError: There are several processes, and a table lacks the column of GUIDs.
+        ProfileError: There are several processes, and a table lacks the column ``guid``.
     """
     guids = [str(guid) for (guid,) in part.query_rows("target/guids")]
     if len(guids) < 2:
@@ -361,11 +382,14 @@ def _read_guids(part: Part) -> Sequence[str]:
 
 
 def _find_hosts(part: Part) -> Mapping[tuple[str, str], None]:
-    """Return the nodes on which the processes of a part ran.
+    """Return the hosts on which the processes of a part ran, as the keys of a dictionary.
 
-    The keys of the result are the name and machine id of each node, and all values are None. If no
-    process refers to a node, all nodes are returned. Nodes without a name and a machine id are left
-    out.
+    Each key is a pair (hostname, machine id) from the table of nodes, with "" for an unknown value.
+    The keys are in the order of the table, and all values are None.
+
+    A node is included if at least one process refers to it by its node id. If no process refers to
+    any node, all nodes are included. A node is left out if both its hostname and its machine id are
+    unknown.
     """
     used_nodes = {node for _, _, node in part.query_rows("target/processes")} - {NONE}
     return {
@@ -376,11 +400,12 @@ def _find_hosts(part: Part) -> Mapping[tuple[str, str], None]:
 
 
 class _Copies(NamedTuple):
-    """The copies of a part between GPUs, or between a GPU and a host, sorted by start.
+    """The copies of a part that involve a GPU, sorted by start.
 
     Attributes:
-        columns: Start, end, process, agent and event of each copy, shape (5, copies).
-        details: Number of bytes and direction of each copy, shape (2, copies).
+        columns: Start, end, process, agent and event of each copy, shape (5, copies). The agent is
+            the GPU that the copy is attributed to.
+        details: Number of bytes (-1 if unknown) and :class:`Direction`, shape (2, copies).
         stream: Stream of each copy, or -1 if unknown.
     """
 
@@ -394,11 +419,12 @@ class _HostEvents:
     """The calls and ranges of a part.
 
     Attributes:
-        columns: Columns of calls/all.sql, shape (6, events).
-        event_row: Row of each event in the table of events, or -1 if it is missing.
-        category: Id of the category of each event, or -1 if unknown.
-        correlation: Correlation id of each event, or -1 for none.
-        has_launched: Mask of the events that launched a kernel or copy.
+        columns: Columns that the query calls/all returns, shape (6, calls and ranges): start, end,
+            process, thread, function and event.
+        event_row: Row of each call or range in the table of events, or -1 if it is missing there.
+        category: Id of the category of each call or range, or -1 if unknown.
+        correlation: Correlation id of each call or range, or -1 for none.
+        has_launched: Mask of the calls and ranges that launched a kernel or copy.
     """
 
     columns: Ints
@@ -409,9 +435,9 @@ class _HostEvents:
 
     @cached_property
     def groups(self) -> Groups:
-        """Groups of events with the same function, category, process and thread.
+        """Groups of calls and ranges with the same function, category, process and thread.
 
-        There are far fewer groups than events, so names are looked up once per group.
+        Names are looked up once per group, because there are far fewer groups than events.
         """
         return group_rows(self.columns[4], self.category, *self.columns[2:4])
 
@@ -420,12 +446,12 @@ class _PartReader:
     """Reads the tables of one process into a recording.
 
     Args:
-        recording: Recording that rows are added to.
+        recording: Recording to which rows are added.
         part: Tables of the process.
         parts_of_pid: Number of parts read so far, keyed by process id. :meth:`read` updates it.
 
     Raises:
-        ProfileError: A table is damaged, or contains something other than whole numbers.
+        ProfileError: A table is damaged, or contains a value that is not an integer.
     """
 
     def __init__(self, recording: RocmRecording, part: Part, parts_of_pid: dict[int, int]) -> None:
@@ -445,7 +471,7 @@ class _PartReader:
         """Add the kernels, copies, calls, ranges, threads and devices of the part.
 
         Raises:
-            ProfileError: A table is damaged, or contains something other than whole numbers.
+            ProfileError: A table is damaged, or contains a value that is not an integer.
             SchemaError: A required table or column is missing.
         """
         part, has_events = self._part, self._part.has("calls/events")
@@ -480,14 +506,14 @@ class _PartReader:
             self._parts_of_pid[pid] = self._parts_of_pid.get(pid, 0) + 1
 
     def _number_processes(self, process: Ints) -> Ints:
-        """Return a unique number for the process of each row, or -1 if unknown.
+        """Return a number that identifies the process of each row in the file, or -1 if unknown.
 
-        The number is the process id, with the number of earlier parts that have the same process id
-        in the bits above it.
+        The lowest ``_PID_BITS`` bits are the process id. The bits above are the number of earlier
+        parts that contain the same process id.
 
         Args:
-            process: Row of each process in the process table, or -1. It is used as the process id
-                if the table does not contain it.
+            process: Id of each process in the table of processes, or -1. An id that is not in the
+                table is used as the process id of the operating system.
 
         Raises:
             ProfileError: A process id is out of range.
@@ -502,9 +528,9 @@ class _PartReader:
         return np.where(pid == NONE, NONE, (n_earlier << _PID_BITS) + pid)
 
     def _number_devices(self, agent: Ints) -> tuple[Ints, Bools]:
-        """Return the device number of each agent, and a mask of the agents without one.
+        """Return the device number of each agent, and a mask of the agents whose number is unknown.
 
-        An agent without a device number is returned unchanged.
+        The agent itself is used as the device number if the number is unknown.
         """
         return translate_ids(
             agent, {row: number for row, number, _ in self._agents if number != NONE}
@@ -514,10 +540,11 @@ class _PartReader:
         """Add the kernels of the part.
 
         Args:
-            kernels: Columns of gpu_work/kernels.sql, shape (6, kernels).
+            kernels: Start, end, process, agent, symbol and event of each kernel, shape
+                (6, kernels).
             process: Number of the process of each kernel.
             correlation: Correlation id of each kernel, or -1 for none.
-            streams: Stream and queue of each kernel, or -1 if unknown.
+            streams: Stream and queue of each kernel, or -1 if unknown, shape (2, kernels).
         """
         device, is_unknown = self._number_devices(kernels[3])
         n_unknown = int(is_unknown.sum())
@@ -534,12 +561,12 @@ class _PartReader:
         """Read the names of kernels.
 
         Args:
-            kernel: Id of each kernel's symbol.
+            kernel: Symbol id of each kernel.
 
         Returns:
-            names: Names of the distinct symbols. A symbol without a name is called
-                ``<kernel ID>``.
-            row: Index of each kernel's name in ``names``.
+            names: Name of each distinct symbol, in ascending order of the symbol ids. A symbol
+                without a name gets the name ``<kernel ID>``.
+            row: For each kernel, the index of its name in ``names``.
         """
         texts = self._part.query_texts("gpu_work/kernel_names")
         symbols = find_distinct(kernel)
@@ -552,7 +579,13 @@ class _PartReader:
         return names, row
 
     def _add_copies(self, copies: _Copies, process: Ints, correlation: Ints) -> None:
-        """Add the copies of the part, with the number of their process and their correlation id."""
+        """Add the copies of the part.
+
+        Args:
+            copies: Copies of the part.
+            process: Number of the process of each copy.
+            correlation: Correlation id of each copy, or -1 for none.
+        """
         device, _ = self._number_devices(copies.columns[3])
         self._recording.n_copies += len(device)
         pids = _to_global_pids(process)
@@ -563,9 +596,9 @@ class _PartReader:
         """Add the calls and ranges of the part.
 
         Args:
-            host_events: The calls and ranges.
-            events: Table of events and their texts, as returned by :meth:`Part.read_events`.
-            process: Process number of each group in ``host_events.groups``.
+            host_events: Calls and ranges of the part.
+            events: Table of events with their texts, as returned by :meth:`Part.read_events`.
+            process: Number of the process of each group in ``host_events.groups``.
 
         Raises:
             ProfileError: A thread id is out of range.
@@ -589,20 +622,20 @@ class _PartReader:
         self._add_ranges(host_events, events, thread, functions, kinds[groups.of_row])
 
     def _read_names(self, query: str, ids: Ints) -> list[str]:
-        """Return the name of each id, or "" if it has none."""
+        """Return the name that a query returns for each id, or "" for an id without a name."""
         texts = self._part.query_texts(query, find_distinct(ids))
         return [texts.get(number, "") for number in ids.tolist()]
 
     def _add_calls(
         self, host_events: _HostEvents, thread: Ints, functions: Sequence[str], kind: Ints
     ) -> None:
-        """Add the calls of the part, including calls of RCCL that launched work.
+        """Add the calls of the part, including RCCL calls that launched work themselves.
 
         Args:
-            host_events: The calls and ranges.
+            host_events: Calls and ranges of the part.
             thread: Thread number of each group in ``host_events.groups``.
             functions: Name of the function of each group.
-            kind: :class:`HostEventKind` of each event.
+            kind: :class:`HostEventKind` of each call or range.
         """
         is_launching = (kind == HostEventKind.COLLECTIVE) & host_events.has_launched
         rows = np.flatnonzero((kind == HostEventKind.CALL) | is_launching)
@@ -625,15 +658,15 @@ class _PartReader:
     ) -> None:
         """Add the ranges of the part.
 
-        A range without a text gets the name of its function. ROCTx ranges without a text are left
-        out and counted.
+        A range without a text is named after its function. A ROCTx range without a text is left out
+        and counted instead.
 
         Args:
-            host_events: The calls and ranges.
-            events: Table of events and their texts.
+            host_events: Calls and ranges of the part.
+            events: Table of events with their texts, as returned by :meth:`Part.read_events`.
             thread: Thread number of each group in ``host_events.groups``.
             functions: Name of the function of each group.
-            kind: :class:`HostEventKind` of each event.
+            kind: :class:`HostEventKind` of each call or range.
         """
         rows = np.flatnonzero(kind >= HostEventKind.COLLECTIVE)
         group = host_events.groups.of_row[rows]
@@ -654,7 +687,7 @@ class _PartReader:
         self._recording.ranges.append((*times, thread[group], kind[rows], name))
 
     def _add_threads(self) -> None:
-        """Add the threads that have a name.
+        """Add the threads whose names are known.
 
         Raises:
             ProfileError: A thread id is out of range.
@@ -672,11 +705,12 @@ class _PartReader:
     def _add_devices(self, kernel_process: Ints, agent: Ints) -> None:
         """Add the GPUs that ran kernels and have a name, once for each process.
 
-        The device number is the number of the agent, or its row if the number is unknown.
+        The device number of a GPU is the number in the table of agents, or its row there if the
+        number is unknown.
 
         Args:
             kernel_process: Number of the process of each kernel.
-            agent: Agent of each kernel.
+            agent: Agent of each kernel, which is the row of its GPU in the table of agents.
         """
         pids_of_kernels = (find_distinct(kernel_process) & PID_MASK).tolist()
         pids = sorted({*self._pid_of_process.values(), *pids_of_kernels})
@@ -688,13 +722,13 @@ class _PartReader:
 
 
 def _to_global_pids(process: Ints) -> Ints:
-    """Return process numbers shifted to their position in thread numbers, or -1 if unknown."""
+    """Shift process numbers to their position in a thread number. -1 (unknown) stays -1."""
     return np.where(process == NONE, NONE, process << _TID_BITS)
 
 
 def _lookup(column: Ints, rows: Ints, missing: int) -> Ints:
     """Return the values of a column in the given rows, or ``missing`` for row -1."""
-    # Row -1 selects the value that is appended.
+    # Row -1 selects the appended value.
     return np.append(column, missing)[rows]
 
 
@@ -702,8 +736,8 @@ def _read_kernels(part: Part, table: str) -> tuple[Ints, Ints]:
     """Read the kernels of a part, sorted by start.
 
     Args:
-        part: Part of a recording.
-        table: Name of the table of kernels. Without it, there are no kernels.
+        part: Tables of one process.
+        table: Name of the table of kernels. If the file lacks this table, there are no kernels.
 
     Returns:
         kernels: Start, end, process, agent, symbol and event of each kernel, shape (6, kernels).
@@ -717,15 +751,16 @@ def _read_kernels(part: Part, table: str) -> tuple[Ints, Ints]:
 
 
 def _read_copies(part: Part, agents: _Rows, kernels: Ints, kernel_streams: Ints) -> _Copies:
-    """Read the copies of a part, without copies between hosts.
+    """Read the copies of a part. Copies that do not involve a GPU are left out.
 
-    A copy belongs to the GPU that it goes to, or to the GPU that it comes from if it goes to a
-    host.
+    A copy is attributed to its target GPU. If the target is not a GPU, the copy is attributed to
+    its source GPU.
 
     Args:
-        part: Part of a recording.
-        agents: Rows of the GPUs. If empty, the agents of the kernels are the GPUs.
-        kernels: Kernels of the part.
+        part: Tables of one process.
+        agents: Rows of the GPUs in the table of agents. If there are none, the agents that ran
+            kernels are the GPUs.
+        kernels: Kernels of the part, as returned by :func:`_read_kernels`.
         kernel_streams: Stream and queue of each kernel.
     """
     if not part.has("gpu_work/copies"):
@@ -749,14 +784,14 @@ def _read_copies(part: Part, agents: _Rows, kernels: Ints, kernel_streams: Ints)
 
 
 def _describe_copies(part: Part, copies: Ints, to_gpu: Bools, from_gpu: Bools) -> Ints:
-    """Return the number of bytes and the direction of copies, shape (2, copies).
+    """Return the number of bytes and the direction of each copy, shape (2, copies).
 
-    A direction that was not recorded is derived from the agents, and is unknown if the source is
-    unknown. The number of bytes is -1 if unknown.
+    The number of bytes is -1 if unknown. A direction that was not recorded is derived from the
+    source and target agents. It stays unknown if the source agent is unknown.
 
     Args:
-        part: Part of a recording.
-        copies: Columns of gpu_work/copies.sql, with target and source agents.
+        part: Tables of one process.
+        copies: Columns that the query gpu_work/copies returns, which include the agents.
         to_gpu: Mask of the copies to a GPU.
         from_gpu: Mask of the copies from a GPU.
     """
@@ -785,13 +820,13 @@ def _describe_copies(part: Part, copies: Ints, to_gpu: Bools, from_gpu: Bools) -
 
 
 def _read_streams(part: Part, name: str, count: int) -> Ints:
-    """Read the stream and queue of kernels or copies, or -1 if unknown, shape (2, count).
+    """Read the stream and the queue of kernels or copies, shape (2, count).
 
-    All are unknown if the query cannot run or does not return exactly ``count`` rows.
+    All values are -1 (unknown) if the query cannot run or does not return exactly ``count`` rows.
 
     Args:
-        part: Part of a recording.
-        name: Name of the query that returns them.
+        part: Tables of one process.
+        name: Name of the query that returns streams and queues.
         count: Number of kernels or copies.
     """
     if count and part.has(name):
@@ -802,13 +837,13 @@ def _read_streams(part: Part, name: str, count: int) -> Ints:
 
 
 def _number_kernel_streams(recorded: Ints) -> Ints:
-    """Return a stream number for each kernel, or -1 if its stream and queue are unknown.
+    """Return a stream number for each kernel, or -1 if both its stream and queue are unknown.
 
-    Kernels of one stream that went to different queues get different numbers, because some
-    recordings give every kernel the same stream.
+    Every pair of stream and queue gets a different number, because some recordings contain the same
+    stream for all kernels. The numbers are in lexicographic order of the pairs.
 
     Args:
-        recorded: Stream and queue of each kernel.
+        recorded: Stream and queue of each kernel, shape (2, kernels).
     """
     if recorded.shape[1] == 0:
         return np.empty(0, np.int64)
@@ -818,14 +853,17 @@ def _number_kernel_streams(recorded: Ints) -> Ints:
 def _number_copy_streams(kernels: Ints, copies: Ints) -> Ints:
     """Return the stream number of each copy, or -1 if unknown.
 
-    The numbers are those that :func:`_number_kernel_streams` returns for the kernels. A copy with a
-    queue gets the number of the kernels with the same stream and queue. A copy with only a stream
-    gets the number of the kernels on that stream if all of them ran on one queue. Profilers write 0
-    if the stream or queue of a copy was not recorded.
+    Stream numbers are the numbers that :func:`_number_kernel_streams` assigns to kernels:
+
+    - If the queue of the copy is known, the number of the kernels with the same stream and queue.
+    - If only its stream is known, the number of the kernels on the same stream, provided that all
+      of them ran on the same queue.
+
+    A stream or queue of a copy is known if it is greater than 0.
 
     Args:
-        kernels: Stream and queue of each kernel.
-        copies: Stream and queue of each copy.
+        kernels: Stream and queue of each kernel, shape (2, kernels).
+        copies: Stream and queue of each copy, shape (2, copies).
     """
     if kernels.shape[1] == 0 or copies.shape[1] == 0:
         return np.full(copies.shape[1], NONE, np.int64)
@@ -837,11 +875,13 @@ def _number_copy_streams(kernels: Ints, copies: Ints) -> Ints:
 
 
 def _find_unique_keys(keys: Ints, queries: Ints) -> Ints:
-    """Return the index of the key that equals each query, or -1 if no key or several keys do.
+    """Return, for each query, the index of the only key that equals the query.
+
+    The index is -1 if no key or more than one key equals the query.
 
     Args:
-        keys: Keys, one per column.
-        queries: Keys to look up, one per column.
+        keys: Keys, one per column, shape (fields, keys).
+        queries: Keys to look up, one per column, shape (fields, queries).
     """
     n_keys = keys.shape[1]
     group = group_rows(*np.hstack((keys, queries))).of_row
@@ -853,20 +893,22 @@ def _find_unique_keys(keys: Ints, queries: Ints) -> Ints:
 
 
 def _choose_correlation_ids(ids: Ints, event_row: Ints, n_work: int) -> tuple[Ints, Bools]:
-    """Return the ids that link kernels and copies to the calls that launched them.
+    """Choose the ids that link kernels and copies to the calls that launched them.
 
-    Stack ids are used if any call has the same stack id as a kernel or copy. Otherwise correlation
-    ids are used if any call has the same correlation id as a kernel or copy, and no two calls have
-    the same one. If neither applies, stack ids are returned, which link nothing.
+    Stack ids are used if at least one call has the same stack id as a kernel or copy. Otherwise,
+    correlation ids are used on two conditions: at least one call has the same correlation id as a
+    kernel or copy, and no two calls have the same correlation id. If neither kind of id can be
+    used, stack ids are returned, although they link no work.
 
     Args:
         ids: Stack ids and correlation ids of events, shape (2, events).
-        event_row: Event of each kernel and copy, then of each call, or -1 if it is missing.
+        event_row: Row of the event of each kernel and copy, then of each call. It is -1 if the
+            event is missing.
         n_work: Number of kernels and copies.
 
     Returns:
-        correlation: Id of each kernel, copy and call, or -1 for none.
-        has_launched: Mask of the calls that share their id with a kernel or copy.
+        correlation: Chosen id of each kernel and copy, then of each call, or -1 for none.
+        has_launched: Mask of the calls that have the same id as a kernel or copy.
     """
     stack_id, by_stack = _match_ids(ids[0], event_row, n_work)
     if by_stack.any():
@@ -880,17 +922,17 @@ def _choose_correlation_ids(ids: Ints, event_row: Ints, n_work: int) -> tuple[In
 
 
 def _match_ids(ids: Ints, event_row: Ints, n_work: int) -> tuple[Ints, Bools]:
-    """Return the ids of kernels, copies and calls, and a mask of the calls that launched work.
+    """Look up the ids of kernels, copies and calls, and find the calls that launched work.
 
     Args:
         ids: Id of each event. Values of 0 or less mean that the event has no id.
-        event_row: Row in ``ids`` of each kernel and copy, then of each call, or -1 if its event is
-            missing.
+        event_row: Row of the event of each kernel and copy, then of each call. It is -1 if the
+            event is missing.
         n_work: Number of kernels and copies.
 
     Returns:
-        narrow_id: 32-bit id of each kernel, copy and call, or -1 for none.
-        has_launched: Mask of the calls whose id occurs among kernels and copies.
+        narrow_id: 32-bit id of each kernel and copy, then of each call, or -1 for none.
+        has_launched: Mask of the calls that have the same id as a kernel or copy.
     """
     narrow_id = narrow_ids(_lookup(ids, event_row, 0))
     call_id = narrow_id[n_work:]
@@ -898,26 +940,26 @@ def _match_ids(ids: Ints, event_row: Ints, n_work: int) -> tuple[Ints, Bools]:
 
 
 def _add_range_texts(texts: PackedNames, part: Part, events: PackedRows, row: Ints) -> Ints:
-    """Add texts of events to ``texts``, and return the number of each range's text, or -1 for none.
+    """Add the texts of events to ``texts``, and return the index of each range's text there.
 
-    The texts that ``events`` contains are added unchanged. Other texts are queried if their event
-    belongs to a range.
+    The index is -1 for a range without a text. All texts that ``events`` contains are added. Texts
+    that are missing from ``events`` are queried, but only for events that belong to a range.
 
     Args:
-        texts: Texts of ranges; changed in place.
-        part: Part of a recording.
-        events: Table of events and their texts.
-        row: Event of each range, or -1 if it is missing.
+        texts: Texts of ranges. Changed in place.
+        part: Tables of one process.
+        events: Table of events with their texts, as returned by :meth:`Part.read_events`.
+        row: Row of each range in the table of events, or -1 if it is missing there.
     """
     (event, *_, length), packed = events
-    # The last element stands for row -1.
+    # The last element is for row -1.
     is_range = np.zeros(len(event) + 1, bool)
     is_range[row] = True
     unpacked_events = event[is_range[:-1] & (length == NONE)]
     ids, unpacked = part.query_texts_of_rows("ranges/texts", unpacked_events, read_all=not packed)
     event_row = find_positions(event, ids)
     if (event_row == NONE).any():
-        # Some texts belong to events that are missing.
+        # Some texts belong to events that are missing from the table of events.
         present = np.flatnonzero(event_row != NONE)
         event_row, unpacked = event_row[present], [unpacked[index] for index in present.tolist()]
     return texts.add(length, packed, event_row, unpacked, row)
