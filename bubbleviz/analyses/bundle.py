@@ -23,7 +23,7 @@ from bubbleviz.render.formats import csv
 if TYPE_CHECKING:
     from bubbleviz.report.report import Report
 
-#: Files of a bundle, and the timestamp of all of them.
+#: Names of the files in a bundle, and the timestamp that all files get.
 _TABLE, _NUMBERS, _TIME = "operations.csv", "numbers.json", (1980, 1, 1, 0, 0, 0)
 #: Column with the names of ranges, which reveal what the program is.
 _NAMING = "name"
@@ -31,12 +31,14 @@ _NAMING = "name"
 
 @dataclass(frozen=True)
 class Bundle:
-    """A ZIP file that reproduces the ratios of a run, and the ratios.
+    """A ZIP file that reproduces the ratios of a run, together with these ratios.
 
     Attributes:
         content: Content of the ZIP file.
-        measured: Mean of each ratio, measured from the profiles, or None if unknown; keyed by name.
-        reproduced: Mean of each ratio, measured from the table in the ZIP file, or None if unknown.
+        measured: Mean of each ratio as measured from the profiles, keyed by ratio name; None if
+            unknown.
+        reproduced: Mean of each ratio as measured from the table in the ZIP file, keyed by ratio
+            name; None if unknown.
     """
 
     content: bytes
@@ -52,11 +54,11 @@ class Bundle:
 def make_bundle(report: Report, measure: Callable[[str], Report]) -> Bundle:
     """Make the bundle of a run.
 
-    Names of ranges and process groups are removed here. The table is measured again to check
-    whether it reproduces the ratios.
+    The names of ranges and process groups are removed. The resulting table is then measured to
+    check whether it reproduces the ratios.
 
     Args:
-        report: Report on the profiles, in which hosts and files are already anonymous.
+        report: Report on the profiles. The names of hosts and files must already be anonymous.
         measure: Function that analyzes the operations table at a path.
     """
     groups = tuple(

@@ -1,4 +1,4 @@
-"""Choice of the command that shows most about the given files."""
+"""Chooses the command that shows the most about the given files."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _MAX_EXAMINED = 4
 def choose_command(paths: Sequence[str], progress: Progress | None = None) -> tuple[str, str]:
     """Choose the command for the given files (``analyze``, ``idle`` or ``nccl``), and the reason.
 
-    ``nccl`` is chosen if a file given by name contains operations of NCCL, or if there are no
-    profiles and a directory contains such a file. ``analyze`` is chosen if any of the first
+    ``nccl`` is chosen if a file given by name contains NCCL operations, or if there are no profiles
+    and a directory contains a file with NCCL operations. ``analyze`` is chosen if any of the first
     ``_MAX_EXAMINED`` profiles names its operations as a known convention does, or is a report that
     nsys must export first. Otherwise, ``idle`` is chosen.
 
@@ -37,7 +37,7 @@ def choose_command(paths: Sequence[str], progress: Progress | None = None) -> tu
 
     Args:
         paths: Files, directories and patterns.
-        progress: Receives the progress of traces that are decoded completely.
+        progress: Receives the progress of decoding traces that must be decoded completely.
 
     Raises:
         InputError: A path does not exist, cannot be read, or leads to nothing to read.
@@ -61,7 +61,8 @@ def _choose_by_names(
 ) -> tuple[str, str]:
     """Choose between ``analyze`` and ``idle`` by the range names of files, with the reason.
 
-    The first of the examined files that calls for ``analyze`` decides.
+    ``analyze`` is chosen at the first examined file that needs this command. The reason names the
+    file.
     """
     examined, globs = [], collect_globs(tuple(convention_file.built_in().values()))
     progress.files({file.path: measure_bytes(file.path) for file in files[:_MAX_EXAMINED]})

@@ -51,15 +51,15 @@ def inspect(
         sample = opened.sample(("*",))
         scores = score_conventions(sample, tuple(convention_file.built_in().values()))
         followed = user_patterns or select_conventions(scores)
-        # If the names cover only one pass, they may be half a convention; a draft may be complete.
+        # If the names cover only one pass, the convention may be incomplete, so drafts are tried.
         phases = range_names.parse_range_names(list(sample), *followed).phase.tolist()
         drafted = (
             {}
             if not list_missing_passes(phases) and not user_patterns
             else name_words.generate_drafts(sample)
         )
-        # Each convention is matched against every name, which takes time. If sampled names follow
-        # some conventions, the others only contribute their names of iterations. Names that the
+        # It takes time to match every name against each convention. If sampled names follow some
+        # conventions, only the iteration names of all other conventions are matched. Names that the
         # drafts may match are read in the same pass.
         counted_conventions = user_patterns or tuple(score.convention for score in scores)
         if followed and not user_patterns:
@@ -95,7 +95,7 @@ def _add_trial(
 ) -> looks.Inspection:
     """Return the inspection with the best draft and the headline of an analysis with it.
 
-    The profile does not count as analysable, because it is only analyzed with the draft.
+    The inspection is marked as not analyzable, because the profile needs the draft to be analyzed.
 
     Args:
         inspection: The inspection.

@@ -34,16 +34,16 @@ _EVEN = "layers: assumed equal parts of their stage (--layers-per-stage)"
 
 
 def read_model_of_report(path: str, layers_per_stage: Sequence[int]) -> layer_table.MeasuredModel:
-    """Return the model of a saved report; the times of a stage are divided among equal layers.
+    """Return the model of a saved report. The times of a stage are divided equally among layers.
 
     Args:
         path: Path of the report.
-        layers_per_stage: Number of layers of each virtual stage, or one number for all.
+        layers_per_stage: Number of layers of each virtual stage, or one number for all stages.
 
     Raises:
         InputError: The file is not a report of a pipeline.
         MismatchError: The report lacks the times of a virtual stage.
-        UsageError: The numbers of layers do not match its virtual stages.
+        UsageError: The numbers of layers do not match the virtual stages of the run.
     """
     run = read_pipeline(path)
     workload = measure_workload(run, forward_only=True)
@@ -72,8 +72,8 @@ def _make_model(
         layers: Layers with their times.
         layout: Layout of the run.
         workload: Times of the run's stages.
-        assumptions: What was assumed about the times of layers. Assumptions about memory, and about
-            the halves of the backward if they were not measured, are added.
+        assumptions: What was assumed about the times of layers, one sentence each. Assumptions
+            about memory are added, and about B and W if they were not measured separately.
         memory: Memory of the stages and devices of the run, or None if unknown.
         allocated: Measured bytes of each layer, or None if unknown.
         ran: Name of the schedule that ran, or None if unknown.
@@ -115,7 +115,7 @@ def measure_model(
         paths: Profiles, as for :func:`bubbleviz.analyze`.
         layers_per_stage: Number of equal layers of each virtual stage, or empty to measure the
             layers by their ranges.
-        conventions: Conventions of range names.
+        conventions: Names or TOML files of the conventions that range names follow.
         skip: Number of first iterations to leave out.
         jobs: Number of processes that read profiles.
         progress: Receives the progress of reading.
@@ -162,7 +162,9 @@ def measure_model(
 def divide_evenly(workload: Workload, layers_per_stage: Sequence[int]) -> tuple[Layers, Layout]:
     """Divide each virtual stage into equal layers, and return the layers and their layout.
 
-    A single number applies to every virtual stage.
+    Args:
+        workload: Times of the virtual stages.
+        layers_per_stage: Number of layers of each virtual stage, or one number for all stages.
 
     Raises:
         UsageError: The numbers of layers do not match the virtual stages, or are too large.

@@ -26,12 +26,12 @@ def add_layer_memory(
     """Divide the memory of stages among their layers.
 
     Activations are divided in proportion to the measured bytes of layers, or to forward times if
-    these are unknown. Resident memory is divided equally among the layers of a device.
+    the bytes are unknown. Resident memory is divided equally among the layers of a device.
 
     Args:
         layers: Layers of the model.
         layout: Layout of the run.
-        memory: Memory of its virtual stages and devices, in bytes.
+        memory: Memory of the run's virtual stages and devices, in bytes.
         allocated: Measured bytes of each layer, or None if only stages were measured.
 
     Returns:
@@ -60,10 +60,10 @@ def add_layer_memory(
 def measure_layer_bytes(
     recordings: Sequence[Recording], run: Run, names: Sequence[LayerName], layout: Layout
 ) -> Floats:
-    """Return the bytes that each layer allocates in a forward and keeps after it.
+    """Return the bytes that each layer allocates in a forward and keeps after the forward.
 
-    The bytes of all ranks that run a layer are added, so only the ratios between the layers of a
-    stage are meaningful. They are 0 for layers without memory events.
+    The bytes of all ranks that run a layer are added up, so only the ratios between the layers of a
+    stage are meaningful. Layers without memory events get 0.
 
     Args:
         recordings: Recordings with ranges of layers and memory events.
@@ -97,13 +97,13 @@ def _list_layers(
     The stage is -1 if it is unknown. Memory outside of layers is left out.
 
     Args:
-        table: Memory of the layers of the recording, with its own numbers of ranks.
+        table: Memory of the layers of the recording, whose ranks are numbered per recording.
         run: The merged recordings.
-        rank_of_local: Rank of the run of each rank of the recording.
+        rank_of_local: For each rank of the recording, its rank in the run.
     """
     stage_of = find_chunk_stages(table.rank, table.chunk, run.operations, rank_of_local)
     columns = table.rank, table.chunk, table.layer, table.activation
-    # One row per layer and chunk, which are a few dozen per rank.
+    # The loop is short: a rank has a few dozen layers and chunks.
     for rank, chunk, layer, layer_bytes in zip(*(c.tolist() for c in columns), strict=True):
         if layer != NONE:
             yield stage_of.get((rank, chunk), NONE), table.layers[layer], layer_bytes

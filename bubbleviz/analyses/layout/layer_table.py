@@ -3,19 +3,19 @@
 =============== ====================================================================================
 column          contents
 =============== ====================================================================================
-name            name of the layer; shows its kind if there is no ``kind``
+name            name of the layer; determines the kind if there is no ``kind``
 forward_ms      forward of one microbatch
 backward_ms     backward for the input if ``weight_ms`` is given, otherwise the whole backward
 weight_ms       backward for the weights
 memory          activations of one microbatch from F to the end of B
-memory_weight   the part of them that is kept until the end of W; all of them if omitted
-resident        memory that is always occupied: weights, gradients, states of the optimizer
-transfer_ms     transfer time of its output to another device, and of the gradient back
+memory_weight   part of ``memory`` that is kept until the end of W; all of it if omitted
+resident        memory that is always occupied: weights, gradients, optimizer states
+transfer_ms     time to transfer the output to another device, and the gradient back
 kind            embedding, layer, mtp or head
 =============== ====================================================================================
 
-Only the first three are required. Memory is written as ``1.5GB`` or ``300MiB``, or as plain numbers
-in the unit of ``--memory-limit``.
+Only the first three columns are required. Memory is written as ``1.5GB`` or ``300MiB``, or as plain
+numbers in the unit of ``--memory-limit``.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from bubbleviz.schedules.layout.layers import MAX_LAYERS, LayerKind, Layers, Lay
 
 @dataclass(frozen=True)
 class MeasuredModel:
-    """A measured model, and the run it was measured in, if any.
+    """A measured model, and the run in which it was measured, if there is one.
 
     Attributes:
         source: Description of the source, for the caption of a table.
         layers: Layers of the model.
-        split: Whether both halves of the backward were measured. If not, each is assumed to take
-            half of it.
+        split: Whether B and W were measured separately. If not, each is assumed to take half of the
+            backward.
         assumptions: What was assumed instead of measured, one sentence each.
         memory: Whether the memory of activations is known.
         in_bytes: Whether memory is in bytes.
-        plain_memory: Whether memory is in plain numbers, in the unit of the limit.
+        plain_memory: Whether memory is in plain numbers, whose unit is the unit of the limit.
         ran: Name of the schedule that ran, or None if unknown.
         ran_ns: Measured length of an iteration, or None if unknown.
         stages: Number of devices of the run, or None without a run.
@@ -74,8 +74,8 @@ class MeasuredModel:
     def make_question(self, stages: int | None, microbatches: int | None) -> LayoutQuestion:
         """Return the question that the search for layouts answers.
 
-        With another number of devices than in the run, there is no current layout, and each
-        transfer takes the median of the measured times.
+        If the number of devices differs from the run's number, the question has no current layout,
+        and each transfer takes the median of the measured transfer times.
 
         Args:
             stages: Number of devices, or None for the run's number.
@@ -211,7 +211,7 @@ def _parse_times(path: str, column: str, cells: Sequence[str]) -> Ints:
 
 
 def _parse_amounts(path: str, column: str, cells: Sequence[str], units: set[bool]) -> Floats:
-    """Parse a column of memory, and add to ``units`` whether its amounts are in bytes.
+    """Parse a column of memory sizes, and add their unit to ``units``: True for bytes, else False.
 
     An empty cell is 0. A zero may have any unit.
 
@@ -238,17 +238,17 @@ def _parse_weight_memory(
 ) -> Floats:
     """Parse the part of the activations that is kept until the end of W.
 
-    Without any cell, it is all of the activations. ``units`` is extended, see
+    If all cells are empty, all activations are kept. ``units`` is extended in place; see
     :func:`_parse_amounts`.
 
     Args:
         path: Path of the table.
         cells: Cells of the column ``memory_weight``.
         activation: Activations of each layer.
-        units: Whether amounts are in bytes, as found so far.
+        units: Units of the amounts parsed so far: True for bytes, False for plain numbers.
 
     Raises:
-        InputError: A cell is not a size, has another unit, or is more than the activations.
+        InputError: A cell is not a size, has another unit, or exceeds the activations of its layer.
     """
     if not any(cells):
         return activation.copy()
@@ -285,7 +285,7 @@ def format_table(layers: Layers, further: Mapping[str, Sequence[object]], *, in_
 
     Args:
         layers: The layers.
-        further: Cells of the further columns, one per layer, keyed by header.
+        further: Further columns, keyed by header, with one cell per layer.
         in_bytes: Whether to write memory with the unit B.
     """
     unit = "B" if in_bytes else ""

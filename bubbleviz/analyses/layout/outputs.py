@@ -61,7 +61,7 @@ def _list_layer_rows(layers: model.Layers) -> list[dict[str, Any]]:
 
 
 def _list_schedule_values(report: LayoutReport, row: ScheduleLayout) -> dict[str, Any]:
-    """Return the JSON object of a schedule with the layout before and its best layout."""
+    """Return the JSON object of a schedule: its best layout, and the layout before the change."""
     best = row.best
     return {
         "schedule": row.schedule,
@@ -107,7 +107,11 @@ def _list_layout_values(report: LayoutReport, layout: model.Layout) -> dict[str,
 
 
 def format_csv(report: LayoutReport) -> str:
-    """Return the layers as CSV, with their virtual stages before and in the best layouts."""
+    """Return the layers as CSV.
+
+    Further columns contain the virtual stage of each layer in the layout that ran, if it is known,
+    and in the best layout of each schedule.
+    """
     columns: dict[str, list[int]] = {}
     if report.question.current_layout is not None:
         columns["stage_before"] = _find_stage_of_layers(report.question.current_layout)

@@ -60,7 +60,7 @@ def draw_layouts(question: LayoutQuestion, rows: Sequence[ScheduleLayout], reaso
 def _draw_schedule(page: Page, question: LayoutQuestion, row: ScheduleLayout) -> None:
     """Draw the layouts of one schedule, before and after, with two bars per device.
 
-    There is one bar per device if both layouts are the same. At most ``_MAX_DEVICES`` devices are
+    If both layouts are the same, each device has a single bar. At most ``_MAX_DEVICES`` devices are
     drawn. A dashed line marks the mean time of all devices.
     """
     assert row.best is not None
@@ -122,14 +122,14 @@ def _draw_bars(
     virtual_stages: Sequence[int],
     scale: float,
 ) -> None:
-    """Draw the bars of a device below each other, each with the time of its layers, and move down.
+    """Draw the bars of a device, one below the other with the total time of each, and move down.
 
     Args:
         page: The page; the first bar starts at its current position.
         layers: Layers of the model.
         bars: Layout of each bar, and its label or "". The bar with the label ``before`` is pale.
         virtual_stages: Virtual stages of the device.
-        scale: Width of a nanosecond.
+        scale: Width of a nanosecond in px.
     """
     for layout, label in bars:
         _draw_bar(page, layers, layout, virtual_stages, scale, pale=label == "before")
@@ -182,7 +182,7 @@ def _draw_bar(
 
 
 def _sum_work_ns(layers: Layers, layout: Layout, virtual_stages: Sequence[int]) -> int:
-    """Return the time of F, B and W of one microbatch on the given virtual stages."""
+    """Return the total time of F, B and W of one microbatch on the given virtual stages, in ns."""
     return sum(
         int(each[at])
         for stage in virtual_stages
@@ -194,7 +194,7 @@ def _sum_work_ns(layers: Layers, layout: Layout, virtual_stages: Sequence[int]) 
 def _draw_axis(page: Page, longest_ns: int, scale: float) -> None:
     """Draw the time axis below the bars.
 
-    Gaps between chunks shift later chunks, so the axis is exact only for the first one.
+    The axis is exact only for the first chunk of a device, because gaps shift the later chunks.
     """
     marks, unit = ticks(longest_ns, 8)
     for time_ns, text in marks:

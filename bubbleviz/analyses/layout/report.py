@@ -24,9 +24,9 @@ class LayoutReport:
     Attributes:
         question: Question that the search answered.
         measured: The measured model.
-        rows: Best layout of each schedule, the shortest iteration first.
-        are_schedules_named: Whether the user named the schedules. By default, ``rows`` contains
-            all schedules with a fixed order.
+        rows: Best layout of each schedule, sorted by iteration time, shortest first.
+        are_schedules_named: Whether the user named the schedules. If not, ``rows`` contains all
+            schedules with a fixed order.
     """
 
     question: LayoutQuestion
@@ -43,7 +43,7 @@ class LayoutReport:
     def same(self) -> ScheduleLayout | None:
         """The schedule that ran, with its best layout.
 
-        It is None if that schedule is unknown, was not searched, or has no layout that fits.
+        None if the schedule is unknown, was not searched, or has no layout that fits.
         """
         ran = self.measured.ran
         return next((row for row in self.rows if row.schedule == ran and row.best), None)
@@ -66,7 +66,8 @@ def find_layouts(
 
     Args:
         measured: The measured model.
-        sizes: Numbers of devices, microbatches and chunks per device; None means the run's number.
+        sizes: Numbers of devices, microbatches and chunks per device. None selects the run's
+            number.
         schedules: Names of schedules, or empty for all schedules with a fixed order.
         limit: Memory of a device, or None for no limit.
         watch: Function that receives the completed share of the search.

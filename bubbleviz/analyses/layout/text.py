@@ -55,8 +55,8 @@ def list_sections(report: LayoutReport) -> Iterator[Block]:
 def select_layouts_to_show(report: LayoutReport) -> list[ScheduleLayout]:
     """Return the layouts to show in full.
 
-    These are the layout of the schedule that ran and the fastest layout, or the ``_MAX_SHOWN``
-    fastest layouts if the user named schedules.
+    If the user named schedules, the ``_MAX_SHOWN`` fastest layouts are returned. Otherwise, the
+    layout of the schedule that ran and the fastest layout are returned.
     """
     if report.are_schedules_named:
         return [row for row in report.rows if row.best is not None][:_MAX_SHOWN]
@@ -65,10 +65,10 @@ def select_layouts_to_show(report: LayoutReport) -> list[ScheduleLayout]:
 
 
 def _explain_no_layout(report: LayoutReport) -> str:
-    """Say that there is no layout.
+    """Return the title of the table if no schedule has a layout.
 
-    If memory is limited, name the schedule whose layout before exceeds the limit least, and by how
-    much.
+    If memory is limited, the title names the schedule whose layout before the change exceeds the
+    limit by the smallest amount, and this amount.
     """
     question = report.question
     excesses = []
@@ -105,7 +105,10 @@ def _make_schedule_row(report: LayoutReport, row: ScheduleLayout) -> dict[str, s
 
 
 def _format_length_before(row: ScheduleLayout) -> str:
-    """Return the length of an iteration with the layout before, and the marks of the legend."""
+    """Return the length of an iteration with the layout before the change, and its marks.
+
+    The mark ``*`` means an equal number of layers per stage, and ``!`` that memory is exceeded.
+    """
     if row.baseline_ns is None:
         return "-"
     even_mark = "" if row.is_current_layout else "*"
@@ -116,8 +119,8 @@ def _format_length_before(row: ScheduleLayout) -> str:
 def _describe_proof(row: ScheduleLayout) -> str:
     """Say whether the layout is proved to be the best, or why there is no layout.
 
-    Without a proof, say how much shorter another layout could be at most, or that the order and the
-    layout of a searched schedule were improved in turn.
+    Without a proof, the text says by how much another layout could be shorter at most. For a
+    searched schedule, the text says that order and layout were improved in turn.
     """
     if row.best is None:
         return to_one_line(row.reason, 60)
@@ -159,9 +162,9 @@ def _show_layout(report: LayoutReport, row: ScheduleLayout) -> Iterator[Block]:
 
 
 def _list_settings(layers: model.Layers, layout: model.Layout) -> Iterator[tuple[str, str]]:
-    """Yield the framework and the setting that gives a layout, for each framework.
+    """Yield (framework, setting) pairs: how to select a layout in each framework.
 
-    These are frameworks for inference if the model has only forwards, otherwise for training.
+    If the model has only forwards, the frameworks are for inference, otherwise for training.
     Megatron is left out if it cannot express the layout.
     """
     if layers.forward_only:
@@ -181,9 +184,10 @@ def _list_settings(layers: model.Layers, layout: model.Layout) -> Iterator[tuple
 def _list_stage_rows(
     report: LayoutReport, row: ScheduleLayout, layout: model.Layout
 ) -> Iterator[dict[str, str]]:
-    """Yield a table row for each virtual stage of a layout, with its device if devices have chunks.
+    """Yield a table row for each virtual stage of a layout.
 
-    Several devices run a stage if the schedule replicates stages.
+    If devices have several chunks, a row also names the devices of the stage. A stage has several
+    devices if the schedule replicates stages.
     """
     work = report.question.workload(layout)
     devices_of_stages = row.list_holders()
@@ -207,7 +211,7 @@ def _list_stage_rows(
 def _describe_stage(layers: model.Layers, stage: range) -> str:
     """Return the layers of a stage in words.
 
-    Consecutive transformer layers are shortened to the first and the last one.
+    Consecutive transformer layers are shortened to the names of the first and the last layer.
     """
     words = []
     for is_transformer, group in groupby(

@@ -40,7 +40,7 @@ def measure_costs(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> Costs:
-    """Return the cost of each XLA instruction of a JAX run, in microseconds on its device.
+    """Return the cost of each XLA instruction of a JAX run: its device time in microseconds.
 
     Args:
         paths: Profiles, directories of profiles, or patterns.
@@ -75,7 +75,7 @@ def measure_costs(
         with open_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
             profile = read_jax_profile(file)
             measured, left_out, limitations = instructions.measure(profile, kinds, skip)
-        # A temporary export is reported under the name of its report.
+        # Limitations name the report instead of its temporary export.
         return (
             measured,
             left_out,
@@ -115,11 +115,11 @@ def measure_costs(
 
 
 def read_jax_profile(file: OpenFile) -> Profile:
-    """Read the profile of an open file, with the ranges of XLA.
+    """Read the profile of an open file, with XLA's ranges.
 
     Raises:
-        NothingToAnalyseError: The file contains nothing to measure. If it has no ranges of XLA,
-            only this is reported, not what else it lacks.
+        NothingToAnalyseError: The file contains nothing to measure. If the file has no XLA ranges,
+            the message mentions only that problem.
     """
     try:
         return file.read(GLOBS)
@@ -161,9 +161,9 @@ def _mask_modules(samples: instructions.Samples, requested: Sequence[str]) -> Bo
         requested: Names or labels of modules.
 
     Raises:
-        UsageError: No module has one of these names.
+        UsageError: A requested name is not the name or label of any module.
     """
-    # A label consists of a name and the number of the program.
+    # A label is the name of the module, followed by the number of the program in parentheses.
     has_name = {label: {label, re.sub(r"\([0-9]+\)\Z", "", label)} for label in samples.modules}
     for name in requested:
         if not any(name in names for names in has_name.values()):

@@ -8,9 +8,10 @@ from bubbleviz.analyses.pgle.costs import InstructionCost
 from bubbleviz.model import texts
 
 COLUMNS = ("instruction", "estimated_us", "measured_us", "ratio", "off_us", "executions")
-#: Result of a comparison: (measured cost, estimate in us) of each instruction with both, sorted by
-#: decreasing difference; estimates of instructions that are not in the profile, by name; costs of
-#: instructions that are not in the file.
+#: Result of a comparison, in three parts: (measured cost, estimate in us) pairs of the instructions
+#: that have both, sorted by decreasing absolute difference; the estimates of instructions that were
+#: not measured; and the measured costs of instructions that have no estimate. Both mappings are in
+#: us, keyed by instruction and sorted by name.
 CostComparison = tuple[
     Sequence[tuple[InstructionCost, float]], Mapping[str, float], Mapping[str, float]
 ]
@@ -26,7 +27,8 @@ def compare_costs(
         estimates: Estimates in us, keyed by instruction. A module fingerprint before the name
             (``fingerprint::fusion.1``, written by JAX's own profiler, see
             ``xla/python/xplane_to_profile_instructions.cc``) is removed, because nsys exports
-            contain none. If several modules have the same instruction, the last estimate counts.
+            contain no fingerprints. If several modules have the same instruction, the last estimate
+            is used.
     """
     estimates = {name.rpartition("::")[2]: cost_us for name, cost_us in estimates.items()}
     compared = [(cost, estimates[cost.name]) for cost in costs if cost.name in estimates]

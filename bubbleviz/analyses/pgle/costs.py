@@ -1,4 +1,4 @@
-"""The cost of an instruction: a statistic over its executions on all devices."""
+"""Computes the cost of an instruction: a statistic over its executions on all devices."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def check_statistic(text: str, option: str) -> str:
 def compute_statistic(text: str, ascending: Ints, first: Ints, count: Ints) -> Floats:
     """Compute a statistic of each group of values.
 
-    The percentile p of n sorted values is the one at index floor(p/100 (n-1)), as in
-    ``xla/python/aggregate_profile.cc``. JAX uses the 90th percentile
+    The percentile p of n sorted values is the value at index floor(p/100 (n-1)), as in
+    ``xla/python/aggregate_profile.cc``. JAX takes the 90th percentile
     (``jax_pgle_aggregation_percentile`` in ``jax/_src/config.py``) of the means of several
-    profiles; here it refers to single executions.
+    profiles. Here, the percentile is taken of single executions.
 
     Args:
         text: ``max``, ``min``, ``mean``, ``median`` or a percentile such as ``p90``.
@@ -64,7 +64,7 @@ class InstructionCost:
         name: XLA's name of the instruction.
         cost_us: Device time of one execution, in microseconds.
         executions: Number of executions on all devices.
-        collective: Whether it moves data between devices.
+        collective: Whether the instruction moves data between devices.
     """
 
     name: str
@@ -78,14 +78,14 @@ class Costs:
     """Instruction costs of a run.
 
     Attributes:
-        instructions: Costs, sorted by name.
+        instructions: Costs of the instructions, sorted by name.
         modules: Modules that ran, sorted by decreasing time: label (name, and number of the program
             if recorded), number of instructions with costs, and total time on all devices in ns.
         executions: Number of executions that the costs are based on.
         compilation: Number of executions left out because XLA was compiling.
-        cut: Number of executions left out because the capture cuts their module.
+        cut: Number of executions left out because their module is not completely in the capture.
         warm_up: Number of executions left out as warm-up of their module.
-        devices: Number of devices with such executions.
+        devices: Number of devices that ran the executions that the costs are based on.
         aggregate: Statistic for compute instructions.
         aggregate_collectives: Statistic for collectives.
         limitations: What could not be measured, and what makes costs wrong.
@@ -119,6 +119,8 @@ def compute_costs(
     samples: instructions.Samples, compute: str, collective: str
 ) -> tuple[InstructionCost, ...]:
     """Compute the cost of each instruction, sorted by name.
+
+    An instruction is a collective if any of its executions is marked as a collective.
 
     Args:
         samples: Executions of instructions.

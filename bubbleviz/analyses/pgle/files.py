@@ -5,7 +5,7 @@ The suffix determines the format, as in XLA (``ReadPGLEProfile`` in
 ``tensorflow.profiler.ProfiledInstructionsProto`` of ``profiled_instructions.proto``, in protobuf's
 text format or wire format.
 
-Latencies between instructions are not measured. They are not written, and ignored when read.
+Latencies between instructions are not measured, so they are neither written nor read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bubbleviz.errors import InputError
 from bubbleviz.model.files import read_bounded
 from bubbleviz.sources.xla.xspace import build_message_types
 
-#: Maximum size of a cost file; a million instructions take a tenth of it.
+#: Maximum size of a cost file in bytes. A million instructions take a tenth of this size.
 _MOST_BYTES = 1 << 30
 
 
@@ -44,7 +44,7 @@ def _decode_text(content: bytes) -> Any:
     return Parse(content, _make_message()(), allow_unknown_field=True)
 
 
-#: Encoder and decoder of each format, by suffix; other suffixes mean text.
+#: Encoder and decoder of each format, keyed by suffix. Files with any other suffix are text.
 FORMATS: Mapping[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     "pbtxt": (_encode_text, _decode_text),
     "pb": (lambda costs: costs.SerializeToString(), lambda c: _make_message().FromString(c)),
@@ -67,7 +67,7 @@ def encode_costs(costs: Mapping[str, float], form: str) -> bytes:
 def read_costs(path: str) -> Mapping[str, float]:
     """Read the cost of each instruction in microseconds.
 
-    If an instruction has several entries, the last one counts, as in
+    If an instruction has several entries, the last entry is used, as in
     ``xla/service/profile_guided_latency_estimator.cc``.
 
     Raises:

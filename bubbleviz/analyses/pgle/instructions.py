@@ -23,7 +23,7 @@ from bubbleviz.model.grouping import find_distinct, group_rows
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Activities, Profile, Ranges
 
-#: Maximum share of the time of collectives that may overlap compute, due to the clock's grain.
+#: Share of the collectives' time that may overlap compute because of the clock's resolution.
 _OVERLAPPED = 0.01
 OVERLAP = "collectives overlap compute"
 PAIRS = "asynchronous collectives"
@@ -37,9 +37,10 @@ class Samples(Table):
     Attributes:
         instruction: Index in ``instructions``.
         module: Index in ``modules``, or -1 if unknown.
-        device: Number of the device in its profile.
-        cost_ns: Sum of the durations of its kernels, copies and memsets.
-        collective: Whether it moves data between devices, judged by its name and its kernels.
+        device: Number of the device in the profile.
+        cost_ns: Total duration of the kernels, copies and memsets of the execution.
+        collective: Whether the instruction moves data between devices, according to its name and
+            the names of its kernels.
         instructions: Names of instructions.
         modules: Labels of modules.
     """
@@ -62,10 +63,11 @@ def measure(
         profile: Profile with the ranges that match :data:`.range_names.GLOBS`.
         kinds: Names of communication kernels and of collective instructions.
         skip: Number of first executions of each module and device that are warm-up (lazy loading,
-            set-up of communication). A module that no device runs more often keeps them.
+            set-up of communication). If no device runs a module more often than this, none of its
+            executions is left out as warm-up.
 
     Returns:
-        samples: Executions that count.
+        samples: The executions that costs are computed from.
         left_out: Number of executions left out for each reason: ``compilation`` (launched while
             XLA compiled, such as autotuning), ``cut`` (the module is not completely inside the
             capture) and ``warm_up``.
@@ -131,9 +133,9 @@ def _describe_overlap(
 
     Args:
         path: Path of the profile.
-        activities: Kernels, then copies.
-        work: Activities of the executions that count.
-        is_communication: Whether each of them is communication.
+        activities: Kernels, followed by copies.
+        work: Rows of the activities of the executions that costs are computed from.
+        is_communication: Mask of the communication kernels among ``work``.
     """
     n_devices = len(activities.ranks)
     device = activities.rank[work].astype(np.int64)
@@ -156,7 +158,12 @@ def _describe_overlap(
 
 
 def _describe_pairs(path: str, n_apart: int) -> Iterator[Limitation]:
-    """Yield a limitation if other instructions run between the halves of collectives."""
+    """Yield a limitation if other instructions run between start and done of a collective.
+
+    Args:
+        path: Path of the profile.
+        n_apart: Number of ``done`` halves that do not directly follow their ``start``.
+    """
     if n_apart:
         yield Limitation(
             PAIRS,
@@ -172,13 +179,14 @@ def _count_graph_launches(
 ) -> int:
     """Return the number of instructions that launch CUDA graphs.
 
-    An instruction that launches a graph does so by a single call.
+    An instruction that launches a graph makes a single launching call, so only the call of its
+    first activity is checked.
 
     Args:
         profile: The profile.
         instruction: Instruction of each activity in ``work``.
         linked_work: Range, call and rule of each activity.
-        work: Activities of all executions.
+        work: Rows of the activities of all executions.
     """
     _, row = np.unique(instruction, return_index=True)
     called = find_distinct(linked_work.call[work[row]])
@@ -220,7 +228,7 @@ def _describe_work_without_costs(
 
 
 def _describe_warm_modules(path: str, n_modules: int, skip: int) -> Iterator[Limitation]:
-    """Yield a limitation if modules run so seldom that their warm-up counts."""
+    """Yield a limitation if modules ran so rarely that their costs include the warm-up."""
     if n_modules:
         yield Limitation(
             "modules whose warm-up counts",
@@ -232,7 +240,7 @@ def _describe_warm_modules(path: str, n_modules: int, skip: int) -> Iterator[Lim
 
 
 def explain_no_instructions(profile: Profile) -> NothingToAnalyseError:
-    """Return the error for a profile without XLA instructions, which says what to give instead."""
+    """Return the error for a profile without XLA instructions. It says what to give instead."""
     path = profile.source.path
     alternatives = record.suggest_other_commands(profile, path)
     return NothingToAnalyseError(
@@ -245,10 +253,11 @@ def explain_no_instructions(profile: Profile) -> NothingToAnalyseError:
 def _select_executions(
     thunks: Thunks, device: Ints, ranges: Ranges, skip: int, *, in_modules: bool
 ) -> tuple[Bools, Counter[str], int]:
-    """Select the executions that count.
+    """Select the executions that costs are computed from.
 
-    Executions are left out during compilation, if the capture cuts them, if they are in no module
-    although the profile names modules, and in the first ``skip`` runs of their module on a device.
+    An execution is left out if XLA was compiling, or if the capture cuts the execution or its
+    module. It is also left out if it is in no module although the profile names modules, or if it
+    is in one of the first ``skip`` runs of its module on the device.
 
     Args:
         thunks: One range of each execution on a device.
@@ -258,9 +267,10 @@ def _select_executions(
         in_modules: Whether any range names the execution of a module.
 
     Returns:
-        is_kept: Mask of the executions that count.
+        is_kept: Mask of the selected executions.
         left_out: Number of executions left out, by reason; see :func:`measure`.
-        n_rare: Number of modules that run so rarely that they keep their warm-up.
+        n_rare: Number of modules that no device runs more than ``skip`` times. The warm-up of these
+            modules is not left out.
     """
     is_cut = (thunks.cut | ((thunks.within == NONE) & in_modules)) & ~thunks.compiling
     is_kept = ~thunks.compiling & ~is_cut
@@ -282,8 +292,8 @@ def _select_executions(
 def _number_runs(thunks: Thunks, device: Ints, ranges: Ranges) -> tuple[Ints, Ints, Ints]:
     """Number the runs of each module on each device, in order of time.
 
-    An instruction without a range of a module counts as a module of its own, and each of its
-    executions as a run.
+    An instruction outside of all module ranges is treated as a separate module, and each of its
+    executions as a run of this module.
 
     Args:
         thunks: One range of each execution on a device.
@@ -291,7 +301,8 @@ def _number_runs(thunks: Thunks, device: Ints, ranges: Ranges) -> tuple[Ints, In
         ranges: All ranges of the profile.
 
     Returns:
-        module: For each execution, a number of its module, or of its instruction.
+        module: For each execution, a number of its module, or of its instruction if it is outside
+            of all module ranges.
         run_index: For each execution, the number of earlier runs of its module on the device.
         n_runs: For each execution, the number of all runs of its module on the device.
     """

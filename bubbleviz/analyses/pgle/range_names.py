@@ -22,10 +22,10 @@ from enum import IntEnum
 from bubbleviz.model.columns import Ints, Table, scatter
 from bubbleviz.model.numbering import Numbering
 
-#: SQLite GLOBs that match all of these names.
+#: SQLite GLOB patterns that match the names of these ranges.
 GLOBS = ("*Thunk:#*hlo_op=*", "*XlaModule:#*hlo_module=*", "*XlaCompile*")
 _DOMAIN = "TSL:"
-# A name path may contain any text, even "#" and ",hlo_op=", so the last occurrence counts.
+# A name path may contain any text, even "#" and ",hlo_op=", so the last "hlo_op=" is used.
 _THUNK = re.compile(r"^Thunk:#(?:.*,)?hlo_op=([^,#]+)((?:,(?!hlo_op=)[^,#]*)*)#\Z", re.DOTALL)
 _MODULE = re.compile(
     r"^XlaModule:#(?:prefix=.*,)?hlo_module=([^,#]+)(?:,program_id=([0-9]+))?#\Z", re.DOTALL
@@ -38,7 +38,7 @@ _HALF = re.compile(
 
 
 class RangeKind(IntEnum):
-    """Kind of a range."""
+    """Kind of an XLA range."""
 
     OTHER = 0
     INSTRUCTION = 1
@@ -52,11 +52,11 @@ class XlaNames(Table):
 
     Attributes:
         kind: Code of :class:`RangeKind`.
-        instruction: Index in ``instructions``, or -1.
-        module: Index in ``modules``, or -1.
+        instruction: Index in ``instructions``, or -1 if the name contains no instruction.
+        module: Index in ``modules``, or -1 if the name contains no module.
         instructions: Distinct names of instructions.
-        modules: Distinct labels of modules, such as ``jit_step(7)``, with the program number if
-            recorded.
+        modules: Distinct labels of modules, such as ``jit_step(7)``. The program number is left out
+            if it was not recorded.
     """
 
     kind: Ints
@@ -67,7 +67,7 @@ class XlaNames(Table):
 
 
 def parse_range_names(names: Sequence[str]) -> XlaNames:
-    """Parse the names of ranges."""
+    """Parse the names of ranges. Names in no known format become ``OTHER``."""
     rows = scatter((3, len(names)), 0, RangeKind.OTHER)
     instructions, modules = Numbering[str](), Numbering[str]()
     for row, name in enumerate(names):

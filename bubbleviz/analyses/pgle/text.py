@@ -13,7 +13,7 @@ from bubbleviz.render.document import Block, Sentence, Table, format_ms, truncat
 
 #: Maximum number of rows of a table, and of characters of a name.
 _ROWS, _NAME = 30, 60
-#: Subjects of limitations that concern costs or whole profiles, not clocks, hosts or threads.
+#: Kinds of limitations that concern costs or complete profiles, not clocks, hosts or threads.
 _OF_COSTS = (
     LimitationKind.WRONG_COSTS,
     LimitationKind.COSTS,
@@ -37,16 +37,19 @@ USE_FLAGS = (
 
 
 def list_warnings(limitations: Sequence[Limitation]) -> tuple[str, ...]:
-    """Return one sentence per limitation of costs; those that make costs wrong come first."""
+    """Return a sentence for each limitation that concerns costs.
+
+    Limitations that make costs wrong come first.
+    """
     of_costs = [note for note in limitations if note.kind in _OF_COSTS]
     of_costs.sort(key=lambda note: note.kind is not LimitationKind.WRONG_COSTS)
     return tuple(note.sentence for note in of_costs)
 
 
 def describe_flags(paths: Sequence[str], *, device: str = "GPU") -> str:
-    """Return the flags of the run to profile and of the runs that use the costs, as text.
+    """Return a text with the XLA flags of the run to profile and of the runs that use the costs.
 
-    For devices other than GPUs, the text says that XLA has no such flags.
+    For devices other than GPUs, the text says that XLA reads costs for GPUs only.
 
     Args:
         paths: Paths of the cost files.
@@ -84,7 +87,7 @@ def summarize_costs(costs: Costs) -> str:
 
 
 def _describe_device(costs: Costs, word: str) -> str:
-    """Return a word for the devices, which may be CPU devices of a host."""
+    """Return a word for the devices, which mentions the CPU if XLA ran on the host."""
     return word if costs.device != HOST else "CPU" if word == HOST else f"CPU {word}"
 
 

@@ -32,11 +32,11 @@ class Thunks(Table):
     """Ranges of instructions, one row per range.
 
     Attributes:
-        instruction: Index of the instruction's name.
-        module: Index of the module's label, or -1 if unknown.
-        within: Row of the range of the module's execution, or -1 if there is none.
-        execution: Number of the instruction's execution.
-        compiling: Whether XLA was compiling.
+        instruction: Index of the instruction's name in :attr:`.XlaNames.instructions`.
+        module: Index of the module's label in :attr:`.XlaNames.modules`, or -1 if unknown.
+        within: Row of the module range around the instruction, or -1 if there is none.
+        execution: Number of the execution that the range belongs to.
+        compiling: Whether XLA was compiling during the range.
         cut: Whether the capture ended inside the range or its module.
     """
 
@@ -51,8 +51,8 @@ class Thunks(Table):
 def find_thunks(ranges: Ranges, rows: Ints, names: XlaNames) -> tuple[Thunks, int]:
     """Assign ranges of instructions to executions.
 
-    Consecutive ranges of the same instruction in one module range are one execution, except in a
-    loop that contains a single instruction.
+    Consecutive ranges of the same instruction in one module range are one execution. If a loop
+    contains a single instruction, each range of this instruction is a separate execution.
 
     Args:
         ranges: Ranges of instructions, modules and compilations.
@@ -94,11 +94,11 @@ def find_thunks(ranges: Ranges, rows: Ints, names: XlaNames) -> tuple[Thunks, in
 
 
 def _mask_only_children(parent: Ints, instruction: Ints, names: Sequence[str]) -> Bools:
-    """Return a mask of the ranges in loops that contain a single instruction.
+    """Return a mask of the ranges directly inside a loop that contains a single instruction.
 
     Args:
         parent: Row of the range that directly encloses each range, or -1.
-        instruction: Instruction of each range, as an index of ``names``.
+        instruction: Instruction of each range, as an index into ``names``.
         names: Names of instructions.
     """
     nested_row = np.flatnonzero(parent != NONE)
@@ -132,10 +132,11 @@ def _merge_nested_executions(execution: Ints, parent: Ints, instruction: Ints) -
 def _count_halves_apart(instruction: Ints, follows: Bools, names: Sequence[str]) -> int:
     """Count the ``done`` halves of pairs that do not directly follow a ``start`` of the same kind.
 
-    Numbers in names do not identify pairs. Kinds without any ``start`` do not count.
+    Only kinds are compared, because the numbers in names do not identify pairs. Kinds that have no
+    ``start`` in any range are ignored.
 
     Args:
-        instruction: Instruction of each range, as an index of ``names``, in order of execution.
+        instruction: Instruction of each range, as an index into ``names``, in order of execution.
         follows: Mask of the ranges that have the same thread, module and parent as the range before
             them.
         names: Names of instructions.
@@ -175,9 +176,9 @@ def _find_innermost(ranges: Ranges, holders: Ints, rows: Ints) -> Ints:
 
 
 def _find_parents(innermost: Innermost, start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return for each range the innermost other range around it, or -1 if there is none.
+    """Return, for each range, the innermost other range around it, or -1 if there is none.
 
-    Of ranges with equal times, the one with the smaller depth encloses the other.
+    Of two ranges with equal times, the range with the smaller depth encloses the other.
 
     Args:
         innermost: The ranges.

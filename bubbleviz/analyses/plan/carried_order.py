@@ -1,8 +1,8 @@
 """Choice of the best order when sends and receives are taken into account.
 
-Orders are searched for without communication. On GPUs, the transfers between two ranks run one
-after the other on a stream, which delays some orders more than others. So the best order is chosen
-from the candidates by its makespan with communication.
+The search for orders ignores communication. On GPUs, the transfers between two ranks run one after
+the other on a stream, which delays some orders more than others. The best order is therefore chosen
+from the candidates by makespan with communication.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from bubbleviz.schedules.simulation import Outcome
 
 #: Maximum number of operations of a plan for which the messages of all candidates are reordered.
 _MAX_REORDERED = 800
-#: Number of candidates of a larger plan that are compared as PyTorch lowers them.
+#: Number of candidates of a larger plan that are compared with PyTorch's messages.
 _N_COMPARED = 3
 #: Maximum number of operations of a plan whose messages are reordered after the comparison. Larger
 #: plans keep PyTorch's messages unless these deadlock.
 _MAX_OPTIMIZED = 5_000
-#: Makespan of an order that deadlocks, longer than any other.
+#: Makespan assigned to an order that deadlocks, longer than any real makespan.
 _DEADLOCKED = 1 << 62
 
 
@@ -31,16 +31,19 @@ def choose_with_communication(
 ) -> tuple[Outcome, Communication]:
     """Choose the allowed order with the shortest makespan including transfers on streams.
 
-    Small plans (``_MAX_REORDERED``) get their messages reordered for each candidate before the
-    comparison. Larger plans compare the ``_N_COMPARED`` best candidates as PyTorch lowers them.
+    If the plan has at most ``_MAX_REORDERED`` operations, the messages of each candidate are
+    reordered before the comparison. In a larger plan, the ``_N_COMPARED`` best candidates are
+    compared with PyTorch's messages. The messages of the chosen order are then reordered, unless
+    the plan has more than ``_MAX_OPTIMIZED`` operations and PyTorch's messages do not deadlock.
 
     Args:
         best: Candidate orders, sorted by their length without communication.
-        queued: Whether to compare orders with their communication. If not, or if orders are not
-            compared by makespan, ``best.best`` is kept.
+        queued: Whether to compare orders with their communication. If it is false, or if orders are
+            not compared by makespan, ``best.best`` is kept.
 
     Returns:
-        The chosen order and its communication.
+        outcome: The chosen order.
+        communication: The messages of the chosen order, with its makespan including transfers.
     """
     workload = best.workload
     n_operations = sum(map(len, best.best.plan.orders))
@@ -66,7 +69,7 @@ def choose_with_communication(
 
 
 def _compute_lowered_makespan(best: planning.BestPlan, candidate: Outcome) -> int:
-    """Return the makespan of an order as PyTorch lowers it, or ``_DEADLOCKED`` if it deadlocks."""
+    """Return the makespan of an order with PyTorch's messages, or ``_DEADLOCKED`` on a deadlock."""
     try:
         return compute_makespan(lower_plan(candidate.plan), best.workload, STREAMS)
     except MismatchError:

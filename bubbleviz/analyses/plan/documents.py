@@ -1,4 +1,4 @@
-"""A planned run as JSON, as a file for PyTorch, and as pictures."""
+"""Outputs of a planned run: JSON, a schedule file for PyTorch, and pictures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMA = "bubbleviz.plan/1"
 
 
 def as_json(planned: PlannedRun) -> str:
-    """Return a planned run as JSON. Times are in nanoseconds; unknown values are null."""
+    """Return a planned run as JSON. Times are in nanoseconds, and unknown values are null."""
     run, best = planned.run, planned.best
     _, carried_ns, own_ns = planned.communication
     return format_document(
@@ -133,10 +133,11 @@ def as_svg(planned: PlannedRun, view: View) -> str:
 
 
 def build_memory_plot(planned: PlannedRun) -> MemoryPlot:
-    """Build a plot of the bubble ratio of each order against the memory of its fullest device.
+    """Build a plot of the bubble ratio of each order against its peak memory.
 
-    Memory that devices hold besides activations is included if it was measured. Limits are then
-    compared on total memory, since all devices have the same size.
+    The peak memory of an order is the maximum over all devices. If the resident memory of devices
+    was measured, it is added to the peaks and to the limits of activations. Orders whose bubble
+    ratio is unknown are left out.
     """
     limit, resident = planned.workload.limit, planned.resident
     always = resident or (0.0,) * planned.workload.devices
@@ -163,7 +164,7 @@ def _render_memory_plot(planned: PlannedRun) -> str:
     return draw_memory_plot(build_memory_plot(planned))
 
 
-#: Functions that render a planned run, by the name of the output.
+#: Functions that render a planned run, keyed by the name of the output.
 RENDERINGS: Mapping[str, Callable[[PlannedRun, View], str | bytes]] = {
     "json": lambda planned, _: as_json(planned),
     "csv": lambda planned, _: torch_csv.write(planned.best.best.plan),

@@ -1,4 +1,4 @@
-"""Planning a measured run: its times and memory, the best order for them, and the time saved."""
+"""Plans a measured run: finds the best order for its times and memory, and the time saved."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _COLUMNS = ("rank", "iteration", "phase", "microbatch", "virtual_stage", "start_
 
 @dataclass(frozen=True)
 class MeasuredRun:
-    """A run as measured: the input of the planning.
+    """A measured run, the input of the planning.
 
     Attributes:
         source: Path of the report, or of the profiles.
@@ -49,9 +49,9 @@ class MeasuredRun:
             unknown.
         restrictions: Reasons why the times may not be the times of a complete pipeline.
         memory: Memory of the virtual stages in bytes, or None if it was not measured.
-        on_gpus: Whether kernels were recorded; transfers then go through NCCL.
-        overlaps: Whether consecutive iterations overlap, so that the makespan of a single iteration
-            says little.
+        on_gpus: Whether kernels were recorded. If so, transfers are assumed to go through NCCL.
+        overlaps: Whether consecutive iterations overlap. The makespan of a single iteration then
+            says little about the speed of the run.
     """
 
     source: str
@@ -95,16 +95,17 @@ def extract_run(report: Report, source: str) -> MeasuredRun:
 
 
 def _make_run(source: str, run: RunSummary, operations: Mapping[str, Ints]) -> MeasuredRun:
-    """Collect what the summary of a run contains, and determine the order that it executed.
+    """Build a measured run from its summary, and determine the plan that the run executed.
 
     If the recorded order is the order of the recognized schedule, the plan of the schedule is used,
-    which also contains the operations that run together. The order is None if its number of
-    microbatches is not the run's.
+    because that plan also says which operations run together. The executed plan is None if its
+    number of microbatches differs from the number in the workload.
 
     Args:
         source: Path of the report, or of the profiles.
         run: Summary of the run.
-        operations: Columns of its operations by name; empty columns if they were not saved.
+        operations: Columns of the run's operations, keyed by name. The columns are empty if the
+            operations were not saved.
     """
     workload, name = measure_workload(run), run.schedule_name
     plans: list[Plan] = []
@@ -123,7 +124,7 @@ def _make_run(source: str, run: RunSummary, operations: Mapping[str, Ints]) -> M
         and schedule_plan is not None
         and executed_plan.orders == schedule_plan.orders
     ):
-        # Recorded times do not show which operations run together; the schedule's plan does.
+        # Only the schedule's plan says which operations run together.
         executed_plan = schedule_plan
     return MeasuredRun(
         source,
@@ -192,7 +193,7 @@ def _select_work(columns: Mapping[str, Ints], iteration: int) -> Ints:
 
 
 def _make_order(stage: Ints, phase: Ints, microbatch: Ints) -> Order:
-    """Return the operations of a device as planned operations; a B without its W becomes a BW."""
+    """Return the operations of a device as planned operations. A B without its W becomes a BW."""
     operations = list(zip(stage.tolist(), phase.tolist(), microbatch.tolist(), strict=True))
     split = {(s, mb) for s, kind, mb in operations if kind == Phase.W}
     return tuple(
@@ -222,12 +223,12 @@ class LimitedWorkload(NamedTuple):
     """A workload with the memory of its activations and the memory limit of its devices.
 
     Attributes:
-        workload: The workload.
-        in_bytes: Whether its memory is in bytes. If not, the unit is M_B, the activations of one
-            microbatch on a whole stage, or the user's own unit.
+        workload: The workload, with its activation memory and its memory limits.
+        in_bytes: Whether the workload's memory is in bytes. If not, the unit is M_B, the
+            activations of one microbatch on a complete stage, or a unit that the user chose.
         limit_is_from_run: Whether the limit is the peak memory of the order that ran.
-        resident: Memory of each device besides activations, in bytes, which the limits exclude.
-            Empty if it is unknown or does not matter.
+        resident: Memory of each device in addition to activations, in bytes. Memory limits do not
+            include this memory. Empty if it is unknown or does not matter.
     """
 
     workload: Workload
@@ -252,9 +253,9 @@ def resolve_memory(
         run: The measured run.
         limit: Memory of a device as the user wrote it, or ``none``; see
             :func:`.memory_sizes.parse_memory`.
-        backward: M_B, the memory of one microbatch on a whole stage from F to the end of B, or None
-            to use the measured memory.
-        weight: M_W, the part of it that is kept until the end of W, or None for all of it.
+        backward: M_B, the memory of one microbatch on a complete stage from F to the end of B, or
+            None to use the measured memory.
+        weight: M_W, the part of M_B that is kept until the end of W, or None for all of M_B.
 
     Raises:
         UsageError: An option is not an amount of memory, the units differ, or an option would be
@@ -287,7 +288,7 @@ def resolve_memory(
 
 
 def _explain_unit(in_bytes: bool, backward: str | None) -> str:
-    """Return a phrase on the unit of the activations, and on how to give a memory limit with it.
+    """Return a clause that names the unit of the activations, and how to give a limit in that unit.
 
     Args:
         in_bytes: Whether the activations are in bytes.
@@ -311,7 +312,7 @@ def _set_activation_memory(
     Returns:
         workload: The workload, unchanged if neither option is given. Each chunk of a device gets
             an equal part of the memory of the stage.
-        in_bytes: Whether its memory is in bytes.
+        in_bytes: Whether the workload's memory is in bytes.
 
     Raises:
         UsageError: An option is not an amount, the units differ, or M_W exceeds M_B.
@@ -349,11 +350,10 @@ class PlannedRun:
 
     Attributes:
         run: The measured run.
-        workload: The planned workload with its memory. See :class:`LimitedWorkload` for this and
-            the next three attributes.
-        in_bytes: Whether its memory is in bytes.
+        workload: The planned workload with its memory.
+        in_bytes: Whether the workload's memory is in bytes; see :class:`LimitedWorkload`.
         limit_is_from_run: Whether the memory limit is the peak memory of the order that ran.
-        resident: Memory of each device besides activations, in bytes.
+        resident: Memory of each device in addition to activations, in bytes, or empty.
         best: The best order, with all orders that were considered.
         executed: The order that ran, simulated at the same times, or None if it is unknown or has a
             different number of microbatches.
@@ -372,21 +372,30 @@ class PlannedRun:
 
     @property
     def saving(self) -> float | None:
-        """Fraction of the simulated run that the best order saves, or None if unknown."""
+        """Fraction of the simulated time of the executed order that the best order saves.
+
+        None if the executed order is unknown.
+        """
         if self.executed is None or not self.executed.makespan_ns:
             return None
         return 1 - self.best.length_ns(self.best.best) / self.best.length_ns(self.executed)
 
     @property
     def simulation_error(self) -> float | None:
-        """Relative error of the simulation, (measured - simulated) / simulated, or None."""
+        """Relative error of the simulation, (measured - simulated) / simulated.
+
+        None if the executed order or the measured makespan is unknown.
+        """
         if self.executed is None or not self.executed.makespan_ns or self.run.makespan_ns is None:
             return None
         return self.run.makespan_ns / self.executed.makespan_ns - 1
 
     @property
     def expected_ns(self) -> int:
-        """Expected time of the best order, assuming the simulation error of the run."""
+        """Simulated time of the best order in ns, corrected by the simulation error.
+
+        If the simulation error is unknown, the time is not corrected.
+        """
         return round(self.best.length_ns(self.best.best) * (1 + (self.simulation_error or 0.0)))
 
 
@@ -404,11 +413,12 @@ def plan_run(
 
     Args:
         run: The measured run.
-        microbatches: Number of microbatches per iteration, or None for the run's own.
-        memory_limit: Memory of a device; see :func:`resolve_memory` for this and the next two.
-        memory_b: M_B, the activations of a microbatch on a whole stage.
-        memory_w: M_W, the part of M_B that is kept until W.
-        split: Whether orders may split the backward into B and W, or None to do what the run does.
+        microbatches: Number of microbatches per iteration, or None for the run's number.
+        memory_limit: Memory of a device; see ``limit`` of :func:`resolve_memory`.
+        memory_b: M_B, the activations of a microbatch on a complete stage; see ``backward`` there.
+        memory_w: M_W, the part of M_B that is kept until the end of W; see ``weight`` there.
+        split: Whether orders may split the backward into B and W. None allows it if the run splits
+            its backward.
         watch: Called with the completed fraction of the search.
 
     Raises:

@@ -17,9 +17,9 @@ from bubbleviz.render.document import (
 )
 from bubbleviz.schedules.simulation import Outcome
 
-#: Smallest saving that is reported, as a fraction.
+#: Minimum saving that is reported, as a fraction.
 _MIN_SAVING = 5e-5
-#: Smallest relative cost of queued transfers that is mentioned.
+#: Minimum cost of queued transfers that is mentioned, as a fraction of the makespan.
 _MIN_QUEUEING_COST = 2e-3
 
 
@@ -80,7 +80,7 @@ def _list_order_rows(planned: PlannedRun) -> Iterator[dict[str, str]]:
 
 
 def _describe_rejection(planned: PlannedRun, candidate: Outcome) -> str:
-    """Return "best" for the best order, why a candidate is not allowed, or "" for others."""
+    """Return the note on a candidate: "best", the reasons why it is not allowed, or ""."""
     if candidate.allowed:
         return "best" if candidate.plan.name == planned.best.best.plan.name else ""
     reasons = [] if candidate.fits else ["more memory"]
@@ -128,8 +128,8 @@ def _list_notes(planned: PlannedRun) -> Iterator[str]:
 def _describe_communication(planned: PlannedRun) -> Iterator[str]:
     """Yield notes on how queued transfers change the choice and the makespan of the best order.
 
-    The first note is yielded if another order would be shorter without transfers, the second if
-    transfers cost more than ``_MIN_QUEUEING_COST`` of the makespan.
+    The first note is yielded if another order would be shorter without transfers. The second note
+    is yielded if transfers cost more than ``_MIN_QUEUEING_COST`` of the makespan.
     """
     makespan_ns = planned.best.best.makespan_ns
     shortest = planned.best.candidates[0]
