@@ -1,1 +1,1 @@
-"""Infers the virtual stage, the pipeline and the replicas of each rank."""
+"""Stages: infer the virtual stages and the pipeline of each rank, and the replicas of stages."""

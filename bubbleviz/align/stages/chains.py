@@ -1,13 +1,13 @@
-"""Chains: the ranks of one pipeline, stage after stage, even if some of them are missing.
+"""Chains: the ranks of one pipeline, stage after stage, even if some ranks are missing.
 
-Starting at a stage with all of its replicas, each chain is continued by the only rank of the next
-stage that fits. Across a missing rank many ranks fit, because the duration of the work on that rank
-is unknown. The remaining ranks then continue the remaining chains in the order of their numbers, if
-they fit::
+The first chains start at a stage that has all of its replicas. Each chain is continued by the only
+rank of the next stage that fits. After a missing rank, many ranks fit, because the duration of the
+work on the missing rank is unknown. The remaining ranks then continue the remaining chains in order
+of rank numbers, if they fit::
 
     stage 4   a ── b ── c ── d
     stage 5   a ── b    .    .      two ranks without a profile
-    stage 6   a ── b ── c ── d      a and b follow theirs, c and d remain
+    stage 6   a ── b ── c ── d      a and b are the only fits, c and d follow by number
 """
 
 from __future__ import annotations
@@ -19,23 +19,30 @@ import numpy as np
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import find_distinct
 
-#: Returns a mask of the pairs that can follow each other, shape (ranks, later ranks). The arguments
-#: are ranks of a stage and ranks of a later stage.
+#: Function that decides which ranks can be in one pipeline. Its arguments are the ranks of two
+#: stages. It returns a mask of the pairs that fit, with one row per rank of the first stage and one
+#: column per rank of the second stage.
 Fits = Callable[[Ints, Ints], Bools]
 
 
 def find_pipelines(stages: Sequence[Ints], fits: Fits, ranks: int) -> Ints | None:
     """Divide the ranks of stages into pipelines.
 
+    The ranks of the first stage with the most ranks start chains 0, 1, 2 and so on. The chains are
+    continued to the later stages, and then from the same stage to the earlier stages
+    (:func:`_continue_chains`). A rank whose chain is unknown starts a new chain with the next
+    number. Each chain is a pipeline.
+
     Args:
         stages: Ranks of each stage, sorted by rank number.
-        fits: Function that decides which ranks can follow each other. Between stages that are not
-            adjacent, the ranks between them are missing.
+        fits: Function that decides which ranks of two stages can be in one pipeline. If the stages
+            are not adjacent, the ranks between them are missing.
         ranks: Number of ranks in the result.
 
     Returns:
-        Pipeline of each rank, or -1 for a rank on no stage. The result is None if several ranks of
-        a stage can continue one chain, or none can.
+        Pipeline of each rank, or -1 for a rank on no stage. The result is None if the ranks of a
+        stage cannot be assigned to the chains without ambiguity, or if a stage has all of its ranks
+        but cannot continue all chains.
     """
     pipeline = np.full(ranks, NONE, np.int64)
     sizes = [len(stage) for stage in stages]
@@ -51,7 +58,7 @@ def find_pipelines(stages: Sequence[Ints], fits: Fits, ranks: int) -> Ints | Non
             chain = _continue_chains((tips, away), stage, fits, is_complete=is_complete)
             if chain is None:
                 return None
-            # It is unknown which chain these ranks continue, so they start new chains.
+            # Ranks whose chain is unknown start new chains.
             is_new = np.flatnonzero(chain < 0)
             chain[is_new] = len(tips) + np.arange(len(is_new))
             number = np.append(number, count + np.arange(len(is_new)))
@@ -68,20 +75,26 @@ def _continue_chains(
 ) -> Ints | None:
     """Find the chain that each rank of the next stage continues.
 
+    Chains that end at the adjacent stage are matched first (:func:`_match_adjacent`). If the number
+    of remaining ranks equals the number of chains with a gap, and they fit in order, these ranks
+    continue these chains.
+
     Args:
-        chains: Last rank of each chain, and its distance from this stage, in stages.
-        ranks: Ranks of the stage, sorted by rank number.
-        fits: Function that decides which ranks can follow each other.
-        is_complete: Whether no rank of the stage is missing.
+        chains: Last rank of each chain, and the distance of this rank from the next stage, in
+            stages.
+        ranks: Ranks of the next stage, sorted by rank number.
+        fits: Function that decides which ranks of two stages can be in one pipeline.
+        is_complete: Whether no rank of the next stage is missing.
 
     Returns:
-        Chain of each rank, or -1 if unknown. The result is None if a rank can continue several
-        chains, or if no rank of the stage is missing but some chain cannot be continued.
+        Chain of each rank, or -1 if unknown. The result is None if the matches with chains that end
+        at the adjacent stage are ambiguous, or if ``is_complete`` and any of these chains has no
+        match.
     """
     tips, away = chains
     adjacent, gaps = np.flatnonzero(away == 1), np.flatnonzero(away > 1)
     can_follow = fits(tips[adjacent], ranks) if len(adjacent) else np.zeros((0, len(ranks)), bool)
-    # If some chains have gaps, a rank may continue one of those instead.
+    # If some chains have gaps, a rank may continue a chain with a gap instead.
     row = _match_adjacent(can_follow, is_complete=is_complete, is_unbroken=len(gaps) == 0)
     if row is None:
         return None
@@ -95,16 +108,17 @@ def _continue_chains(
 
 
 def _match_adjacent(can_follow: Bools, *, is_complete: bool, is_unbroken: bool) -> Ints | None:
-    """Match ranks of a stage with the chains that end at the previous stage.
+    """Match the ranks of a stage with the chains that end at the adjacent stage.
 
     Args:
         can_follow: Mask of the possible matches, shape (chains, ranks).
-        is_complete: Whether each of these chains continues.
-        is_unbroken: Whether each rank continues one of these chains.
+        is_complete: Whether every chain must continue.
+        is_unbroken: Whether every rank must continue one of the chains.
 
     Returns:
-        Chain (row of ``can_follow``) of each rank, or -1 if it continues none. The result is None
-        if the matches are ambiguous.
+        Chain (row of ``can_follow``) of each rank, or -1 for a rank that continues none of them.
+        The result is None if the matches are ambiguous, or if ``is_complete`` and any chain has no
+        match.
     """
     row = find_forced_matches(can_follow, rows_have_one=is_complete, columns_have_one=is_unbroken)
     remaining = can_follow.copy()
@@ -119,9 +133,9 @@ def _fit_in_order(tips: Ints, away: Ints, ranks: Ints, fits: Fits) -> bool:
 
     Args:
         tips: Last rank of each chain.
-        away: Distance of each chain's last rank from the stage of ``ranks``, in stages.
-        ranks: Ranks of one stage, as many as chains.
-        fits: Function that decides which ranks can follow each other.
+        away: For each chain, the number of stages from its last rank to the stage of ``ranks``.
+        ranks: Ranks of one stage, one per chain.
+        fits: Function that decides which ranks of two stages can be in one pipeline.
     """
     for distance in find_distinct(away).tolist():
         is_as_far = away == distance
@@ -133,17 +147,20 @@ def _fit_in_order(tips: Ints, away: Ints, ranks: Ints, fits: Fits) -> bool:
 def find_forced_matches(can_match: Bools, *, rows_have_one: bool, columns_have_one: bool) -> Ints:
     """Find the matches of a bipartite graph that are forced because no other choice remains.
 
-    Each row is matched with at most one column, and vice versa. If it is unknown whether all rows
-    or all columns have a match, a pair is forced only if the row is the only choice of the column,
-    and the column the only choice of the row.
+    Each row is matched with at most one column, and each column with at most one row. If every
+    column (or every row) must have a match, columns (or rows) with a single choice are matched
+    repeatedly, and each match removes a choice from the others. If neither is certain, a pair is
+    forced only if the row is the only choice of the column and the column is the only choice of the
+    row.
 
     Args:
-        can_match: Mask of the possible matches, shape (rows, columns).
-        rows_have_one: Whether each row has a match.
-        columns_have_one: Whether each column has a match.
+        can_match: Mask of the possible matches, shape (rows, columns). Not modified.
+        rows_have_one: Whether every row must have a match.
+        columns_have_one: Whether every column must have a match. Takes precedence over
+            ``rows_have_one``.
 
     Returns:
-        Row of each column, or -1 if it has several choices or none.
+        Row matched with each column, or -1 if no match of the column is forced.
     """
     of_column: Ints = np.full(can_match.shape[1], NONE, np.int64)
     if rows_have_one and not columns_have_one:
@@ -157,7 +174,7 @@ def find_forced_matches(can_match: Bools, *, rows_have_one: bool, columns_have_o
         rows, columns = np.nonzero(can_match & is_single_row & (choices == 1))
         of_column[columns] = rows
         return of_column
-    # If all columns can be matched in only one way, some column has exactly one choice.
+    # If there is only one way to match all columns, some column has exactly one choice.
     while len(single := np.flatnonzero(choices == 1)):
         row = int(can_match[:, single[0]].argmax())
         of_column[single[0]] = row

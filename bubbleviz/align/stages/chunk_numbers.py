@@ -1,14 +1,14 @@
-"""Chunk numbers: common numbers of chunks in runs that only go forward.
+"""Chunk numbers: equal numbers for equal chunks of tokens on all ranks of an inference run.
 
-Names of serving frameworks give no numbers to chunks, so each rank counts its chunks from 0. If a
+Range names of serving frameworks do not number chunks, so each rank counts its chunks from 0. If a
 recording begins mid-stream, later stages are still working on earlier chunks::
 
     recording     │
     stage 0   F7 ─┼─ F8 ──── F9 ────        counts F8 as 0
     stage 1   F6 ─┼── F7 ──── F8 ───        counts F7 as 0: it is shifted by -1
 
-No chunk begins on a stage before it ended on the previous stage, and a chunk has the same number of
-tokens on all stages.
+Two facts show the shift: no chunk begins on a stage before it ended on the previous stage, and a
+chunk has the same number of tokens on all stages.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 
-#: Minimum number of chunks that show an order, and minimum fraction of them that fit it.
+#: Minimum number of chunks that can show an order, and minimum fraction of chunks that must fit it.
 MIN_CHUNKS, MIN_FITTING = 2, 0.95
 
 
-#: An operation may begin with work that needs no input, so it may start before its input arrives,
-#: earlier by at most its busy time divided by this number.
+#: An operation may begin with work that needs no input. It may therefore start before its input
+#: arrives, by at most its busy time divided by this number.
 EARLY_PART = 4
 
 
-#: Maximum shift: the number of chunks in the pipeline when recording began.
+#: Maximum shift of chunk numbers. The shift is the number of chunks that were in the pipeline when
+#: the recording began.
 _MAX_SHIFT = 64
 
 
 def is_counted_by_order(operations: Operations) -> bool:
-    """Return whether all forwards are in one iteration, numbered 0, 1, 2 and so on by each rank.
+    """Return whether each rank numbers its chunks of tokens 0, 1, 2 and so on.
 
-    Each forward runs one chunk, and its microbatch is the number of the chunk. The result is False
-    if no iteration has a forward.
+    Each forward runs one chunk, and its microbatch is the number of the chunk. All forwards of all
+    ranks must be in a single iteration. The result is False if there are no forwards.
     """
     rows = np.flatnonzero((operations.phase == Phase.F) & (operations.iteration >= 0))
     if len(rows) == 0 or (operations.iteration[rows] != operations.iteration[rows[0]]).any():
@@ -56,21 +57,28 @@ def align_chunk_numbers(
 ) -> tuple[Operations, bool]:
     """Shift the chunk numbers of each rank so that a chunk has the same number on all ranks.
 
-    Each rank is compared with the previous one in order of stages. A shift fits if all paired
-    chunks have equal numbers of tokens (:func:`_match_tokens`). On one machine, the times must also
-    allow these chunks to pass (:func:`_can_pass`). On two machines, only shift 0 fits if all chunks
-    have equal numbers of tokens. If shift 0 fits, it is used; otherwise the largest shift that fits
-    is used. The rank with the smallest shift keeps its numbers.
+    Each rank is compared with the previous one in order of stages. A shift of the rank's chunk
+    numbers fits if all paired chunks have equal token counts (:func:`_match_tokens`), with one
+    additional condition:
+
+    - If both ranks are on one machine, the times of the paired chunks must fit
+      (:func:`_can_pass`).
+    - If they are on two machines, and all chunks of the first rank have the same token count, the
+      shift must be 0.
+
+    Shift 0 is used if it fits, otherwise the largest shift that fits. Shifts are added up along the
+    ranks. Finally, the same number is subtracted from all shifts, so that the smallest is 0.
 
     Args:
-        operations: Operations of all ranks, with the chunks of one window numbered by their order.
-        stage: Stage of each rank, or -1 if unknown.
+        operations: Operations of all ranks. Their microbatches are chunk numbers, which each rank
+            counts in launch order.
+        stage: Stage of each rank, or -1 if unknown. Ranks without a stage are not shifted.
         machine: Machine of each rank. Ranks of one machine share its clock.
 
     Returns:
-        operations: Operations with common chunk numbers, or the unchanged operations if no shift
-            fits for some rank.
-        is_aligned: Whether a shift fits for all ranks.
+        operations: Operations with common chunk numbers in ``microbatch``. If no shift fits for any
+            rank, these are the unchanged operations.
+        is_aligned: Whether a shift fits for every rank.
     """
     ranks = [rank for rank in grouping.sort_rows(stage).tolist() if stage[rank] >= 0]
     shifts = [0]
@@ -84,7 +92,8 @@ def align_chunk_numbers(
                 if _can_pass(upper.take(a), lower.take(b), is_replica)
             ]
         else:
-            # The clocks of two machines cannot be compared, and equal token counts fit any shift.
+            # The clocks of two machines cannot be compared. If all token counts are equal, every
+            # shift fits, so none is evident.
             has_distinct_tokens = len(grouping.find_distinct(upper.tokens)) > 1
             fits = [m for m, _, _ in _match_tokens(upper, lower) if has_distinct_tokens or m == 0]
         if not fits:
@@ -98,17 +107,19 @@ def align_chunk_numbers(
 
 
 def order_by_tokens(operations: Operations, ranks: Ints) -> Ints | None:
-    """Order ranks by how long after the first rank they run the same chunks.
+    """Order ranks by how long after the first rank they start the same chunks.
 
-    Chunks of two ranks are the same if their numbers of tokens are equal under the only possible
-    shift of the chunk numbers (:func:`_match_tokens`). The median delay over the chunks decides.
+    Each rank is compared with the first rank in ``ranks``. Token counts must allow exactly one
+    shift of its chunk numbers (:func:`_match_tokens`), which pairs its chunks with the chunks of
+    the first rank. Ranks are sorted by the median delay of the paired chunks.
 
     Args:
         operations: Operations of all ranks.
-        ranks: Ranks to order, at least one. The delay is measured from the first of them.
+        ranks: Ranks to order. Must not be empty.
 
     Returns:
-        Stage of each rank, from 0, or None if some rank has no possible shift or several.
+        Stage of each rank in ``ranks``, counted from 0. It is None if token counts allow no shift
+        or several shifts for any rank.
     """
     first = _select_chunks(operations, int(ranks[0]))
     lag_ns = [0.0]
@@ -123,16 +134,17 @@ def order_by_tokens(operations: Operations, ranks: Ints) -> Ints | None:
 
 
 def _select_chunks(operations: Operations, rank: int) -> Operations:
-    """Return the forwards of a rank, sorted by microbatch, which is the number of the chunk."""
+    """Return the forwards of a rank, sorted by microbatch, which is the chunk number."""
     rows = np.flatnonzero((operations.rank == rank) & (operations.phase == Phase.F))
     return operations.take(rows[grouping.sort_rows(operations.microbatch[rows])])
 
 
 def _match_tokens(upper: Operations, lower: Operations) -> Iterator[tuple[int, Ints, Ints]]:
-    """Yield the shifts of the second rank's chunk numbers that pair equal numbers of tokens.
+    """Yield the shifts of the second rank's chunk numbers that pair chunks of equal length.
 
-    At least ``MIN_CHUNKS`` chunks, and half of the chunks of the rank with fewer chunks, must be
-    paired. A shift changes chunk numbers by at most ``_MAX_SHIFT``.
+    All paired chunks must have equal token counts. At least ``MIN_CHUNKS`` chunks, and at least
+    half (rounded down) of the chunks of the rank with fewer chunks, must be paired. Shifts from
+    ``-_MAX_SHIFT`` to ``_MAX_SHIFT`` are tried in ascending order.
 
     Args:
         upper: Chunks of the first rank, sorted by number.
@@ -153,15 +165,16 @@ def _match_tokens(upper: Operations, lower: Operations) -> Iterator[tuple[int, I
 def _can_pass(upper: Operations, lower: Operations, is_replica: bool) -> bool:
     """Return whether the times of paired chunks fit two consecutive stages, or two replicas.
 
-    On consecutive stages, at least ``MIN_FITTING`` of the chunks must start on ``lower`` after they
-    ended on ``upper``; up to 1 / ``EARLY_PART`` of a chunk's busy time may run before. On replicas,
-    at least this fraction must start on each rank before the last half of the other rank's work on
-    them.
+    On consecutive stages, at least ``MIN_FITTING`` of the chunks must start on the second rank
+    after they ended on the first rank. A chunk may start early by its busy time divided by
+    ``EARLY_PART``. On replicas, at least ``MIN_FITTING`` of the chunks must overlap on both ranks:
+    on each rank, the chunk starts more than half of the other rank's busy time before it ends on
+    the other rank.
 
     Args:
         upper: Chunks on the first rank.
         lower: The same chunks on the second rank, in the same order.
-        is_replica: Whether the ranks must be replicas.
+        is_replica: Whether the two ranks are replicas instead of consecutive stages.
     """
     if is_replica:
         is_late = lower.start_ns >= upper.end_ns - upper.busy_ns // 2

@@ -15,7 +15,7 @@ _MAX_LISTED = 8
 
 
 def _make_limitation(reason: str, count: int) -> tuple[Limitation, ...]:
-    """Return the limitation for missing ranks, given how they are known and their number."""
+    """Return the limitation for missing ranks, given the evidence (``reason``) and their number."""
     reason = f"{reason}; ratios are incomplete"
     return (Limitation("ranks without a profile", reason, count),)
 
@@ -25,13 +25,17 @@ def find_missing_ranks(
 ) -> tuple[Limitation, ...]:
     """Return a limitation for ranks of the run that are known to be in no profile, or ().
 
-    The run has the ranks of ``parallel``, or else ``world`` ranks if fewer were recorded. If
-    neither applies, missing ranks are gaps in the rank numbers in names. Numbers in equal steps
-    show no gap, because they may belong to one of several pipelines.
+    The recorded ranks are compared with all ranks of ``parallel``. If it is None, they are compared
+    with ranks 0 to ``world - 1`` if fewer than ``world`` ranks were recorded. In all other cases,
+    gaps in the rank numbers in names show missing ranks. Numbers in equal steps have no gap,
+    because they may be the ranks of one of several pipelines.
+
+    The limitation lists the missing ranks. If ``world`` is used, and names do not number the ranks
+    or at least half of the ranks are missing, the limitation only contains their number.
 
     Args:
         numbers: Numbers of the recorded ranks.
-        parallel: Sizes of the run, or None if the user does not give them.
+        parallel: Parallel sizes of the run, or None if the user gives none.
         world: Number of ranks of the run according to the profiles, or 0 if unknown.
     """
     number, count = np.sort(numbers.number), len(numbers.number)
@@ -62,10 +66,10 @@ def find_missing_ranks(
 
 
 def find_incomplete_pipelines(pipeline: Ints, stage: Ints) -> tuple[Limitation, ...]:
-    """Return a limitation for pipelines that lack a rank of a stage, or () if there are none.
+    """Return a limitation for pipelines that lack the rank of any stage, or () if there are none.
 
-    If no pipeline is known, the limitation is for stages with fewer replicas than the largest
-    stage.
+    If no pipeline is known, stages with fewer ranks than the largest stage are reported instead
+    (:func:`_find_small_stages`).
 
     Args:
         pipeline: Pipeline of each rank, or -1 if unknown.
@@ -95,7 +99,8 @@ def find_incomplete_pipelines(pipeline: Ints, stage: Ints) -> tuple[Limitation, 
 def _find_small_stages(stage: Ints) -> tuple[Limitation, ...]:
     """Return a limitation for stages with fewer ranks than the largest stage, or ().
 
-    There is none if the sizes of the stages are too uneven to show that ranks are missing.
+    The result is () if all stages have equally many ranks, or if the sizes of the stages are too
+    uneven to show that ranks are missing (:func:`has_uneven_sizes`).
 
     Args:
         stage: Stage of each rank, or -1 if unknown.

@@ -1,8 +1,8 @@
 """Pipelines: groups of ranks that pass microbatches to each other, and replicas of a stage.
 
-Tensor- and data-parallel replicas of a stage run the same microbatches at the same time. Megatron
-numbers the ranks so that tensor-parallel ones are next to each other and pipeline stages farthest
-apart (megatron/core/parallel_state.py, order ``tp-dp-pp``)::
+Tensor- and data-parallel replicas of a stage run at the same time. Megatron numbers the ranks so
+that tensor-parallel ranks are adjacent and pipeline stages are farthest apart
+(megatron/core/parallel_state.py, order ``tp-dp-pp``)::
 
     rank = tp + TP (dp + DP pp)           one pipeline for each (dp, tp)
 """
@@ -34,7 +34,7 @@ class Parallel:
     Sizes below 1, and runs of more than a million ranks, raise UsageError.
 
     Attributes:
-        tp: Number of tensor-parallel ranks, including context-parallel ones.
+        tp: Number of tensor-parallel ranks, multiplied by the number of context-parallel ranks.
         pp: Number of pipeline-parallel ranks.
         dp: Number of data-parallel replicas.
     """
@@ -66,19 +66,25 @@ class Parallel:
         return number % (self.tp * self.dp)
 
     def reducing(self, number: Ints) -> Ints:
-        """Return the group of each rank number. The ranks of a group reduce gradients together."""
+        """Return, for each rank number, the group of ranks with which it reduces gradients."""
         return self.stage(number) * self.tp + number % self.tp
 
 
 @dataclass(frozen=True)
 class RankNumbers:
-    """Number of each rank in the run, and whether names in the profiles give these numbers."""
+    """Rank numbers of the recorded ranks.
+
+    Attributes:
+        number: Number of each rank in the run.
+        from_names: Whether the numbers come from names in the profiles. Otherwise, they follow the
+            order of hosts, devices and processes.
+    """
 
     number: Ints
     from_names: bool
 
     def reordered(self, order: Sequence[int]) -> RankNumbers:
-        """Return the same numbers, reassigned so that they ascend along an order of ranks.
+        """Return the same numbers, reassigned so that they ascend along a given order of ranks.
 
         Args:
             order: Indices of the ranks in pipeline order. If empty, the numbers do not change.
@@ -91,10 +97,10 @@ class RankNumbers:
 
 
 def get_rank_numbers(ranks: Sequence[JoinedRank]) -> RankNumbers:
-    """Return the rank numbers in names, or else the index by host, device and process.
+    """Return the rank numbers in names, or else numbers by host, device and process.
 
-    Numbers in names are used only if every rank has one and no two are equal. Otherwise the ranks
-    are numbered from 0, sorted by host (naturally), device id and process id.
+    Numbers in names are used only if every rank has one and all are different. Otherwise, the ranks
+    are sorted by host (in natural order), device id and process id, and numbered from 0.
     """
     global_ranks = [rank.local.global_rank for rank in ranks]
     numbers = [number for number in global_ranks if number is not None]
@@ -106,7 +112,7 @@ def get_rank_numbers(ranks: Sequence[JoinedRank]) -> RankNumbers:
 
 
 def refuse_misfit(parallel: Parallel, numbers: RankNumbers) -> None:
-    """Refuse ranks that do not match the sizes of the run.
+    """Refuse ranks that do not match the parallel sizes that the user gives.
 
     Raises:
         MismatchError: A rank number is too large for the run, or there are fewer ranks than in the
@@ -125,33 +131,33 @@ def refuse_misfit(parallel: Parallel, numbers: RankNumbers) -> None:
 def get_declared_pipelines(recordings: JoinedRecordings) -> Ints | None:
     """Return the pipeline of each rank from tables of operations or file names.
 
-    The result is None if any rank has no pipeline there.
+    The result is None if the pipeline of any rank is missing.
     """
     pipeline = lookup_declared(recordings, "pipeline")
     return None if (pipeline < 0).any() else pipeline
 
 
 def lookup_declared(recordings: JoinedRecordings, name: str) -> Ints:
-    """Return the stage or pipeline of each rank from tables of operations, or else file names.
+    """Return the stage or pipeline of each rank from tables of operations or file names.
 
-    File names are used only if no rank comes from a table that declares it, and if the pairs
-    (stage, pipeline) in the file names are distinct and leave out no stage. Pipelines from file
-    names are renumbered from 0 without gaps.
+    File names are used only if no rank comes from a table of operations, if all pairs
+    (stage, pipeline) in the file names differ, and if the stages are numbered from 0 without gaps.
+    Pipelines from file names are renumbered from 0 without gaps.
 
     Args:
-        recordings: The recordings.
+        recordings: The recordings of all ranks.
         name: ``stage`` or ``pipeline``.
 
     Returns:
-        Number for each rank, or -1 if there is none.
+        Stage or pipeline of each rank, or -1 if it is not declared.
     """
     declared = [getattr(rank.local.declared, name, None) for rank in recordings.ranks]
     places = np.array(
         [rank.local.stage_in_file_name for rank in recordings.ranks], np.int64
     ).reshape(-1, 2)
     stages = grouping.find_distinct(places[:, 0])
-    # The numbers in file names may be sizes of the run instead of stages and pipelines. Ranks then
-    # coincide, or a stage is missing.
+    # The numbers in file names may be parallel sizes instead of stages and pipelines. Two ranks
+    # then have equal pairs, or a stage is missing.
     is_distinct = len(grouping.group_rows(*places.T)) == len(places)
     is_usable = is_distinct and (stages == np.arange(len(stages))).all()
     if is_usable and not any(rank.local.declared for rank in recordings.ranks):
@@ -160,20 +166,22 @@ def lookup_declared(recordings: JoinedRecordings, name: str) -> Ints:
 
 
 def find_pipelines(stage: Ints, numbers: RankNumbers, world: int = 0) -> Ints:
-    """Find the pipeline of each rank if the user gives no sizes of the run.
+    """Find the pipeline of each rank from rank numbers.
 
-    If every stage has one rank, all ranks are in pipeline 0. Otherwise replicas are distinguished
-    only if names number the ranks and the stages are in Megatron's order (stage by stage, with
-    equally many ranks each). Some ranks may be missing. The pipeline of a rank is then its index
-    among the ranks of its stage, in order of rank numbers and including missing ranks.
+    If every stage has one rank, all ranks are in pipeline 0. Otherwise, pipelines are known only if
+    names number the ranks, and if the ranks are numbered in Megatron's order: stage by stage, with
+    equally many ranks per stage. Some ranks may be missing. The pipeline of a rank is then its
+    index among the ranks of its stage, in order of rank numbers. Missing ranks are included in this
+    count.
 
     Args:
         stage: Stage of each rank, or -1 for a rank without forwards and backwards.
-        numbers: Numbers of the ranks.
+        numbers: Rank numbers.
         world: Number of ranks of the run, or 0 if unknown.
 
     Returns:
-        Pipeline of each rank, or -1 if unknown.
+        Pipeline of each rank, or -1 if unknown. If no rank works or every stage has one rank, it is
+        0 for all ranks.
     """
     pipeline = np.zeros(len(stage), np.int64)
     working = np.flatnonzero(stage >= 0)
@@ -185,8 +193,7 @@ def find_pipelines(stage: Ints, numbers: RankNumbers, world: int = 0) -> Ints:
     position = grouping.invert_permutation(np.argsort(numbers.number[working]))
     if not numbers.from_names:
         return pipeline
-    # The numbers of the recorded ranks do not change if other ranks, such as the last ones, are
-    # missing.
+    # Missing ranks, such as the last ones, do not change the numbers of the recorded ranks.
     stage_count = int(stage.max()) + 1
     replicas = -(-world // stage_count)
     number = numbers.number[working]
@@ -199,19 +206,21 @@ def find_pipelines(stage: Ints, numbers: RankNumbers, world: int = 0) -> Ints:
 
 
 def find_reducing_groups(stage: Ints, machine: Ints, numbers: RankNumbers) -> Ints:
-    """Find the ranks that reduce gradients together if the user gives no sizes of the run.
+    """Find the ranks that reduce gradients together, without parallel sizes from the user.
 
-    The ranks of a group are on one stage. Replicas on one machine may be tensor-parallel, so the
-    first replica of each machine reduces with the first replicas of the other machines, the second
-    with the second ones, and so on. Replicas are counted by rank number.
+    The ranks of a group are on one stage. Replicas of a stage on one machine may be
+    tensor-parallel, so they are put into different groups: the first replica on each machine forms
+    a group with the first replicas on the other machines, the second replica with the second
+    replicas, and so on. Replicas are sorted by rank number.
 
     Args:
         stage: Stage of each rank, or -1 for a rank without forwards and backwards.
         machine: Machine of each rank.
-        numbers: Numbers of the ranks.
+        numbers: Rank numbers.
 
     Returns:
-        Group of each rank, or -1 for a rank without a stage.
+        For each rank, the group of ranks with which it reduces gradients, or -1 for a rank without
+        a stage.
     """
     working = np.flatnonzero(stage >= 0)
     working = working[np.argsort(numbers.number[working])]

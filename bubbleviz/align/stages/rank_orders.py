@@ -11,8 +11,9 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import BACKWARD, COUNTED, Phase
 
-#: Columns: rank, order that the rank ran (numbered over all ranks), number of iterations in which
-#: it ran this order, and whether the order contains both forwards and backwards.
+#: Table with one row per rank and order: the rank, the number of the order, the number of
+#: iterations in which the rank ran this order, and whether the order contains both forwards and
+#: backwards. Equal orders of different ranks have the same number.
 Orders = tuple[Ints, Ints, Ints, Bools]
 
 
@@ -23,9 +24,7 @@ def find_orders(operations: Operations) -> Orders:
         operations: Operations of all ranks, with iterations numbered per rank.
 
     Returns:
-        Four columns with one row per rank and order, sorted by (rank, order): the rank, the order,
-        the number of iterations, and whether the order has both forwards and backwards. Longer
-        orders have larger numbers.
+        The orders of all ranks, sorted by (rank, order). Longer orders have larger numbers.
     """
     kinds = grouping.group_rows(operations.phase, operations.microbatch, operations.chunk)
     # Use the smallest type, because whole orders are compared as bytes.
@@ -55,16 +54,16 @@ def _count_orders(
 ) -> tuple[Ints, Ints, Ints]:
     """Count the iterations in which each rank ran each order.
 
-    An order consists of the forwards and backwards of an iteration, sorted by launch. Repeated
+    An order consists of the forwards and backwards of an iteration, sorted by launch time. Repeated
     operations are left out.
 
     Args:
-        operations: Operations of some of the ranks.
+        operations: Operations of a subset of the ranks.
         codes: Code of the phase, microbatch and chunk of each operation.
-        numbers: Numbering of the orders of all ranks so far; updated.
+        numbers: Numbering of all orders found before. Modified in place.
 
     Returns:
-        Rank, order and number of iterations, one row per rank and order.
+        Rank, order and number of iterations, as three columns with one row per rank and order.
     """
     is_counted = mask_phases(operations.phase, COUNTED) & (operations.iteration >= 0)
     rows = np.flatnonzero(is_counted & (operations.occurrence == 0))
@@ -84,11 +83,11 @@ def _count_orders(
 
 
 def _number_orders(codes: Codes, numbers: Numbering[bytes]) -> Ints:
-    """Return the number of each order.
+    """Return the number of each order, and add new orders to the numbering.
 
     Args:
-        codes: Codes of the operations of the orders, shape (orders, operations).
-        numbers: Numbering of all orders so far; updated.
+        codes: Codes of the operations of each order, shape (orders, operations).
+        numbers: Numbering of all orders found before. Modified in place.
     """
     data = codes.tobytes()
     size = codes.shape[1] * codes.itemsize
@@ -96,12 +95,13 @@ def _number_orders(codes: Codes, numbers: Numbering[bytes]) -> Ints:
 
 
 def find_usual_orders(orders: Orders, *, training: bool = False) -> tuple[Ints, Ints]:
-    """Return the ranks in ascending order, and the most frequent order of each.
+    """Return the ranks in ascending order, and the most frequent order of each rank.
 
-    If several orders are equally frequent, the longest wins. Ranks without an order are left out.
+    If several orders are equally frequent, the one with the largest number wins, which is one of
+    the longest. Ranks without an order are left out.
 
     Args:
-        orders: Orders of all ranks.
+        orders: Orders of all ranks, as returned by :func:`find_orders`.
         training: Whether to ignore orders without both forwards and backwards.
     """
     rank, order, frequency = (column[orders[3] | (not training)] for column in orders[:3])

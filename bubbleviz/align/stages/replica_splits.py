@@ -1,15 +1,16 @@
 """Splits: divide ranks into stages and replicas if replicas are not equally fast.
 
-A slow rank makes its whole pipeline wait, so sorting all waits mixes the pipelines. But:
+A slow rank makes its whole pipeline wait, so sorting all ranks by their waits mixes the pipelines.
+Other properties show the stages:
 
-- replicas of a stage run the same operations in the same order, with the same transfers;
-- if no two of these ranks can follow each other in a pipeline, they form one stage, and there are
-  as many of them as pipelines;
-- over all replicas together, waits shrink from each stage to the next;
-- ranks of a stage can be paired with ranks of the next stage so that each follows its partner.
+- Replicas of a stage run the same operations in the same order, with the same transfers.
+- If no two ranks with the same operations can follow each other in a pipeline, these ranks form one
+  stage, and their number is the number of pipelines.
+- Waits, added up over all replicas of a stage, shrink from each stage to the next.
+- Ranks of a stage can be paired with ranks of the next stage so that each follows its partner.
 
 If ranks of several stages run the same order (all forwards, then all backwards), they are split by
-their numbers, provided that only one division is possible.
+their rank numbers, provided that only one division is possible.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED, TRANSFERS
 
-#: Maximum fraction of the work of a span that may run before its input arrives.
+#: Maximum fraction of an operation's work that may run before its input arrives.
 _MAX_EARLY_FRACTION = 0.25
 
 
@@ -47,18 +48,23 @@ def find_division(
     """Find the division of the ranks into stages and replicas if exactly one fits.
 
     Args:
-        operations: Operations of all ranks, with iterations that are the same on all ranks.
+        operations: Operations of all ranks, with iteration numbers that mean the same on all ranks.
         inputs: Arrivals of the inputs of these operations.
         number: Number of each rank in the run.
         machine: Machine of each rank. Ranks of one machine share its clock.
 
     Returns:
         stages: Virtual stage of each (rank, chunk).
-        by_number: Whether rank numbers decided between ranks that run the same operations.
+        by_number: Whether rank numbers were needed to divide ranks that run the same operations.
 
-        The whole result is None if no division fits, several fit, or there is a single pipeline;
-        also if there are fewer than two microbatches, neither transfers nor orders show that ranks
-        are stages, or a working (rank, chunk) has no wait.
+        Instead of this pair, the result is None in each of these cases:
+
+        - No division fits, or several divisions fit.
+        - There is a single pipeline.
+        - There are fewer than two microbatches.
+        - Neither transfers nor orders show that ranks are stages
+          (:func:`transfers_or_orders_differ`).
+        - A (rank, chunk) runs forwards or backwards but has no wait.
     """
     work = mask_phases(operations.phase, COUNTED)
     microbatches = find_distinct(operations.microbatch[work & (operations.microbatch >= 0)])
@@ -79,9 +85,10 @@ def find_division(
 
 
 def _group_by_timetable(operations: Operations, orders: Orders, ranks: int) -> Ints:
-    """Group the ranks by their usual order of operations and by the transfers that they name.
+    """Group the ranks by their usual order of operations and by their named transfers.
 
-    Transfers are compared by phase and chunk.
+    Two ranks are in one group if their most frequent orders with both forwards and backwards are
+    equal, and if their transfers have the same set of (phase, chunk).
 
     Args:
         operations: Operations of all ranks.
@@ -89,8 +96,7 @@ def _group_by_timetable(operations: Operations, orders: Orders, ranks: int) -> I
         ranks: Number of ranks.
 
     Returns:
-        Group of each rank, or -1 for a rank that never runs both forwards and backwards in an
-        iteration.
+        Group of each rank, or -1 for a rank that has no iteration with both forwards and backwards.
     """
     kind = np.full(ranks, NONE, np.int64)
     rows = np.flatnonzero(mask_phases(operations.phase, TRANSFERS))
@@ -111,18 +117,20 @@ def _group_by_timetable(operations: Operations, orders: Orders, ranks: int) -> I
 def _divide_ranks(table: Timetable, kinds: Ints, number: Ints) -> tuple[VirtualStages, bool] | None:
     """Divide ranks into stages and replicas by their timetable.
 
-    If every group of ranks with equal operations has as many ranks as there are pipelines, each
-    group is a stage. Larger groups contain several stages and are divided by rank number, provided
-    that exactly one such division fits.
+    If the size of every group equals the number of pipelines, each group is a stage. Larger groups
+    contain several stages and are divided by rank numbers, provided that exactly one division fits.
 
     Args:
         table: Timetable of all ranks.
-        kinds: Group of ranks that run the same operations, for each rank, or -1.
+        kinds: For each rank, the group of ranks that run the same operations, or -1 if it is in
+            none.
         number: Number of each rank in the run.
 
     Returns:
-        The result of :func:`find_division`. It is None as well if a rank has no group, if there is
-        only one group, or if a group's size is no multiple of the number of pipelines.
+        The stages and ``by_number``, as returned by :func:`find_division`. The result is None if no
+        division or several divisions fit, if a rank is in no group, if there is only one group, if
+        there are fewer than two pipelines, or if the size of a group is not a multiple of the
+        number of pipelines.
     """
     ranks = np.flatnonzero(table.has_microbatch.any(axis=(1, 2)))
     sizes = np.bincount(kinds[ranks] + 1)
@@ -144,13 +152,14 @@ def _count_replicas(table: Timetable, kinds: Ints) -> int:
     """Return the number of pipelines, or 0 if unknown.
 
     If no rank of a group can follow another rank of the group in a pipeline, the group is a single
-    stage, and its size is the number of pipelines. The number is unknown if there is no such group,
-    or if such groups differ in size. Groups of a single rank, or of more than ``MAX_REPLICAS``, are
-    ignored.
+    stage, and its size is the number of pipelines. The number is unknown if no group is a single
+    stage, or if the groups that are single stages differ in size. Groups of a single rank, or of
+    more than ``MAX_REPLICAS`` ranks, are ignored.
 
     Args:
         table: Timetable of all ranks.
-        kinds: Group of ranks that run the same operations, for each rank, or -1.
+        kinds: For each rank, the group of ranks that run the same operations, or -1 if it is in
+            none.
     """
     counts = set()
     for kind in find_distinct(kinds[kinds >= 0]).tolist():
@@ -168,17 +177,22 @@ def _count_replicas(table: Timetable, kinds: Ints) -> int:
 
 
 def _order_groups(table: Timetable, ranks: Ints, group: Ints) -> VirtualStages | None:
-    """Order groups of ranks by their total waits, longest first. Each group is a stage.
+    """Order groups of ranks by their total waits in descending order. Each group is a stage.
+
+    The waits of a (group, chunk) are added up over its ranks and over the microbatches that all
+    ranks run in every chunk. The index of a (group, chunk) in descending order of these sums is its
+    virtual stage.
 
     Args:
         table: Timetable of all ranks.
         ranks: Ranks to order.
-        group: Group of each rank; all groups have equal sizes.
+        group: Group of each rank of the run. Must have equally many members in ``ranks`` for every
+            group.
 
     Returns:
-        Virtual stage of each (rank, chunk), or None if the groups do not form pipelines: there is
-        no microbatch that all ranks run in every chunk, a chunk does not run through all stages
-        before the next one, or the ranks of two consecutive stages cannot be paired.
+        Virtual stage of each (rank, chunk). It is None if no microbatch is run by all ranks in
+        every chunk, if the virtual stages of any chunk are not consecutive, or if the ranks of two
+        consecutive stages cannot be paired (:func:`_can_pair`).
     """
     numbers, of_rank = np.unique(group[ranks], return_inverse=True)
     members = [ranks[of_rank == stage] for stage in range(len(numbers))]
@@ -213,17 +227,18 @@ def _group_by_number(ranks: Ints, kinds: Ints, number: Ints, replicas: int) -> l
     """Return the possible divisions into stages by rank number, with equal kinds in each stage.
 
     Frameworks number ranks ``tp + TP (pp + PP dp)``. With TP = 1, each pipeline is a block of
-    consecutive ranks. If all replicas are tensor-parallel, each stage is such a block.
+    consecutive ranks. If all replicas are tensor-parallel, each stage is a block of consecutive
+    ranks. All sizes TP that divide ``replicas`` are tried, in ascending order.
 
     Args:
         ranks: Ranks to divide.
-        kinds: Group of ranks that run the same operations, for each rank.
+        kinds: For each rank of the run, the group of ranks that run the same operations.
         number: Number of each rank in the run.
         replicas: Number of ranks per stage.
 
     Returns:
-        One array per possible division: the position of each rank in its pipeline, or -1 for a rank
-        that is not divided.
+        One array per possible division. It contains the stage of each rank of the run, or -1 for a
+        rank that is not in ``ranks``.
     """
     position = invert_permutation(np.argsort(number[ranks]))
     stages = len(ranks) // replicas
@@ -242,7 +257,7 @@ def _can_pair(fits: Bools) -> bool:
     Args:
         fits: Mask of the possible matches, a square matrix.
     """
-    # The diagonal usually is a perfect matching, and importing scipy takes 0.1 s.
+    # The diagonal is usually a perfect matching, and importing scipy takes 0.1 s.
     if fits.diagonal().all():
         return True
     from scipy.sparse import csr_array

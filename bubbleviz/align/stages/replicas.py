@@ -1,7 +1,7 @@
 """Replicas: match ranks of consecutive stages into pipelines, by the times of microbatches.
 
-A rank starts work on a microbatch only after the other rank has passed it on. The clocks of the two
-ranks may differ, but by the same offset throughout an iteration::
+A rank starts to work on a microbatch only after the other rank has passed it on. The clocks of the
+two ranks may differ, but the offset between them is the same throughout an iteration::
 
     upper rank   F0├──┤ F1├──┤ ................ B0├──┤ B1├──┤
     lower rank         F0├───┤ F1├───┤ B0├───┤ B1├───┤
@@ -9,9 +9,9 @@ ranks may differ, but by the same offset throughout an iteration::
     the latest of (upper F ends - lower F starts) <= offset,
     the earliest of (upper B starts - lower B ends) >= offset, over all microbatches
 
-On one machine the offset is 0. If two ranks belong to pipelines that are not equally fast, their
-distance changes from microbatch to microbatch, so no offset satisfies all bounds, although each
-wait alone may contain the other.
+If both ranks are on one machine, the offset is 0. If two ranks belong to pipelines of different
+speed, the time between them changes from microbatch to microbatch. No single offset then satisfies
+all bounds, although the waits of every single microbatch may nest.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED
 
-#: Maximum number of replicas that are matched, because all pairs are compared. With more, the user
-#: has to give the sizes of the run.
+#: Maximum number of replicas that are matched. All pairs of ranks are compared, so for larger runs
+#: the user has to give the parallel sizes.
 MAX_REPLICAS = 4096
 
 
@@ -40,17 +40,18 @@ def match_replicas(
     """Match the replicas of consecutive stages into pipelines.
 
     Args:
-        operations: Operations of all ranks with their virtual stages. Their iterations are the
-            same on all ranks.
+        operations: Operations of all ranks with their virtual stages, and with iteration numbers
+            that mean the same on all ranks.
         inputs: Times at which the inputs of operations were available.
         stage: Stage of each rank, or -1 for a rank without forwards and backwards.
-        number: Number of each rank, which gives the order of pipelines.
+        number: Rank numbers. Pipelines are numbered in the order of these numbers.
         machine: Machine of each rank. Ranks of one machine share its clock.
 
     Returns:
-        Pipeline of each rank, or -1 for a rank on no stage. All are -1 if not exactly one matching
-        is possible, if the sizes of stages are too uneven, or with more than ``MAX_REPLICAS``
-        replicas.
+        Pipeline of each rank, or -1 for a rank on no stage. All pipelines are -1 if there is no
+        unambiguous matching (:func:`find_pipelines`), if the sizes of stages are too uneven
+        (:func:`has_uneven_sizes`), if there are no waits, or if a stage has more than
+        ``MAX_REPLICAS`` ranks.
     """
     unknown = np.full(len(stage), NONE, np.int64)
     by_number = np.argsort(number)
@@ -79,5 +80,5 @@ def match_replicas(
 
 
 def select_usable(waits: Waits) -> Waits:
-    """Return the waits in iterations, of operations with a chunk."""
+    """Return the waits whose iteration and chunk are both known (not -1)."""
     return waits.take((waits.iteration >= 0) & (waits.chunk >= 0))

@@ -1,20 +1,20 @@
-"""Stage gaps: stages without a profile, between or after stages with one.
+"""Stage gaps: missing stages (stages without a profile) between or after the recorded stages.
 
-Range names and transfers may not mention missing stages. Three things show them.
+Range names and transfers may not mention missing stages. Three kinds of evidence show them.
 
-Time. A microbatch is away from both neighbouring stages, and in no transfer, for as long as another
-stage would need::
+Time. A microbatch is away from both neighboring stages, and not in a transfer, for as long as a
+missing stage would need::
 
     stage 0   F0                          B0
     stage 1      └ F0 (no profile)    B0 ┘
     stage 2           F0           B0
 
-Rank numbers. Ranks 0 and 3 may be two stages with ranks 1 and 2 as replicas, or the first and last
-of four stages.
+Rank numbers. If only ranks 0 and 3 have profiles, they may be two stages with ranks 1 and 2 as
+replicas, or the first and the last of four stages.
 
-The order of operations. While a microbatch is away, its rank runs more forwards. In most schedules
-it runs at most one for each stage that the microbatch passes meanwhile. A rank that runs more of
-them waits for missing stages::
+The order of operations. While a microbatch is away, its rank runs more forwards. In most schedules,
+it runs at most one forward for each stage that the microbatch passes. A rank that runs more
+forwards waits for missing stages::
 
     last stage of all       F0 B0 F1 B1 ..
     last stage of a part    F0 F1 F2 B0 F3 B1 ..
@@ -47,18 +47,21 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import Phase
 
-#: Minimum time for another stage between two stages, as a fraction of the work of the lighter one.
+#: Minimum time between two stages that indicates a missing stage, as a fraction of the work on the
+#: stage with less work.
 _OF_ANOTHER_STAGE = 0.75
-#: The same fraction if transfers are not recorded and count as time between the stages.
+#: The fraction used instead of ``_OF_ANOTHER_STAGE`` if transfers are not recorded, because the
+#: time between the stages then includes transfers.
 _OF_STAGE_AND_TRANSFERS = 1.0
 #: Maximum number of ranks per stage that are checked.
 _MAX_RANKS = 16
-#: Minimum time that a microbatch is away to be on a later stage, as a fraction of its F and B.
+#: Minimum time for which a microbatch must be away if it is on a later stage, as a fraction of the
+#: duration of its F and B.
 _AWAY = 0.75
 
 
-#: Maximum median idle time before backwards, as a fraction of the idle time before the first one.
-#: A larger fraction shows that the host is late.
+#: Maximum median idle time before all backwards, as a fraction of the median idle time before the
+#: first backward of an iteration. A larger fraction shows that the host is late.
 _MAX_IDLE_FRACTION = 0.5
 #: Columns that identify an iteration of a rank.
 _ITERATION = ("rank", "iteration")
@@ -69,24 +72,27 @@ def find_stages_before_gaps(
 ) -> tuple[int, ...]:
     """Return the virtual stages after which microbatches are away long enough for another stage.
 
-    The time between two stages is the time that a microbatch is away from the first stage, minus
-    recorded transfers, the work on the second stage, and the time away from the second stage. The
-    microbatch with the shortest time counts. Without a missing stage, this time is 0 if transfers
-    are recorded and no rank is late, or the duration of two transfers if they are not recorded. All
-    replicas of a stage count together.
+    The time between two stages is the time for which a microbatch is away from the first stage,
+    minus recorded transfers, the work on the second stage, and the time away from the second stage.
+    The microbatch with the shortest time between the stages decides
+    (:func:`_find_stages_with_slack`). If no stage is missing, this time is 0 if transfers are
+    recorded and no rank is late, or the duration of two transfers if transfers are not recorded.
 
-    If the second stage is a later chunk of ranks that also run an earlier stage, microbatches may
-    wait until these ranks have run other chunks. A gap is reported there only if these ranks run
-    more forwards meanwhile than there are stages.
+    If the ranks of the second stage also run an earlier stage as another chunk, microbatches may
+    wait until these ranks have run other chunks. A gap is then reported only if these ranks run
+    unusually many forwards of the earlier chunk (:func:`runs_ahead_of_chunk`).
 
     Args:
         operations: Operations of all ranks with their virtual stages, and with iterations numbered
             per rank.
         inputs: Times at which the inputs of operations were available.
         machine: Machine of each rank. Ranks of one machine share its clock.
-        iteration: Iteration of each operation over all ranks, or None if unknown. If it is known,
-            the transits in both directions must also be long enough for another stage
+        iteration: Common iteration of each operation, or None if unknown. If it is known, the
+            transits in both directions must also be long enough for another stage
             (:func:`_has_time_for_stage`).
+
+    Returns:
+        Virtual stages that are followed by a gap, in ascending order.
     """
     staged = operations.replace_columns(chunk=operations.virtual_stage)
     is_sent = _is_sent(staged, inputs)
@@ -112,15 +118,15 @@ def find_stages_before_gaps(
 def _find_stages_with_slack(waits: Waits, sent: Waits, sending: Ints) -> list[int]:
     """Return the virtual stages from which every microbatch is away long enough for another stage.
 
-    The slack after a stage is the wait on it, counted from the end of the send, minus the wait and
-    the work on the next stage. A stage is returned if its smallest slack exceeds
-    ``_OF_ANOTHER_STAGE`` times the smallest work on one of the two stages. Without recorded sends,
-    the factor is ``_OF_STAGE_AND_TRANSFERS``.
+    The slack after a stage is the wait of a microbatch on this stage, counted from the end of the
+    send, minus its wait and its work on the next stage. A stage is returned if the smallest slack
+    of its microbatches exceeds ``_OF_ANOTHER_STAGE`` times the smallest work of a microbatch on
+    either stage. If the stage has no recorded sends, the factor is ``_OF_STAGE_AND_TRANSFERS``.
 
     Args:
-        waits: Median waits of all ranks, with virtual stages as their chunks.
+        waits: Median waits of all ranks. Their ``chunk`` column contains virtual stages.
         sent: The same waits, counted from the end of recorded sends.
-        sending: Virtual stages with recorded sends.
+        sending: Virtual stages that have recorded sends.
     """
     upper, lower = pair_consecutive_stages(waits)
     slack_ns = sent.waited_ns[upper] - sent.waited_ns[lower] - sent.worked_ns[lower]
@@ -139,20 +145,20 @@ def _has_time_for_stage(
 ) -> bool:
     """Return whether there is time for another stage between two stages, in both directions.
 
-    The transit from the first stage to the second must take longer than ``_OF_ANOTHER_STAGE`` of a
-    forward, and the transit back longer than this fraction of a backward. A busy rank lets
-    microbatches wait after they arrive, so the fastest microbatch of each iteration counts in each
-    direction.
+    The transit from the first stage to the second must take longer than ``_OF_ANOTHER_STAGE`` of
+    the shortest forward, and the transit back longer than this fraction of the shortest backward.
+    Microbatches that arrive at a busy rank wait there, so only the fastest microbatch of each
+    iteration and direction is used (:func:`_measure_transits`).
 
-    The result is also True if the transits cannot be measured. This is so in each of these cases:
+    The result is also True if the transits cannot be measured, which has these causes:
 
     - The two stages have different clocks or no common microbatch.
-    - One of the stages has several replicas. A microbatch may then come from any replica.
-    - A microbatch arrives before it is sent.
+    - Either stage has several replicas. A microbatch may then come from any replica.
+    - A microbatch arrives before it is sent, by more than ``GRAIN_NS``.
 
     Args:
-        operations: Operations of all ranks, each extended until its result is sent. Chunks are
-            virtual stages, and iterations are numbered over all ranks.
+        operations: Operations of all ranks, each extended until its result is sent. The ``chunk``
+            column contains virtual stages, and ``iteration`` contains common iterations.
         inputs: Times at which the inputs of operations were available.
         stage: The first of the two virtual stages.
         machine: Machine of each rank.
@@ -179,11 +185,11 @@ def _has_time_for_stage(
 def _measure_transits(sent: Waits, received: Waits) -> tuple[float, float]:
     """Return the transit times of microbatches to the next stage and back, in ns.
 
-    Each is the median over iterations of the fastest microbatch.
+    In each direction, the result is the median over iterations of the fastest microbatch.
 
     Args:
         sent: Waits on the first stage, one row per microbatch and iteration.
-        received: Waits of the same microbatches on the next stage.
+        received: Waits of the same microbatches on the next stage, row by row.
     """
     arrived_ns = received.left_ns - received.forward_ns
     there_ns = _measure_fastest(sent.iteration, arrived_ns - sent.left_ns)
@@ -193,12 +199,12 @@ def _measure_transits(sent: Waits, received: Waits) -> tuple[float, float]:
 
 
 def _measure_backwards(of_stage: Waits) -> Ints:
-    """Return the time that the backwards of each microbatch keep their rank busy, in ns."""
+    """Return, in ns, for how long the backward of each microbatch keeps its rank busy."""
     return of_stage.worked_ns - of_stage.forward_ns
 
 
 def _find_backward_ends(of_stage: Waits) -> Ints:
-    """Return the time at which the backwards of each microbatch end."""
+    """Return the time at which the backward of each microbatch ends if it runs without a pause."""
     return of_stage.left_ns + of_stage.waited_ns + _measure_backwards(of_stage)
 
 
@@ -206,7 +212,7 @@ def _measure_fastest(iteration: Ints, transit_ns: Ints) -> float:
     """Return the median over iterations of the shortest transit of a microbatch, in ns.
 
     Args:
-        iteration: Iteration of each microbatch, at least one.
+        iteration: Iteration of each microbatch. Must not be empty.
         transit_ns: Time that each microbatch takes from one stage to the other.
     """
     groups = grouping.group_rows(iteration)
@@ -215,17 +221,19 @@ def _measure_fastest(iteration: Ints, transit_ns: Ints) -> float:
 
 
 def _is_sent(operations: Operations, inputs: Arrivals) -> Bools:
-    """Return a mask of the operations with a recorded send of their result."""
+    """Return a mask of the operations whose result was sent by a recorded send."""
     has_span = np.append(operations.has_span, 0) == 1
     return np.asarray((inputs.send >= 0) & has_span[inputs.send], np.bool_)
 
 
 def _extend_until_sent(operations: Operations, inputs: Arrivals, is_sent: Bools) -> Operations:
-    """Return the operations, with end and busy time extended to the end of a recorded send.
+    """Return the operations, with end and busy time extended to the end of their recorded send.
+
+    Operations that end after their send, or have no recorded send, are unchanged.
 
     Args:
         operations: Operations of all ranks.
-        inputs: Arrivals, which contain the send of each operation.
+        inputs: Arrivals, which contain the row of the send of each operation.
         is_sent: Mask of the operations with a recorded send.
     """
     sent_ns = operations.end_ns.copy()
@@ -250,9 +258,10 @@ def describe_gaps(stages: Sequence[int]) -> Limitation:
 def find_numbered_gaps(
     stages: Sequence[int], operations: Operations, number: Ints
 ) -> tuple[tuple[int, int], ...]:
-    """Return the rank numbers before and after each gap between stages that rank numbers confirm.
+    """Find the gaps between stages that rank numbers confirm.
 
-    A gap is confirmed if there are unused numbers between the ranks of its two stages.
+    A gap is confirmed if there are unused numbers between the ranks of the stage before it and the
+    ranks of the stage after it.
 
     Args:
         stages: Virtual stages that are followed by a gap, according to times.
@@ -260,7 +269,8 @@ def find_numbered_gaps(
         number: Rank number of each rank.
 
     Returns:
-        Largest number before each confirmed gap, and smallest number after it.
+        For each confirmed gap, the largest rank number of the stage before it and the smallest rank
+        number of the stage after it.
     """
     rows = np.flatnonzero(operations.virtual_stage >= 0)
     stage = operations.virtual_stage[rows]
@@ -286,13 +296,14 @@ def describe_numbered_gaps(gaps: Sequence[tuple[int, int]]) -> Limitation:
 def describe_first_number(number: Ints, stage_of_rank: Ints) -> Limitation | None:
     """Return a limitation if the rank numbers leave room for stages before stage 0, or None.
 
-    Frameworks number ranks stage by stage, so the lowest numbers of the stages increase in equal
-    steps. If the lowest number of stage 0 is at least one step, the lower numbers belong to earlier
-    stages, or to another pipeline if ranks are numbered pipeline by pipeline. The result is None in
-    all other cases, and with fewer than two stages.
+    Frameworks number ranks stage by stage, so the lowest rank numbers of the stages increase in
+    equal steps. If the lowest number of stage 0 is at least one step, lower numbers belong to
+    earlier stages, or to another pipeline if ranks are numbered pipeline by pipeline. The result is
+    None if the steps are not equal and positive, if the lowest number is less than one step, or if
+    there are fewer than two stages.
 
     Args:
-        number: Rank number of each rank in its profile.
+        number: Rank number of each rank.
         stage_of_rank: First virtual stage of each rank, or -1 if unknown.
     """
     is_staged = stage_of_rank >= 0
@@ -314,7 +325,9 @@ def describe_first_number(number: Ints, stage_of_rank: Ints) -> Limitation | Non
 
 
 def find_turns(operations: Operations) -> frozenset[int]:
-    """Return the virtual stages whose next stage is on the same rank, such as the turn of a V.
+    """Return the virtual stages whose next virtual stage is on the same rank.
+
+    An example is the last stage before the turn of a V schedule.
 
     Args:
         operations: Operations of all ranks, with their virtual stages.
@@ -330,15 +343,15 @@ def find_turns(operations: Operations) -> frozenset[int]:
 def runs_ahead_of_chunk(operations: Operations, inputs: Arrivals, stage: int) -> bool:
     """Return whether ranks run unusually many forwards of a model chunk before their next chunk.
 
-    For each iteration of a rank, forwards of a chunk are counted until the first forward of the
-    next chunk. The usual maximum is the number of virtual stages from one chunk to the next. The
-    result is True if more than half of the iterations exceed this maximum without running all
-    forwards first. It is False if the ranks have no earlier chunk.
+    In each iteration of a rank, the microbatches are counted whose forwards of the previous chunk
+    end before the first forward of the next chunk ends. The usual maximum is the number of virtual
+    stages from one chunk to the next. The result is True if more than half of the iterations exceed
+    this maximum without running all forwards first. It is False if the ranks have no earlier chunk.
 
     Args:
         operations: Operations of all ranks, with their virtual stages.
         inputs: Times at which the inputs of operations were available.
-        stage: Virtual stage of the next chunk.
+        stage: Virtual stage that the ranks run as their next chunk.
     """
     of_ranks = _take_waits(operations, inputs, stage)
     previous_chunk = int(of_ranks.chunk[of_ranks.chunk < stage].max(initial=NONE))
@@ -352,8 +365,8 @@ def runs_ahead_of_chunk(operations: Operations, inputs: Arrivals, stage: int) ->
 def runs_ahead_of_backward(operations: Operations, inputs: Arrivals, stage: int) -> bool:
     """Return whether ranks of the last stage usually run several forwards before a backward.
 
-    The result is True if, in more than half of the iterations, more than one forward runs before
-    the first backward, but not all forwards do.
+    The result is True if, in more than half of the iterations, more than one forward but not all
+    forwards end before the input of the first backward arrives.
 
     Args:
         operations: Operations of all ranks, with their virtual stages.
@@ -366,9 +379,9 @@ def runs_ahead_of_backward(operations: Operations, inputs: Arrivals, stage: int)
 
 
 def _take_waits(operations: Operations, inputs: Arrivals, stage: int) -> Waits:
-    """Return the waits of the first ``_MAX_RANKS`` ranks that run a stage, on all their stages.
+    """Return all waits of the first ``_MAX_RANKS`` ranks that run a stage, on all their stages.
 
-    The chunks of these waits are virtual stages.
+    The ``chunk`` column of the result contains virtual stages.
     """
     is_of_stage = operations.virtual_stage == stage
     ranks = grouping.find_distinct(operations.rank[is_of_stage])[:_MAX_RANKS]
@@ -378,17 +391,17 @@ def _take_waits(operations: Operations, inputs: Arrivals, stage: int) -> Waits:
 
 
 def _runs_ahead(forward: Waits, later: Waits, begun_ns: Ints, max_usual: int) -> bool:
-    """Return whether most iterations run too many forwards before the first later work.
+    """Return whether most iterations run unusually many forwards before some later work begins.
 
-    An iteration of a rank runs too many if more than ``max_usual`` of its forwards end before any
-    later work has started, but not all of them. Most means more than half of the iterations with a
-    forward.
+    An iteration of a rank runs unusually many forwards if more than ``max_usual`` microbatches, but
+    not all of them, end their forward before the later work begins. The result is True if this is
+    the case in more than half of the iterations that have a forward.
 
     Args:
-        forward: Waits of the microbatches of the forwards.
-        later: Waits of the microbatches of the later work.
-        begun_ns: Time at which the later work on each microbatch of ``later`` has started.
-        max_usual: Maximum number of forwards that is usual.
+        forward: Waits whose forwards are counted.
+        later: Waits of the later work.
+        begun_ns: For each row of ``later``, the time at which the later work has begun.
+        max_usual: Maximum usual number of forwards.
     """
     keys = tuple(
         np.concatenate((getattr(forward, column), getattr(later, column))) for column in _ITERATION
@@ -404,10 +417,10 @@ def _runs_ahead(forward: Waits, later: Waits, begun_ns: Ints, max_usual: int) ->
 
 
 def _count_microbatches(forward: Waits, group: Ints, is_counted: Bools, count: int) -> Ints:
-    """Return the number of distinct microbatches in each group.
+    """Count the distinct microbatches in each group.
 
     Args:
-        forward: Waits of the microbatches.
+        forward: Waits, one row per microbatch and sequence split.
         group: Group of each wait.
         is_counted: Mask of the waits to count.
         count: Number of groups.
@@ -417,14 +430,15 @@ def _count_microbatches(forward: Waits, group: Ints, is_counted: Bools, count: i
 
 
 def are_adjacent_by_order(stages: Sequence[int], operations: Operations) -> bool:
-    """Return whether the orders of operations show that no stage is missing after these stages.
+    """Return whether the orders of operations show that no stage is missing after given stages.
 
-    The result is True if each of the stages runs exactly one more forward before its first backward
-    than the next stage does, as in 1F1B. Orders that run all forwards first, or as many as fit in
-    memory, show nothing: they do not depend on the number of stages.
+    The result is True if every given stage runs exactly one more forward before its first backward
+    than the next stage does, as in 1F1B (:func:`_count_warmup`). Schedules that run all forwards
+    first, or as many as fit in memory, give False, because their orders do not depend on the number
+    of stages.
 
     Args:
-        stages: Virtual stages.
+        stages: Virtual stages to check.
         operations: Operations of all ranks, with their virtual stages.
     """
     return all(
@@ -437,7 +451,7 @@ def _count_warmup(operations: Operations, stage: int) -> float:
     """Return the median number of forwards of a stage before its first backward in an iteration.
 
     The median is over the iterations of all ranks. Iterations without a backward of the stage are
-    left out. The result is NaN if no iteration has one.
+    left out. The result is NaN if no iteration has a backward of the stage.
     """
     is_of_stage = (operations.has_span == 1) & (operations.virtual_stage == stage)
     forward = np.flatnonzero(is_of_stage & (operations.phase == Phase.F))
@@ -456,12 +470,12 @@ def _count_warmup(operations: Operations, stage: int) -> float:
 def waits_like_earlier_stage(recordings: JoinedRecordings) -> bool:
     """Return whether the last recorded stage waits for its backwards, as earlier stages do.
 
-    A true last stage starts the backward of a microbatch when its forward is done, or runs other
-    work first. A stage before missing stages runs more forwards and then idles until the first
-    backward, for as long as the missing stages take. Every microbatch is away for at least roughly
-    as long as a forward and a backward take::
+    The real last stage starts the backward of a microbatch as soon as its forward is done, or runs
+    other work first. A stage before missing stages runs more forwards and then idles until the
+    first backward, for as long as the missing stages take. Every microbatch must be away for at
+    least ``_AWAY`` times the duration of a forward and a backward::
 
-        last            ├ F0 ┤├ B0 ┤├ F1 ┤├ B1 ┤       with gaps before each if its host is late
+        last            ├ F0 ┤├ B0 ┤├ F1 ┤├ B1 ┤       with gaps if the host is late
         not the last    ├ F0 ┤├ F1 ┤  idle  ├ B0 ┤├ F2 ┤├ B1 ┤
 
     The result is False if there is only one virtual stage, or if receives were recorded, which show
@@ -487,10 +501,18 @@ def waits_like_earlier_stage(recordings: JoinedRecordings) -> bool:
 def _idles_before_backwards(recordings: JoinedRecordings, rank: int, stage: int) -> bool:
     """Return whether a rank usually idles before the first backward of an iteration on a stage.
 
-    The median idle time before these backwards must be at least roughly as long as a backward
-    (``_AWAY``). In every iteration, the operation before the first backward must belong to a
-    different microbatch. If later backwards wait about as long as the first one, the host is late,
-    and the result is False.
+    The result is True if all of these conditions hold:
+
+    - The median idle time before these first backwards exceeds ``_AWAY`` times the median busy time
+      of a backward.
+    - In every iteration, the operation before the first backward belongs to a different microbatch.
+    - The median idle time before all backwards is at most ``_MAX_IDLE_FRACTION`` times the median
+      idle time before the first ones. Otherwise, the host is late.
+
+    Args:
+        recordings: The recordings, with virtual stages.
+        rank: Rank to check.
+        stage: Virtual stage of the backwards.
     """
     operations = recordings.operations
     ordered = _sort_by_start(operations, rank)
@@ -509,7 +531,7 @@ def _idles_before_backwards(recordings: JoinedRecordings, rank: int, stage: int)
 
 
 def _sort_by_start(operations: Operations, rank: int) -> Ints:
-    """Return the rows of a rank's operations with a span, sorted by start."""
+    """Return the rows of a rank's operations that have a device span, sorted by start."""
     rows = np.flatnonzero((operations.rank == rank) & (operations.has_span == 1))
     return rows[np.argsort(operations.start_ns[rows], kind="stable")]
 
@@ -519,14 +541,15 @@ def _measure_idle_before(
 ) -> Ints:
     """Measure how long a rank was idle before each of several operations, in ns.
 
-    The idle time is counted from the latest end of all operations, stray kernels and exposed
-    collectives that started earlier. It is negative if one of these has not ended yet.
+    The idle time begins at the latest end of all operations, kernels outside operations, and
+    exposed collectives that started before the operation. It is negative if any of them ends after
+    the operation starts.
 
     Args:
         recordings: The recordings of all ranks.
         rank: Rank to measure.
         ordered: Rows of all operations of the rank, sorted by start.
-        index: Indices in ``ordered`` of the operations to measure, without 0.
+        index: Indices in ``ordered`` of the operations to measure. Must not contain 0.
     """
     operations = recordings.operations
     start_ns = operations.start_ns[ordered[index]]

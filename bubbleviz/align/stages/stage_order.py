@@ -1,4 +1,4 @@
-"""The order of stages, inferred from each rank's own clock alone.
+"""The order of stages, inferred from durations that are each measured on the clock of one rank.
 
 A microbatch passes down the pipeline and comes back. On every rank, the time from the end of its F
 to the start of its B therefore contains all its work on later stages, and these times nest::
@@ -7,9 +7,9 @@ to the start of its B therefore contains all its work on later stages, and these
     virtual stage 1      F├────────────────────┤B
     virtual stage 2         F├──────────────┤B
 
-Sorting (rank, chunk) by that time gives stages, chunks and the direction of a V. Consecutive
-stages of a pipeline differ by at least the F and B of the lower one. Replicas of a stage (tensor or
-data parallel) wait equally long and share their virtual stage.
+Sorting all pairs (rank, chunk) by this time gives stages, chunks and the direction of a V. The
+times of consecutive stages differ by at least the F and B of the later stage. Replicas of a stage
+(tensor or data parallel) wait equally long and share a virtual stage.
 """
 
 from __future__ import annotations
@@ -30,32 +30,37 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import TRANSFERS, Phase
 
-#: At most one of this many ranks may be missing. More than half of each stage must be present: if
-#: times divide a stage in two, one part has half of it or less.
+#: At most one in this many ranks may be missing. In addition, more than half of each stage must be
+#: present: if the ranks of one stage are wrongly divided in two, one part has half of them or less.
 _MAX_MISSING_DIVISOR = 8
-#: Minimum number of ranks of a large stage. Large stages may have different sizes if the smallest
-#: lacks at most one of this many ranks.
+#: Minimum number of ranks of a large stage, and the limit for large stages of different sizes: the
+#: smallest stage may lack at most one in ``_CLOSE_DIVISOR`` ranks.
 _MIN_LARGE, _CLOSE_DIVISOR = 64, 8
-#: Maximum fraction of the work of a span that may run after its result was sent.
+#: Maximum fraction of an operation's work that may run after its result was sent.
 _MAX_LATE_FRACTION = 0.25
 
 
 def order_virtual_stages(operations: Operations, inputs: Arrivals) -> VirtualStages:
     """Infer the virtual stage of every (rank, chunk) that ran forward and backward, from its waits.
 
-    The waits of each (rank, chunk) are added up over the microbatches that every (rank, chunk)
-    runs. The sums are sorted, longest first, and grouped (:func:`_group_by_wait`). Each group is a
-    virtual stage. Ranks that share a stage are not checked for equal orders of operations.
+    The median waits of each (rank, chunk) are added up over the microbatches that every
+    (rank, chunk) runs. The sums are sorted in descending order and grouped by similar length
+    (:func:`_group_by_wait`). Each group is a virtual stage, counted from 0. Whether ranks that
+    share a stage run equal orders of operations is not checked.
 
     Args:
-        operations: Operations of all ranks.
+        operations: Operations of all ranks, sorted by rank.
         inputs: Arrivals of the inputs of these operations.
 
     Returns:
-        Virtual stages. All are -1 in each of these cases: there are no common microbatches; a chunk
-        never gets a microbatch back; two chunks of a rank are in one group; the sizes of the groups
-        are too uneven; there is a single group of several members whose longest wait exceeds their
-        longest work.
+        Virtual stage of each (rank, chunk). All stages are -1 in each of these cases:
+
+        - No microbatch is run by every (rank, chunk).
+        - A (rank, chunk) works but has no wait, because it never gets a microbatch back.
+        - Two chunks of a rank are in one group.
+        - The sizes of the groups are too uneven (:func:`has_uneven_sizes`).
+        - There is a single group with several members, and their longest wait exceeds their longest
+          work.
     """
     usual = measure_median_waits(operations, inputs)
     groups = grouping.group_rows(usual.rank, usual.chunk)
@@ -83,15 +88,15 @@ def _mask_shared(microbatch: Ints, n_chunks: int) -> Bools:
     """Return a mask of the waits of microbatches that every (rank, chunk) runs.
 
     Args:
-        microbatch: Microbatch of each wait; a (rank, chunk) has one wait per microbatch.
-        n_chunks: Number of (rank, chunk).
+        microbatch: Microbatch of each wait. A (rank, chunk) has one wait per microbatch.
+        n_chunks: Number of distinct pairs (rank, chunk).
     """
     numbers, counts = np.unique(microbatch, return_counts=True)
     return np.isin(microbatch, numbers[counts == n_chunks])
 
 
 def _count_working_chunks(operations: Operations) -> int:
-    """Return the number of distinct (rank, chunk) that run a forward or a backward."""
+    """Return the number of distinct pairs (rank, chunk) that run a forward or a backward."""
     phases = (Phase.F, Phase.B, Phase.BW, Phase.FB)
     work = mask_phases(operations.phase, phases) & (operations.has_span == 1)
     return len(grouping.find_distinct_rows(operations.rank, operations.chunk, mask=work).T)
@@ -100,12 +105,14 @@ def _count_working_chunks(operations: Operations) -> int:
 def have_equal_orders(orders: Orders, rank: Ints, stage: Ints) -> bool:
     """Return whether ranks that share a stage run the same operations in the same order.
 
-    Replicas do. Consecutive stages of a pipeline do not: later ones begin with fewer forwards.
+    The usual orders of the ranks are compared (:func:`find_usual_orders`). Replicas of a stage run
+    equal orders. Consecutive stages of a pipeline do not, because later stages run fewer forwards
+    before their first backward.
 
     Args:
-        orders: Orders of all ranks.
+        orders: Orders of all ranks, as returned by :func:`find_orders`.
         rank: Ranks to compare.
-        stage: Stage of each of these ranks.
+        stage: Stage of each rank in ``rank``.
     """
     ranks, usual = find_usual_orders(orders)
     order = grouping.lookup_values((ranks,), usual, (rank,))
@@ -115,15 +122,16 @@ def have_equal_orders(orders: Orders, rank: Ints, stage: Ints) -> bool:
 def _group_by_wait(waited_ns: Ints, worked_ns: Ints) -> Ints:
     """Group rows that wait about equally long.
 
-    A group begins with its longest wait. It continues while a row waits less than that by under
-    half of its own work.
+    The first row of a group has the longest wait. The next row belongs to the same group if its
+    wait is shorter than this longest wait by less than half (rounded down) of the row's work.
+    Otherwise, the row begins a new group.
 
     Args:
-        waited_ns: Total wait of each row, in descending order; at least one row.
+        waited_ns: Total wait of each row, in descending order. Must not be empty.
         worked_ns: Total work of each row.
 
     Returns:
-        Group of each row, from 0 and ascending.
+        Group of each row, counted from 0 in ascending order.
     """
     level = np.zeros(len(waited_ns), np.int64)
     longest = waited_ns[0]
@@ -138,17 +146,17 @@ def _group_by_wait(waited_ns: Ints, worked_ns: Ints) -> Ints:
 def has_uneven_sizes(sizes: Sequence[int]) -> bool:
     """Return whether the sizes of stages differ too much for equal stages with a few missing ranks.
 
-    A rank is missing if its stage is smaller than the largest one. The result is False if all sizes
-    are equal, or if both of these conditions are met:
+    A stage is assumed to lack as many ranks as it has fewer than the largest stage. The result is
+    False if all sizes are equal, or if both of these conditions are met:
 
     - At most one in ``_MAX_MISSING_DIVISOR`` ranks is missing, and every stage has more than half
       of the largest size.
     - At least half of the stages, and at least two, have the largest size. Alternatively, the
-      largest stage has ``_MIN_LARGE`` ranks or more, and no stage lacks more than one in
-      ``_CLOSE_DIVISOR`` of its ranks.
+      largest stage has at least ``_MIN_LARGE`` ranks, and no stage lacks more than one in
+      ``_CLOSE_DIVISOR`` of the largest size.
 
     Args:
-        sizes: Number of ranks of each stage. Without stages, the result is True.
+        sizes: Number of ranks of each stage. If it is empty, the result is True.
     """
     largest = max(sizes, default=0)
     n_complete = sum(size == largest for size in sizes)
@@ -165,21 +173,21 @@ def has_uneven_sizes(sizes: Sequence[int]) -> bool:
 def transfers_or_orders_differ(operations: Operations, orders: Orders) -> bool:
     """Return whether transfers or orders show that ranks are stages of a pipeline.
 
-    Waiting times alone also give an order of stages. But data-parallel replicas wait for each other
-    as well, and for different times if one of them is late or slow, so one replica may look like
-    the previous stage of another. All replicas run the same order. The ranks of a pipeline transfer
-    data, run different orders, or wait for each of several microbatches at least as long as the
-    next stage waits for it and works on it (:func:`can_nest`).
+    Waiting times alone also give an order of stages, but this order is not reliable. Data-parallel
+    replicas wait for each other as well, and for different times if a replica is late or slow. One
+    replica may therefore look like the previous stage of another. Unlike the ranks of a pipeline,
+    replicas transfer no activations and run the same order of operations.
 
-    Only ranges show a transfer. Kernels do not, because all-to-all consists of sends and receives.
+    Only range names are used to find transfers. Kernels are not, because an all-to-all also
+    consists of sends and receives.
 
     Args:
         operations: Operations of all ranks.
-        orders: Orders of these operations.
+        orders: Orders of these operations, as returned by :func:`find_orders`.
 
     Returns:
-        True if ranges name a transfer that ran, or if several ranks train and no order is common to
-        all of them.
+        True if a range names a transfer that ran, or if several ranks run both forwards and
+        backwards and no such order is common to all of them.
     """
     if (mask_phases(operations.phase, TRANSFERS) & (operations.has_span == 1)).any():
         return True
@@ -191,10 +199,11 @@ def transfers_or_orders_differ(operations: Operations, orders: Orders) -> bool:
 def can_nest(operations: Operations, inputs: Arrivals) -> bool:
     """Return whether the wait of each microbatch contains its work and wait on the next stage.
 
-    A small excess is allowed for drift, clock resolution and work after a send
-    (``_MAX_LATE_FRACTION``). If replicas that are not equally fast were mistaken for stages of a
-    pipeline, some microbatch has a shorter wait that does not fit in the longer one. The result is
-    False if no microbatch has waits on two consecutive virtual stages.
+    The work and the wait on the next stage may exceed the wait by a small tolerance: the clock
+    resolution, the drift during the wait, and ``_MAX_LATE_FRACTION`` of the work, which may run
+    after a send. If replicas of different speed were mistaken for stages of a pipeline, the waits
+    of some microbatch do not nest. The result is False if no microbatch has waits on two
+    consecutive virtual stages.
 
     Args:
         operations: Operations of all ranks with their virtual stages, and with iterations numbered

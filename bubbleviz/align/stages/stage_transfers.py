@@ -1,4 +1,4 @@
-"""Stage transfers: transfers that show stages without a profile."""
+"""Stage transfers: transfers that show that some stages have no profile."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from bubbleviz.model.phases import TRANSFERS, Phase
 
 
 def find_transfer_stages(recordings: JoinedRecordings) -> Ints:
-    """Return the virtual stage of each operation, including transfers whose names give none.
+    """Return the virtual stage of each operation, including transfers without a stage in names.
 
-    A transfer whose microbatch or stage is unknown is put on the only stage of its rank. It gets
-    stage -1 if the rank has several stages, or may have several. Without chunks in names, some
-    forwards of the first rank receive from the last one, and others do not. For each phase of
-    transfers, such as RECV_F, the rank must therefore have at least as many of these transfers as
-    it has forwards (for activations) or backwards (for gradients).
+    A transfer whose microbatch or stage is unknown gets the stage of its rank if the rank has only
+    one stage, otherwise -1. If names do not contain chunks, a rank may have more stages than its
+    operations show: some forwards of the first rank then receive from the last rank, and others do
+    not. Therefore the stage is also -1 if the rank has fewer transfers of this phase, such as
+    RECV_F, than forwards (for activations) or backwards (for gradients).
 
     Args:
         recordings: The recordings, with virtual stages.
@@ -31,8 +31,8 @@ def find_transfer_stages(recordings: JoinedRecordings) -> Ints:
     n_ranks = len(recordings.ranks)
     only_stage = _find_only_stages(operations, n_ranks)
     stage_of_transfer = virtual_stage.copy()
-    # Recordings of Megatron-Core contain transfers at both ends of the pipeline, where they do
-    # nothing.
+    # Recordings of Megatron-Core contain transfers without a span at both ends of the pipeline,
+    # where nothing is transferred.
     is_open = (operations.has_span == 1) & ((operations.microbatch < 0) | (virtual_stage < 0))
     for transfers, work in (
         ((Phase.RECV_F, Phase.SEND_F), (Phase.F,)),
@@ -65,7 +65,7 @@ def _find_only_stages(operations: Operations, n_ranks: int) -> Ints:
 
 
 def receives_from_earlier_stage(recordings: JoinedRecordings, virtual_stage: Ints) -> bool:
-    """Return whether ranks of stage 0 receive activations, so that it is not the first stage.
+    """Return whether any rank receives activations on stage 0, so that an earlier stage is missing.
 
     Args:
         recordings: The recordings.
@@ -78,16 +78,16 @@ def receives_from_earlier_stage(recordings: JoinedRecordings, virtual_stage: Int
 
 
 def transfers_with_missing_stages(recordings: JoinedRecordings, virtual_stage: Ints) -> bool:
-    """Return whether ranks transfer with stages that no profile contains.
+    """Return whether ranks transfer data to or from stages that no profile contains.
 
     The result is True in each of these cases:
 
-    - A rank transfers although there is only one rank, or all ranks are on one stage. A single rank
-      may have several stages, such as the first and the last one of a V.
-    - The first stage receives activations, or the last stage receives gradients. If no stages are
-      known, all ranks receiving activations, or all receiving gradients, shows the same.
-    - A rank transfers with a stage that no other rank has. A rank needs no transfer to itself, so
-      there must be stages in between.
+    - There is a transfer although only one rank works, or all working ranks are on one stage.
+    - The first stage receives activations, or the last stage receives gradients.
+    - No stages are known, and all ranks receive activations, or all ranks receive gradients
+      (:func:`_do_all_ranks_receive`).
+    - A rank transfers data to or from a stage that only this rank has. A rank needs no transfer to
+      itself, so there must be missing stages in between.
 
     Args:
         recordings: The recordings with the stages of their ranks.
@@ -108,8 +108,12 @@ def transfers_with_missing_stages(recordings: JoinedRecordings, virtual_stage: I
 def _transfers_beyond_ends(recordings: JoinedRecordings, virtual_stage: Ints) -> bool:
     """Return whether transfers show a stage that no profile contains.
 
-    Such a transfer is a receive from before the first stage or from after the last one, or a
-    transfer with a stage that only the transferring rank has.
+    A missing stage is shown by a receive from before the first stage or from after the last stage,
+    or by a transfer to or from a stage that only the transferring rank has.
+
+    Args:
+        recordings: The recordings with the stages of their ranks.
+        virtual_stage: Virtual stage of each operation, or -1 if unknown.
     """
     operations = recordings.operations
     phases = (Phase.RECV_F, Phase.SEND_B, Phase.RECV_B, Phase.SEND_F)
@@ -131,12 +135,12 @@ def _transfers_beyond_ends(recordings: JoinedRecordings, virtual_stage: Ints) ->
 
 
 def _find_only_ranks(recordings: JoinedRecordings, virtual_stage: Ints, n_stages: int) -> Ints:
-    """Return the only rank that runs forwards or backwards of each stage.
+    """Return, for each stage, the only rank that runs its forwards or backwards.
 
-    It is -1 if several ranks do, or none.
+    The result is -1 for a stage that several ranks run, and for a stage that no rank runs.
 
     Args:
-        recordings: The recordings.
+        recordings: The recordings of all ranks.
         virtual_stage: Virtual stage of each operation, or -1 if unknown.
         n_stages: Number of virtual stages.
     """
@@ -151,14 +155,15 @@ def _find_only_ranks(recordings: JoinedRecordings, virtual_stage: Ints, n_stages
 def _do_all_ranks_receive(operations: Operations, working: Ints) -> bool:
     """Return whether all ranks receive activations, or all receive gradients.
 
-    A rank receives activations if it has forwards and at least as many receives of activations. It
-    receives gradients if it has backwards and at least as many receives of gradients. The first
-    stage of a pipeline receives no activations, and the last one no gradients. The result is False
-    if the operations have more than one chunk number.
+    A rank receives activations if it has forwards and at least as many receives of activations as
+    forwards. It receives gradients if it has backwards and at least as many receives of gradients
+    as backwards. In a complete pipeline, the first stage receives no activations, and the last
+    stage receives no gradients. The result is False if the operations have more than one chunk
+    number.
 
     Args:
         operations: Operations of all ranks.
-        working: Ranks that run a forward or a backward, in ascending order; at least one.
+        working: Ranks that run a forward or a backward, in ascending order. Must not be empty.
     """
     has_run = (operations.has_span == 1) & np.isin(operations.rank, working)
     if len(grouping.find_distinct(operations.chunk[has_run & (operations.chunk >= 0)])) > 1:

@@ -1,7 +1,7 @@
-"""Streams: forward-only runs that process one chunk after another.
+"""Streams: forward-only runs that process one chunk of tokens after another.
 
-No gradient comes back that would show how long a chunk was away. But ranks of one machine share a
-clock, and on it a chunk cannot begin on a stage before it ended on the previous stage::
+No gradient comes back that would show for how long a chunk was away. However, ranks of one machine
+share a clock, and a chunk cannot begin on a stage before it ended on the previous stage::
 
     virtual stage 0   ██ F0 ██ ██ F1 ██
     virtual stage 1            ██ F0 ██ ██ F1 ██
@@ -33,25 +33,26 @@ from bubbleviz.model.phases import Phase
 def order_forward_stages(
     operations: Operations, machine: Ints, numbers: RankNumbers, *, is_counted: bool
 ) -> VirtualStages:
-    """Infer the virtual stage of every rank of a run that only goes forward.
+    """Infer the virtual stage of every rank of an inference run.
 
-    Only ranks with one model chunk can be ordered. A single rank is on stage 0. Otherwise:
+    Ranks can only be ordered if each of them runs a single model chunk. A single rank is on stage
+    0. For several ranks:
 
     - If the ranks are on several machines, they are ordered by the rank numbers in names.
-    - Ranks of one machine are ordered by the times at which they run the same chunks of tokens: a
-      chunk starts on a stage after it ended on the previous stage.
-    - If these times fit no order and ``is_counted`` is True, the ranks are ordered by numbers of
-      tokens, or else by the rank numbers in names. The chunk numbers must then fit this order
-      (:func:`align_chunk_numbers`).
+    - If they are on one machine, they are ordered by the times at which they run the same chunks of
+      tokens (:func:`_order_by_time`).
+    - If these times fit no order and ``is_counted`` is True, the ranks are ordered by token counts
+      (:func:`order_by_tokens`), or else by the rank numbers in names. This order is used only if
+      the chunk numbers can be aligned with it (:func:`align_chunk_numbers`).
 
     Args:
-        operations: Operations of all ranks, with iterations that are the same on all ranks.
+        operations: Operations of all ranks, with iteration numbers that mean the same on all ranks.
         machine: Machine of each rank. Ranks of one machine share its clock.
-        numbers: Numbers of the ranks.
-        is_counted: Whether chunks are numbered by their order alone.
+        numbers: Rank numbers.
+        is_counted: Whether chunks of tokens are numbered only by their order.
 
     Returns:
-        Virtual stage of each (rank, chunk). All are -1 if the ranks cannot be ordered.
+        Virtual stage of each (rank, chunk). All stages are -1 if the ranks cannot be ordered.
     """
     rows = np.flatnonzero((operations.phase == Phase.F) & (operations.has_span == 1))
     rank, chunk = grouping.find_distinct_rows(operations.rank[rows], operations.chunk[rows])
@@ -71,8 +72,8 @@ def order_forward_stages(
         operations.start_ns[common], operations.end_ns[common], operations.busy_ns[common]
     )
     if is_counted and level is None:
-        # The recording began mid-stream, so the first chunks of two ranks may differ. Tokens
-        # decide, then rank numbers, provided that chunks can pass in that order.
+        # The recording began mid-stream, so the first recorded chunks of two ranks may differ.
+        # Token counts decide, then rank numbers, provided that chunks can pass in this order.
         level = order_by_tokens(operations, rank)
         if level is None and numbers.from_names:
             level = grouping.invert_permutation(np.argsort(numbers.number[rank]))
@@ -83,17 +84,18 @@ def order_forward_stages(
 
 
 def _find_common_chunks(operations: Operations, rows: Ints, rank: Ints) -> Ints:
-    """Return the rows of the forwards of each token chunk that all ranks ran.
+    """Return the forwards of the token chunks that all ranks ran.
 
-    A token chunk is an (iteration, microbatch, sequence split). Repeated forwards are left out.
+    A token chunk is identified by its iteration, microbatch and sequence split. Repeated forwards
+    are left out.
 
     Args:
-        operations: Operations of all ranks, with iterations that are the same on all ranks.
-        rows: Rows of the forwards.
+        operations: Operations of all ranks, with iteration numbers that mean the same on all ranks.
+        rows: Rows of all forwards.
         rank: Ranks that run these forwards, in ascending order.
 
     Returns:
-        Row of each forward, shape (ranks, chunks).
+        Row of the forward of each token chunk on each rank, shape (ranks, token chunks).
     """
     first = rows[operations.occurrence[rows] == 0]
     chunks = grouping.group_rows(
@@ -105,22 +107,25 @@ def _find_common_chunks(operations: Operations, rows: Ints, rank: Ints) -> Ints:
 
 
 def _order_by_time(start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> Ints | None:
-    """Order ranks by the median time at which they run the same chunks.
+    """Order ranks by the times at which they run the same chunks.
 
-    A rank is on the next stage if at least ``MIN_FITTING`` of its chunks start after they end on
-    the previous rank; up to 1 / ``EARLY_PART`` of a chunk's busy time may run before. Otherwise it
-    is a replica of the previous rank if as many chunks start before the last half of the previous
-    rank's work on them.
+    The ranks are sorted by the median over chunks of start plus end. Each rank is then compared
+    with the previous one:
+
+    - It is on the next stage if at least ``MIN_FITTING`` of its chunks start after they end on the
+      previous rank. A chunk may start early by its busy time divided by ``EARLY_PART``.
+    - Otherwise, it is a replica of the previous rank if at least ``MIN_FITTING`` of its chunks
+      start more than half of the previous rank's busy time before they end on the previous rank.
 
     Args:
-        start_ns: Starts of the chunks that all ranks ran, shape (ranks, chunks).
-        end_ns: Ends of these chunks.
-        busy_ns: Time for which these chunks keep their rank busy.
+        start_ns: Start of each chunk on each rank, shape (ranks, chunks).
+        end_ns: End of each chunk on each rank, same shape.
+        busy_ns: Time for which each chunk keeps each rank busy, same shape.
 
     Returns:
-        Stage of each rank, from 0, or None if there are fewer than ``MIN_CHUNKS`` chunks, a rank is
-        neither on the next stage nor a replica, stages have different numbers of ranks, or there is
-        a single stage.
+        Stage of each rank, counted from 0. It is None if there are fewer than ``MIN_CHUNKS``
+        chunks, if a rank is neither on the next stage nor a replica, if stages have different
+        numbers of ranks, or if there is a single stage.
     """
     chunks = start_ns.shape[1]
     if chunks < MIN_CHUNKS:

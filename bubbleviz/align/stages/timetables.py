@@ -1,7 +1,7 @@
 """Timetables: the times of all microbatches as arrays, to check which ranks can form a pipeline.
 
-Two ranks can pass microbatches to each other if one offset of their clocks per iteration satisfies
-the bounds of all microbatches (see :mod:`bubbleviz.align.stages.replicas`).
+Two ranks can pass microbatches to each other if, in every iteration, a single offset between their
+clocks satisfies the bounds of all microbatches (see :mod:`bubbleviz.align.stages.replicas`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bubbleviz.align.waits import Waits
 from bubbleviz.model.columns import Bools, Ints, make_mask
 from bubbleviz.model.grouping import find_distinct, group_rows
 
-#: A time before all others; the sum or difference of two such times does not overflow.
+#: A time in ns before all other times. The sum or difference of two of these does not overflow.
 _LONG_AGO = -(1 << 61)
 
 
@@ -25,18 +25,22 @@ _MAX_SAMPLED_KEYS, _MAX_PAIRS = 16, 4096
 
 @dataclass(frozen=True)
 class Timetable:
-    """Waits as arrays of shape (ranks, chunks, keys). A key is a microbatch of an iteration.
+    """Waits of microbatches as arrays of shape (ranks, chunks, keys).
+
+    A key is a combination of iteration, microbatch and sequence split. Keys are sorted. Cells
+    without a wait contain 0.
 
     Attributes:
         chunks: Chunk numbers in ascending order.
         first: Index of the first key of each iteration.
         has_microbatch: Mask of the cells in which the rank runs both F and B of the microbatch.
         waited_ns: Time from the end of F to the arrival of its gradient.
-        entered_ns: Earliest start of F.
+        entered_ns: End of F minus its busy time.
         left_ns: End of F.
-        returned_ns: Arrival of the gradient, or start of B.
-        done_ns: Earliest end of B.
-        tolerance_ns: Maximum overlap of F or B with the work of a neighbouring stage.
+        returned_ns: Arrival of the gradient, or the start of B if the arrival is unknown.
+        done_ns: ``returned_ns`` plus the busy time of B.
+        tolerance_ns: Maximum time for which F or B may overlap with the work of a neighboring
+            stage.
         machine: Machine of each rank. Ranks of one machine share its clock.
     """
 
@@ -56,9 +60,9 @@ def build_timetable(waits: Waits, machine: Ints, *, early_fraction: float = 0.0)
     """Arrange waits as a timetable. Cells without a wait contain 0.
 
     Args:
-        waits: Waits, at least one, with iterations that are the same on all ranks.
+        waits: Waits, with iteration numbers that mean the same on all ranks. Must not be empty.
         machine: Machine of each rank.
-        early_fraction: Maximum fraction of the work of a span that may run before its input
+        early_fraction: Maximum fraction of an operation's work that may run before its input
             arrives.
     """
     keys = group_rows(waits.iteration, waits.microbatch, waits.sequence)
@@ -96,14 +100,15 @@ def match_ranks(
 
     Args:
         table: Timetable of all ranks.
-        upper: Ranks of a virtual stage (rows of the results).
-        lower: Ranks of the next virtual stage (columns of the results).
-        chunks: Indices of the chunks in which they run these virtual stages.
+        upper: Ranks of a virtual stage. They are the rows of the results.
+        lower: Ranks of the next virtual stage. They are the columns of the results.
+        chunks: Index of the chunk that the upper ranks run as their virtual stage, and index of the
+            chunk of the lower ranks.
 
     Returns:
-        can_follow: Mask of the pairs that fit, shape (upper, lower).
-        cannot_follow: Mask of the pairs that contradict each other. Both masks are False for a pair
-            without a common microbatch.
+        can_follow: Mask of the pairs whose times fit, shape (upper, lower).
+        cannot_follow: Mask of the pairs whose times contradict each other, same shape. Both masks
+            are False for a pair without a common microbatch.
     """
     can_follow = _filter_by_duration(table, upper, lower, chunks)
     # Pairs that the filter rejects have a common microbatch.
@@ -123,8 +128,18 @@ def _filter_by_duration(
     """Return a mask of the pairs of ranks that a sample of microbatches does not rule out.
 
     A pair is ruled out if the lower rank takes longer for a microbatch, from the start of its F to
-    the end of its B, than the upper rank waits for it. No offset of the clocks can explain this.
-    The mask has shape (upper, lower). At most ``_MAX_SAMPLED_KEYS`` keys are compared.
+    the end of its B, than the upper rank waits for this microbatch. No offset of the clocks can
+    explain such a pair. At most ``_MAX_SAMPLED_KEYS`` evenly spaced keys are compared, with a
+    tolerance for clock resolution, drift and early work.
+
+    Args:
+        table: Timetable of all ranks.
+        upper: Ranks of a virtual stage.
+        lower: Ranks of the next virtual stage.
+        chunks: Indices of the chunks that the upper and the lower ranks run as these stages.
+
+    Returns:
+        Mask of the pairs that remain, shape (upper, lower).
     """
     above, below = chunks
     fits = np.ones((len(upper), len(lower)), bool)
@@ -147,17 +162,17 @@ def _check_pairs(
 ) -> tuple[Bools, Bools]:
     """Check whether one offset per iteration satisfies the bounds of all microbatches of a pair.
 
-    On one machine, the offset must be 0. The bounds are described in
+    If both ranks are on one machine, the offset must be 0. The bounds are described in
     :mod:`bubbleviz.align.stages.replicas`.
 
     Args:
         table: Timetable of all ranks.
-        upper_rank: Upper rank of each pair.
-        lower_rank: Lower rank of each pair.
-        chunks: Indices of their chunks.
+        upper_rank: Rank of the earlier stage of each pair.
+        lower_rank: Rank of the later stage of each pair.
+        chunks: Indices of the chunks that the upper and the lower ranks run as these stages.
 
     Returns:
-        fits: Mask of the pairs that fit.
+        fits: Mask of the pairs for which such an offset exists in every iteration.
         has_common: Mask of the pairs with a common microbatch.
     """
     above, below = chunks
@@ -180,16 +195,17 @@ def _check_pairs(
 def match_stages(table: Timetable, ranks: Ints, other_ranks: Ints, virtual_stage: Ints) -> Bools:
     """Find the pairs of ranks of two stages that can belong to one pipeline.
 
-    All pairs of chunks with consecutive virtual stages are compared, in either direction, because
-    the second chunks of a V run back. If ranks between the two stages are missing, no virtual
-    stages are consecutive, and equal chunks are compared instead.
+    All pairs of chunks with consecutive virtual stages are compared. Either rank may run the
+    earlier virtual stage, because the second chunks of a V run back. If no virtual stages are
+    consecutive, ranks between the two stages are missing, and chunks with equal indices are
+    compared instead.
 
     Args:
         table: Timetable of all ranks.
-        ranks: Ranks of one stage (rows of the result).
-        other_ranks: Ranks of the other stage (columns of the result).
+        ranks: Ranks of one stage. They are the rows of the result.
+        other_ranks: Ranks of the other stage. They are the columns of the result.
         virtual_stage: Virtual stage of each chunk of each rank, shape (all ranks, chunks), or -1 if
-            there is none.
+            unknown. Ranks of one stage must have equal rows.
 
     Returns:
         Mask of the pairs that fit in all compared chunks, shape (ranks, other_ranks).

@@ -17,7 +17,13 @@ from bubbleviz.model.operations import Operations
 
 @dataclass(frozen=True, eq=False, repr=False)
 class VirtualStages(Table):
-    """Virtual stage of each (rank, chunk), or -1 if unknown. Chunks are numbered as in names."""
+    """Virtual stage of each (rank, chunk), or -1 if unknown.
+
+    Attributes:
+        rank: Index of the rank.
+        chunk: Model chunk, as numbered in operation names.
+        virtual_stage: Virtual stage that the rank runs with this chunk, or -1 if unknown.
+    """
 
     rank: Ints
     chunk: Ints
@@ -25,7 +31,11 @@ class VirtualStages(Table):
 
 
 def get_named_stages(recordings: JoinedRecordings) -> VirtualStages | None:
-    """Return the virtual stages in names, or None unless all forwards and backwards have one."""
+    """Return the virtual stages in operation names.
+
+    The result is None if there are no forwards and backwards, or if the name of any of them
+    contains no stage.
+    """
     operations, stage, work = recordings.operations, recordings.named_stage, recordings.works
     if not work.any() or (work & (stage < 0)).any():
         return None
@@ -36,8 +46,8 @@ def get_named_stages(recordings: JoinedRecordings) -> VirtualStages | None:
 def get_declared_stages(recordings: JoinedRecordings) -> Ints | None:
     """Return the stage of each rank from tables of operations or file names.
 
-    The result is None if a rank with forwards or backwards has no stage there. For other ranks, a
-    missing stage is 0.
+    The result is None if no rank works, or if the stage of any working rank is missing. A rank
+    works if it runs forwards or backwards. For ranks that do not work, a missing stage becomes 0.
     """
     stage = lookup_declared(recordings, "stage")
     working = recordings.working
@@ -51,10 +61,11 @@ def assign_in_order(
 ) -> VirtualStages:
     """Return the virtual stages of ranks whose positions in the pipeline are given.
 
-    The first chunk runs along the pipeline. Each further chunk runs in the same direction or, as in
-    a V, back: it runs back if its waiting times increase along the pipeline. Chunk k of a rank
-    (from 0, in order of the chunk numbers of all ranks) has virtual stage ``k * n_stages +
-    position``, or ``k * n_stages + n_stages - 1 - position`` if it runs back.
+    The chunk numbers of all ranks are sorted, and k is the index of a chunk in this order. Chunk
+    k = 0 runs along the pipeline, from position 0 to the last position. A later chunk runs back, as
+    in a V, if its waiting times increase along the pipeline (:func:`_increases_along`), and along
+    the pipeline otherwise. The virtual stage is ``k * n_stages + position`` for a chunk that runs
+    along, and ``k * n_stages + n_stages - 1 - position`` for a chunk that runs back.
 
     Args:
         recordings: The recordings.
@@ -78,9 +89,9 @@ def assign_in_order(
 
 
 def _increases_along(position: Ints, wait_ns: Ints) -> bool:
-    """Return whether waiting times and positions in the pipeline have a positive covariance.
+    """Return whether positions in the pipeline and waiting times have a positive covariance.
 
-    The result is False with fewer than two waits.
+    The result is False if there are fewer than two waits.
     """
     if len(position) < 2:
         return False
@@ -89,7 +100,7 @@ def _increases_along(position: Ints, wait_ns: Ints) -> bool:
 
 
 def find_first_stages(stages: VirtualStages, count: int) -> Ints:
-    """Return the smallest virtual stage of each rank, or -1 if it has no known one.
+    """Return the smallest known virtual stage of each rank, or -1 if all are unknown.
 
     Args:
         stages: Virtual stage of each (rank, chunk), or -1 if unknown.
@@ -105,18 +116,22 @@ def find_first_stages(stages: VirtualStages, count: int) -> Ints:
 def set_stages(operations: Operations, stages: VirtualStages, *, by_name: bool) -> Operations:
     """Return the operations with virtual stages, and with chunks numbered in the model's order.
 
-    An operation whose (rank, chunk) has no known stage gets virtual stage -1 and keeps its chunk.
+    The chunks of a rank are in the model's order if their virtual stages ascend. Renumbered chunks
+    of a rank are counted from 0 in this order. If the stage of a (rank, chunk) is unknown, its
+    operations get virtual stage -1 and keep their chunk.
 
     Args:
-        operations: Operations of all ranks, with chunks as their names number them.
+        operations: Operations of all ranks, with chunks as numbered in operation names.
         stages: Virtual stage of each (rank, chunk), or -1 if unknown.
-        by_name: Whether names number chunks by their stage, so that all chunks are renumbered.
-            Otherwise, only ranks whose chunk numbers are not in the model's order are renumbered.
+        by_name: Whether names number chunks by their stage. If True, the chunks of all ranks are
+            renumbered. Otherwise, only ranks whose chunks are not in the model's order are
+            renumbered.
     """
     staged = np.flatnonzero(stages.virtual_stage >= 0)
     staged = staged[grouping.sort_rows(stages.rank[staged], stages.virtual_stage[staged])]
     rank, chunk = stages.rank[staged], stages.chunk[staged]
-    # Names that already number the chunks of a rank in the model's order are kept, with gaps.
+    # If the chunk numbers of a rank are already in the model's order, they are kept, even with
+    # gaps.
     is_same_rank = rank[1:] == rank[:-1]
     is_descending = is_same_rank & (chunk[1:] <= chunk[:-1])
     is_renumbered = np.isin(rank, rank[1:][is_descending]) | by_name
