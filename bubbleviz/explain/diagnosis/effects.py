@@ -1,15 +1,16 @@
 """Effects: the factors by which computes take longer than their norms.
 
-Slow hardware affects all computes of a rank, an uneven partition all computes of a stage, a long
-sequence one microbatch on every stage, and a pause single operations of one rank. The time of a
-compute is modelled as a product. Its factors are medians of ratios, estimated one after the other::
+Slow hardware affects all computes of a rank. An uneven partition affects all computes of a stage, a
+long sequence affects one microbatch on every stage, and a pause affects single operations of one
+rank. The time of a compute is modeled as a product. The factors of this product are medians of
+ratios, estimated one after the other::
 
     time = norm of the kind  x  stage  x  rank  x  iteration  x  microbatch  x  pace  x  residual
                                  over      over     of all        on every      of a rank in
                                  stages    copies   ranks         stage         an iteration
 
-Nothing is compared with itself: the norm of a rank is the median of the other ranks with the same
-work, and the norm of a stage is the median of the other stages.
+No rank or stage is compared with itself: the norm of a rank is the median of the other ranks that
+do the same work, and the norm of a stage is the median of the other stages.
 """
 
 from __future__ import annotations
@@ -23,25 +24,26 @@ from bubbleviz.explain.slowness import compute_median_of_others
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import Groups, find_first_rows, group_rows, sort_rows
 
-#: Minimum effect that is reported, as a relative difference, and in standard errors.
+#: Minimum logarithm of an effect that is reported, in absolute terms and in standard errors.
 _MIN_EFFECT, _MIN_ERRORS = 0.02, 4.0
 #: Minimum time of a compute that paused, as a multiple of its usual time.
 _MIN_PAUSE = 1.5
-#: Launch gaps of a compute above this multiple of their usual length count as a pause.
+#: Launch gaps of a compute up to this multiple of their usual length are subtracted from its time.
+#: Longer gaps count as a pause.
 _MAX_USUAL_GAPS = 2
 _TIMED = (*COMPUTING, Role.OPTIMIZER)
-#: Minimum change of the logarithm of the pace over the run that counts as a trend.
+#: Minimum rise of the logarithm of the pace over the run that counts as a trend.
 _MIN_RISE = 0.03
-#: Minimum number of iterations of a trend, and the minimum fraction of the variance that it must
-#: explain: with this number of iterations, one more, and any more. Chance explains as much in about
-#: one of a hundred runs (F test of a line).
+#: Minimum number of iterations of a trend, and minimum fraction of the variance that the trend must
+#: explain with 6, 7, and 8 or more iterations. Chance explains this fraction in about one of a
+#: hundred runs (F test of a line).
 _MIN_TREND_ITERATIONS, _MIN_EXPLAINED = 6, np.array((0.84, 0.77, 0.7))
-#: For a jump: the minimum number of iterations, the minimum number on each side, the minimum change
-#: of the logarithm, and the minimum change as a multiple of the standard deviation that remains.
-#: The last one is large because the best of many positions is chosen.
+#: Requirements for a jump: minimum number of iterations, minimum number of iterations on each side,
+#: minimum change of the logarithm, and minimum change as a multiple of the standard deviation of
+#: the residuals. The last number is large because the best of many positions is chosen.
 _MIN_JUMP_ITERATIONS, _MIN_SIDE, _MIN_JUMP, _MIN_JUMP_ERRORS = 8, 2, 0.05, 8.0
-#: Minimum difference of the logarithm from both neighbours that marks a single point as an outlier,
-#: which is ignored when trends and jumps are fitted.
+#: A point whose logarithm differs by more than this from the median of itself and its neighbors is
+#: an outlier. Outliers are ignored when trends and jumps are fitted.
 _MIN_SPIKE = 0.2
 #: Maximum sum of squares that is attributed to rounding.
 _MAX_ROUNDING = 1e-18
@@ -49,11 +51,11 @@ _MAX_ROUNDING = 1e-18
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Computes:
-    """The computes and optimizers of a run with a duration above 0, one row each.
+    """The computes and optimizers of a run that took time, one row per operation.
 
     Attributes:
-        rows: Row in the work table.
-        kind: Kind of work.
+        rows: Row of the operation in the work table.
+        kind: Index of the kind of work.
         stage: Stage of the rank.
         virtual_stage: Position of the chunk in the model.
         rank: Rank that did the work.
@@ -61,8 +63,9 @@ class Computes:
         iteration: Index of the iteration.
         microbatch: Number of the microbatch, or -1 if there is none.
         cells: Groups of computes with the same kind, virtual stage and rank.
-        gap_ns: Time without a kernel, but at most twice the lower median of its cell.
-        time_ns: Duration without ``gap_ns`` in ns, at least 1.
+        gap_ns: Time in the compute in which no kernel ran, limited to twice the lower median of
+            its cell.
+        time_ns: Duration of the compute minus ``gap_ns``, at least 1 ns.
     """
 
     rows: Ints
@@ -83,10 +86,11 @@ class PaceChanges:
     """How the pace of ranks changes during the run, one row per rank.
 
     Attributes:
-        slope: Slope of the logarithm of the pace over iterations.
-        jump_begin: Number of the first iteration after the best-fitting jump, from 0, even if the
-            jump is not significant.
-        jump_change: Mean logarithm of the pace after this jump minus the mean before it.
+        slope: Slope of the logarithm of the pace, per iteration.
+        jump_begin: Number of the first iteration after the jump that fits best, counted from 0. The
+            jump may be insignificant.
+        jump_change: Mean logarithm of the pace after the jump that fits best minus the mean before
+            it.
         is_slowed: Whether the rank became slower in a single jump rather than gradually.
         is_drifting: Whether the rank becomes slower gradually.
     """
@@ -98,13 +102,14 @@ class PaceChanges:
     is_drifting: Bools
 
     def estimate_rise(self, rank_row: Ints, iteration: Ints) -> Floats:
-        """Return how much the logarithm of a rank's pace rises up to an iteration.
+        """Return how much the logarithm of a rank's pace has risen by an iteration.
 
-        The rise is 0 if the rank neither drifts nor has slowed by that iteration.
+        For a drifting rank, this is ``slope`` times the iteration number. For a rank that became
+        slower in a jump, it is ``jump_change`` from ``jump_begin`` on. It is 0 in all other cases.
 
         Args:
-            rank_row: Row of this table of each rank in question; rows may repeat.
-            iteration: Iteration up to which the rise of each of these ranks counts, from 0.
+            rank_row: For each query, the row of the rank in this table.
+            iteration: For each query, the number of the iteration, counted from 0.
         """
         number = iteration.astype(np.float64)
         drift = np.where(self.is_drifting[rank_row], self.slope[rank_row] * number, 0.0)
@@ -118,8 +123,9 @@ class Paces:
 
     Attributes:
         computes: Groups of computes with the same rank and iteration, one group per row.
-        pace: Factor by which the rank is slower in the iteration, beyond the effect on all ranks.
-        iteration: Number of the iteration, from 0.
+        pace: Factor by which the rank is slower in the iteration than usual. The effect that all
+            ranks share in the iteration is divided out.
+        iteration: Number of the iteration, counted from 0.
         ranks: Groups of rows with the same rank.
         changes: How the pace of each rank changes, one row per group of ``ranks``.
     """
@@ -136,11 +142,12 @@ class StageEffects:
     """Effects of stages, one row per (kind of work, stage).
 
     Attributes:
-        row_of_compute: For each compute, the row of this table with its kind and stage.
-        kind: Kind of work.
-        stage: Stage.
-        effect: Time on the stage divided by the median of the other stages, or NaN without others.
-        load: Time on the stage divided by the mean of all stages.
+        row_of_compute: For each compute, the row of this table that has its kind and stage.
+        kind: Index of the kind of work.
+        stage: Stage on which the work ran.
+        effect: Time on the stage divided by the median of the other stages. NaN if the kind of work
+            ran on no other stage.
+        load: Time on the stage divided by the mean of all stages that ran this kind of work.
     """
 
     row_of_compute: Ints
@@ -155,22 +162,22 @@ class Effects:
     """Factors of the times of computes.
 
     Attributes:
-        computes: The computes; indices of computes are rows of this table.
+        computes: The computes. An index of a compute is a row of this table.
         cell_ns: Lower median time of each cell of ``computes.cells``, corrected for ranks that
             became slower and for replicas that got longer sequences by chance.
-        copies: Groups of cells with the same kind and virtual stage, which do the same work; one
-            row per cell.
-        rank_effect: Time of each cell divided by the median of its other copies, or NaN if there
-            are none.
+        copies: Groups of cells with the same kind, virtual stage and stage. The cells of a group
+            are copies: they do the same work on different ranks.
+        rank_effect: Time of each cell divided by the median of its other copies, or NaN if it has
+            no other copies.
         stages: Effects of the stages.
         iterations: Groups of computes of the same iteration.
-        iteration_effect: Factor by which each iteration is slower than the other iterations on all
-            ranks; 1 if only one of several ranks is slower.
+        iteration_effect: Factor by which each iteration is slower on all ranks than the usual
+            iteration. It is 1 if only one of several ranks is slower.
         trend: The part of ``iteration_effect`` that grows steadily over the run, relative to the
-            middle of the run; 1 without a trend.
+            middle of the run. All values are 1 if there is no trend.
         microbatches: Groups of computes with the same microbatch, iteration and replica.
-        microbatch_effect: Factor by which each microbatch takes longer on every stage; 1 if only
-            one stage shows it.
+        microbatch_effect: Factor by which each microbatch takes longer on every stage. It is 1 if
+            only one of several stages is slower.
         paces: Pace of each rank in each iteration.
         residual: Time of each compute (``computes.time_ns``) divided by the product of all factors.
         noise: Standard deviation of the logarithm of ``residual``.
@@ -199,14 +206,16 @@ class Effects:
     def paused(self) -> Floats:
         """Time of each compute that paused as a multiple of its usual time; 1 for all others.
 
-        A compute paused if its residual is above 1.5, and the logarithm of the residual above 6
-        standard deviations.
+        A compute paused if its residual is greater than 1.5, and the logarithm of the residual is
+        greater than 6 times :attr:`noise`.
         """
         has_paused = (self.residual > _MIN_PAUSE) & (np.log(self.residual) > 6 * self.noise)
         return np.where(has_paused, self.residual, 1.0)
 
     def scale_usual_time(self, compute: Ints, scale: Floats) -> Floats:
-        """Multiply the usual part of each time by a factor, without pauses and launch gaps.
+        """Multiply the usual part of each time by a factor; pauses and launch gaps stay the same.
+
+        The usual part is :attr:`Computes.time_ns` divided by :attr:`paused`.
 
         Args:
             compute: Indices of computes.
@@ -219,6 +228,8 @@ class Effects:
 
     def scale_between_gaps(self, compute: Ints, scale: Floats) -> Floats:
         """Multiply each time outside launch gaps by a factor; launch gaps keep their length.
+
+        The time outside launch gaps is :attr:`Computes.time_ns`.
 
         Args:
             compute: Indices of computes.
@@ -234,15 +245,15 @@ class Effects:
     def is_significant(
         self, effect: Floats, n_times: Ints, norm_variance: Floats | float = 1.0
     ) -> Bools:
-        """Return a mask of the effects that exceed chance and differences of equal hardware.
+        """Return a mask of the effects that are larger than noise and than hardware tolerances.
 
-        The logarithm of a significant effect exceeds both 0.02 and four standard errors. The
-        standard error of a median of n times is 1.25 standard deviations / sqrt(n).
+        The logarithm of a significant effect is greater than 0.02 and than four standard errors.
+        The standard error is ``1.25 * noise * sqrt((1 + norm_variance) / n_times)``.
 
         Args:
-            effect: The factors, or NaN if there is none. NaN is never significant.
+            effect: The factors. NaN is never significant.
             n_times: Number of times that each factor is the median of.
-            norm_variance: Variance of the norm that the factor is relative to, as a multiple of
+            norm_variance: Variance of the norm by which the factor was divided, as a multiple of
                 the variance of the median.
         """
         error = 1.25 * self.noise * np.sqrt((1 + norm_variance) / np.maximum(n_times, 1))
@@ -253,7 +264,7 @@ def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
     """Split the time of each compute into the factors of :class:`Effects`.
 
     Args:
-        work: Work of all ranks in the iterations that count.
+        work: Work of all ranks in the replayed iterations.
         gap_ns: Time in each row in which no kernel ran, or None to assume that there are no gaps.
     """
     computes = _select_computes(work, gap_ns)
@@ -302,11 +313,11 @@ def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
 
 
 def _select_computes(work: Work, gap_ns: Ints | None) -> Computes:
-    """Return the computes of a work table that took time, and subtract their launch gaps.
+    """List the computes and optimizers of a work table that took time, without their launch gaps.
 
-    A host that launches slowly neither slows the hardware nor adds work to a stage. So ``time_ns``
-    excludes the gaps of a compute, up to ``_MAX_USUAL_GAPS`` times the median gap of the same work
-    on the rank.
+    A host that launches slowly neither slows the hardware nor adds work to a stage. So launch gaps
+    are subtracted from the time of a compute, but at most ``_MAX_USUAL_GAPS`` times the lower
+    median of the gaps in the same work on the rank.
 
     Args:
         work: Work of all ranks.
@@ -342,7 +353,7 @@ def _measure_microbatch_factors(computes: Computes, microbatches: Groups, ratio:
     Args:
         computes: The computes of the run.
         microbatches: Groups of computes with the same microbatch, iteration and replica.
-        ratio: Duration of each compute operation, divided by the factors found so far.
+        ratio: Time of each compute, divided by the factors found so far.
     """
     on_stages = group_rows(microbatches.of_row, computes.stage)
     n_stages = np.bincount(microbatches.of_row[on_stages.first], minlength=len(microbatches))
@@ -375,10 +386,9 @@ def _measure_paces(
 
 
 def _estimate_rise_of_cells(computes: Computes, paces: Paces) -> Floats:
-    """Return the rise of the pace of each cell's rank in the median iteration, as a logarithm.
+    """Return how much the logarithm of the pace of each cell's rank has typically risen.
 
-    The rise is the lower median over all iterations of the rank. It is 0 for a rank that neither
-    drifts nor has slowed (:meth:`PaceChanges.estimate_rise`).
+    This is the lower median of :meth:`PaceChanges.estimate_rise` over all iterations of the rank.
     """
     rise = paces.changes.estimate_rise(paces.ranks.of_row, paces.iteration)
     rise_of_rank = np.zeros(int(computes.rank.max(initial=NONE)) + 1)
@@ -388,21 +398,22 @@ def _estimate_rise_of_cells(computes: Computes, paces: Paces) -> Floats:
 
 
 def _group_copies(computes: Computes) -> Groups:
-    """Group the cells by kind of work, virtual stage and stage: cells of a group do equal work."""
+    """Group the cells by kind, virtual stage and stage, so that cells of a group do equal work."""
     columns = (computes.kind, computes.virtual_stage, computes.stage)
     return group_rows(*(column[computes.cells.first] for column in columns))
 
 
 def _compute_shared_factors(groups: Groups, parts: Groups, ratio: Floats) -> Floats:
-    """Return the factor that all parts of a group share: the median of the medians of its parts.
+    """Return the factor that the parts of each group share: the median of the medians of its parts.
 
-    The lower or the upper median is used, whichever is nearer to 1, or 1 if it is between the two.
-    So a factor that only one of several parts shows is not shared. The median of a part is found in
-    the same way: if it has only a forward and a backward, the lower ratio is below 1 by chance.
+    For an even number of values, the lower or the upper median is used, whichever is nearer to 1.
+    If 1 is between them, the median is 1. So a factor that only one of two parts has is not shared.
+    The median of each part is computed in the same way: if the part has only a forward and a
+    backward, the lower ratio is below 1 by chance.
 
     Args:
-        groups: Groups of rows.
-        parts: Parts of the groups.
+        groups: Groups of rows, for example the computes of each iteration.
+        parts: Groups of rows that subdivide ``groups``, for example by rank.
         ratio: Ratio of each row.
     """
     of_part = np.clip(1.0, *_compute_median_bounds(parts.of_row, len(parts), ratio))
@@ -420,9 +431,11 @@ def _estimate_replica_lengths(
 ) -> Floats:
     """Estimate how much longer the sequences of each replica are by chance.
 
-    The microbatches of a replica have random lengths. If the variance of these lengths explains the
-    time of a replica, the replica is not slow but got more tokens. The variance has to explain the
-    time relative to the other replicas, and the time relative to the median of all replicas.
+    The microbatches of a replica have random lengths. If their variance explains why a replica
+    takes longer, the replica is not slow but got more tokens. The replica is compared with the
+    median of the other replicas, and with the median of all replicas. Both logarithms must be
+    within four standard errors, which follow from the variance of ``effect`` and the number of
+    microbatches of the replica.
 
     Args:
         computes: The computes of the run.
@@ -432,9 +445,9 @@ def _estimate_replica_lengths(
         cell_ns: Time of each cell.
 
     Returns:
-        Time of each replica relative to the median of all replicas, or 1 if chance does not explain
-        it. The last value is 1, so that index -1 (unknown replica) gives 1. All values are 1 if
-        there is a single replica, or a replica is unknown.
+        Time of each replica divided by the median of all replicas, or 1 if chance does not explain
+        it. An additional last value of 1 makes index -1 (unknown replica) give 1. All values are 1
+        if there is a single replica, or if any replica is unknown.
     """
     replica_of_cell = computes.replica[computes.cells.first]
     replica_of_microbatch = computes.replica[microbatches.first]
@@ -486,8 +499,8 @@ def _measure_stage_effects(computes: Computes, copies: Groups, cell_ns: Floats) 
 def _fit_pace_changes(rank_row: Ints, iteration: Ints, log_pace: Floats) -> PaceChanges:
     """Fit a line and a jump to the pace of each rank, without isolated outliers.
 
-    A rank has slowed if its jump is significant and explains more variance than the line. Otherwise
-    it is drifting if the line is rising (:func:`is_rising`).
+    A rank became slower in a jump if the jump is significant and explains more variance than the
+    line. Otherwise the rank is drifting if the line is rising (:func:`is_rising`).
 
     Args:
         rank_row: Number of the rank of each pace, from 0.
@@ -506,8 +519,11 @@ def _fit_pace_changes(rank_row: Ints, iteration: Ints, log_pace: Floats) -> Pace
 def _fit_trend(series: Floats) -> Floats:
     """Fit a line through the logarithms of factors, and return the factors on the line.
 
-    The returned factors are relative to the middle of the series. All of them are 1 if the
-    logarithms do not rise steadily.
+    The returned factors are relative to the middle of the series, so they are 1 there. If the line
+    is not rising (:func:`is_rising`), all factors are 1.
+
+    Args:
+        series: Logarithm of the factor of each iteration.
     """
     number, group = np.arange(len(series), dtype=np.float64), np.zeros(len(series), np.int64)
     slope, explained = fit_lines(group, number, replace_spikes(group, number, series))
@@ -518,7 +534,10 @@ def _fit_trend(series: Floats) -> Floats:
 
 
 def _estimate_deviation(values: Floats) -> float:
-    """Estimate the standard deviation around 0 from the median absolute value; 0 if empty."""
+    """Estimate the standard deviation around 0 as 1.4826 times the median absolute value.
+
+    The median is the lower one. The result is 0 if there are no values.
+    """
     return 1.4826 * compute_quantile(np.abs(values), 0.5) if len(values) else 0.0
 
 
@@ -535,29 +554,34 @@ def group_medians(group: Ints, n_groups: int, values: Floats) -> Floats:
 
 
 def _compute_median_bounds(group: Ints, n_groups: int, values: Floats) -> tuple[Floats, Floats]:
-    """Return the lower and the upper median of each group; equal for an odd number of values."""
+    """Return the lower and the upper median of each group. They differ only if sizes are even."""
     return group_medians(group, n_groups, values), -group_medians(group, n_groups, -values)
 
 
 def compute_quantile(values: Floats, fraction: float) -> float:
-    """Return a quantile of values without interpolation, as numpy's method ``lower``."""
+    """Return a quantile of values like ``np.quantile`` with ``method="lower"``.
+
+    Args:
+        values: The values, at least one.
+        fraction: The quantile, from 0 to 1.
+    """
     return float(np.sort(values)[int(fraction * (len(values) - 1))])
 
 
 def replace_spikes(group: Ints, x: Floats, y: Floats) -> Floats:
-    """Replace isolated outliers by the median of three consecutive points of their group.
+    """Replace isolated outliers by the median of the outlier and its two neighbors.
 
-    An outlier differs from this median by more than 0.2; it would hide a trend or a jump. Groups of
-    fewer than 6 points are unchanged. The first and last point of a group are compared with the
-    median of its first or last three.
+    A point is an outlier if it differs from this median by more than 0.2. Outliers would hide a
+    trend or a jump. The first and the last point of a group are compared with the median of the
+    first or the last three points. Groups of fewer than 6 points are unchanged.
 
     Args:
         group: Group of each point, from 0.
-        x: Position of each point.
+        x: Position of each point, which determines the order of points in a group.
         y: Value of each point.
 
     Returns:
-        The values, in the order of ``y``.
+        A copy of ``y`` without outliers.
     """
     order = sort_rows(group, x)
     group_of_point, value = group[order], y[order]
@@ -583,8 +607,9 @@ def fit_lines(group: Ints, x: Floats, y: Floats) -> tuple[Floats, Floats]:
         y: Value of each point.
 
     Returns:
-        slope: Slope by group, or 0 if all x are equal.
-        explained: Fraction of the variance that the line explains, or 0 without variance.
+        slope: Slope of each group's line, or 0 if all ``x`` of the group are equal.
+        explained: Fraction of the variance that each line explains (R squared), or 0 if all ``x``
+            or all ``y`` of the group are equal.
     """
     count = np.maximum(np.bincount(group), 1)
     mean_x, mean_y = np.bincount(group, x) / count, np.bincount(group, y) / count
@@ -598,12 +623,12 @@ def fit_lines(group: Ints, x: Floats, y: Floats) -> tuple[Floats, Floats]:
 def is_rising(count: Ints | int, slope: Floats, explained: Floats) -> Bools:
     """Return a mask of the lines that rise enough, and more steadily than by chance.
 
-    Such a line has at least 6 points, rises by at least 0.03 in total, and explains at least the
-    fraction ``_MIN_EXPLAINED`` of the variance.
+    A rising line has at least 6 points and rises by at least 0.03 in total. It explains at least 84
+    % of the variance if it has 6 points, 77 % if it has 7 points, and 70 % if it has more.
 
     Args:
         count: Number of points of each line.
-        slope: Slope of each line, of a logarithm per point.
+        slope: Slope of each line per point.
         explained: Fraction of the variance that each line explains.
     """
     n_extra = np.asarray(count) - _MIN_TREND_ITERATIONS
@@ -619,9 +644,9 @@ class Jumps:
 
     Attributes:
         position: Position of the first point after the jump.
-        change: Mean after the jump minus the mean before it.
+        change: Mean value after the jump minus the mean value before it.
         explained: Fraction of the variance that the jump explains.
-        is_significant: Whether the jump goes up, and is larger than by chance.
+        is_significant: Whether the jump is upward and larger than expected by chance.
     """
 
     position: Floats
@@ -633,8 +658,9 @@ class Jumps:
 def fit_jumps(group: Ints, x: Floats, y: Floats) -> Jumps:
     """Find the jump that explains most of the variance of each group (least-squares change point).
 
-    A jump is significant if the group has at least 8 points, 2 of them on each side, and the change
-    is at least 0.05 and 8 standard deviations of the remaining noise::
+    A jump is significant if the group has at least 8 points, with at least 2 points on each side.
+    In addition, the change must be at least 0.05, and at least 8 standard deviations of the points
+    around the means before and after the jump::
 
         y              • • •      change
             • • • •               from the mean before to the mean after
@@ -644,6 +670,9 @@ def fit_jumps(group: Ints, x: Floats, y: Floats) -> Jumps:
         group: Group of each point, from 0. Every group has points.
         x: Position of each point.
         y: Value of each point.
+
+    Returns:
+        One jump per group. If several positions are equally good, the first one is used.
     """
     order = sort_rows(group, x)
     group_of_point, value = group[order], y[order]
@@ -671,14 +700,15 @@ def _sum_squared_deviations(group: Ints, value: Floats) -> Floats:
 
 
 def _is_clear_rise(change: Floats, residual_sq: Floats, count: Ints) -> Bools:
-    """Return a mask of the jumps that go up by more than chance, in groups of enough points.
+    """Return a mask of the jumps that rise by more than chance, in groups of enough points.
 
-    A group needs 8 points. The change must be at least 0.05, and at least 8 standard deviations of
-    the points around the means before and after the jump.
+    A group needs at least 8 points. The change must be at least 0.05, and at least 8 standard
+    deviations of the points around the means before and after the jump. The standard deviation has
+    n - 2 degrees of freedom.
 
     Args:
         change: Change of each jump.
-        residual_sq: Sum of squared deviations from these two means.
+        residual_sq: Sum of squared deviations of each group's points from the two means.
         count: Number of points of each group.
     """
     deviation = np.sqrt(residual_sq / np.maximum(count - 2, 1))
@@ -696,7 +726,7 @@ def _evaluate_splits(group: Ints, value: Floats) -> tuple[Bools, Floats, Floats]
     Returns:
         is_possible: Whether at least 2 points are on each side.
         change: Mean of the point and all later points minus the mean of the earlier points.
-        explained_sq: Sum of squares that the jump explains; 0 if it is not possible.
+        explained_sq: Sum of squares that the jump explains; 0 if ``is_possible`` is false.
     """
     count = np.bincount(group)
     first = np.cumsum(count) - count

@@ -83,8 +83,8 @@ class Fault:
             became slower. ``launch``: ``profiler``, or ``iterations`` for a pause between
             iterations. ``launch-gaps``: ``compute`` if the gaps may be communication. ``token``:
             ``one`` or ``enough`` more chunks are in flight. ``iteration``: "" if all ranks are
-            slow, ``pace`` if certain ranks are slow throughout an iteration, ``pause`` if they
-            pause in single operations.
+            slow, ``pace`` if certain ranks are slow throughout whole iterations only, else
+            ``pause``.
         delayed: Rows of the work table that start late because of the fault.
         late_ns: Delay of each of ``delayed``, in ns.
         collective: Kind of collective that starts late because of the fault, or "" if operations
@@ -452,8 +452,9 @@ def _average_slow_iterations(
 def _has_varying_lengths(number: Ints, is_slow: Bools) -> bool:
     """Return whether the lengths of all microbatches vary, rather than a few being slow.
 
-    The lengths vary if more than 20 % of the microbatches are slow. The exception is that the same
-    microbatch numbers, at most half of all numbers, are each slow in at least 80 % of iterations.
+    The lengths vary if more than 20 % of the microbatches are slow. The exception is a run in which
+    at most half of the microbatch numbers are ever slow, and each of them is slow in at least 80 %
+    of the iterations.
 
     Args:
         number: Number of each microbatch within its iteration, or -1.
@@ -699,8 +700,8 @@ def _compare_links(evidence: Evidence, rows: Ints) -> Floats:
         rows: Rows of the sends and receives in the work table.
 
     Returns:
-        Ratio of each row. It is 0 if no receive of its link shows the transfer time, or if this is
-        so for all other links.
+        Ratio of each row. It is 0 if the transfer time of its link is unknown, or if the transfer
+        times of all other links are unknown.
     """
     work = evidence.work
     sender, receiver = work.link

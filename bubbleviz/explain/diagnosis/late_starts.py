@@ -1,8 +1,8 @@
 """Find ranks that begin iterations later than the same stage of other pipelines.
 
 The first operation of the first stage needs no input. If all pipelines wait for each other between
-iterations, they could begin the next one together. A rank that begins later, for example because
-its data loader is late, delays all others::
+iterations, they could begin the next iteration together. A rank that begins later, for example
+because its data loader is late, delays all other ranks::
 
     replica 0   ├ F0 ┤├ F1 ┤├ B0 ┤├ B1 ┤ · waits ·│├ F0 ┤├ F1 ┤
     replica 1   · late ·├ F0 ┤├ F1 ┤├ B0 ┤├ B1 ┤  │· late ·├ F0 ┤
@@ -20,25 +20,27 @@ from bubbleviz.model.columns import NONE, Bools, Ints, make_mask
 from bubbleviz.model.grouping import group_rows
 from bubbleviz.model.intervals import group_extents
 
-#: Minimum delay of the first operation of an iteration that counts as late.
+#: The first operation of an iteration is late if it is delayed by more than this, in ns.
 MIN_LATE_NS = 20_000
 
 
 def measure_late_starts(run: ReplayedRun, rows: Ints) -> Ints:
     """Return how much later each operation starts than the first operation of its iteration.
 
-    The delay is 0 unless the operation is the first one of its rank in the iteration, needs no
-    input, has no recorded launch and starts more than 20 us late. All delays are 0 if a pipeline
-    begins an iteration before another one has ended the previous iteration, because the pipelines
-    then do not wait for each other. All delays are also 0 if there is only one iteration, or if the
-    ranks are on several hosts, whose clocks differ.
+    The delay is relative to the first operation that starts an iteration on any rank without
+    needing an input. It is 0 unless the operation is the first one of its rank in the iteration,
+    needs no input, has no recorded launch and starts more than 20 us late.
+
+    All delays are 0 if any rank begins an iteration before all ranks have ended the previous one,
+    because ranks then do not wait for each other. All delays are also 0 if there is only one
+    iteration, or if the ranks are on several hosts, whose clocks differ.
 
     Args:
         run: Operations of all ranks, and their dependencies.
         rows: Rows of the operations that compute in averaged iterations.
 
     Returns:
-        Delay of each of ``rows`` in ns.
+        Delay of each entry of ``rows`` in ns.
     """
     operations = run.operations
     late_ns = np.zeros(len(rows), np.int64)
@@ -83,7 +85,7 @@ def _wait_for_each_other(run: ReplayedRun, rows: Ints, first_ns: Ints) -> bool:
     Args:
         run: Operations of all ranks.
         rows: Rows of operations.
-        first_ns: First start in each iteration that contains any of these rows.
+        first_ns: First start of each iteration that contains any of ``rows``, ascending.
     """
     operations = run.operations
     iterations = group_rows(operations.iteration[rows])

@@ -1,9 +1,9 @@
-"""Find links between stages that become slow during a run, and the iteration in which they do.
+"""Find links between stages that become slow during a run, and when they do.
 
-The slack of a message is the time from the end of its producer to the start of its consumer. It
-contains the transfer, and time that the consumer was busy. In each iteration, some consumer waits
-for each link, so the least slack of a link is close to its transfer time. If a link becomes slow,
-its least slack rises in both directions::
+The slack of a message is the time from the end of its producer to the start of its consumer. The
+slack contains the transfer, and the time for which the consumer's rank was still busy. In each
+iteration, some consumer waits for each link, so the least slack of a link is close to its transfer
+time. If a link becomes slow, its least slack rises in both directions::
 
     least slack, ms    iteration   5     6     7     8     9    10    11
     stages 2 -> 3                 3.2   3.2   3.2   3.2   130   131   130
@@ -11,9 +11,9 @@ its least slack rises in both directions::
     stages 2 -> 1                 1.7   1.7   1.7   1.8   136   136   135
     stages 1 -> 2                 1.8   1.8   1.7   1.8   1.9   1.9   1.8
 
-Messages of a neighbouring link may queue up after those of the slow link, here from stage 2 to
-stage 1, but they do so in one direction only. The change is located in the sum of both directions,
-because the offset between the clocks of two ranks cancels out in it.
+Messages of a neighboring link may queue up after messages of the slow link, here from stage 2 to
+stage 1. But this happens in one direction only. The change is located in the sum of both
+directions, because the clock offset between two ranks cancels out in the sum.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table
 from bubbleviz.model.grouping import Groups, find_distinct, group_rows
 from bubbleviz.model.intervals import group_extents
 
-#: Minimum rise of one direction of a slow link, as a fraction of the rise of the other.
+#: Minimum rise of the least slack in either direction of a slow link, as a fraction of the rise in
+#: the other direction.
 _MIN_OTHER_DIRECTION = 0.25
-#: Minimum rise of a slow link, as a fraction of the largest rise of a link.
+#: Minimum rise of a slow link, as a fraction of the largest rise of any slow link.
 _MIN_OF_LARGEST = 0.5
 
 
@@ -42,12 +43,12 @@ class LinkChange:
     """A link between two stages that became slow during the run.
 
     Attributes:
-        stages: The two stages, the lower one first.
+        stages: The two stages, lower stage first.
         replica: Replica of the pipeline, or -1 if unknown.
-        first_iteration: Number of the first slow iteration in the report.
-        before_ns: Lower median of the least slack in the earlier iterations, in the direction whose
-            ``after_ns`` is smaller.
-        after_ns: Lower median of the least slack in the slow iterations, in the same direction.
+        first_iteration: First slow iteration, as numbered in the report.
+        before_ns: Lower median of the least slack before the change.
+        after_ns: Lower median of the least slack in the slow iterations. Both medians are from the
+            direction in which ``after_ns`` is smaller.
     """
 
     stages: tuple[int, int]
@@ -59,13 +60,13 @@ class LinkChange:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _LinkSlack(Table):
-    """Least slack of links in iterations, one row per link and iteration with both directions.
+    """Least slack of links, one row per link and iteration that has messages in both directions.
 
     Attributes:
         low: Lower stage of the link.
         high: Higher stage of the link.
         replica: Replica of the pipeline, or -1 if unknown.
-        iteration: Number of the iteration in the report.
+        iteration: Iteration, as numbered in the report.
         up_ns: Least slack of the messages from the lower to the higher stage.
         down_ns: Least slack of the messages from the higher to the lower stage.
     """
@@ -81,10 +82,14 @@ class _LinkSlack(Table):
 def find_link_changes(run: ReplayedRun) -> tuple[LinkChange, ...]:
     """Find the links that become slow during a run, sorted by replica and stages.
 
-    A link became slow if the sum of its directions jumps significantly (:func:`.fit_jumps`, with
-    the slack in units of the median duration of a consumer), and if each direction rises by at
-    least a quarter of the rise of the other. A link is left out if its sum rises less than half as
-    much as that of another link.
+    A link is a pair of stages in one replica. It became slow if three conditions hold:
+
+    1. The sum of the least slack in both directions jumps significantly (:func:`.fit_jumps`). The
+       slack is measured in units of the median duration of a consumer, without outliers.
+    2. The least slack in each direction rises by at least a quarter of the rise in the other
+       direction.
+    3. The jump is at least half as large as the largest jump of a link for which the first two
+       conditions hold.
     """
     messages = _select_messages(run)
     slack = _measure_link_slack(run, messages)
@@ -132,11 +137,13 @@ def _select_messages(run: ReplayedRun) -> Dependencies:
 
 
 def _measure_link_slack(run: ReplayedRun, messages: Dependencies) -> _LinkSlack:
-    """Measure the least slack of each link in each iteration with messages in both directions.
+    """Measure the least slack of each link in each iteration, in both directions.
+
+    Iterations in which a link has no messages in one of the directions are left out for this link.
 
     Args:
         run: Operations of all ranks.
-        messages: Messages between stages.
+        messages: Dependencies between ranks of different stages.
     """
     operations = run.operations
     stage, replica = list_stages_and_pipelines(run.ranks)
@@ -169,17 +176,27 @@ def _measure_link_slack(run: ReplayedRun, messages: Dependencies) -> _LinkSlack:
 
 
 def _find_least(cells: Groups, slack_ns: Ints, is_included: Bools) -> tuple[Ints, Bools]:
-    """Return the least slack of each cell among the included messages, and whether it has any."""
+    """Return the least slack of the included messages in each group, and which groups have any.
+
+    Args:
+        cells: Groups of messages, such as the messages of a link in an iteration.
+        slack_ns: Slack of each message in ns.
+        is_included: Mask of the messages to include.
+
+    Returns:
+        Least slack of each group, which is arbitrary if the group has no included message, and a
+        mask of the groups that have one.
+    """
     cell = cells.of_row[is_included]
     least_ns, _ = group_extents(cell, len(cells), slack_ns[is_included], slack_ns[is_included])
     return least_ns, np.bincount(cell, minlength=len(cells)) > 0
 
 
 def _compute_medians(slack: _LinkSlack, links: Groups, is_included: Bools) -> Floats:
-    """Return the lower median of the slack of each link in both directions, shape (2, links).
+    """Return the lower median of the least slack of each link in ns, shape (2, links).
 
-    The direction from the lower to the higher stage comes first. Only the included rows count. The
-    value is NaN if no row of the link is included.
+    Row 0 is the direction from the lower to the higher stage, row 1 the opposite direction. Only
+    the included rows are used. The median is NaN if no row of the link is included.
     """
     link = links.of_row[is_included]
     return np.stack(
