@@ -1,1 +1,1 @@
-"""Recognise the schedule of a run from the order in which ranks ran their operations."""
+"""Recognize the schedule of a run from the order in which ranks ran their operations."""

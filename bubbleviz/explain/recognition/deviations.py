@@ -1,4 +1,4 @@
-"""List deviations: operations that did not run as planned, with the numbers of the report."""
+"""List deviations: operations that did not run as planned, numbered as in the report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 
-#: Phase of each kind of operation.
+#: Phase of each kind of operation, indexed by kind.
 _PHASES = (Phase.F, Phase.BW, Phase.W)
 
 
@@ -25,11 +25,12 @@ class Deviation:
     Attributes:
         rank: Index of the rank.
         iteration: Index of the iteration.
-        phase: F, B, W or BW.
+        phase: Phase of the operation: F, B, W or BW.
         microbatch: Microbatch number in the report.
         chunk: Chunk number in the report, or -1 if names contain no chunk.
         what: ``late``, ``early``, ``missing``, ``extra`` or ``repeated``.
-        places: How late or early it is, as a number of operations; 0 for other kinds.
+        places: Number of operations by which the operation is late or early; 0 if it is neither.
+            Only operations in place are counted.
     """
 
     rank: int
@@ -44,7 +45,9 @@ class Deviation:
 def find_deviations(
     operations: Operations, ran: IterationOrders, cell: int, difference: OrderDifference
 ) -> Iterator[Deviation]:
-    """Yield the deviations of one rank in one iteration, late and early ones first.
+    """Yield the deviations of one rank in one iteration.
+
+    Late and early operations come first, then missing, extra and repeated operations.
 
     Args:
         operations: Operations of the report.
@@ -65,8 +68,10 @@ def find_deviations(
 def _number_as_reported(code: Ints, order: RankOrder) -> tuple[Phase, int, int]:
     """Translate the code of an operation to its phase, microbatch and chunk in the report.
 
-    A missing operation gets its numbers from another operation of its microbatch and chunk. If
-    there is none, the microbatch number is estimated from the other operations of the chunk.
+    A missing operation gets the numbers of another operation of the same microbatch and chunk. If
+    there is none, the chunk number of another operation of the chunk is used. The microbatch number
+    is then that of the code. If all reported microbatch numbers of the chunk differ from their
+    codes by the same offset, this offset is added.
 
     Args:
         code: Code of the operation.

@@ -5,7 +5,7 @@
     bit   56             52       32            0
      unordered │  kind   │  chunk │ microbatch  │
 
-The bit ``unordered`` marks weight gradients that one range computed together, so that their
+The bit ``unordered`` marks weight gradients that were computed together in one range, so their
 sequence was not recorded.
 """
 
@@ -17,14 +17,15 @@ from bubbleviz.model import grouping
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.phases import Phase
 
-#: Kinds of operations. B and BW are one kind; they differ only in whether a W follows.
+#: Kinds of operations. B and BW are the same kind, because they differ only in whether a W follows.
 FORWARD, BACKWARD, WEIGHTS = 0, 1, 2
-#: Kinds that occur only while orders are read: all remaining weight gradients, a fused backward.
+#: Kinds that occur only while orders are read: ``CLEARED`` stands for all remaining weight
+#: gradients, and ``FUSED`` for a fused backward.
 CLEARED, FUSED = 3, 4
 _CHUNK, _KIND, _UNORDERED = 32, 52, 56
 #: Maximum chunk and microbatch numbers of a code.
 MAX_CHUNK, _MAX_MICROBATCH = (1 << (_KIND - _CHUNK)) - 1, (1 << _CHUNK) - 1
-#: Kinds of the phases that orders contain.
+#: Kind of each phase that orders contain.
 KINDS = {
     Phase.F: FORWARD,
     Phase.FB: FORWARD,
@@ -32,7 +33,7 @@ KINDS = {
     Phase.BW: FUSED,
     Phase.W: WEIGHTS,
 }
-#: Kind of every phase, indexed by phase.
+#: Kind of every phase, indexed by phase. Phases that orders do not contain have an arbitrary kind.
 KIND_OF_PHASE = np.array([KINDS.get(phase, FORWARD) for phase in Phase], np.int64)
 
 
@@ -69,8 +70,9 @@ def order_by_microbatch(order: Ints) -> Ints:
 def order_as_planned(order: Ints, planned: Ints) -> Ints:
     """Sort each run of consecutive unordered weight gradients of an order as in a plan.
 
-    All other operations keep their places. Unordered weight gradients that are not planned are
-    dropped, because it was not recorded which weight gradients a range computed.
+    All other operations keep their positions. Unordered weight gradients that are not planned are
+    dropped, because it was not recorded which weight gradients a range computed. The returned codes
+    have no ``unordered`` bits.
 
     Args:
         order: A measured order.
@@ -95,9 +97,10 @@ def order_as_planned(order: Ints, planned: Ints) -> Ints:
 def expand_cleared_weights(code: Ints) -> Ints:
     """Replace each ``CLEARED`` code by the weight gradients that it represents, as unordered codes.
 
-    These are the weight gradients of all earlier backwards of the chunk, except those that an
-    operation before or after computes, or that an earlier ``CLEARED`` code represents. The result
-    has passed through :func:`unite_backwards`.
+    A ``CLEARED`` code represents the weight gradients of all earlier backwards of kind ``BACKWARD``
+    in its chunk. Excluded are weight gradients that have an operation of kind ``WEIGHTS`` anywhere
+    in the order, and weight gradients that an earlier ``CLEARED`` code represents. Finally, fused
+    backwards get the kind of other backwards (:func:`unite_backwards`).
     """
     pieces, start = [], 0
     computed_weights = code[get_kind(code) == WEIGHTS]
@@ -114,12 +117,12 @@ def expand_cleared_weights(code: Ints) -> Ints:
 
 
 def unite_backwards(code: Ints) -> Ints:
-    """Replace the kind of fused backwards by the kind of other backwards."""
+    """Return codes in which the kind ``FUSED`` is replaced by ``BACKWARD``."""
     return np.where(get_kind(code) == FUSED, code - (FUSED - BACKWARD << _KIND), code)
 
 
 def drop_eager_weights(order: Ints) -> Ints:
-    """Return an order without each W that directly follows its own backward."""
+    """Remove each W that directly follows the backward of the same microbatch and chunk."""
     previous, following = order[:-1], order[1:]
     is_weight_of_previous = order_by_microbatch(following - previous) == WEIGHTS - BACKWARD << _KIND
     is_eager = is_weight_of_previous & (get_kind(previous) == BACKWARD)

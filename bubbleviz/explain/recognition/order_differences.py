@@ -1,8 +1,8 @@
 """Compare two orders: find operations that are late, early, missing, extra or repeated.
 
-The operations of a longest common subsequence of both orders are in place; all other common
-operations are out of place. As no operation is planned twice, it is found as a longest increasing
-subsequence of planned positions::
+The operations of a longest common subsequence of both orders are in place. All other operations
+that both orders contain are out of place. No operation is planned twice, so the longest common
+subsequence is found as a longest increasing subsequence of planned positions::
 
     planned   F0 F1 B0 F2 B1 B2
     measured  F0 F1 F2 B0 B1 B2      F2 is early by 1 (or B0 late by 1)
@@ -26,11 +26,13 @@ class OrderDifference:
 
     Attributes:
         displaced: Operations out of place, in measured order.
-        places: How late each operation of ``displaced`` is, as a number of operations in place;
-            negative if it is early.
+        places: For each of ``displaced``, the number of operations in place before it in the
+            measured order minus the number before it in the planned order. Positive if the
+            operation is late, negative if it is early.
         missing: Planned operations that were not measured.
         extra: Measured operations that are not planned.
-        repeated: Second and later occurrences of operations that were measured several times.
+        repeated: Second and later occurrences of operations that were measured several times. The
+            first occurrence is compared with the plan.
     """
 
     displaced: Ints
@@ -41,7 +43,7 @@ class OrderDifference:
 
     @property
     def count(self) -> int:
-        """Number of operations that are not as planned."""
+        """Number of operations that are displaced, missing, extra or repeated."""
         columns = (self.displaced, self.missing, self.extra, self.repeated)
         return sum(len(column) for column in columns)
 

@@ -1,8 +1,8 @@
 """Read orders: the sequence in which each rank ran the operations of an iteration, as codes.
 
-Operations are sorted by the starts of their ranges on the host, because overlapped operations can
+Operations are sorted by the start of their ranges on the host, because overlapped operations can
 start on the device in any sequence. Orders contain forwards, backwards and W, but no communication
-and no recomputes. They are normalized so that they can be compared with a plan:
+and no recomputation. Orders are normalized so that they can be compared with a plan:
 
 - Chunks are numbered from 0 in the order in which a rank first runs them.
 - Microbatches are numbered from 0 in each iteration.
@@ -44,7 +44,8 @@ from bubbleviz.schedules.plan import Plan
 _NO_DIRECTION = 2
 #: Direction of each kind.
 _DIRECTION_OF_KIND = np.array((FORWARD, BACKWARD, _NO_DIRECTION, _NO_DIRECTION, BACKWARD), np.int64)
-#: Microbatch numbers count as consecutive if at least this many numbers occur per missing number.
+#: Microbatch numbers are treated as consecutive if at least this many numbers occur per missing
+#: number.
 _GAPS = 3
 
 
@@ -71,15 +72,18 @@ class IterationOrders:
 
     Attributes:
         iteration: Index of the iteration.
-        rank: Ranks with operations in the iteration, ascending.
-        first: First index of each rank in ``row``, ``second`` and ``code``.
-        unknown: Mask of the ranks with an operation of unknown microbatch.
+        rank: Ranks that ran operations in the iteration, ascending.
+        first: For each entry of ``rank``, the index of its first operation in ``row``, ``second``
+            and ``code``.
+        unknown: Mask of the entries of ``rank`` for which the microbatch of an operation is
+            unknown.
         row: Rows of the operations in the run, sorted by (rank, host start). An overlapped pair
             occurs twice.
-        second: Mask of the backwards of overlapped pairs.
-        code: Code of each operation, with normalized numbers. Fused backwards have kind ``FUSED``.
-        pattern: Index of each rank's order in the list of distinct orders, or -1 if microbatches
-            are unknown.
+        second: Mask of the entries of ``row`` that are the backward of an overlapped pair.
+        code: Code of each entry of ``row``, with normalized numbers. Fused backwards have the kind
+            ``FUSED``.
+        pattern: For each entry of ``rank``, the index of its order in the list of distinct orders,
+            or -1 if the microbatch of an operation is unknown.
     """
 
     iteration: int
@@ -119,11 +123,12 @@ def read_orders(
         iterations: Indices of the iterations. Iterations without operations are left out.
 
     Returns:
-        The orders of each iteration, ascending, and the list of distinct orders.
+        parts: Orders of each iteration, sorted by iteration.
+        patterns: List of the distinct orders, which the ``pattern`` of the parts refers to.
     """
     is_selected = make_mask(int(operations.iteration.max(initial=0)) + 2, list(iterations))
     has_order = mask_phases(operations.phase, KINDS) & is_selected[operations.iteration]
-    # A range that clears weight gradients but launches no kernel had none to compute.
+    # A range that clears weight gradients but launches no kernel had no weight gradients left.
     clears_weights = (operations.phase == Phase.W) & (operations.microbatch < 0)
     has_order &= ~(clears_weights & (operations.has_span == 0))
     sequence = operations.sequence
@@ -138,10 +143,10 @@ def read_orders(
 
 
 def _number_patterns(parts: list[IterationOrders]) -> tuple[list[IterationOrders], list[Ints]]:
-    """Return the iterations with the pattern of each rank, and the list of distinct orders.
+    """Set the pattern of each rank, and return the iterations and the list of distinct orders.
 
-    The pattern of a rank is the index of its order in this list, or -1 if the rank has an unknown
-    microbatch.
+    The pattern of a rank is the index of its order in the list, or -1 if the microbatch of one of
+    its operations is unknown.
     """
     index_of: dict[bytes, int] = {}
     patterns: list[Ints] = []
@@ -163,7 +168,7 @@ def _number_patterns(parts: list[IterationOrders]) -> tuple[list[IterationOrders
 def _read_iteration(
     operations: Operations, iteration: int, rows: Ints, n_sequences: int
 ) -> IterationOrders:
-    """Return the orders of the ranks of one iteration, without patterns.
+    """Read the orders of the ranks of one iteration. The ``pattern`` of the result is empty.
 
     Args:
         operations: Operations of the report.
@@ -207,7 +212,8 @@ def _read_microbatches(
 ) -> Ints:
     """Return the microbatch number of each row, or -1 if it is unknown.
 
-    Each part of the sequence of a microbatch counts as a microbatch.
+    If sequences are split, each part of the sequence of a microbatch is numbered as a separate
+    microbatch: its number is the microbatch number times ``n_sequences`` plus the part number.
 
     Args:
         operations: Operations of the report.
@@ -256,11 +262,11 @@ def _number_chunks(cell: Ints, chunk: Ints) -> Ints:
 
 
 def _number_microbatches(cell: Ints, chunk: Ints, kind: Ints, number: Ints) -> Ints:
-    """Renumber microbatches from 0 in their iteration. Unknown microbatches become 0.
+    """Renumber microbatches from 0 in each iteration. Unknown microbatches become 0.
 
-    A few missing numbers are kept as gaps. If the chunks of an iteration have different microbatch
-    numbers (as the two directions of a pipeline that is fed from both ends), each chunk of a rank
-    is numbered separately.
+    A few missing numbers are kept as gaps. The chunks of an iteration can have different microbatch
+    numbers, for example in a pipeline that is fed from both ends. In that case, each chunk of a
+    rank is numbered separately (:func:`_number_from_zero`).
 
     Args:
         cell: Index of the rank of each operation, ascending.
@@ -292,12 +298,13 @@ def _shift_forwards(group: Ints, n_groups: int, direction: Ints, number: Ints) -
     """Shift the microbatch numbers of forwards to start at the same number as the backwards.
 
     The last rank of PyTorch's single-stage 1F1B numbers its forwards 1 to m and its backwards 0 to
-    m-1. The forwards of a group are shifted if forwards and backwards span equally many numbers.
+    m-1. The forwards of a group are shifted only if the difference between the highest and the
+    lowest number is equal for forwards and backwards.
 
     Args:
         group: Group of each operation; a group is a chunk of a rank.
         n_groups: Number of groups.
-        direction: Direction of each operation.
+        direction: Direction of each operation: 0 for forwards, 1 for backwards, 2 for neither.
         number: Microbatch number of each operation.
     """
     n_directions = _NO_DIRECTION + 1
@@ -317,13 +324,15 @@ def _shift_forwards(group: Ints, n_groups: int, direction: Ints, number: Ints) -
 def _number_from_zero(group: Ints, number: Ints) -> Ints:
     """Renumber microbatches from 0 in the iteration, or in their group.
 
-    Groups are numbered separately if the median group has fewer microbatches than the iteration.
-    They are then numbered without gaps. Numbers in the iteration keep their gaps if at most one
-    number is missing for every three that occur. Otherwise they are also numbered without gaps.
+    If the median number of microbatches per group equals the number in the iteration, all groups
+    share one numbering. The shared numbering keeps gaps if at most one number is missing for every
+    three that occur. Otherwise it has no gaps.
+
+    If the median group has fewer microbatches, each group is numbered separately and without gaps.
 
     Args:
         group: Group of each operation; a group is a chunk of a rank.
-        number: Microbatch number of each operation, without unknown ones.
+        number: Microbatch number of each operation. All numbers must be known.
     """
     numbers = grouping.find_distinct(number)
     first = int(numbers[0])

@@ -19,13 +19,13 @@ from bubbleviz.model.operations import Rank
 
 @dataclass(frozen=True)
 class PipelineOrders:
-    """The orders of one pipeline in one iteration; ranks with equal device and order are merged.
+    """The orders of one pipeline in one iteration, one entry per distinct (device, order) pair.
 
     Attributes:
-        devices: Number of devices, p.
+        devices: Number of devices of the pipeline.
         places: Device (stage) that ran each order, or -1 if unknown.
-        orders: Orders as codes, distinct for each device.
-        replicas: Number of ranks that ran each order.
+        orders: Orders as codes of operations. The orders of a device are distinct.
+        replicas: Number of ranks on the device that ran each order.
     """
 
     devices: int
@@ -40,12 +40,12 @@ class PipelineOrders:
 
     @property
     def without_places(self) -> PipelineOrders:
-        """A copy whose devices are unknown."""
+        """A copy in which the device of each order is unknown."""
         return replace(self, places=(NONE,) * len(self.places))
 
     @cached_property
     def chunks(self) -> int:
-        """Number of model chunks per device; the most frequent number if devices differ."""
+        """Number of model chunks per device. If orders differ, the most frequent number."""
         return _find_most_frequent(
             [int(get_chunk(order).max(initial=0)) + 1 for order in self.orders]
         )
@@ -72,10 +72,10 @@ class Pipeline:
     """One pipeline in one iteration.
 
     Attributes:
-        key: Key that pipelines with the same orders share.
+        key: Hashable key. Pipelines that have the same orders share the same key.
         orders: Orders of the pipeline.
-        cells: Index of each rank of the pipeline in :class:`.IterationOrders`.
-        order_of_cell: Index in ``orders`` of the order of each rank in ``cells``.
+        cells: Index of each rank of the pipeline in :attr:`.IterationOrders.rank`.
+        order_of_cell: For each entry of ``cells``, the index of its order in ``orders``.
     """
 
     key: tuple[object, ...]
@@ -91,9 +91,10 @@ _MAX_KEPT = 4096
 def group_pipelines(
     ranks: Sequence[Rank], parts: Sequence[IterationOrders], patterns: Sequence[Ints]
 ) -> Iterator[tuple[IterationOrders, list[Pipeline]]]:
-    """Yield the pipelines of each iteration, without ranks whose microbatches are unknown.
+    """Yield each iteration with its pipelines.
 
-    Iterations in which no rank has known microbatches are left out.
+    Ranks on which the microbatch of an operation is unknown are left out. So are iterations in
+    which this applies to all ranks.
 
     Args:
         ranks: Ranks of the report.
@@ -142,11 +143,11 @@ def _group_cells(part: IterationOrders, pipeline_of: Sequence[int]) -> dict[int,
 def _count_devices(
     parts: Sequence[IterationOrders], stage_of: Sequence[int], pipeline_of: Sequence[int]
 ) -> dict[int, int]:
-    """Return the number of devices of each pipeline.
+    """Return the number of devices of each pipeline, keyed by pipeline.
 
-    This is the number of stages, but at least the most frequent number of stages, because the last
-    stages of a pipeline may have no profile. A pipeline of unknown stages has as many devices as
-    ranks.
+    This is the number of stages of the pipeline. If most pipelines have more stages, the most
+    frequent number of stages is used, because the last stages of a pipeline may have no profile. If
+    any stage of the pipeline is unknown, the number of ranks is used.
 
     Args:
         parts: Orders of each iteration.

@@ -21,16 +21,18 @@ from bubbleviz.schedules.plan import Schedule
 #: Different schedules of this package are at least 0.125 apart if there are at least 2 devices and
 #: 4 microbatches.
 MAX_DISTANCE = 0.1
-#: Maximum distance of the first operations. The rest is compared only below it.
+#: Maximum distance of the first operations of an order. If the first operations differ more than
+#: this, the rest of the order is not compared.
 _MAX_FIRST_DISTANCE = 0.3
 #: Maximum number of planned orders that an order of unknown device is compared with.
 _MAX_COMPARED = 4
 #: Maximum number of operations of a plan; larger plans take seconds to build.
 _MAX_PLANNED = 2_000_000
-#: Orders of a plan, and its number of directions (replicas that share the devices).
+#: Pair of the orders of a plan, one per device, and the number of directions of the plan. A plan
+#: with two directions has two replicas that share the devices.
 Planned = tuple[tuple[Ints, ...], int]
-#: Returns the plan of a schedule for numbers of devices, microbatches and chunks, or None if the
-#: schedule does not exist in these sizes.
+#: Function of a schedule and the numbers of devices, microbatches and chunks. It returns the plan,
+#: or None if the schedule does not exist in these sizes.
 Plans = Callable[[Schedule, int, int, int], Planned | None]
 
 
@@ -44,9 +46,11 @@ def measure_distance(
         planned: Planned order of each device.
 
     Returns:
-        distance: Fraction of the planned operations of all ranks that are not as planned.
+        distance: Number of operations that are not as planned divided by the number of planned
+            operations. Both are summed over all ranks. 0 if no operation is planned.
         differences: Difference between each order and the planned order of its device. If devices
-            are unknown, each order is compared with the nearest planned order.
+            are unknown, each order is compared with a similar planned order
+            (:func:`_match_nearest`).
     """
     if ran.is_placed:
         matched = [planned[place] for place in ran.places]
@@ -61,9 +65,9 @@ def measure_distance(
 def _match_nearest(ran: PipelineOrders, planned: Sequence[Ints]) -> list[Ints]:
     """Return a planned order for each order of a pipeline whose devices are unknown.
 
-    Each planned order can be used once per replica. Orders that equal a planned order are matched
-    first. Each of the other orders then gets the nearest unused planned order, or the nearest of
-    all planned orders if all are used.
+    Each planned order can be used once per replica of the pipeline. Orders that equal an unused
+    planned order are matched first. Each remaining order then gets the nearest unused planned
+    order, or the nearest of all planned orders if all are used (:func:`_find_nearest_key`).
     """
     by_key = {order.tobytes(): order for order in planned}
     n_copies = max(sum(ran.replicas) // len(planned), 1)
@@ -94,8 +98,10 @@ def _find_nearest_key(
 ) -> bytes:
     """Return the key of the planned order that has the fewest differences from a measured order.
 
-    Similar orders have their first backward at about the same position, so only the four planned
-    orders are compared whose first backward is nearest. The first key wins ties.
+    Similar orders have their first backward at about the same position. So a measured order is
+    compared only with the four planned orders whose first backward is nearest to its own. At equal
+    numbers of differences, the planned order whose first backward is nearer wins, then the first
+    key.
 
     Args:
         order: The measured order.
@@ -130,8 +136,10 @@ def find_similar_plans(
 ) -> Iterator[tuple[str, tuple[Ints, ...]]]:
     """Yield the names and orders of the plans that are similar enough for a full comparison.
 
-    A similar plan splits backwards as the run does, starts with similar operations, and differs
-    little from a sample of the orders. Plans of more than 2 million operations are left out.
+    A similar plan meets three conditions: it splits backwards into B and W as the run does
+    (:func:`_is_split_alike`), it starts with similar operations (:func:`_has_similar_start`), and
+    it differs little from a sample of the orders (:func:`_can_be_near`). Plans of more than 2
+    million operations are left out.
 
     Args:
         ran: Orders of a pipeline.
@@ -164,7 +172,8 @@ def find_similar_plans(
 def _is_split_alike(split: float, planned: Sequence[Ints]) -> bool:
     """Return whether measured orders split the backward into B and W just as the planned orders do.
 
-    If the plan has no W, a few W in the measured orders are tolerated.
+    If the plan has any W, the measured orders must have at least one W. If the plan has no W, the
+    measured orders may have up to 0.1 W per backward.
 
     Args:
         split: Number of weight gradients per backward in the measured orders.
@@ -176,9 +185,9 @@ def _is_split_alike(split: float, planned: Sequence[Ints]) -> bool:
 def _can_be_near(ran: PipelineOrders, planned: Sequence[Ints]) -> bool:
     """Return whether a sample of four orders is near enough to a plan to compare all orders.
 
-    The sample is near enough if its differences are at most 20 % of its operations. Comparing
-    orders that differ much is slow. The result is True without a check if there are at most eight
-    orders, or if their devices are unknown.
+    The check avoids comparisons of very different orders, which are slow. The sample is near enough
+    if its differences are at most 20 % of its operations. The result is True without a check if
+    there are at most eight orders, or if their devices are unknown.
 
     Args:
         ran: Orders of a pipeline.
@@ -194,16 +203,16 @@ def _can_be_near(ran: PipelineOrders, planned: Sequence[Ints]) -> bool:
 def _has_similar_start(ran: PipelineOrders, planned: Sequence[Ints], length: int) -> bool:
     """Return whether the orders of a pipeline start like the orders of a plan.
 
-    If devices are known, the first, the middle and the last order are compared with the plan. Their
-    differences may be at most 30 % of the compared operations, measured and planned ones together,
-    and two differences are always allowed. If devices are unknown, at least half of the orders must
-    start exactly like a planned order.
+    If devices are known, the first, the middle and the last order are compared with the plan. The
+    number of differences may be at most 30 % of the number of compared operations, where measured
+    and planned operations are both counted. Two differences are always allowed. If devices are
+    unknown, at least half of the orders must start exactly like a planned order.
 
     Args:
         ran: Orders of a pipeline.
-        planned: Orders of a plan of ``length`` microbatches. Plans of more microbatches have the
-            same first ``length`` operations.
-        length: Number of operations to compare.
+        planned: Orders of a plan of ``length`` microbatches per direction. Plans of more
+            microbatches begin with the same ``length`` operations.
+        length: Number of operations of each order to compare.
     """
     if ran.is_placed:
         sample = sorted({0, len(ran.orders) // 2, len(ran.orders) - 1})
@@ -226,7 +235,7 @@ def _count_differences(
         ran: Orders of a pipeline, whose devices are known.
         planned: Planned order of each device.
         sample: Indices of the orders to compare.
-        length: Number of first operations to compare, or None for all.
+        length: Number of operations at the start of each order to compare, or None for all.
     """
     pairs = ((ran.orders[n][:length], planned[ran.places[n]][:length]) for n in sample)
     return sum(compare_orders(*pair).count for pair in pairs)
@@ -235,8 +244,9 @@ def _count_differences(
 def _truncate_plan(microbatches: int, devices: int) -> int:
     """Return a smaller number of microbatches whose plan starts with the same operations.
 
-    Numbers above 4p (p devices) are reduced by a multiple of 2p to less than 4p, so that the number
-    of microbatches stays divisible by the sizes of groups.
+    With p devices, numbers up to 4p are returned unchanged. Larger numbers are reduced by a
+    multiple of 2p to a number from 2p to below 4p, so the result is divisible by the same group
+    sizes.
     """
     max_microbatches = 2 * devices
     return (
@@ -247,7 +257,7 @@ def _truncate_plan(microbatches: int, devices: int) -> int:
 
 
 def measure_split(orders: Sequence[Ints]) -> float:
-    """Return the number of weight gradients per backward."""
+    """Return the number of W in all orders divided by the number of backwards in all orders."""
     kinds = codes.get_kind(np.concatenate((np.empty(0, np.int64), *orders)))
     counts = np.bincount(kinds, minlength=3)
     return float(counts[codes.WEIGHTS] / max(counts[codes.BACKWARD], 1))

@@ -1,7 +1,7 @@
-"""Recognise the schedule of a run from the order in which ranks ran their operations.
+"""Recognize the schedule of a run from the order in which ranks ran their operations.
 
-First the schedule of every pipeline in every iteration is recognised. The schedule of most averaged
-iterations is the schedule of the run. A few operations in other positions do not change the name;
+First the schedule of every pipeline in every iteration is recognized. The schedule of most averaged
+iterations is the schedule of the run. A few operations out of place do not change the schedule;
 they are listed as deviations.
 """
 
@@ -34,7 +34,7 @@ from bubbleviz.model.run_kinds import INFERENCE, TRAINING
 from bubbleviz.model.texts import format_count
 from bubbleviz.schedules.plan import Plan
 
-#: Maximum number of deviations that are listed; all are counted.
+#: Maximum number of deviations that are listed. All deviations are counted.
 MAX_LISTED = 1000
 #: Text that is added to the reason if range names contain no microbatches.
 _INFERRED = "microbatches are counted by order, which may make one schedule look like another"
@@ -46,11 +46,13 @@ class IterationOrder:
 
     Attributes:
         iteration: Index of the iteration.
-        name: The schedule of most of its pipelines, or None if their order matches no schedule.
-        also: Other schedules with the same order.
-        exact: Whether every operation of every pipeline is in its planned position.
-        distance: Mean fraction of the planned operations that are not as planned, or None if the
-            order was recognised by its structure or not at all.
+        name: The schedule of most pipelines in the iteration, or None if the order of most
+            pipelines matches no schedule.
+        also: Other schedules that have the same order.
+        exact: Whether every operation of every pipeline ran as planned.
+        distance: Fraction of the planned operations that are not as planned, averaged over the
+            pipelines that follow ``name``. None if the order was recognized by its structure, or
+            not recognized.
         names: Schedule of each pipeline, or empty if all pipelines have the same schedule.
     """
 
@@ -64,20 +66,24 @@ class IterationOrder:
 
 @dataclass(frozen=True)
 class Recognition:
-    """The schedule that a run ran.
+    """The schedule that a run followed.
 
     Attributes:
         name: Name of the schedule, or None if no known schedule has this order.
-        also: Other schedules with the same order, and searched schedules that could have it.
-        exact: Whether all deciding iterations ran exactly this schedule.
-        distance: Mean fraction of the planned operations that are not as planned, or None if the
-            order was not compared with a plan.
-        reason: Why there is no name, or how the schedule was recognised; part of a sentence.
-        iterations: The order of every training iteration.
-        judged: Indices of the iterations that decide the name: the averaged ones, if there are any.
-        deviations: The first :data:`MAX_LISTED` deviations, sorted by iteration and rank.
+        also: Other schedules that have the same order, and searched schedules that could have it.
+        exact: Whether all iterations in ``judged`` followed exactly this schedule.
+        distance: Fraction of the planned operations that are not as planned, averaged over the
+            iterations in ``judged`` that follow ``name``. None if the order was not compared with a
+            plan.
+        reason: Reason why there is no name, or how the schedule was recognized. A clause that
+            starts in lower case, or "".
+        iterations: The schedule of every training iteration.
+        judged: Indices of the iterations from which ``name`` is determined. These are the averaged
+            iterations if there are any; see :func:`_summarise_run`.
+        deviations: The first :data:`MAX_LISTED` deviations, sorted by iteration and pipeline.
         deviation_count: Number of all deviations.
-        inferred: Whether microbatches are numbered by order, because names do not contain them.
+        inferred: Whether microbatches were numbered in the order in which they ran, because range
+            names contain no microbatches.
     """
 
     name: str | None
@@ -93,7 +99,7 @@ class Recognition:
 
     @property
     def agreeing(self) -> tuple[IterationOrder, ...]:
-        """The deciding iterations that ran the named schedule."""
+        """The iterations in :attr:`judged` that followed the schedule :attr:`name`."""
         judged = set(self.judged)
         return tuple(i for i in self.iterations if i.iteration in judged and i.name == self.name)
 
@@ -109,19 +115,20 @@ def recognise_schedule(
     ends_early: bool = False,
     order_refutes: bool = True,
 ) -> Recognition:
-    """Recognise the schedule of a run. The result has no name if stages are or may be missing.
+    """Recognize the schedule of a run. The result has no name if stages are or may be missing.
 
-    A run that follows a schedule exactly from its first to its last stage has no missing stages.
-    There are two exceptions. The last stages of GPipe may be missing, because all of its stages
-    have the same order. And stages before or between the others may be missing, because the rest
-    can look like another schedule; pass ``order_refutes=False`` for this.
+    If the limitations say that stages may be missing, an order that follows a schedule exactly
+    shows that no stage is missing. There are two exceptions. The last stages of GPipe may still be
+    missing, because all of its stages have the same order. The first or middle stages may also be
+    missing, because the remaining stages can look like another schedule. The caller passes
+    ``order_refutes=False`` in that case.
 
     Args:
         ranks: Ranks of the report.
         operations: Operations of the report.
         iterations: Iterations of the report.
-        noted: Kinds of the limitations of the run.
-        stages_missing: Whether no profile contains some virtual stages of the run.
+        noted: Kinds of limitations that the run has.
+        stages_missing: Whether some virtual stages of the run are in none of the profiles.
         pipeline_unproven: Whether nothing shows that the ranks are stages rather than replicas.
         ends_early: Whether stages may be missing after the last one in the profiles.
         order_refutes: Whether an order that follows a schedule exactly shows that no stage is
@@ -162,7 +169,7 @@ def recognise_schedule(
 
 
 def _is_single_stage(ranks: Sequence[Rank], operations: Operations) -> bool:
-    """Return whether only one rank, or only replicas of one known stage, ran operations."""
+    """Return whether all operations ran on a single rank, or on replicas of one known stage."""
     work = mask_phases(operations.phase, COUNTED)
     working = find_distinct_rows(operations.rank, mask=work)[0].tolist()
     stages = {ranks[rank].stage for rank in working}
@@ -174,7 +181,8 @@ def compare_with_plan(
 ) -> Recognition:
     """Compare the order of each iteration with a plan.
 
-    Only iterations with as many stages, chunks and microbatches as the plan can get its name.
+    An iteration gets the name of the plan if it has the same numbers of stages, chunks and
+    microbatches as the plan. All other iterations get no name.
 
     Args:
         ranks: Ranks of the report.
@@ -183,7 +191,8 @@ def compare_with_plan(
         plan: The plan that the run should have followed.
 
     Raises:
-        MismatchError: No iteration has as many stages, chunks and microbatches as the plan.
+        MismatchError: No iteration has the same numbers of stages, chunks and microbatches as the
+            plan.
     """
     misfits: list[PipelineOrders] = []
 
@@ -212,13 +221,13 @@ def _recognise_iterations(
     iterations: Sequence[Iteration],
     classify: Callable[[PipelineOrders], Verdict],
 ) -> Recognition:
-    """Recognise the schedule of every training iteration and of the run.
+    """Recognize the schedule of every training iteration and of the run.
 
     Args:
         ranks: Ranks of the report.
         operations: Operations of the report.
         iterations: Iterations of the report.
-        classify: Function that returns the schedule of a pipeline's orders.
+        classify: Function that returns the verdict on the orders of a pipeline.
     """
     training = [i.index for i in iterations if i.kind == TRAINING]
     parts, patterns = read_orders(operations, training) if training else ([], [])
@@ -274,8 +283,9 @@ def _summarise_run(
 ) -> Recognition:
     """Combine the schedules of the iterations into the schedule of the run.
 
-    The most frequent name of the averaged iterations wins. If no iteration is averaged, all
-    complete iterations count, or all iterations if none is complete.
+    The most frequent name among the averaged iterations wins; at equal counts, the name that occurs
+    first. If no iteration is averaged, all complete iterations are used instead. If none is
+    complete, all iterations are used.
     """
     averaged = {i.index for i in iterations if i.averaged}
     complete = {i.index for i in iterations if i.complete}
@@ -297,7 +307,10 @@ def _summarise_run(
 
 
 def _summarise_iteration(iteration: int, verdicts: Sequence[Verdict]) -> IterationOrder:
-    """Combine the verdicts on the pipelines of an iteration; the most frequent name wins."""
+    """Combine the verdicts on the pipelines of an iteration.
+
+    The most frequent name wins; at equal counts, the name that occurs first.
+    """
     names = [v.name for v in verdicts]
     name = _find_most_frequent(names)
     agreeing = [v for v in verdicts if v.name == name]
@@ -313,6 +326,6 @@ def _summarise_iteration(iteration: int, verdicts: Sequence[Verdict]) -> Iterati
 
 
 def _find_most_frequent(names: Sequence[str | None]) -> str | None:
-    """Return the most frequent name; the first one wins ties."""
+    """Return the most frequent name. At equal counts, the name that occurs first wins."""
     counts = Counter(names)
     return max(counts, key=lambda name: counts[name])

@@ -1,17 +1,18 @@
-"""Recognise searched schedules by the structure of their orders instead of single operations.
+"""Recognize searched schedules by the structure of their orders instead of single operations.
 
 A searched schedule is computed from measured times and a memory limit, so its order differs from
 run to run. But its structure is always the same: W is split from the backward and delayed, and a
-device has one chunk, or two chunks in a V. Each searched schedule also has a known peak: the
-maximum number of microbatches per device between their F and their backward, for p devices:
+device has one chunk, or two chunks in a V-shaped layout. Each searched schedule also has a known
+peak: the maximum number of microbatches in flight on a device. A microbatch is in flight from its F
+to its backward. With p devices, the peaks are:
 
-- ``zb-1p`` and ``zb-2p``: one chunk, peaks p and 2p (Qi et al., Zero Bubble Pipeline Parallelism,
-  arXiv 2401.10241, section 4). The memory limit there counts a microbatch between backward and W
-  with only a part M_W of M_B, so only the number of microbatches before their backward is bounded.
-- ``zb-v``, ``v-half`` and ``v-min``: two chunks in a V, each of which counts as half a microbatch,
-  peaks p, (p + 2) / 2 and (p + 4) / 3 (Qi et al., Pipeline Parallelism with Controllable Memory,
-  arXiv 2405.15362, section 3; these are the peaks of the orders that the authors' scheduler
-  builds).
+- ``zb-1p`` and ``zb-2p`` have one chunk and the peaks p and 2p (Qi et al., Zero Bubble Pipeline
+  Parallelism, arXiv 2401.10241, section 4). Their memory limit counts a microbatch between backward
+  and W with only a part M_W of M_B. So only the number of microbatches in flight is bounded.
+- ``zb-v``, ``v-half`` and ``v-min`` have two chunks in a V. Each chunk counts as half a microbatch.
+  The peaks are p, (p + 2) / 2 and (p + 4) / 3 (Qi et al., Pipeline Parallelism with Controllable
+  Memory, arXiv 2405.15362, section 3). These are the peaks of the orders that the authors'
+  scheduler builds.
 """
 
 from __future__ import annotations
@@ -27,20 +28,24 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import find_distinct
 from bubbleviz.schedules.known import schedules
 
-#: Preferred names, best first, among schedules with equal orders (as with one device or one
-#: microbatch). Other schedules come last.
+#: Names of schedules, preferred names first. If several schedules have the same order (for example
+#: with one device or one microbatch), the preferred name is reported. All other schedules come
+#: last.
 _PREFERENCE = (
     *("1f1b", "gpipe", "interleaved-1f1b", "looped-bfs"),
     *("zb-h1", "zb-h2", "zb-1p", "zb-2p", "interleaved-zb"),
     *("zb-v", "v-half", "v-min", "dualpipev", "dualpipe", "chimera", "combined-1f1b"),
 )
 _PRIORITY = {name: priority for priority, name in enumerate(_PREFERENCE)}
-#: Minimum fraction of backwards with a separate W. Some schedulers fuse the last ones.
+#: Minimum number of W per backward in a searched order. Some schedulers fuse the last backwards.
 _MIN_SPLIT = 0.9
 
 
 def sort_by_preference(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of schedules, preferred ones first, others in alphabetical order."""
+    """Sort the names of schedules by preference, then alphabetically.
+
+    Names that are not in ``_PREFERENCE`` come last.
+    """
     return tuple(sorted(names, key=lambda name: (_PRIORITY.get(name, len(_PRIORITY)), name)))
 
 
@@ -85,7 +90,8 @@ def find_searched_schedules(ran: PipelineOrders, *, eager: bool = False) -> tupl
 def _has_split_backwards(order: Ints) -> bool:
     """Return whether nearly every backward has a W and the microbatches of each chunk are in order.
 
-    Only forwards and backwards have to be in order.
+    There must be at least 0.9 W per backward, and at least one backward. The forwards of each chunk
+    must be in strictly ascending order of microbatches, and so must the backwards.
     """
     kind, chunk = codes.get_kind(order), codes.get_chunk(order)
     for passes in (codes.FORWARD, codes.BACKWARD):
@@ -97,12 +103,14 @@ def _has_split_backwards(order: Ints) -> bool:
 
 
 def _has_delayed_weights(order: Ints) -> bool:
-    """Return whether any W does not directly follow its own backward."""
+    """Return whether any W does not directly follow the backward of its microbatch and chunk."""
     return bool((codes.get_kind(codes.drop_eager_weights(order)) == codes.WEIGHTS).any())
 
 
 def _is_v_shaped(orders: Sequence[Ints]) -> bool:
-    """Return whether the last device runs both F of the first microbatch directly in sequence.
+    """Return whether the last device runs both F of the first microbatch one right after the other.
+
+    The F of chunk 0 must come first.
 
     Args:
         orders: Orders of the devices, with two chunks each.
@@ -115,10 +123,11 @@ def _is_v_shaped(orders: Sequence[Ints]) -> bool:
 
 
 def _has_stepwise_warm_up(orders: Sequence[Ints]) -> bool:
-    """Return whether warm-ups never increase from device to device, down to one F on the last.
+    """Return whether warm-ups never increase from device to device and end with one operation.
 
-    The warm-up of a device is its number of operations before the first backward. The rule excludes
-    GPipe with a split backward, where every device runs all forwards first.
+    The warm-up of a device is its number of operations before the first backward. The last device
+    must have a warm-up of exactly one operation. This rule excludes GPipe with a split backward,
+    where every device runs all forwards first.
 
     Args:
         orders: Orders of the devices, with one chunk each.
@@ -128,7 +137,7 @@ def _has_stepwise_warm_up(orders: Sequence[Ints]) -> bool:
 
 
 def _find_peak(order: Ints) -> int:
-    """Return the maximum number of (microbatch, chunk) pairs between their F and their backward."""
+    """Return the maximum number of (microbatch, chunk) pairs in flight, from F to backward."""
     kind = codes.get_kind(order)
     change = (kind == codes.FORWARD).astype(np.int64) - (kind == codes.BACKWARD)
     return int(np.cumsum(change).max())

@@ -36,11 +36,11 @@ class Verdict:
 
     Attributes:
         name: Name of the schedule, or None if no known schedule fits.
-        also: Other schedules with the same order, and searched schedules that could have it.
-        distance: Fraction of the planned operations that are not as planned, or None if the order
-            was not compared with a plan.
-        differences: Difference of each order of the pipeline from the planned order of its device,
-            or empty if the order was not compared with a plan.
+        also: Other schedules that have the same order, and searched schedules that could have it.
+        distance: Fraction of the planned operations that are not as planned, or None if the orders
+            were not compared with a plan.
+        differences: Difference between each order of the pipeline and the planned order of its
+            device, or empty if the orders were not compared with a plan.
     """
 
     name: str | None = None
@@ -57,9 +57,10 @@ class Verdict:
 def classify_orders(ran: PipelineOrders, plans: Plans) -> Verdict:
     """Return the schedule that the orders of a pipeline follow.
 
-    If microbatches are missing on all ranks, the orders are compared with two plans: the plan of
-    all microbatches, from which the missing ones are removed (their operations then count as
-    missing), and the plan of the remaining number of microbatches. The nearer plan wins::
+    If the same microbatches are missing on all ranks, the orders are compared with two kinds of
+    plans. In the first kind, all microbatches are planned and the missing ones are removed, so
+    their operations count as missing. In the second kind, only the remaining number of microbatches
+    is planned. The kind with the smaller distance wins; at equal distances, the first kind::
 
         planned    F0 F1 F2 F3 B0 F4 B1 ...
         measured   F0 F1 F2    B0 F4 B1 ...      F3 is missing, no operation is early
@@ -101,7 +102,7 @@ def classify_orders(ran: PipelineOrders, plans: Plans) -> Verdict:
 
 
 def _add_missing(verdict: Verdict, ran: PipelineOrders) -> Verdict:
-    """Add the operations of missing microbatches to the differences of a verdict.
+    """Add the operations of missing microbatches to the differences and distance of a verdict.
 
     Args:
         verdict: Verdict from the comparison with a plan without the missing microbatches.
@@ -122,9 +123,10 @@ def _add_missing(verdict: Verdict, ran: PipelineOrders) -> Verdict:
 
 
 def classify_by_plan(ran: PipelineOrders, plan: Plan) -> Verdict | None:
-    """Compare the orders of a pipeline with a plan, or return None if its sizes differ.
+    """Compare the orders of a pipeline with a plan, or return None if their sizes differ.
 
-    The plan may contain the microbatches that are missing on all ranks or not. If devices are
+    The sizes are the numbers of devices, chunks and microbatches. If microbatches are missing on
+    all ranks, the plan may contain all microbatches or only the remaining number. If devices are
     unknown, the ranks may also be several replicas of the plan's devices.
     """
     missing, microbatches = ran.missing_microbatches, plan.microbatches // plan.replicas
@@ -155,9 +157,14 @@ def _skip_missing(orders: Iterable[Ints], missing: Ints) -> tuple[Ints, ...]:
 def _find_schedule(ran: PipelineOrders, plans: Plans) -> Verdict:
     """Return the schedule with the nearest plan, or else a searched schedule of this structure.
 
-    The orders are compared as they are, then with W fused into the backward, then with plans of two
-    directions. The first of these comparisons that finds a schedule wins. With one chunk, schedules
-    of one chunk are tried in all three ways before the other schedules.
+    The orders are compared with plans in three ways: as they are, then with each W fused into its
+    backward, then with plans of two directions. The first comparison that finds a schedule wins. If
+    devices have one chunk, the three comparisons are tried with all schedules of one chunk first,
+    and then with schedules of several chunks.
+
+    Args:
+        ran: Orders of the pipeline.
+        plans: Function that returns the plan of a schedule for given sizes.
     """
     if not ran.orders or not ran.microbatches:
         return Verdict()
@@ -186,9 +193,13 @@ def _find_schedule(ran: PipelineOrders, plans: Plans) -> Verdict:
 def _consider_search(nearest: Verdict, ran: PipelineOrders) -> Verdict:
     """Return the verdict of the nearest plan, or of a searched schedule that fits better.
 
-    If at least half of the orders, and at least two, differ from the plan, and a searched schedule
-    has their structure, then the search created the differences on purpose. Otherwise searched
-    schedules with the same structure are added to ``also``.
+    If at least half of the orders, and at least two, differ from the plan, a search probably
+    created the differences on purpose. So a searched schedule that has the structure of the orders
+    wins. Otherwise, searched schedules that have this structure are added to ``also``.
+
+    Args:
+        nearest: Verdict of the comparison with the nearest plan.
+        ran: Orders of the pipeline.
     """
     n_differing = sum(difference.count > 0 for difference in nearest.differences)
     if n_differing >= max(2, len(nearest.differences) / 2):
@@ -210,11 +221,14 @@ def _find_nearest(
 ) -> Verdict:
     """Return the verdict with the smallest distance over all interpretations of the orders.
 
-    The verdict has no name if all plans are farther away than :data:`.MAX_DISTANCE` and differ in
-    more than one operation.
+    For each interpretation, only the nearest plans are considered. They are accepted if their
+    distance is at most :data:`.MAX_DISTANCE`, or if at most one operation differs. The verdict has
+    no name if no plan is accepted. If several schedules have the same smallest distance, the first
+    of :func:`.sort_by_preference` gives the name. At equal distances, the first interpretation
+    wins.
 
     Args:
-        readings: Orders of a pipeline, interpreted in several ways.
+        readings: Orders of a pipeline in several interpretations.
         plans: Function that returns the plan of a schedule for given sizes.
         rules: Schedules to try.
         min_directions: Minimum number of directions of the plans.
@@ -245,8 +259,8 @@ def _find_nearest(
 def _merge_backwards(ran: PipelineOrders) -> tuple[PipelineOrders, ...]:
     """Return the orders with each W that directly follows its backward fused into the backward.
 
-    The result is empty if the orders have hardly any W, or if many W remain. Otherwise, it contains
-    one pipeline.
+    The result is empty if the orders have at most 0.1 W per backward, or if more than 0.1 W per
+    backward remain. Otherwise, it contains one pipeline.
     """
     in_order = map(codes.order_by_microbatch, ran.orders)
     fused = tuple(map(codes.drop_eager_weights, in_order))
@@ -258,7 +272,7 @@ def _merge_backwards(ran: PipelineOrders) -> tuple[PipelineOrders, ...]:
 def _split_into_replicas(ran: PipelineOrders) -> tuple[PipelineOrders, ...]:
     """Interpret the orders as several replicas of fewer devices, or return () if devices are known.
 
-    There is one interpretation for each divisor of the number of devices, the largest first.
+    There is one interpretation for each proper divisor of the number of devices, largest first.
     """
     fewer = () if ran.is_placed else range(ran.devices // 2, 0, -1)
     return tuple(replace(ran, devices=n) for n in fewer if ran.devices % n == 0)
