@@ -1,25 +1,27 @@
-"""Ranges for training scripts whose framework does not name its operations: one call adds them.
+"""Add ranges to training scripts whose framework does not name its operations.
 
 >>> from bubbleviz import annotate
 >>> handle = annotate.torch_pipelining()  # doctest: +SKIP
 >>> with annotate.phase("F", microbatch=3, chunk=0):
 ...     pass
 
-Nsight Systems records them as NVTX ranges, and PyTorch's profiler as its own ranges. The names
-follow the convention ``bubbleviz`` (``bubbleviz:F mb=3 chunk=0``), which is recognized without an
-option. If nothing records, a range costs one or two microseconds.
+Nsight Systems records these ranges as NVTX ranges, and PyTorch's profiler records them as its own
+ranges. Their names follow the convention ``bubbleviz`` (``bubbleviz:F mb=3 chunk=0``), which
+``bubbleviz analyze`` recognizes without an option. If no tool records, a range costs one or two
+microseconds.
 
-``annotate.record("run/")`` writes the times of the ranges to files, without a profiler. So do
-``annotate.torch_pipelining(record="run/")`` and, without changes to the script, the environment
-variable BUBBLEVIZ_RECORD, which names a folder. ``bubbleviz analyze run/`` reads the files.
+``annotate.record("run/")`` writes the times of the ranges to files, without a profiler. The call
+``annotate.torch_pipelining(record="run/")`` does the same. The environment variable
+BUBBLEVIZ_RECORD, which names a folder, starts a recording without changes to the script.
+``bubbleviz analyze run/`` reads the files.
 
-Each framework is a module of :mod:`bubbleviz.annotate.frameworks` and is called by its name:
-``annotate.torch_pipelining()``, ``annotate.megatron()``, ``annotate.deepspeed()``, and
-``annotate.torch(model)`` for training steps without stages. The call wraps methods of the framework
-and returns a handle, which is also a context manager; its ``remove()`` restores them. Further calls
-have no effect.
+Each supported framework has a function with its name: ``annotate.torch_pipelining()``,
+``annotate.megatron()``, ``annotate.deepspeed()``, and ``annotate.torch(model)`` for training steps
+without stages. The function wraps methods of the framework and returns a handle, which is also a
+context manager. The handle's method ``remove()`` restores the original methods. Annotating the same
+framework again has no effect.
 
-The package imports only the standard library. It uses PyTorch if the script has imported it.
+The package imports only the standard library. It uses PyTorch if the script has imported PyTorch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rank and world size of this process, as known to torch.distributed."""
+"""Look up the rank and world size of this process in torch.distributed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import sys
 
 
 def get_torch_rank_and_size() -> tuple[int, int] | None:
-    """Return rank and world size (-1 if unknown), or None if torch.distributed is not in use."""
+    """Return (rank, world size), or None if torch.distributed is not initialized.
+
+    The world size is -1 if it is unknown.
+    """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None

@@ -1,7 +1,8 @@
-"""Part files: a process appends its iterations to one file after another.
+"""Part files, to which a process appends its iterations.
 
-A file is written by only one process, is never renamed, and changes only at its end. A concurrent
-reader, also on another machine, therefore always sees a prefix of it.
+When a part file is full, the process starts the next one. Only one process writes to a part file.
+The file is never renamed and changes only at its end. A concurrent reader, even on another machine,
+therefore always sees a prefix of the file.
 """
 
 from __future__ import annotations
@@ -20,11 +21,10 @@ from bubbleviz import recording_layout as layout
 from bubbleviz.annotate.distributed import get_torch_rank_and_size
 from bubbleviz.recording_layout import NONE
 
-#: A finished range: name, whether it only started transfers, thread id, start and end on the host's
-#: monotonic clock, and its stream and timing events, or None. It is a plain tuple because one is
-#: created for every range, while training waits.
+#: A finished range: name, whether it only started transfers, thread id, start and end in ns on the
+#: host's monotonic clock, and stream with timing events (or None). A plain tuple is used for speed.
 Stamp: TypeAlias = "tuple[str, bool, int, int, int, tuple[Any, Any, Any] | None]"
-#: Indices of the end time and of the timing events in a stamp.
+#: Index of the end time, and of the timing events, in a ``Stamp``.
 END_INDEX: Final = 4
 EVENTS_INDEX: Final = 5
 
@@ -34,18 +34,20 @@ class Block:
     """The operations of one iteration of a rank.
 
     Attributes:
-        number: Number of the iteration, or None if no range numbers it.
-        is_recorded: Whether its operations are recorded, rather than skipped on purpose.
-        after_pause: Whether preceding iterations were skipped on purpose.
-        start_ns: Start time.
-        end_ns: End of its range, or of its last operation.
+        number: Number of the iteration, or None if no range marks the iteration.
+        is_recorded: Whether the operations are recorded. False if the iteration is skipped because
+            only some iterations of each cycle are recorded.
+        after_pause: Whether the preceding iterations were skipped in this way.
+        start_ns: Start time on the host's monotonic clock.
+        end_ns: End of the iteration's range, or of its last operation if it has no range.
         is_complete: Whether the next forward outside an iteration range starts a new iteration.
-        stamps: Its operations, in the order in which they ended.
-        spans: Device start and end of each operation, in the same order, once read.
-        anchor: Timing event at its start, or None without a GPU.
-        device_offset_ns: Host clock minus device clock.
-        n_lost: Number of operations of earlier iterations that ended too late to be recorded.
-        on_device: Whether its operations are timed on a GPU.
+        stamps: Finished operations, in the order in which they ended.
+        spans: Device start and end of each operation in ``stamps``. Empty until they are read.
+        anchor: Timing event at the start of the iteration, or None if there is none.
+        device_offset_ns: Host clock minus device clock, or 0 if it was not measured.
+        n_lost: Number of operations that were dropped while this iteration was the current one (see
+            :meth:`bubbleviz.annotate.recorder.Recorder.close`).
+        on_device: Whether the operations are timed on a GPU.
     """
 
     number: int | None
@@ -62,26 +64,26 @@ class Block:
     on_device: bool = False
 
 
-#: Names of the columns with the two times of a span.
+#: Names of the columns for the device start and the device end of operations.
 _DEVICE_COLUMNS = ("device_start", "device_end")
-#: JSON encoder that writes no blanks.
+#: JSON encoder that writes no spaces.
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def encode_line(fields: dict[str, Any]) -> bytes:
-    """Encode one line of a recording, with its checksum as the last key.
+    """Encode one line of a recording as JSON. The last key of the line is its CRC-32 checksum.
 
     Args:
         fields: Keys and values of the line.
     """
     body = _encode(fields)[:-1]
-    # The JSON is ASCII: other characters are escaped.
+    # The JSON is ASCII, because all other characters are escaped.
     crc = zlib.crc32(body.encode("ascii"))
     return f"{body}{layout.CRC_KEY}{crc}}}\n".encode("ascii")
 
 
 def truncate_text(text: str) -> str:
-    """Truncate a text to the maximum length, and replace characters that UTF-8 cannot encode."""
+    """Truncate a text to ``LONGEST_TEXT`` bytes of UTF-8, and replace lone surrogates."""
     return text.encode("utf-8", "replace")[: layout.LONGEST_TEXT].decode("utf-8", "ignore")
 
 
@@ -93,13 +95,13 @@ def _make_clock_fields(clock: Clocks) -> dict[str, int]:
 def encode_iteration(
     block: Block, names: dict[str, int], threads: dict[int, int], clock: Clocks
 ) -> bytes:
-    """Encode the line of an iteration.
+    """Encode an iteration as a line of a recording.
 
     Args:
-        block: The iteration. Without ``spans``, only host times are written.
-        names: Ids of the names that the file already defines, keyed by name; new names are added.
-        threads: Numbers of the threads in the file, keyed by thread id; new threads are added.
-        clock: The host's clocks when the line is written.
+        block: The iteration. If ``spans`` is empty, only host times are written.
+        names: Ids of the names that the file already defines, keyed by name. New names are added.
+        threads: Numbers of the threads in the file, keyed by thread id. New threads are added.
+        clock: Reading of the host's clocks when the line is written.
     """
     fields: dict[str, Any] = {
         "iteration": block.number,
@@ -124,12 +126,15 @@ def encode_iteration(
 def _make_operation_columns(
     block: Block, names: dict[str, int], threads: dict[int, int]
 ) -> dict[str, list[Any]]:
-    """Return the operations of an iteration as columns, with times relative to its start.
+    """Return the operations of an iteration as columns, keyed by column name.
+
+    Times are relative to the start of the iteration. The columns of threads, launches and device
+    times are left out if they contain no information.
 
     Args:
         block: The iteration.
-        names: Ids of the names that the file already defines, keyed by name; new names are added.
-        threads: Numbers of the threads in the file, keyed by thread id; new threads are added.
+        names: Ids of the names that the file already defines, keyed by name. New names are added.
+        threads: Numbers of the threads in the file, keyed by thread id. New threads are added.
     """
     if not block.stamps:
         return {"name": [], "start": [], "end": []}
@@ -154,17 +159,21 @@ def _make_operation_columns(
     return columns
 
 
-#: Environment variables of launchers: torchrun and similar ones, Slurm, Open MPI, MPICH.
+#: Environment variables set by launchers: torchrun and similar launchers, Slurm, Open MPI, MPICH.
 _RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
-#: Monotonic clock and UTC at the same moment, and the maximum error of the pair, in nanoseconds.
+#: Monotonic time and UTC at the same moment, and the maximum error of this pair, all in ns.
 Clocks: TypeAlias = tuple[int, int, int]
-#: Number of readings of both clocks; the pair with the smallest error is used.
+#: Number of times that both clocks are read. The reading with the smallest error is used.
 _N_READINGS = 3
 
 
 def get_rank_and_size() -> tuple[int, int]:
-    """Return rank and world size, from torch.distributed or else the launcher; -1 if unknown."""
+    """Return (rank, world size), with -1 for unknown values.
+
+    Both come from torch.distributed if it is initialized, otherwise from environment variables of
+    the launcher.
+    """
 
     def read_variable(names: tuple[str, ...]) -> int:
         texts = (os.environ.get(name, "") for name in names)
@@ -176,9 +185,10 @@ def get_rank_and_size() -> tuple[int, int]:
 def read_clocks(
     monotonic: Callable[[], int] = time.monotonic_ns, utc: Callable[[], int] = time.time_ns
 ) -> Clocks:
-    """Read UTC and the monotonic clock at the same moment: the most precise of a few readings.
+    """Read UTC and the monotonic clock at the same moment.
 
-    ::
+    The clocks are read ``_N_READINGS`` times, and the most precise reading is returned. UTC is read
+    between two readings of the monotonic clock, and is assigned to the middle between them::
 
         monotonic  start ├────────┤ end
         UTC                  │
@@ -191,26 +201,26 @@ def read_clocks(
     return start_ns + width // 2, utc_ns, width - width // 2
 
 
-#: Maximum number of part files of a rank; the oldest is deleted.
+#: Maximum number of part files of a process. If there are more, the oldest is deleted.
 MAX_PARTS = 4
-#: Maximum number of file names of one rank that are tried.
+#: Maximum number of file names that are tried for one rank.
 _MAX_FILES = 100_000
 
 
 class PartFiles:
-    """The files of one rank's recording.
+    """The part files of one rank's recording.
 
-    All methods raise OSError if the disk fails; lines written before stay readable.
+    All methods raise OSError if the disk fails. Lines that were written before stay readable.
 
     Args:
-        folder: Folder of the files; created if needed.
-        limit_bytes: Approximate maximum total size of the files.
-        write: Appends to a file, like ``os.write``.
-        rank_and_size: Rank of the process and world size, or -1 if unknown.
-        start_ns: Start of the recording, on the monotonic clock.
-        sampled: Length of the cycle of which some iterations are recorded, or 0 for all, and number
-            of iterations recorded per cycle.
-        device: Name of the GPU, or None if operations are timed on the host.
+        folder: Folder for the files. It is created if needed.
+        limit_bytes: Approximate maximum total size of the files in bytes.
+        write: Function that appends to a file, with the interface of ``os.write``.
+        rank_and_size: Rank of the process, and world size (-1 if unknown).
+        start_ns: Start of the recording on the monotonic clock.
+        sampled: Number of iterations in a cycle (0 if all iterations are recorded), and number of
+            iterations that are recorded per cycle.
+        device: Name of the GPU, or None if operations are only timed on the host.
     """
 
     def __init__(
@@ -238,7 +248,7 @@ class PartFiles:
         self._paths: list[Path] = []
 
     def append(self, block: Block, clock: Clocks) -> None:
-        """Append an iteration, to a new file if the current one is full."""
+        """Append an iteration. If the current file is full, a new file is started first."""
         if self._file is not None and self._size >= self._part_bytes:
             self.close()
         if self._file is None:
@@ -252,7 +262,7 @@ class PartFiles:
             os.close(file)
 
     def _start_part(self, clock: Clocks) -> None:
-        """Start a file with its header, and delete the oldest file if there are too many.
+        """Create the next file, write its header, and delete the oldest file if there are too many.
 
         Ids of names and threads start again at 0, so that every file can be read on its own.
         """
@@ -260,7 +270,7 @@ class PartFiles:
         path, self._file = self._create_file()
         self._size, self._names, self._threads = 0, {}, {}
         self._paths.append(path)
-        # Identifies the run, as far as the launcher names it.
+        # The id of the run, if the launcher provides one.
         elastic = os.environ.get("TORCHELASTIC_RUN_ID", "")
         restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "")
         run = f"{elastic}/{restart}" if elastic else os.environ.get("SLURM_JOB_ID", "")
@@ -291,11 +301,11 @@ class PartFiles:
     def _create_file(self) -> tuple[Path, int]:
         """Create the next file of this rank, ``rank-00003.bvrec`` or ``rank-00003.NUMBER.bvrec``.
 
-        The first file of a process gets the number after the highest existing one. Existing files
-        are never opened.
+        The number of the first file of a process is one above the highest number in the folder, or
+        0 if there is no file. Number 0 is not part of the name. Existing files are never opened.
 
         Returns:
-            The path of the file and its descriptor.
+            Path and descriptor of the file.
 
         Raises:
             OSError: The file cannot be created, or too many files of this rank exist.
@@ -303,7 +313,7 @@ class PartFiles:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
         stem = f"rank-{self._place[0]:05}"
         if not self._paths:
-            # The first file of a process follows all existing files of the rank.
+            # Continue after the highest number of the existing files of this rank.
             used_names = (path.name for path in self._folder.glob(f"{stem}*{layout.SUFFIX}"))
             numbers = [name.removeprefix(stem).removesuffix(layout.SUFFIX) for name in used_names]
             used_numbers = [int(n[1:] or 0) for n in numbers if n[1:].isdecimal() or not n]
@@ -319,10 +329,11 @@ class PartFiles:
                     raise
 
     def _write(self, data: bytes) -> None:
-        """Write all bytes to the current file.
+        """Append bytes to the current file.
 
         Raises:
-            OSError: The disk fails. The file is truncated to its former size and closed.
+            OSError: The disk fails. In this case, the file is truncated to its previous size and
+                closed.
         """
         file = self._file
         assert file is not None, "a part has begun"

@@ -1,4 +1,4 @@
-"""Ranges named in bubbleviz's own convention, passed to every active recorder."""
+"""Ranges whose names follow the convention of bubbleviz, and the recorders that receive them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 class Recorders:
-    """The recorders of this process: NVTX for Nsight Systems, PyTorch's profiler, and files.
+    """Everything that records ranges in this process: NVTX, PyTorch's profiler, and files.
 
-    They are set up when the first range opens after PyTorch has been loaded. NVTX is called through
-    PyTorch if PyTorch was built for GPUs, else through the package ``nvtx`` if it is installed.
-    PyTorch's profiler gets a range only while it records. Without an active recorder, a range only
-    checks whether PyTorch's profiler is on and calls NVTX, which returns immediately in a process
-    without a tool.
+    NVTX and PyTorch's profiler are set up when the first range opens after PyTorch has been loaded.
+    NVTX is called through PyTorch if PyTorch was built for GPUs. Otherwise, NVTX is called through
+    the package ``nvtx`` if it is installed. PyTorch's profiler receives ranges only while it is
+    recording. If no recorder is active, a range only calls NVTX, which returns immediately in a
+    process without a tool, and checks whether PyTorch's profiler is on.
 
-    This module never imports PyTorch: a script that has not loaded PyTorch records nothing with it.
+    This module never imports PyTorch. If a script does not load PyTorch, PyTorch is not used.
     """
 
     def __init__(self) -> None:
@@ -37,20 +37,20 @@ class Recorders:
         self._is_profiling: Callable[[], bool] = bool
         self._record: Callable[[str], Any] | None = None
         self._is_set_up = False
-        #: Number of the next iteration that is opened without a number; starts at 0.
+        #: Number that the next iteration without a given number gets, starting with 0.
         self.next_iteration = 0
-        #: Writer of recording files, see :mod:`bubbleviz.annotate.recorder`, or None.
+        #: Recorder that writes files, or None. See :mod:`bubbleviz.annotate.recorder`.
         self.recorder: Recorder | None = None
 
     def open(
         self, name: str, *, iteration: int | None = None, launches: bool = False
     ) -> tuple[Any, ...]:
-        """Open a range on this thread, and return the handle for :meth:`close`.
+        """Open a range on this thread in all recorders, and return a handle for :meth:`close`.
 
         Args:
             name: Name of the range.
             iteration: Number of the iteration, or None if the range is an operation.
-            launches: Whether the range only starts transfers.
+            launches: Whether the range only starts transfers, without waiting for their end.
         """
         if not self._is_set_up:
             self._set_up()
@@ -60,7 +60,7 @@ class Recorders:
                 self._push(name)
                 close_functions.append(self._pop)
             except RuntimeError:
-                # A PyTorch built without NVTX only raises when the function is called.
+                # If PyTorch was built without NVTX, the function exists but raises an error.
                 self._push, self._pop = _load_nvtx_package()
         if self._is_profiling() and self._record is not None:
             recorded = self._record(name)
@@ -77,9 +77,9 @@ class Recorders:
             close_range()
 
     def _set_up(self) -> None:
-        """Find PyTorch and NVTX among the modules that the script has loaded.
+        """Set up NVTX, and PyTorch's profiler if PyTorch is loaded.
 
-        Until PyTorch is loaded completely, every new range repeats this.
+        Every new range calls this method again until PyTorch is loaded completely.
         """
         torch: Any = sys.modules.get("torch")
         # PyTorch may be loaded later, or may be loading right now.
@@ -95,7 +95,10 @@ class Recorders:
 
 @functools.cache
 def _load_nvtx_package() -> tuple[Callable[[str], object] | None, Callable[[], object] | None]:
-    """Return push and pop of the package ``nvtx``, or None twice if it is missing or lacks them."""
+    """Return the push and pop functions of the package ``nvtx``.
+
+    The result is (None, None) if the package is not installed or lacks one of the functions.
+    """
     try:
         nvtx = importlib.import_module("nvtx")
     except ImportError:
@@ -105,10 +108,10 @@ def _load_nvtx_package() -> tuple[Callable[[str], object] | None, Callable[[], o
 
 
 def _make_profiler_check(torch: Any) -> Callable[[], bool]:
-    """Return a function that checks whether PyTorch's profiler records on this thread.
+    """Return a function that checks whether PyTorch's profiler is recording on this thread.
 
-    The check is False under ``emit_nvtx``: the profiler then writes NVTX ranges, and the range is
-    already written through NVTX.
+    The check is False under ``emit_nvtx``. The profiler would then write an NVTX range, but the
+    range has already been written through NVTX.
     """
     autograd = torch.autograd
     enabled: Callable[[], bool] = autograd._profiler_enabled
@@ -119,8 +122,8 @@ def _make_profiler_check(torch: Any) -> Callable[[], bool]:
     return lambda: enabled() and kind() != to_nvtx
 
 
-#: Labels of the phases in bubbleviz/model/phases.py, repeated here to avoid the import. A test
-#: compares them.
+#: Labels of the phases in bubbleviz/model/phases.py, repeated here to avoid importing that module.
+#: A test checks that both lists agree.
 PHASES = (
     *("F", "B", "W", "BW", "R", "FB", "Optimizer"),
     *("SEND_F", "RECV_F", "SEND_B", "RECV_B", "SEND_RECV", "COLLECTIVE"),
@@ -134,21 +137,23 @@ _recorders = Recorders()
 
 
 def append_recorder(recorder: Recorder | None) -> Recorder | None:
-    """Replace the recorder of files, and return the previous one."""
+    """Replace the recorder that writes files, and return the previous one."""
     previous, _recorders.recorder = _recorders.recorder, recorder
     return previous
 
 
 def get_recorder() -> Recorder | None:
-    """Return the recorder of files, or None if nothing is recorded to files."""
+    """Return the recorder that writes files, or None if there is none."""
     return _recorders.recorder
 
 
 def open_in_recorder(name: str) -> Callable[[], None] | None:
-    """Open an operation in the recorder of files only, so that another thread may close it.
+    """Open an operation only in the recorder that writes files.
+
+    Unlike an operation in NVTX or PyTorch's profiler, it may be closed by another thread.
 
     Returns:
-        A function that closes the operation, or None if nothing is recorded to files.
+        Function that closes the operation, or None if no recorder writes files.
     """
     recorder = _recorders.recorder
     if recorder is None:
@@ -157,21 +162,22 @@ def open_in_recorder(name: str) -> Callable[[], None] | None:
 
 
 class Range:
-    """A range, usable as a context manager or as a decorator of functions.
+    """A range, which can be used as a context manager or as a decorator of functions.
 
-    A range may be entered repeatedly, in one thread at a time. A decorated function opens a new
-    range for each call. Of nested iterations, and of nested optimizer steps, only the outermost one
-    is recorded in each thread: a script may put a range around an optimizer step in which a wrapper
-    opens another one.
+    A range may be entered repeatedly, but only in one thread at a time. A decorated function opens
+    a new range for each call. If iterations are nested in a thread, only the outermost iteration is
+    recorded, and the same is true of optimizer steps. A script may therefore put a range around an
+    optimizer step for which a framework wrapper opens another range.
 
     Args:
         name: Name of the range.
-        launches: Whether only the start of transfers is inside the range, not their end.
-        kind: Kind of range of which only the outermost is recorded, or "" to record all.
+        launches: Whether the range only contains the start of transfers, not their end.
+        kind: Kind of range. If ranges of the same kind are nested, only the outermost is recorded.
+            "" records all ranges.
         number: Number of an iteration, or None to count iterations.
 
     Attributes:
-        name: Name of the range. The name of an iteration is set when it is entered.
+        name: Name of the range. The name of an iteration is set when the range is entered.
     """
 
     __slots__ = ("_kind", "_launches", "_number", "_opened", "name")
@@ -209,10 +215,11 @@ class Range:
             _recorders.close(opened)
 
     def __call__(self, function: _F) -> _F:
-        """Return a function that runs inside a new range for each call.
+        """Decorate a function so that each call runs inside a new range.
 
         Raises:
-            UsageError: The function is a generator or a coroutine, which runs after the call.
+            UsageError: The function is a generator or a coroutine, whose body runs after the call
+                has returned.
         """
         code = getattr(getattr(function, "__code__", None), "co_flags", 0)
         if code & (inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
@@ -223,7 +230,7 @@ class Range:
 
         @functools.wraps(function)
         def run_in_range(*args: Any, **kwargs: Any) -> Any:
-            # A new range, because calls may run concurrently.
+            # Each call gets a new range, because calls may run concurrently.
             call_range = Range(
                 self.name, launches=self._launches, kind=self._kind, number=self._number
             )
@@ -247,16 +254,16 @@ def phase(
     """Return a range for an operation: ``with annotate.phase("F", microbatch=3, chunk=0): ...``.
 
     Args:
-        name: F, B (input gradient only), W (weight gradient), BW (both gradients), R (recompute),
-            FB (a forward overlapped with a backward), Optimizer, SEND_F, RECV_F, SEND_B, RECV_B,
-            SEND_RECV or COLLECTIVE.
-        microbatch: Number of the microbatch in its iteration, from 0. By default microbatches are
-            numbered in order.
-        chunk: Index of the model chunk on this rank, in model order. Only needed with several
-            chunks.
+        name: Phase of the operation: F, B (input gradient only), W (weight gradient), BW (both
+            gradients), R (recompute), FB (a forward overlapped with a backward), Optimizer, SEND_F,
+            RECV_F, SEND_B, RECV_B, SEND_RECV or COLLECTIVE.
+        microbatch: Number of the microbatch in its iteration, starting with 0. By default,
+            microbatches are numbered in the order of their operations.
+        chunk: Index of the model chunk on this rank, in model order. Needed only if a rank has
+            several chunks.
         stage: Virtual stage, if known. It determines the chunk and the order of ranks.
-        sequence: Index of the part of a split sequence.
-        second_microbatch: Microbatch of the second of two fused operations (FB, SEND_RECV).
+        sequence: Index of the sequence split, if sequences are split.
+        second_microbatch: Microbatch of the second operation in a range for two (FB, SEND_RECV).
         second_chunk: Chunk of the second operation.
         second_stage: Virtual stage of the second operation.
 
@@ -277,7 +284,8 @@ def format_name(phase: str, *numbers: int | None) -> str:
 
     Args:
         phase: Label of the phase.
-        numbers: Numbers as in :func:`phase`, in the same order; None if unknown.
+        numbers: Values of the other arguments of :func:`phase`, in the same order. None values are
+            left out.
 
     Raises:
         UsageError: The phase does not exist, or a number is invalid.
@@ -289,10 +297,14 @@ def format_name(phase: str, *numbers: int | None) -> str:
 
 
 def _check_number(word: str, number: object) -> int:
-    """Return a number after checking that it is an integer from 0 to 999,999,999.
+    """Return a number as an int after checking that it is an integer from 0 to 999,999,999.
+
+    Args:
+        word: Name of the number, for messages.
+        number: Value to check.
 
     Raises:
-        UsageError: It is not.
+        UsageError: The value is not an integer in this range.
     """
     try:
         value = int(number.__index__())  # type: ignore[attr-defined]  # an error reports its absence
@@ -306,12 +318,12 @@ def _check_number(word: str, number: object) -> int:
 def iteration(number: int | None = None) -> Range:
     """Return a range for an iteration: ``with annotate.iteration(step): ...``.
 
-    Iterations that a framework wrapper would open inside it are not recorded. Work after the range,
-    such as an optimizer step, also belongs to the iteration, until the next forward starts.
+    Iterations that a framework wrapper opens inside this range are not recorded. Work between the
+    end of the range and the next forward, such as an optimizer step, also belongs to the iteration.
 
     Args:
-        number: Number of the iteration, the same on all ranks. By default iterations are counted
-            from 0.
+        number: Number of the iteration, which must be the same on all ranks. By default, iterations
+            are counted from 0.
 
     Raises:
         UsageError: The number is invalid.
@@ -325,12 +337,12 @@ def iteration(number: int | None = None) -> Range:
 def step(number: int | None = None) -> Iterator[None]:
     """Return a range for a training step that runs in one call: ``with annotate.step(): ...``.
 
-    The forward and the backward, of a single stage, are recorded as one operation. A function that
-    returns before its work is done, as in JAX, must be waited for inside the range:
-    ``jax.block_until_ready(train_step(state))``.
+    The step is recorded as an iteration with one operation, which contains the forward and the
+    backward of a single stage. If the call returns before its work is done, as in JAX, the script
+    must wait for the result inside the range: ``jax.block_until_ready(train_step(state))``.
 
     Args:
-        number: Number of the iteration that the step is. By default iterations are counted from 0.
+        number: Number of the iteration. By default, iterations are counted from 0.
 
     Raises:
         UsageError: The number is invalid.

@@ -1,7 +1,7 @@
-"""Recorder: groups the ranges of a process into iterations, and writes each iteration when it ends.
+"""The recorder, which groups the ranges of a process into iterations and writes them to files.
 
-The recorder must not slow down training by more than microseconds per range, and must never end it.
-After an error it logs one warning and stops recording.
+The recorder must not slow down training by more than a few microseconds per range, and must never
+make training fail. After an error, it logs one warning and stops recording.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from bubbleviz.annotate import part_files
 from bubbleviz.annotate.part_files import Block, PartFiles
 from bubbleviz.annotate.timing_events import TimingEvents
 
-#: Maximum number of iterations that wait for the GPU, and maximum time in seconds that
-#: :meth:`Recorder.stop` waits for it.
+#: Maximum number of iterations that are queued until their GPU work is complete, and maximum time
+#: in seconds that :meth:`Recorder.stop` waits for the GPU.
 _MAX_PENDING, _STOP_TIMEOUT_S = 64, 1.0
-#: Operations that start an iteration if no range marks iterations.
+#: Names of operations that start an iteration if no range marks iterations.
 _FORWARDS = ("bubbleviz:F", "bubbleviz:FB")
-#: Maximum number of operations per iteration, which bounds memory use.
+#: Maximum number of operations per iteration, to limit memory use.
 _MAX_OPERATIONS = 1 << 17
-#: Operations that only hand over data; they are not timed on the GPU.
+#: Names of operations that only start the transfer of data. They are not timed on the GPU.
 _SENDS = "bubbleviz:SEND_F", "bubbleviz:SEND_B"
-#: The operation that ends an iteration if no range marks iterations.
+#: Name of the operation that ends an iteration if no range marks iterations.
 _OPTIMIZER = "bubbleviz:Optimizer"
 _log = logging.getLogger("bubbleviz.annotate")
 
@@ -41,21 +41,22 @@ _log = logging.getLogger("bubbleviz.annotate")
 class Recorder:
     """The recording of this process. It ends with ``stop()`` or at the end of a ``with`` block.
 
-    No method raises. All methods may be called from any thread.
+    No method raises an error. All methods may be called from any thread.
 
     Args:
-        folder: Folder of the files, one file per rank.
-        every: Length of a cycle of iterations, of which only the first ``iterations`` are recorded,
-            or 0 to record all.
-        iterations: Number of iterations recorded per cycle.
-        limit_bytes: Maximum size of this rank's files; the oldest iterations are deleted.
-        place: Rank and world size, or None to ask torch.distributed or the launcher.
-        monotonic: The monotonic clock, in nanoseconds.
-        utc: UTC in nanoseconds since 1970.
-        write: Appends to a file, like ``os.write``.
+        folder: Folder for the files. Ranks may share a folder.
+        every: Number of iterations in a cycle. Only the first ``iterations`` iterations of each
+            cycle are recorded. 0 records all iterations.
+        iterations: Number of iterations to record per cycle.
+        limit_bytes: Maximum total size of this rank's files. If it is reached, the oldest
+            iterations are deleted.
+        place: Rank and world size, or None to get them from torch.distributed or the launcher.
+        monotonic: Function that returns the time of the monotonic clock in ns.
+        utc: Function that returns UTC in ns since 1970.
+        write: Function that appends to a file, with the interface of ``os.write``.
 
     Attributes:
-        folder: Folder of the files.
+        folder: Folder for the files.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._stopped = False
         self._block: Block | None = None
-        #: Number of open iteration ranges, and number of iterations so far.
+        #: Number of open iteration ranges, and number of iterations that were started.
         self._n_open_iterations = self._count = 0
         self._pending: deque[Block] = deque()
         self._events: TimingEvents | None = None
@@ -93,16 +94,16 @@ class Recorder:
 
     @property
     def active(self) -> bool:
-        """Whether the recording continues."""
+        """Whether the recording has not been stopped."""
         return not self._stopped
 
     def open(
         self, name: str, *, launches: bool = False, iteration: int | None = None
     ) -> tuple[Any, ...] | Block | None:
-        """Record the start of an operation or iteration, and return the handle for :meth:`close`.
+        """Record the start of an operation or iteration, and return a handle for :meth:`close`.
 
-        The first operation starts an iteration. Later, a forward starts the next iteration if the
-        current one is complete and no iteration range is open.
+        If there is no current iteration, an operation starts one. A forward also starts a new
+        iteration if the current iteration is complete and no iteration range is open.
 
         Args:
             name: Name of the operation.
@@ -110,8 +111,8 @@ class Recorder:
             iteration: Number of the iteration, or None if the range is an operation.
 
         Returns:
-            For an iteration, its block. For an operation, a tuple of its block, name, whether it is
-            only a launch, its timing events and its start. None if nothing is recorded.
+            For an iteration, its block. For an operation, the tuple (block, name, whether it only
+            starts transfers, timing events, start time). None if the range is not recorded.
         """
         if self._stopped:
             return None
@@ -127,7 +128,7 @@ class Recorder:
                 and name.partition(" ")[0] in _FORWARDS
             ):
                 with self._lock:
-                    # Another thread may have started the next iteration already.
+                    # Another thread may already have started the next iteration.
                     newest = self._block
                     block = (
                         self._start_iteration(None) if newest is None or newest is block else newest
@@ -146,8 +147,9 @@ class Recorder:
     def close(self, opened: tuple[Any, ...] | Block | None) -> None:
         """Record the end of an operation or an iteration.
 
-        An operation is dropped and counted as lost if it ends after its iteration was closed, or if
-        the iteration already has ``_MAX_OPERATIONS`` operations.
+        An operation is dropped if it ends after its iteration was closed, or if the iteration
+        already has ``_MAX_OPERATIONS`` operations. The current iteration counts dropped operations.
+        The end of an optimizer step completes an iteration that has no range.
 
         Args:
             opened: Handle returned by :meth:`open`.
@@ -168,7 +170,7 @@ class Recorder:
             with self._lock:
                 stamps = block.stamps
                 if block is not self._block or len(stamps) >= _MAX_OPERATIONS:
-                    # The iteration may be written already, so the current one counts the loss.
+                    # The iteration may already be written, so the current one counts the loss.
                     if self._block is not None:
                         self._block.n_lost += 1
                     if events is not None and self._events is not None:
@@ -181,10 +183,10 @@ class Recorder:
             self._stop_after_error(error)
 
     def stop(self) -> None:
-        """Write the remaining iterations and stop; further calls do nothing.
+        """Write the remaining iterations, and stop recording. Further calls have no effect.
 
-        It waits for the GPU for at most ``_STOP_TIMEOUT_S``. Iterations whose GPU work is not
-        complete then are written without device times.
+        The method waits up to ``_STOP_TIMEOUT_S`` seconds for the GPU. Iterations whose GPU work is
+        still not complete are written without device times.
         """
         if self._stopped:
             return
@@ -201,17 +203,17 @@ class Recorder:
         self._end()
 
     def _start_iteration(self, number: int | None) -> Block:
-        """Close the current iteration and start the next one.
+        """Close the current iteration, and start the next one.
 
-        The next iteration is recorded if its number, or its ordinal without a number, is among the
-        first ``iterations`` of a cycle of ``every``.
+        The next iteration is recorded if ``every`` is 0, or if its number modulo ``every`` is less
+        than ``iterations``. Iterations without a number are counted.
 
         Args:
-            number: Number of the iteration, or None if no range marks iterations.
+            number: Number of the iteration, or None if no range marks the iteration.
         """
         previous = self._block
-        # Children of multiprocessing do not run atexit functions, and drop finalizers registered
-        # by the parent.
+        # Child processes of multiprocessing do not run atexit functions, and drop the finalizers
+        # that the parent registered.
         util = sys.modules.get("multiprocessing.util")
         if util is not None and not self._count:
             util.Finalize(None, self.stop, exitpriority=0)
@@ -235,8 +237,8 @@ class Recorder:
     def _close_iteration(self) -> None:
         """Close the current iteration, and queue it for writing.
 
-        The iteration is dropped instead if it is not to be recorded, or if it has neither
-        operations nor a number. Without a range that marks it, it ends with its last operation.
+        The iteration is dropped instead if it is skipped by the cycle, or if it has neither
+        operations nor a number. An iteration without a range ends with its last operation.
         """
         block, self._block = self._block, None
         if block is None:
@@ -249,10 +251,10 @@ class Recorder:
             self._pending.append(block)
 
     def _write_ready(self) -> bool:
-        """Write the queued iterations whose GPU work is complete, the oldest first.
+        """Write the queued iterations whose GPU work is complete, oldest first.
 
-        Writing stops at the first iteration whose GPU work is not complete. If more than
-        ``_MAX_PENDING`` iterations are queued then, the oldest is written without device times.
+        Writing stops at the first iteration whose GPU work is not complete. But if more than
+        ``_MAX_PENDING`` iterations are queued, this iteration is written without device times.
 
         Returns:
             Whether iterations are still queued.
@@ -272,9 +274,9 @@ class Recorder:
         return False
 
     def _append_to_files(self, block: Block) -> None:
-        """Write one iteration; the files are opened on the first call.
+        """Write one iteration. The first call creates the files.
 
-        An unknown rank becomes 0. Device times that were not read are written as unknown.
+        An unknown rank is replaced by 0. Device times that were not read are written as unknown.
         """
         if block.on_device and not block.spans:
             block.spans = [(layout.NONE, layout.NONE)] * len(block.stamps)
@@ -292,7 +294,7 @@ class Recorder:
         self._files.append(block, part_files.read_clocks(self._monotonic, self._utc))
 
     def _stop_after_error(self, error: Exception) -> None:
-        """Stop recording and log the reason, once."""
+        """Stop recording after an error, and log a warning. Further errors are not logged."""
         if not self._stopped:
             self._end()
             _log.warning(
@@ -301,7 +303,7 @@ class Recorder:
             )
 
     def _end(self) -> None:
-        """Stop recording and close the files."""
+        """Mark the recording as stopped, drop queued iterations, and close the files."""
         self._stopped = True
         self._block, self._events = None, None
         self._pending.clear()
@@ -313,9 +315,9 @@ class Recorder:
                 _log.warning("the recording to %s may lack its end (%s)", self.folder, error)
 
     def _after_fork(self) -> None:
-        """Stop this recorder in the child of a fork if the parent has begun to record with it.
+        """Stop this recorder in the child process of a fork if it was recording in the parent.
 
-        The files are left open and unchanged, because the parent goes on writing to them.
+        The files stay open and unchanged, because the parent continues to write to them.
         """
         self._lock = threading.Lock()
         if self._block is not None or self._files is not None:
@@ -323,7 +325,7 @@ class Recorder:
 
     @classmethod
     def handle_fork(cls) -> None:
-        """Stop the recorders that the child of a fork has inherited while the parent records."""
+        """Stop all recorders that were recording in the parent, in the child process of a fork."""
         for recorder in list(_recorders):
             recorder._after_fork()
 

@@ -1,4 +1,4 @@
-"""Functions that start a recording, from a script or by environment variables."""
+"""Start a recording, either from a script or through environment variables."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from bubbleviz.annotate.ranges import append_recorder, get_recorder
 from bubbleviz.annotate.recorder import Recorder
 from bubbleviz.errors import UsageError
 
-#: Environment variables: the folder, and two more arguments of :func:`record`.
+#: Names of environment variables for the arguments ``folder``, ``every`` and ``iterations`` of
+#: :func:`record`.
 FOLDER_VARIABLE = "BUBBLEVIZ_RECORD"
 EVERY_VARIABLE = "BUBBLEVIZ_RECORD_EVERY"
 ITERATIONS_VARIABLE = "BUBBLEVIZ_RECORD_ITERATIONS"
-#: Default maximum size of the files of a rank.
+#: Default maximum total size in bytes of the files of a rank.
 _LIMIT_BYTES = 256 << 20
 
 
@@ -28,22 +29,26 @@ def record(
     rank: int | None = None,
     world_size: int | None = None,
 ) -> Recorder:
-    """Record the times of this process's ranges without a profiler: ``annotate.record("run/")``.
+    """Record the times of this process's ranges to files, without a profiler.
 
-    ``bubbleviz analyze run/`` reads the files, one per rank. If a recording to the same folder is
-    already running, it continues; a recording to another folder ends.
+    After ``annotate.record("run/")``, the command ``bubbleviz analyze run/`` reads the files of all
+    ranks. If a recording to the same folder is already running, it continues and is returned. A
+    running recording to another folder is stopped.
 
     Args:
-        folder: Folder of the files; created when the first iteration ends.
-        every: Length of a cycle of iterations, of which only the first ``iterations`` are recorded,
-            or 0 to record all.
-        iterations: Number of iterations recorded per cycle.
-        limit_bytes: Maximum size of this rank's files; the oldest iterations are deleted.
-        rank: Rank of this process, if neither torch.distributed nor the launcher provides it.
-        world_size: Number of processes, if neither provides it.
+        folder: Folder for the files. It is created when the first iteration ends.
+        every: Number of iterations in a cycle. Only the first ``iterations`` iterations of each
+            cycle are recorded. 0 records all iterations.
+        iterations: Number of iterations to record per cycle.
+        limit_bytes: Maximum total size of this rank's files. If it is reached, the oldest
+            iterations are deleted.
+        rank: Rank of this process. Needed only if neither torch.distributed nor the launcher
+            provides the rank.
+        world_size: Number of processes. It is used only if ``rank`` is given.
 
     Returns:
-        The recording. It ends with ``stop()``, at the end of a ``with`` block, or with the process.
+        The running recording. It ends when ``stop()`` is called, at the end of a ``with`` block, or
+        when the process exits.
 
     Raises:
         UsageError: A number is invalid.
@@ -74,10 +79,10 @@ def record(
 
 
 def record_from_environment() -> None:
-    """Start recording if the environment variable names a folder.
+    """Start a recording if the environment variable BUBBLEVIZ_RECORD names a folder.
 
-    By default, all iterations are recorded. Invalid values are logged as a warning, not raised, and
-    nothing is recorded.
+    All iterations are recorded unless BUBBLEVIZ_RECORD_EVERY is set. If a variable has an invalid
+    value, a warning is logged instead of an error being raised, and no recording is started.
     """
     folder = os.environ.get(FOLDER_VARIABLE)
     if not folder:

@@ -1,14 +1,15 @@
-"""Timing events: measure when a GPU runs the work of a range, without waiting for the GPU.
+"""Measure when a GPU runs the work of a range with timing events, without waiting for the GPU.
 
-A range is a pair of events on the stream that is current when it opens. The events come from a
-pool. Once per iteration they are polled, and only read when all are complete::
+Each range records two events on the stream that is current when the range opens. The events come
+from a pool. They are polled once per iteration, and are read only when all of them are complete::
 
     host     F ├─┤  BW ├──┤            next iteration: complete? read, and back to the pool
     stream      ○████○  ○███████○
 
-Event times are not related to the host's clock. Each iteration therefore starts with an anchor: an
-event on an otherwise empty stream, which the GPU reaches a few microseconds after the host recorded
-it, never before. If the GPU is late once, the anchors of earlier iterations are more accurate.
+Event times are not on the host's clock. Each iteration therefore starts with an anchor, which is an
+event on an otherwise empty stream. The GPU reaches an anchor a few microseconds after the host has
+recorded the anchor, and never earlier. If the GPU reaches an anchor late, the anchors of earlier
+iterations are used because they are more accurate.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from bubbleviz.annotate import part_files
 from bubbleviz.annotate.part_files import Block
 from bubbleviz.recording_layout import NONE
 
-#: Maximum number of events of a process; further ranges get no device times.
+#: Maximum number of timing events of a process. When all are in use, ranges get no device times.
 MAX_EVENTS = 1 << 14
 #: Maximum relative drift between the clocks of the GPU and the host.
 _MAX_DRIFT = 50e-6
 
 
 class TimingEvents:
-    """Pool of events of one GPU, and the offset of its clock from the host's.
+    """A pool of timing events on one GPU. It also measures the offset of the GPU's clock.
 
     Args:
-        cuda: ``torch.cuda``, initialized.
-        monotonic: The host's clock.
-        max_events: Maximum number of events.
+        cuda: The module ``torch.cuda``, which must be initialized.
+        monotonic: Function that returns the time of the host's monotonic clock in ns.
+        max_events: Maximum number of timing events.
     """
 
     def __init__(
@@ -47,12 +48,12 @@ class TimingEvents:
         self._anchor_stream = cuda.Stream()
         self._free: list[Any] = []
         self._n_events = 0
-        #: Events that will not be read; they return to the pool once they are complete.
+        #: Events that will not be read. They return to the pool once they are complete.
         self._abandoned: deque[Any] = deque()
-        #: Anchor that was read last, and its device time relative to the first anchor.
+        #: The anchor that was read last, and its device time in ns since the first anchor.
         self._last: Any = None
         self._last_ns = 0
-        #: Host clock minus device clock, and the device time at which this was determined.
+        #: Host clock minus device clock in ns, and the device time at which it was determined.
         self._offset: tuple[int, int] | None = None
 
     @property
@@ -72,11 +73,11 @@ class TimingEvents:
         block.anchor = event
 
     def open(self) -> tuple[Any, Any, Any] | None:
-        """Record the start of a range.
+        """Record the start of a range on the current stream.
 
         Returns:
-            The stream, the recorded event, and an unrecorded event for :meth:`close`; or None if no
-            event is available or a CUDA graph is being captured.
+            The stream, the recorded event, and an unrecorded event for :meth:`close`. None if fewer
+            than two events are available or a CUDA graph is being captured.
         """
         if self._cuda.is_current_stream_capturing():
             return None
@@ -90,27 +91,32 @@ class TimingEvents:
         return stream, first, second
 
     def close(self, opened: tuple[Any, Any, Any]) -> None:
-        """Record the end of a range, on the stream that it started on."""
+        """Record the end of a range on the stream on which the range started.
+
+        Args:
+            opened: Result of :meth:`open`.
+        """
         opened[2].record(opened[0])
 
     def read(self, block: Block) -> bool:
-        """Set the device times of a block's operations if all of its events are complete.
+        """Set the device times of a block's operations if all events of the block are complete.
 
-        The call never waits for the GPU. The times are unknown (-1) for operations without events,
-        and for all operations if the block has no anchor. The events return to the pool.
+        The call never waits for the GPU. Times are -1 (unknown) for operations without events, and
+        for all operations if the block has no anchor. After a successful read, the events of the
+        operations return to the pool.
 
         Args:
-            block: The block, whose ``spans`` are set.
+            block: Block whose ``spans`` are set.
 
         Returns:
-            Whether all events were complete. If not, nothing has changed.
+            Whether all events were complete. Otherwise, the block was not changed.
         """
         while self._abandoned and self._abandoned[0].query():
             self._free.append(self._abandoned.popleft())
         all_events = [stamp[part_files.EVENTS_INDEX] for stamp in block.stamps]
         anchor = block.anchor
         pairs = [events for events in all_events if events is not None]
-        # In reverse order, because the latest event is the most likely to be incomplete.
+        # The events are checked in reverse order, because the last one completes last.
         complete = all(pair[2].query() for pair in reversed(pairs))
         if not complete or (anchor is not None and not anchor.query()):
             return False
@@ -119,7 +125,7 @@ class TimingEvents:
             anchor_ns = self._locate_anchor(block)
             for index, events in enumerate(all_events):
                 if events is not None:
-                    # Milliseconds to nanoseconds; rounding is monotonic, so the order is kept.
+                    # Convert ms to ns. Rounding is monotonic, so the order of events is preserved.
                     start_ns = anchor_ns + round(anchor.elapsed_time(events[1]) * 1e6)
                     end_ns = anchor_ns + round(anchor.elapsed_time(events[2]) * 1e6)
                     block.spans[index] = start_ns, max(start_ns, end_ns)
@@ -128,15 +134,15 @@ class TimingEvents:
         return True
 
     def abandon(self, events: Iterable[Any]) -> None:
-        """Give up events that will not be read; they return to the pool once they are complete.
+        """Give up events that will not be read. They return to the pool once they are complete.
 
         Args:
-            events: The events; None entries are ignored.
+            events: Recorded events. None entries are ignored.
         """
         self._abandoned.extend(event for event in events if event is not None)
 
     def _take_event(self) -> Any:
-        """Return an event of the pool, or a new one; None if ``max_events`` exist already."""
+        """Return an event from the pool, or a new event, or None if ``max_events`` are in use."""
         if self._free:
             return self._free.pop()
         if self._n_events >= self._max_events:
@@ -145,11 +151,12 @@ class TimingEvents:
         return self._cuda.Event(enable_timing=True)
 
     def _locate_anchor(self, block: Block) -> int:
-        """Return the time at which the anchor of a block was reached, on the host's clock.
+        """Return the time on the host's clock at which the GPU reached the anchor of a block.
 
-        The GPU reaches an anchor after the host recorded it, so every anchor gives a lower bound of
-        host clock minus device clock. The largest bound so far, reduced by the possible drift
-        since, is used::
+        The GPU reaches an anchor after the host has recorded it. Every anchor therefore gives a
+        lower bound of the offset, which is host clock minus device clock. The offset is the larger
+        of the bound of this anchor and the previous offset. Before the comparison, the previous
+        offset is reduced by ``_MAX_DRIFT`` times the elapsed time::
 
             device    ─────○───────────○──────────────────○────
             host      ────│┤──────────│┤─────────│────────┤────   recorded, reached

@@ -1,4 +1,4 @@
-"""Wrapping of a framework's methods in ranges, and undoing it."""
+"""Wrap the methods of a framework in ranges, and restore them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from bubbleviz.annotate.ranges import Range
 from bubbleviz.annotate.switch import record
 from bubbleviz.errors import AnnotationError
 
-#: Context manager for calls without a range.
+#: Context manager for calls that get no range.
 NO_RANGE: AbstractContextManager[object] = nullcontext()
-#: Positional and keyword arguments of a call; the keyword arguments may be replaced.
+#: Positional and keyword arguments of a call. A function may replace keyword arguments in place.
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
-#: Returns the range of a call. The first argument of a method is ``self``.
+#: Function that returns the range of a call, given its arguments. They include ``self``.
 RangeOfCall = Callable[[Args, Kwargs], AbstractContextManager[object]]
 #: Folder for recordings, or None to record nothing.
 Folder = str | os.PathLike[str] | None
@@ -32,11 +32,17 @@ _wrapped_frameworks: dict[str, Annotations] = {}
 
 
 class Annotations:
-    """The wrapped methods of a framework, restored by ``remove()`` or at the end of a ``with``.
+    """The wrapped methods of a framework.
+
+    The methods are restored by ``remove()``, or at the end of a ``with`` block.
+
+    Args:
+        framework: Name of the framework, for messages.
+        written_for: First and last supported version, such as "0.5 to 0.19", or "" if unknown.
 
     Attributes:
         framework: Name of the framework, for messages.
-        active: Whether ranges are opened.
+        active: Whether calls of the wrapped methods open ranges.
     """
 
     def __init__(self, framework: str, written_for: str = "") -> None:
@@ -53,7 +59,11 @@ class Annotations:
         self.remove()
 
     def remove(self) -> None:
-        """Restore the wrapped methods. Methods that others wrapped later stay, without ranges."""
+        """Restore the wrapped methods.
+
+        A method that other code has wrapped again in the meantime is not replaced, but it opens no
+        more ranges.
+        """
         self.active = False
         while self._undo:
             self._undo.pop()()
@@ -61,12 +71,15 @@ class Annotations:
             del _wrapped_frameworks[self.framework]
 
     def record(self, folder: Folder) -> None:
-        """Record the ranges to files until the annotations are removed; None records nothing."""
+        """Start recording ranges to a folder until the annotations are removed.
+
+        If ``folder`` is None, no recording is started.
+        """
         if folder is not None:
             self._undo.append(record(folder).stop)
 
     def append_undo(self, undo: Callable[[], None]) -> None:
-        """Register a function that is called when the annotations are removed."""
+        """Register a function for :meth:`remove` to call. The last registered one is called first."""
         self._undo.append(undo)
 
     def wrap(
@@ -76,16 +89,16 @@ class Annotations:
         range_of_call: RangeOfCall,
         on_result: Callable[[Any], None] | None = None,
     ) -> tuple[Any, Any]:
-        """Make a function or method run inside a range.
+        """Replace a function or method so that each call runs inside a range.
 
-        If ``range_of_call`` raises, all annotations of the framework stop with a warning, and calls
-        run as before.
+        If ``range_of_call`` raises an error, a warning is issued, and no wrapped method of the
+        framework opens ranges anymore. The calls themselves continue to work.
 
         Args:
-            owner: Module or class of the function.
+            owner: Module or class that contains the function.
             name: Name of the function.
-            range_of_call: Returns the range of each call.
-            on_result: Called with the result of each call.
+            range_of_call: Function that returns the range of a call, given the call's arguments.
+            on_result: Function that is called with the result of each call, after its range ended.
 
         Returns:
             The original function and the wrapped one.
@@ -117,7 +130,7 @@ class Annotations:
     def replace(self, owner: Any, name: str, new: Any) -> None:
         """Set an attribute of a class or module until the annotations are removed.
 
-        The attribute is only restored if it still has the new value then.
+        Removing the annotations restores the attribute only if it still has the new value.
         """
         original = vars(owner).get(name, _ABSENT)
         setattr(owner, name, new)
@@ -136,7 +149,7 @@ class Annotations:
         """Return an attribute of a module or class.
 
         Raises:
-            AnnotationError: The attribute does not exist.
+            AnnotationError: The attribute does not exist or is None.
         """
         value = getattr(owner, name, None)
         if value is None:
@@ -146,7 +159,7 @@ class Annotations:
         return value
 
     def import_module(self, name: str) -> Any:
-        """Import a module of the framework, and note the framework's version.
+        """Import a module of the framework, and remember the framework's version for messages.
 
         Raises:
             AnnotationError: The module cannot be imported.
@@ -162,12 +175,14 @@ class Annotations:
     def get_argument(
         self, function: Any, name: str, default: Any = None
     ) -> Callable[[Args, Kwargs], Any]:
-        """Return a function that picks an argument of a call by name, however it was passed.
+        """Return a function that looks up an argument in the arguments of a call.
+
+        The argument may have been passed by position or by keyword.
 
         Args:
-            function: Function that is called.
+            function: Function whose calls are inspected.
             name: Name of the parameter.
-            default: Value for calls without the argument.
+            default: Result for calls without the argument.
 
         Raises:
             AnnotationError: The function has no such parameter.
@@ -184,7 +199,12 @@ class Annotations:
         return pick
 
     def _describe_mismatch(self, problem: str) -> AnnotationError:
-        """Return an error that says how the framework differs from the expected version."""
+        """Return an error for a framework that differs from the expected version.
+
+        Args:
+            problem: Text that follows the name and version of the framework, such as
+                " has no module x".
+        """
         version = f" {self._version}" if self._version else ""
         compatible = (
             f"a version from {self._written_for}" if self._written_for else "another version"
@@ -195,7 +215,12 @@ class Annotations:
         )
 
     def _give_up(self, where: str, error: Exception) -> None:
-        """Open no more ranges, and warn with the reason."""
+        """Stop opening ranges, and issue a warning with the reason.
+
+        Args:
+            where: Framework and name of the wrapped function.
+            error: Error that occurred.
+        """
         self.active = False
         warnings.warn(
             f"annotate: {where} can no longer be named ({type(error).__name__}: {error}); "
@@ -215,10 +240,11 @@ def wrap_once(
 
     Args:
         framework: Name of the framework.
-        wrap_all: Function that wraps the framework. If it raises, everything is restored.
-        folder: Folder to which the ranges are recorded until the annotations are removed, or None
-            to record nothing.
-        written_for: First and last version that are known to work, as "0.5 to 0.19".
+        wrap_all: Function that wraps the methods of the framework. If it raises an error, all
+            methods are restored.
+        folder: Folder to which ranges are recorded until the annotations are removed, or None to
+            record nothing.
+        written_for: First and last supported version, such as "0.5 to 0.19".
 
     Raises:
         AnnotationError: The framework differs from the expected version.
@@ -238,12 +264,15 @@ def wrap_once(
 
 
 def make_range_factory(new_range: Callable[..., Range], *values: Any) -> RangeOfCall:
-    """Return a function that creates a new range from fixed values for every call."""
+    """Return a function that calls ``new_range(*values)`` to create the range of a call.
+
+    The arguments of the call are ignored.
+    """
     return lambda _args, _kwargs: new_range(*values)
 
 
 def list_subclasses(base: type) -> Iterator[type]:
-    """Yield all direct and indirect subclasses of a class, each once."""
+    """Yield all direct and indirect subclasses of a class, without duplicates."""
     kinds: dict[type, None] = dict.fromkeys(base.__subclasses__())
     for kind in list(kinds):
         kinds.update(dict.fromkeys(list_subclasses(kind)))
@@ -251,7 +280,7 @@ def list_subclasses(base: type) -> Iterator[type]:
 
 
 def _format_path(owner: Any) -> str:
-    """Return the qualified name of a module, class or function."""
+    """Return the full name of a module, class or function, such as ``package.module.Class``."""
     module = getattr(owner, "__module__", None)
     name = getattr(owner, "__qualname__", None) or getattr(owner, "__name__", repr(owner))
     return f"{module}.{name}" if module else str(name)

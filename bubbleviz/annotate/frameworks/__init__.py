@@ -1,6 +1,7 @@
-"""Supported frameworks: one module per framework, found by its name.
+"""The supported frameworks. Each framework has a module with its name.
 
-A module defines ``annotate()``, which returns the :class:`~bubbleviz.annotate.Annotations` of the
-framework and raises :class:`~bubbleviz.errors.AnnotationError` if the framework differs from the
-expected version. The framework is only imported when ``annotate()`` is called.
+Every module defines a function ``annotate()``. It returns the
+:class:`~bubbleviz.annotate.Annotations` of the framework, and raises
+:class:`~bubbleviz.errors.AnnotationError` if the framework differs from the expected version. The
+framework is only imported when ``annotate()`` is called.
 """

@@ -1,10 +1,10 @@
-"""DeepSpeed's pipeline engine: ranges for every instruction of its schedules.
+"""Annotate the instructions of DeepSpeed's pipeline engine.
 
-DeepSpeed itself names forwards, and backwards on the last stage only
-(``DeepSpeedEngine.backward``); its pipeline engine names nothing. This module wraps the methods
-that run instructions, also in the engine's table of instructions. Buffer ids are not microbatches,
-so operations are counted: the k-th forward of a stage in a batch is microbatch k, and likewise for
-the other phases.
+DeepSpeed itself names forwards, but names backwards on the last stage only
+(``DeepSpeedEngine.backward``). Its pipeline engine names no operations. This module wraps the
+methods that run instructions, and replaces them in the engine's table of instructions. Buffer ids
+are not microbatches, so operations are counted. The k-th operation of a phase in a batch, counted
+from 0, is microbatch k.
 
 Written for DeepSpeed 0.14 to 0.19, deepspeed/runtime/pipe/engine.py and schedule.py.
 """
@@ -19,7 +19,7 @@ from bubbleviz.annotate import wrapping
 from bubbleviz.annotate.ranges import iteration, phase
 from bubbleviz.annotate.wrapping import NO_RANGE, Annotations, Args, Kwargs
 
-#: Phases of the methods that process one buffer.
+#: Phases of the methods that process one buffer, keyed by method name.
 _BUFFER_PHASES = {
     "_exec_forward_pass": "F",
     "_exec_backward_pass": "BW",
@@ -28,7 +28,7 @@ _BUFFER_PHASES = {
     "_exec_send_grads": "SEND_B",
     "_exec_recv_grads": "RECV_B",
 }
-#: Phases of the methods that process the whole batch.
+#: Phases of the methods that process the whole batch, keyed by method name.
 _BATCH_PHASES = {
     "_exec_optimizer_step": "Optimizer",
     "_exec_reduce_grads": "COLLECTIVE",
@@ -37,7 +37,7 @@ _BATCH_PHASES = {
 
 
 def annotate(record: wrapping.Folder = None) -> Annotations:
-    """Annotate the instructions of DeepSpeed's pipeline engine; a batch is an iteration.
+    """Annotate the instructions of DeepSpeed's pipeline engine. Each batch is an iteration.
 
     Args:
         record: Folder to which the times of the ranges are recorded, or None to record nothing.
@@ -51,8 +51,8 @@ def annotate(record: wrapping.Folder = None) -> Annotations:
 def _wrap(annotations: Annotations) -> None:
     """Wrap the methods of the pipeline engine, and replace them in its table of instructions.
 
-    Operations are counted per phase from the start of each batch. An engine that uses another table
-    of instructions has several stages per rank; its operations on buffers get no ranges, because
+    Operations of each phase are counted from the start of a batch. An engine with a different table
+    of instructions has several stages per rank. Its operations on buffers get no ranges, because
     their stage is unknown.
     """
     engine = annotations.get_attribute(
@@ -66,7 +66,7 @@ def _wrap(annotations: Annotations) -> None:
         return iteration()
 
     def make_buffer_range(name: str) -> wrapping.RangeOfCall:
-        """Return a function that counts the calls of a phase, and returns their ranges."""
+        """Return a function that counts the calls of a phase, and returns the range of a call."""
 
         def range_of_call(args: Args, _kwargs: Kwargs) -> AbstractContextManager[object]:
             if args[0]._INSTRUCTION_MAP is not annotated_table:

@@ -1,10 +1,10 @@
-"""Megatron-Core: ranges for forwards, backwards, transfers and the optimizer of all its schedules.
+"""Annotate the forwards, backwards, transfers and optimizer steps of Megatron-Core.
 
-Megatron-Core itself names transfers and layers (``--nvtx-ranges``), but not the forward and
-backward of a microbatch. This module wraps ``forward_step`` and ``backward_step``, which its
-schedules call, and the step that overlaps both. A forward gets its microbatch and chunk as
-arguments. A backward is matched to its forward by the output tensor of the forward, which it gets
-as an argument.
+Megatron-Core itself names transfers and layers (``--nvtx-ranges``), but not the forward and the
+backward of a microbatch. This module wraps ``forward_step`` and ``backward_step``, which all
+schedules call, and the function that overlaps a forward with a backward. The arguments of a forward
+contain its microbatch and chunk. The arguments of a backward contain the output tensor of its
+forward, by which the backward is matched to the forward.
 
 Written for Megatron-Core 0.5 to 0.19, megatron/core/pipeline_parallel/schedules.py,
 p2p_communication.py, combined_1f1b.py, and megatron/core/optimizer/optimizer.py.
@@ -32,16 +32,16 @@ _SCHEDULES = (
     "forward_backward_pipelining_without_interleaving",
 )
 _TRANSFER = re.compile(r"(?:send|recv)_(?:forward|backward)")
-#: Directions of data, keyed by words in function names: the phase, and the parameter that says
-#: whether data is received.
+#: For words in the names of transfer functions, the direction of the data (F or B), and the name of
+#: the parameter that decides whether the call receives data.
 _DIRECTIONS = {"forward": ("F", "recv_prev"), "backward": ("B", "recv_next")}
 
-#: Chunk of an operation, or None with one chunk per rank, and its microbatch.
+#: Chunk and microbatch of an operation. The chunk is None if a rank has only one chunk.
 OperationId = tuple[int | None, int]
 
 
 def annotate(record: wrapping.Folder = None) -> Annotations:
-    """Annotate the operations of Megatron-Core; one call of its schedule is an iteration.
+    """Annotate the operations of Megatron-Core. Each call of a schedule is an iteration.
 
     Args:
         record: Folder to which the times of the ranges are recorded, or None to record nothing.
@@ -53,17 +53,21 @@ def annotate(record: wrapping.Folder = None) -> Annotations:
 
 
 class _Batch:
-    """Tracks chunk and microbatch of the forwards, backwards and transfers of the current batch."""
+    """Tracks which chunk and microbatch each operation and transfer of the batch belongs to.
+
+    Args:
+        state: The module ``megatron.core.parallel_state``.
+    """
 
     def __init__(self, state: Any) -> None:
         self._state = state
         self._operation_of_output: dict[int, OperationId] = {}
         self._n_started: Counter[tuple[str, int | None]] = Counter()
         self._stages: tuple[int, int] | None = None
-        #: The running forward, until its output is known.
+        #: The running forward, or None. Its output is not known yet.
         self.forward: OperationId | None = None
-        #: Keyed by direction (F, B): the latest operation, the operations whose inputs are still to
-        #: arrive (with several chunks), and the first and the last virtual stage.
+        #: Keyed by direction ("F" or "B"): the latest operation, the operations whose inputs have
+        #: not arrived yet (only with several chunks), and the first and last virtual stage.
         self._latest: dict[str, OperationId] = {}
         self._expected_inputs: dict[str, Iterator[OperationId]] = {}
         self._end_stages = {"F": (0, 0), "B": (0, 0)}
@@ -71,11 +75,11 @@ class _Batch:
     def begin(self, model: object, microbatches: int) -> None:
         """Reset the state for a new batch.
 
-        With several chunks, the operations whose inputs come from other stages are listed in the
-        order of the interleaved schedule.
+        If a rank has several chunks, the operations whose inputs come from other stages are listed
+        in the order of the interleaved schedule.
 
         Args:
-            model: The model, or the list of chunks of this rank.
+            model: The model, or the list of this rank's model chunks.
             microbatches: Number of microbatches in the batch.
         """
         self._operation_of_output.clear()
@@ -90,7 +94,7 @@ class _Batch:
             last = ranks * len(chunks) - 1
             self._end_stages = {"F": (0, last), "B": (last, 0)}
             if len(chunks) > 1:
-                # A group of microbatches runs through one chunk before the next chunk.
+                # A group of microbatches runs through a chunk before it runs through the next one.
                 config = getattr(chunks[0], "config", None)
                 group = getattr(config, "microbatch_group_size_per_vp_stage", None) or ranks
                 order = [
@@ -107,8 +111,8 @@ class _Batch:
     def has_remote_input(self, direction: str, operation: OperationId) -> bool:
         """Return whether the input of an operation comes from another virtual stage.
 
-        This is so for all virtual stages but the first of the direction. If the stage of the
-        operation is unknown, the result is False.
+        This is true unless the operation is on the first virtual stage of its direction, which is
+        the last stage of the model for backwards. If the stage is unknown, the result is False.
 
         Args:
             direction: "F" for forwards or "B" for backwards.
@@ -119,14 +123,14 @@ class _Batch:
     def get_receiver(self, direction: str, is_receiving: bool | None) -> OperationId | None:
         """Return the operation whose input a transfer call receives, or None if it receives none.
 
-        With one chunk, this is the next operation of the direction to start. With several chunks,
-        inputs arrive in the order of the interleaved schedule: each call takes the next operation
-        with a remote input, and the result is None when all of them have been taken.
+        With one chunk per rank, this is the operation of the direction that starts next. With
+        several chunks, inputs arrive in the order of the interleaved schedule. Each call then
+        returns the next operation with a remote input, or None if no such operation is left.
 
         Args:
             direction: "F" for activations or "B" for gradients.
-            is_receiving: Whether the call receives, or None if it has no argument that says so. All
-                ranks but the first of the direction then receive.
+            is_receiving: Whether the call receives data. If None, the call has no argument that
+                decides this, and every rank except the first of the direction receives.
         """
         rank, ranks = self._stages or (0, 1)
         if is_receiving is None:
@@ -139,10 +143,10 @@ class _Batch:
         return None, self._n_started[direction, None]
 
     def get_sender(self, direction: str) -> OperationId | None:
-        """Return the operation whose result a transfer call sends, or None if there is none.
+        """Return the operation whose result a transfer call sends, or None if it sends none.
 
-        This is the operation of the direction that started last. There is none if no operation has
-        started, or if it is on the last virtual stage of the direction, which sends nothing.
+        This is the operation of the direction that started last. The result is None if no operation
+        has started, or if the operation is on the last virtual stage of the direction.
 
         Args:
             direction: "F" for activations or "B" for gradients.
@@ -155,12 +159,13 @@ class _Batch:
         )
 
     def start_forward(self, chunk: int | None, microbatch: int | None) -> OperationId:
-        """Record that a forward starts, and return its chunk and microbatch.
+        """Note that a forward starts, and return its chunk and microbatch.
 
         Args:
-            chunk: Chunk passed to the call, or None to read the current chunk from the parallel
-                state.
-            microbatch: Microbatch passed to the call, or None to count the forwards of the chunk.
+            chunk: Chunk that was passed to the call, or None to use the current chunk of the
+                parallel state.
+            microbatch: Microbatch that was passed to the call, or None to use the number of earlier
+                forwards of the chunk.
         """
         chunk = self._get_current_chunk() if chunk is None else chunk
         counted = self._count("F", chunk)
@@ -169,7 +174,7 @@ class _Batch:
         return self.forward
 
     def finish_forward(self, result: object) -> None:
-        """Record that the running forward has ended, so that its backward can be matched to it.
+        """Note that the running forward has ended, and remember its output for its backward.
 
         Args:
             result: Result of the call. The output of the forward is its first element if it is a
@@ -181,11 +186,11 @@ class _Batch:
         self.forward = None
 
     def start_backward(self, output: object) -> OperationId:
-        """Record that a backward starts, and return its chunk and microbatch.
+        """Note that a backward starts, and return its chunk and microbatch.
 
-        They are the chunk and microbatch of the forward with the same output. If this forward is
-        unknown, the chunk is read from the parallel state, and the microbatch is the number of
-        earlier backwards of the chunk in this batch.
+        Both are taken from the forward with the same output. If this forward is unknown, the chunk
+        is the current chunk of the parallel state, and the microbatch is the number of earlier
+        backwards of the chunk in this batch.
 
         Args:
             output: Output of the forward that the backward belongs to.
@@ -197,19 +202,22 @@ class _Batch:
         return operation
 
     def get_stage(self, chunk: int | None) -> int | None:
-        """Return the virtual stage of a chunk of this rank, or None if unknown."""
+        """Return the virtual stage of a chunk on this rank, or None if unknown.
+
+        A chunk of None means chunk 0.
+        """
         if self._stages is None:
             return None
         rank, ranks = self._stages
         return rank + ranks * (chunk or 0)
 
     def _get_current_chunk(self) -> int | None:
-        """Return the current chunk from the global state of older versions, or None."""
+        """Return the current chunk of the parallel state, or None if it has no current chunk."""
         get_rank = getattr(self._state, "get_virtual_pipeline_model_parallel_rank", None)
         return None if get_rank is None else get_rank()
 
     def _count(self, name: str, chunk: int | None) -> int:
-        """Count an operation, and return the number of earlier ones with this name and chunk."""
+        """Count an operation, and return how many operations of its kind and chunk came before."""
         index = self._n_started[name, chunk]
         self._n_started[name, chunk] += 1
         return index
@@ -218,7 +226,7 @@ class _Batch:
 def _wrap(annotations: Annotations) -> None:
     """Wrap the schedules, their forwards and backwards, the transfers, and the optimizers.
 
-    Every call of a schedule begins a new batch and is an iteration.
+    Every call of a schedule starts a new batch, which is an iteration.
     """
     schedules = annotations.import_module(f"{_CORE}.pipeline_parallel.schedules")
     batch = _Batch(annotations.import_module(f"{_CORE}.parallel_state"))
@@ -239,8 +247,8 @@ def _wrap(annotations: Annotations) -> None:
 def _wrap_steps(annotations: Annotations, schedules: Any, batch: _Batch) -> None:
     """Wrap ``forward_step`` and ``backward_step``.
 
-    The chunk of a forward is the argument ``vp_stage``, or else the attribute of the model. Before
-    the versions with these, it is read from the parallel state.
+    The chunk of a forward is the argument ``vp_stage``, or otherwise the attribute ``vp_stage`` of
+    the model. Older versions have neither, so the current chunk of the parallel state is used.
     """
     forward = annotations.get_attribute(schedules, "forward_step")
     chunk = _get_optional_argument(annotations, forward, "vp_stage")
@@ -264,9 +272,9 @@ def _wrap_steps(annotations: Annotations, schedules: Any, batch: _Batch) -> None
 
 
 def _wrap_overlapped(annotations: Annotations, batch: _Batch) -> None:
-    """Wrap the step that overlaps a forward with a backward, if it exists (since 0.14).
+    """Wrap the function that overlaps a forward with a backward, if it exists (since 0.14).
 
-    While the step waits for an input from another stage, a receive is open inside its range.
+    A receive range is open while the function waits for an input from another stage.
     """
     try:
         module = annotations.import_module(f"{_CORE}.pipeline_parallel.combined_1f1b")
@@ -277,14 +285,14 @@ def _wrap_overlapped(annotations: Annotations, batch: _Batch) -> None:
     picks = [annotations.get_argument(step, name) for name in names]
 
     def range_of_call(args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
-        """Return the range of a step: FB, or F or BW if it runs only one of the two."""
+        """Return the range of a call: FB, or F or BW if the call runs only one of the two."""
         forward, backward, output, chunk, microbatch = (pick(args, kwargs) for pick in picks)
         first = None if forward is None else batch.start_forward(chunk, microbatch)
         second = None if backward is None else batch.start_backward(output)
         if first is None or second is None:
             operation = first or second
             return _make_range("BW" if first is None else "F", batch, operation or (None, 0))
-        # The step waits for its inputs by calling these functions.
+        # The wrapped function waits for its inputs by calling these arguments.
         for wait, direction, operation in (
             ("pre_forward", "F", first),
             ("pre_backward", "B", second),
@@ -305,7 +313,7 @@ def _make_range(
     *,
     launches: bool = False,
 ) -> Range:
-    """Return the range of an operation, or of two operations that are fused."""
+    """Return the range of one operation, or of two operations that run or transfer together."""
     (chunk, number), (chunk2, number2) = operation, second or (None, None)
     stage, stage2 = batch.get_stage(chunk), batch.get_stage(chunk2) if second else None
     numbers = number, chunk, stage, None, number2, chunk2, stage2
@@ -315,9 +323,9 @@ def _make_range(
 def _get_optional_argument(
     annotations: Annotations, function: Any, name: str
 ) -> Callable[[Args, Kwargs], Any]:
-    """Return a function that returns an argument of a call of ``function`` by its name.
+    """Return a function that looks up an argument by name in the arguments of a call.
 
-    If ``function`` has no parameter with this name, the returned function always returns None.
+    If ``function`` has no parameter with this name, the result of a lookup is always None.
     """
     if name in inspect.signature(function).parameters:
         return annotations.get_argument(function, name)
@@ -325,7 +333,7 @@ def _get_optional_argument(
 
 
 def _wrap_transfers(annotations: Annotations, batch: _Batch) -> None:
-    """Wrap all transfers between stages: methods of a class since 0.14, functions before."""
+    """Wrap all transfers between stages. They are methods of a class since 0.14, else functions."""
     module = annotations.import_module(f"{_CORE}.pipeline_parallel.p2p_communication")
     owner = getattr(module, "P2PCommunicator", module)
     names = [name for name in vars(owner) if _TRANSFER.match(name)]
@@ -338,11 +346,11 @@ def _wrap_transfers(annotations: Annotations, batch: _Batch) -> None:
 def _make_transfer_range_factory(
     annotations: Annotations, batch: _Batch, owner: Any, name: str
 ) -> wrapping.RangeOfCall:
-    """Return a function that creates the range of each call of a transfer function.
+    """Return a function that creates the range of a call of a transfer function.
 
-    The name of the function says which data it sends and receives, for example
-    ``send_forward_recv_backward``. A call may do several transfers; the range names at most the
-    last two.
+    The name of the transfer function determines what it sends and receives, for example
+    ``send_forward_recv_backward``. If a call makes more than two transfers, the range names only
+    the last two. Sends come before receives.
 
     Args:
         annotations: Annotations of the framework.
@@ -368,7 +376,7 @@ def _make_transfer_range_factory(
     is_overlapped = _get_optional_argument(annotations, function, "overlap_p2p_comm")
 
     def of_call(args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
-        """Return the range of a call, or no range if it neither sends nor receives."""
+        """Return the range of a call, or ``NO_RANGE`` if the call neither sends nor receives."""
         sent = [(f"SEND_{w}", batch.get_sender(w)) for w, t in sends if t(args, kwargs) is not None]
         received = [
             (f"RECV_{w}", batch.get_receiver(w, told(args, kwargs))) for w, told in receives
@@ -386,9 +394,9 @@ def _make_transfer_range_factory(
 
 
 def _wrap_optimizers(annotations: Annotations) -> None:
-    """Wrap the step of every optimizer class; the step of a chained optimizer is one range.
+    """Wrap the method ``step`` of every optimizer class. A chained optimizer opens only one range.
 
-    Up to version 0.5, optimizers are not part of Megatron-Core.
+    Up to version 0.5, Megatron-Core contains no optimizers, and no class is wrapped.
     """
     if importlib.util.find_spec(f"{_CORE}.optimizer") is None:
         return

@@ -1,9 +1,10 @@
-"""Training steps of PyTorch without pipeline stages: FSDP, DDP or a single process.
+"""Annotate training steps of PyTorch without pipeline stages: FSDP, DDP or a single process.
 
-All ranks are replicas of stage 0. Hooks of the module mark forwards. Backwards are marked by
-wrapping ``torch.autograd.backward``, which every ``backward()`` calls, also on a loss. Waiting for
-other ranks inside them is marked as a collective: with FSDP while parameters are gathered or
-gradients are reduced, and with DDP from the last gradient to the end of the backward.
+All ranks are replicas of stage 0. Hooks of the model mark forwards. A wrapper of
+``torch.autograd.backward``, which every ``backward()`` of a tensor calls, marks backwards. The time
+for which a forward or backward waits for other ranks is marked as a collective. With FSDP, this is
+the time in which parameters are gathered or gradients are reduced. With DDP, it is the time from
+the last gradient to the end of the backward.
 
 Written for PyTorch 2.6 to 2.14, torch/autograd/__init__.py, torch/nn/modules/module.py and
 torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py.
@@ -22,7 +23,7 @@ from bubbleviz.annotate.frameworks.torch_pipelining import wrap_optimizers
 from bubbleviz.annotate.ranges import Range, iteration, open_in_recorder, phase
 from bubbleviz.annotate.wrapping import Annotations
 
-#: Module of FSDP's parameter groups, and their methods that wait on the CPU or a stream.
+#: Module of FSDP's parameter groups, and methods of a group that wait on the CPU or on a stream.
 _GROUPS = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 _WAITS = ("unshard", "wait_for_unshard", "post_backward", "finalize_backward")
 
@@ -30,11 +31,12 @@ _WAITS = ("unshard", "wait_for_unshard", "post_backward", "finalize_backward")
 def annotate(model: Any, record: wrapping.Folder = None) -> Annotations:
     """Annotate the forwards, backwards, optimizer steps and iterations of a training loop.
 
-    An iteration starts with the first forward after an optimizer step. Forwards without gradients
-    are left out; consecutive forwards are numbered as microbatches.
+    An iteration starts with the first forward after an optimizer step. The forwards of an iteration
+    are numbered as microbatches. Forwards without gradients get no range.
 
     Args:
-        model: Module that the loop calls, after DDP, ``fully_shard`` or ``torch.compile``.
+        model: Model that the training loop calls, after DDP, ``fully_shard`` or ``torch.compile``
+            has been applied.
         record: Folder to which the times of the ranges are recorded, or None to record nothing.
 
     Raises:
@@ -45,7 +47,7 @@ def annotate(model: Any, record: wrapping.Folder = None) -> Annotations:
 
 
 class _Steps:
-    """The current iteration, and the number of its operations per phase."""
+    """The current iteration, with its open ranges and the number of operations per phase."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -55,10 +57,10 @@ class _Steps:
         self._end_of_wait: Callable[[], None] | None = None
 
     def wrap(self, annotations: Annotations) -> None:
-        """Register the hooks of the model, and wrap backwards, optimizers and waits.
+        """Register hooks on the model, and wrap backwards, optimizer steps and waits.
 
-        Waits of FSDP are wrapped if its module is loaded, and waits of DDP if the model is wrapped
-        in DDP.
+        Waits of FSDP are wrapped if the module of FSDP is loaded. Waits of DDP are marked if the
+        model is wrapped in DDP.
         """
         torch = annotations.import_module("torch")
         is_training = annotations.get_attribute(torch, "is_grad_enabled")
@@ -89,14 +91,17 @@ class _Steps:
             annotations.append_undo(self._add_gradient_hook(torch))
 
     def _make_range(self, name: str) -> Range:
-        """Return the range of the next operation of a phase, with its number as the microbatch."""
+        """Return a range for the next operation of a phase.
+
+        Operations of a phase are counted from 0 in each iteration. The count is the microbatch.
+        """
         number = self._counts[name]
         self._counts[name] += 1
         return phase(name, microbatch=number, stage=0)
 
     @contextmanager
     def _run_backward(self) -> Iterator[None]:
-        """Run a backward inside its range, and end the wait for gradients that began inside it."""
+        """Run a backward inside a range. At its end, a wait that the gradient hook opened ends."""
         with self._make_range("BW"):
             yield
             if self._end_of_wait is not None:
@@ -104,13 +109,13 @@ class _Steps:
                 self._end_of_wait = None
 
     def _add_gradient_hook(self, torch: Any) -> Callable[[], None]:
-        """Add a hook that opens a collective at the last gradient of a backward.
+        """Add a hook that opens a collective when the last gradient of a backward is computed.
 
-        The collective is only opened in recordings, not in profiles. The end of the backward closes
-        it.
+        The collective is closed at the end of the backward. It is only written to recording files,
+        not to NVTX or PyTorch's profiler.
 
         Returns:
-            A function that removes the hook.
+            Function that removes the hook.
         """
 
         def begin(_gradients: object) -> None:

@@ -1,9 +1,9 @@
-"""torch.distributed.pipelining: ranges for every schedule, through the methods of its stages.
+"""Annotate all schedules of torch.distributed.pipelining by wrapping the methods of stages.
 
-PyTorch itself names the operations of some schedules only (``PP:0F3``, ``Forward 3``; none of
-1F1B), and neither the loss nor the optimizer. This module wraps the methods of the stage, which
-every schedule calls: a forward with its loss is F, a complete backward BW, its input half B, and
-its weight half W.
+PyTorch itself names the operations of some schedules (``PP:0F3``, ``Forward 3``), but not those of
+1F1B, and neither the loss nor the optimizer. This module wraps the methods of stages, which every
+schedule calls. A forward and its loss are F, a complete backward is BW, a backward for the input is
+B, and a backward for the weights is W.
 
 Written for PyTorch 2.5 to 2.14, torch/distributed/pipelining/stage.py and schedules.py.
 """
@@ -20,7 +20,7 @@ from bubbleviz.annotate import wrapping
 from bubbleviz.annotate.ranges import Range, iteration, phase
 from bubbleviz.annotate.wrapping import NO_RANGE, Annotations, Args, Kwargs
 
-#: Phases of transfers, keyed by the method of the stage that lists them.
+#: Phases of transfers, keyed by the name of the stage method that lists these transfers.
 _TRANSFERS = {
     "get_fwd_send_ops": "SEND_F",
     "get_fwd_recv_ops": "RECV_F",
@@ -34,9 +34,9 @@ _TAG = "_bubbleviz_transfer"
 def annotate(record: wrapping.Folder = None) -> Annotations:
     """Annotate the operations, iterations and optimizer steps of torch.distributed.pipelining.
 
-    Names contain the virtual stage (``stage_index``) and the microbatch. Each ``schedule.step()``
-    is an iteration, unless it runs inside an ``annotate.iteration`` of the script. This is useful
-    if several of them form one optimizer step.
+    Range names contain the virtual stage (``stage_index``) and the microbatch. Each call of
+    ``schedule.step()`` is an iteration, unless it runs inside an ``annotate.iteration`` of the
+    script. A script needs ``annotate.iteration`` if several calls belong to one optimizer step.
 
     Args:
         record: Folder to which the times of the ranges are recorded, or None to record nothing.
@@ -48,9 +48,9 @@ def annotate(record: wrapping.Folder = None) -> Annotations:
 
 
 def _wrap(annotations: Annotations) -> None:
-    """Wrap the stages, transfers, losses, steps of schedules, and optimizers.
+    """Wrap the methods of stages, the transfers, the loss, the schedules, and the optimizers.
 
-    The loss is part of the forward of the last stage.
+    The loss gets a range F, because it is part of the forward of the last stage.
     """
     stages = annotations.import_module("torch.distributed.pipelining.stage")
     schedules = annotations.import_module("torch.distributed.pipelining.schedules")
@@ -84,9 +84,9 @@ def _make_range(name: str, stage: Any, microbatch: int) -> Range:
 
 
 def _wrap_stage(annotations: Annotations, stages: Any, base: Any) -> None:
-    """Wrap the forwards and backwards of all stage classes.
+    """Wrap the forwards, backwards and gradient reductions of all stage classes.
 
-    A stage without backwards, as in an evaluation, gets no ranges for them.
+    If a stage has no backwards, as in an evaluation, no ranges are opened for backwards.
     """
     forward = annotations.get_argument(
         annotations.get_attribute(base, "forward_one_chunk"), "fwd_chunk_id"
@@ -98,7 +98,7 @@ def _wrap_stage(annotations: Annotations, stages: Any, base: Any) -> None:
         annotations.get_attribute(base, "backward_weight_one_chunk"), "bwd_chunk_id"
     )
 
-    # In an evaluation a schedule still calls backwards, which do nothing.
+    # In an evaluation, schedules still call the backward methods, which have no effect.
     def of_backward(args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
         name = "BW" if full(args, kwargs) else "B"
         return _make_range(name, args[0], chunk(args, kwargs)) if args[0].has_backward else NO_RANGE
@@ -120,12 +120,13 @@ def _wrap_stage(annotations: Annotations, stages: Any, base: Any) -> None:
 
 
 def _make_reduction_range_factory(sharded: Any) -> wrapping.RangeOfCall:
-    """Return a function that creates the ranges of gradient reductions.
+    """Return a function that creates the range of a gradient reduction.
 
-    Only stages whose module is sharded reduce gradients.
+    Only stages with a sharded module reduce gradients, so other stages get no range.
 
     Args:
-        sharded: Class of sharded modules, or () if unknown.
+        sharded: Class of sharded modules. If it is (), the class is unknown, and every stage gets a
+            range.
     """
 
     def of_reduction(args: Args, _kwargs: Kwargs) -> AbstractContextManager[object]:
@@ -138,7 +139,10 @@ def _make_reduction_range_factory(sharded: Any) -> wrapping.RangeOfCall:
 
 
 def _wrap_transfers(annotations: Annotations, stages: Any, schedules: Any) -> None:
-    """Wrap the functions that start transfers; a stage tags each transfer when listing it."""
+    """Wrap the functions that start transfers.
+
+    To name the transfers, the methods of stages that list transfers are made to tag them.
+    """
     base = annotations.get_attribute(stages, "_PipelineStageBase")
     for method, name in _TRANSFERS.items():
         _tag_transfers(annotations, base, method, name)
@@ -152,7 +156,14 @@ def _wrap_transfers(annotations: Annotations, stages: Any, schedules: Any) -> No
 
 
 def _tag_transfers(annotations: Annotations, base: Any, method: str, name: str) -> None:
-    """Tag each transfer that a stage lists with its phase, microbatch and stage."""
+    """Make a method of stages tag each transfer that it lists with phase, microbatch and stage.
+
+    Args:
+        annotations: Annotations of the framework.
+        base: Base class of stages.
+        method: Name of the method that lists transfers.
+        name: Phase of these transfers.
+    """
     original = annotations.get_attribute(base, method)
     microbatch = annotations.get_argument(original, list(inspect.signature(original).parameters)[1])
 
@@ -167,10 +178,10 @@ def _tag_transfers(annotations: Annotations, base: Any, method: str, name: str) 
 
 
 def _make_transfer_range(ops: Iterable[Any]) -> AbstractContextManager[object]:
-    """Return the range of transfers that start together.
+    """Return one range for transfers that start together.
 
-    Transfers with different tags share one range, ``SEND_RECV``, which names the first two. There
-    is no range if a transfer has no tag, or if there are no transfers.
+    If the transfers have different tags, the range is a ``SEND_RECV`` with the first two tags. The
+    result is ``NO_RANGE`` if there are no transfers or a transfer has no tag.
     """
     distinct = dict.fromkeys(getattr(op, _TAG, None) for op in ops)
     tags = [tag for tag in distinct if tag is not None]
@@ -187,15 +198,15 @@ def _make_transfer_range(ops: Iterable[Any]) -> AbstractContextManager[object]:
 def wrap_optimizers(
     annotations: Annotations, on_result: Callable[[Any], None] | None = None
 ) -> None:
-    """Wrap the steps of all optimizers of PyTorch.
+    """Wrap the method ``step`` of all optimizer classes of PyTorch.
 
-    Step hooks are not used, because the hook after a step is never called if the step raises.
-
-    An optimizer class that is defined later is wrapped when its first instance is created.
+    PyTorch's step hooks are not used, because the hook after a step is not called if the step
+    raises an error. An optimizer class that is defined later is wrapped when its first instance is
+    created.
 
     Args:
-        annotations: Annotations that wrap them.
-        on_result: Called with the result of each step.
+        annotations: Annotations that wrap the methods.
+        on_result: Function that is called with the result of each step.
     """
     base = annotations.get_attribute(
         annotations.import_module("torch.optim.optimizer"), "Optimizer"
