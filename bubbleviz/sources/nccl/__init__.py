@@ -1,1 +1,1 @@
-"""Event files of NCCL's own profilers, and dumps of PyTorch's flight recorder, as tables."""
+"""Reader for event files of NCCL's own profilers, and for dumps of PyTorch's flight recorder."""

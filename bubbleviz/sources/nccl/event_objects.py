@@ -1,12 +1,12 @@
-"""Tolerant parser for the events in NCCL's event files, which are not always valid JSON.
+"""Parse the events in NCCL's event files, which are not always valid JSON.
 
 NCCL prints one event per line with ``fprintf``, into an array that may never be closed. A line is
 ``{"name": "AllReduce", "cat": "COLL", "ph": "b", "id": 0, ..., "args": {"Count": 4}},``.
 
-Older versions print pointers and datatypes without quotes (``"Stream": 0x5020``, ``"datatype":
-ncclFloat32``). A killed job leaves a truncated line. The file may have been re-indented or joined
-into one line later. The parser therefore searches for objects, whatever is between them, and counts
-the objects that it cannot read.
+Older versions print pointers and data types without quotes (``"Stream": 0x5020``, ``"datatype":
+ncclFloat32``). A killed job leaves a truncated line. A tool may have re-indented the file or joined
+its lines. The parser therefore searches for objects, skips all text between objects, and counts the
+objects that it cannot read.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-#: Maximum number of bytes read at once; an object may be twice as long.
+#: Maximum number of bytes read at once. An object may have up to twice as many bytes.
 BLOCK = 1 << 20
 # Matches an object with nested objects, up to four levels in total. A nested object must follow a
-# colon, so that the object after a truncated line is not taken for a nested one.
+# colon. Otherwise the object after a truncated line would be matched as a nested object.
 _NESTED_OBJECT = rb"\{[^{}]*\}"
 for _ in range(3):
     _NESTED_OBJECT = rb"\{[^{}]*(?:(?:(?<=:)|(?<=: ))" + _NESTED_OBJECT + rb"[^{}]*)*\}"
 _OBJECT = re.compile(_NESTED_OBJECT)
-#: Matches strings, which are kept; unquoted values; and trailing commas. Unterminated strings match
-#: as well, since otherwise each quote in them would be tried as the start of a string.
+#: Matches strings, unquoted values, and trailing commas. Strings are kept. Unterminated strings are
+#: also matched. Otherwise every quote in them would be tried as the start of a string.
 _REPAIR = re.compile(
     rb'(?P<text>"(?:[^"\\]|\\.)*"?)'
     rb"|(?P<colon>:\s*)(?:(?P<none>[-+]?(?:nan|inf)\w*(?:\(\w*\))?)"
@@ -33,16 +33,16 @@ _REPAIR = re.compile(
     rb"|(?P<comma>,)(?=\s*[}\]])"
 )
 _WORDS = (b"true", b"false", b"null")
-#: Replaces the control characters, which JSON strings must not contain, by blanks.
+#: Translation table that replaces control characters, which JSON forbids in strings, with spaces.
 _CONTROL_BYTES = bytes.maketrans(bytes(range(32)), b" " * 32)
-#: Typographic quotes, as inserted by word processors and web pages.
+#: Matches typographic quotes, which word processors and web pages insert.
 _QUOTES = re.compile("|".join("\u201c\u201d\u201e").encode())
-#: Start of a document that contains a list of events.
+#: Matches the start of a JSON object whose first key contains a list.
 _LIST_START = re.compile(rb'\{\s*"[^"]*"\s*:\s*\[')
 
 
 class EventArgs(msgspec.Struct, gc=False):
-    """Arguments of an event in any format; missing ones are None."""
+    """Arguments of an event in any format. Missing arguments are None."""
 
     sequence: int | None = msgspec.field(default=None, name="SeqNum")
     communicator: int | None = msgspec.field(default=None, name="CommHash")
@@ -72,18 +72,18 @@ NO_ARGS = EventArgs()
 class EventObject(
     msgspec.Struct, rename={"bytes": "totalbytes", "part_of": "collectiveName"}, gc=False
 ):
-    """One object of a file: the begin or the end of an event.
+    """An object in an event file, which is the begin or the end of an event.
 
     Attributes:
         name: Name of the event.
         cat: Category of the event.
         ph: "b" for begin or "e" for end.
-        id: Pairs a begin with its end, in a way that depends on the format.
+        id: Number that a begin shares with its end. Its scope depends on the format.
         pid: Process id, or the channel in files of the proxy profiler.
-        ts: Microseconds since the profiler started; 0 and None mean unknown.
+        ts: Time in microseconds since the profiler started. 0 and None mean that it is unknown.
         args: Arguments of the event.
-        bytes: Size of a transfer; written by a fork of NCCL.
-        part_of: Collective that a transfer belongs to; written by the same fork.
+        bytes: Size of a transfer in bytes. Only a fork of NCCL writes it.
+        part_of: Collective that a transfer belongs to. Only the same fork of NCCL writes it.
     """
 
     name: str = ""
@@ -104,10 +104,10 @@ class EventObjects:
     """Iterable over the events of a file, in file order.
 
     Args:
-        chunks: The bytes of the file, in chunks.
+        chunks: Bytes of the file, in chunks.
 
     Attributes:
-        unreadable: Number of objects, or pieces of one, that are not events.
+        unreadable: Number of objects, and of fragments of objects, that are not events.
     """
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
@@ -118,7 +118,8 @@ class EventObjects:
         """Yield the events, and count the objects that cannot be read.
 
         An object is an event if it can be parsed and has a ``ph``. Empty objects are ignored. All
-        other objects, unmatched opening braces, and a truncated last object count as unreadable.
+        other objects, unmatched opening braces, and a truncated last object are counted in
+        ``unreadable``.
         """
         buffer = b""
         for chunk in self._chunks:
@@ -131,7 +132,7 @@ class EventObjects:
                 if event is not None and event.ph:
                     yield event
                 else:
-                    # NCCL ends the file with an empty object, which is not counted.
+                    # NCCL ends a file with an empty object, which is not counted.
                     self.unreadable += buffer[start + 1 : end - 1].strip() != b""
             buffer = buffer[position:]
             if len(buffer) > 2 * BLOCK:
@@ -142,10 +143,10 @@ class EventObjects:
 
 
 def _parse_event(text: bytes) -> EventObject | None:
-    """Parse one object, or return None if it is not an event.
+    """Parse one object, or return None if it cannot be parsed.
 
-    An object that is not valid JSON is repaired and parsed again: typographic quotes, control
-    characters, bytes that are not UTF-8, unquoted values and trailing commas are replaced.
+    An object that is not valid JSON is repaired and parsed again. The repair replaces typographic
+    quotes, control characters, bytes that are not UTF-8, unquoted values and trailing commas.
     """
     try:
         return _decode(text)
@@ -163,10 +164,10 @@ def _parse_event(text: bytes) -> EventObject | None:
 
 
 def _repair_match(match: re.Match[bytes]) -> bytes:
-    """Return the replacement of one match of ``_REPAIR``.
+    """Return the text that replaces a match of ``_REPAIR``.
 
-    Strings are kept, trailing commas are dropped, not-a-number and infinite values become null, and
-    other unquoted values become strings.
+    Strings, ``true``, ``false`` and ``null`` are kept. Trailing commas are removed. NaN and
+    infinity become ``null``, and all other unquoted values become strings.
     """
     if match["text"] is not None:
         return match["text"]

@@ -1,7 +1,7 @@
-"""Tables of NCCL's events: one row per communication operation of a rank.
+"""Tables of communication operations that NCCL recorded, one row per operation of a rank.
 
-:class:`NcclEventBuilder` collects the rows while a file is read, in the order of the file, and then
-converts them to columns.
+:class:`NcclEventBuilder` collects the rows in file order while a file is read, and then converts
+the rows to columns.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from bubbleviz.model.intervals import Packing, difference, group_extents, measur
 from bubbleviz.model.limitations import DAMAGED_SHARE
 from bubbleviz.model.numbering import Numbering
 
-#: Sentinel for unknown times. It is not 0 because times are relative and start near 0.
+#: Value of an unknown time. It is not 0, because times are relative and start near 0.
 UNKNOWN = int(np.iinfo(np.int64).min)
-#: Upper bound (exclusive) of durations and times since the profiler started (116 days).
+#: Exclusive limit of durations, and of times since the profiler started (116 days).
 MAX_DURATION_NS = 10**16
 
 #: States of a step of a network transfer, in order. A send waits for a free buffer, for the GPU to
-#: fill it, for the peer to be ready, and for the network to send it. A receive waits for a free
-#: buffer, for the data, for the flush to the GPU, and for the GPU to consume it (NCCL,
-#: ``src/transport/net.cc``; states of ``plugins/profiler/example``).
+#: fill the buffer, for the peer to be ready, and for the network to send the data. A receive waits
+#: for a free buffer, for the data, for the flush to the GPU, and for the GPU to consume the data
+#: (``src/transport/net.cc`` of NCCL, and the states in ``plugins/profiler/example``).
 STATES = (
     "SendBufferWait",
     "SendGpuWait",
@@ -42,64 +42,64 @@ STATES = (
 )
 
 
-#: Progress of an operation in PyTorch's flight recorder: queued by the host, started by the GPU,
-#: completed.
+#: Progress of an operation in PyTorch's flight recorder: queued by the host, started, or completed.
 PROGRESS = ("scheduled", "started", "completed")
 
 
 class OperationKind(IntEnum):
-    """Kind of a row."""
+    """Kind of a row of :class:`NcclEvents`."""
 
     COLLECTIVE = 0
     POINT_TO_POINT = 1
     #: A call of NCCL's API for which no operation was recorded.
     CALL = 2
-    #: A collective by copy engines.
+    #: A collective that copy engines execute.
     COPY_ENGINE = 3
-    #: Transfers of a proxy thread to or from one peer, for one operation.
+    #: The transfers of a proxy thread to or from one peer for one operation.
     PROXY = 4
-    #: A kernel of a profile.
+    #: A communication kernel in a profile.
     KERNEL = 5
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NcclEvents(Table):
-    """Communication operations as recorded.
+    """Recorded communication operations, one row per operation of a rank.
 
-    Unknown identifiers and counts are -1; unknown times are ``UNKNOWN``. Host times are in ns since
-    the profiler of the process started. GPU times are in ns of the GPU's own clock
+    Unknown identifiers and counts are -1, and unknown times are ``UNKNOWN``. Host times are ns
+    since the profiler of the process started. GPU times are ns on the GPU's own clock
     (``globaltimer``), which differs between GPUs.
 
     Attributes:
-        kind: Kind of row, an :class:`OperationKind`.
+        kind: Kind of row, as a value of :class:`OperationKind`.
         pid: Process id.
-        name: Index in ``names``.
-        communicator: Index in ``communicators``.
+        name: Index into ``names``: the name of the operation, such as ``AllReduce``.
+        communicator: Index into ``communicators``.
         rank: Rank in the communicator.
-        peer: Rank that it sends to or receives from.
-        root: Root rank of a rooted collective.
-        sequence: Index among the operations with this name in the communicator.
+        peer: Rank that the operation sends to or receives from.
+        root: Root rank, for collectives that have a root.
+        sequence: Position among the operations with the same name in the communicator.
         count: Number of elements.
-        datatype: Index in ``names``.
-        algorithm: Index in ``names``.
-        protocol: Index in ``names``.
+        datatype: Index into ``names``: the data type.
+        algorithm: Index into ``names``: the algorithm.
+        protocol: Index into ``names``: the protocol.
         channels: Number of channels.
-        payload: Number of bytes, if bytes are recorded instead of elements.
-        progress: Index in ``PROGRESS``.
-        host_start_ns: Time at which NCCL started to handle it.
-        host_end_ns: Time at which NCCL had handled it. Without a network this is its launch.
-        kernel_start_ns: Time at which the host saw its kernel start.
-        kernel_end_ns: Time at which the host saw its kernel end.
-        gpu_start_ns: First start on any of its channels.
-        gpu_end_ns: Last end on any of its channels.
-        proxy_start_ns: First event of its proxy thread.
-        proxy_end_ns: Last event of its proxy thread.
-        steps: Number of steps of its network transfers.
-        state_ns: Time in each of ``STATES``, summed over all steps; shape (rows, states).
-        peer_wait_ns: Time in which at least one step waits for the peer and no step moves data.
-        transfer_ns: Time in which at least one step moves data.
-        names: Names of operations, datatypes, algorithms and protocols.
-        communicators: NCCL's hashes of the communicators, or PyTorch's process groups.
+        payload: Number of bytes, if bytes were recorded instead of elements.
+        progress: Index into ``PROGRESS``.
+        host_start_ns: Time at which NCCL started to process the operation.
+        host_end_ns: Time at which NCCL finished processing the operation. If no network is used,
+            this is the time at which the operation was launched.
+        kernel_start_ns: Time at which the host saw the operation's kernel start.
+        kernel_end_ns: Time at which the host saw the operation's kernel end.
+        gpu_start_ns: Earliest start of the kernel on any channel, on the GPU's clock.
+        gpu_end_ns: Latest end of the kernel on any channel, on the GPU's clock.
+        proxy_start_ns: Start of the first event of a proxy thread for the operation.
+        proxy_end_ns: End of the last event of a proxy thread for the operation.
+        steps: Number of steps of the operation's network transfers.
+        state_ns: Time spent in each of ``STATES``, summed over all steps, shape (rows, states).
+        peer_wait_ns: Time for which at least one step waits for the peer and no step moves data.
+        transfer_ns: Time for which at least one step moves data.
+        names: Names of operations, data types, algorithms and protocols.
+        communicators: Hashes by which NCCL identifies communicators, or PyTorch's process groups.
     """
 
     kind: Ints
@@ -135,13 +135,15 @@ class NcclEvents(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Bridges(Table):
-    """Kernel starts timed on the clocks of both the GPU and the host: one row per channel.
+    """Kernel starts that were timed on both the GPU's clock and the host's clock.
+
+    There is one row for each channel of a kernel.
 
     Attributes:
-        row: Row of the operation.
+        row: Row of the operation in the table of events.
         gpu_ns: Start of the kernel on the GPU's clock.
-        host_ns: Time at which the host saw the kernel start, which is later by up to one sleep of
-            its polling thread.
+        host_ns: Time on the host's clock at which the host saw the kernel start. The host polls, so
+            this is later than the start by up to one sleep of the polling thread.
     """
 
     row: Ints
@@ -155,18 +157,18 @@ class EventFile:
 
     Attributes:
         path: Path of the file.
-        format: Name of its format.
-        events: The operations.
-        bridges: Events timed on the clocks of both the GPU and the host.
+        format: Name of the file's format.
+        events: Communication operations.
+        bridges: Kernel starts that were timed on both the GPU's clock and the host's clock.
         category_counts: Pairs of event category and number of events, sorted by category.
-        unreadable: Number of objects that are not events.
+        unreadable: Number of objects in the file that are not events.
         n_without_end: Number of events without an end.
         n_without_begin: Number of events without a begin.
         n_duplicates: Number of duplicate operations that were dropped.
         n_unknown: Number of events of unknown categories.
         n_clock_conflicts: Number of operations whose GPU times contradict their other times.
-        rank: Rank of the process in the run if the file is a flight recorder dump, else -1.
-        rolled_over: Whether the flight recorder had overwritten its first operations.
+        rank: Rank of the process in the run, for dumps of the flight recorder. Otherwise -1.
+        rolled_over: Whether the flight recorder had already overwritten its oldest operations.
         is_packed_damaged: Whether the gzip data of the file is truncated or damaged.
     """
 
@@ -187,9 +189,11 @@ class EventFile:
 
     @property
     def is_damaged(self) -> bool:
-        """Whether enough events are missing to make sums over the events too small.
+        """Whether so many events are missing that sums over the events are too small.
 
-        A job that was killed cuts its last object into at most two pieces, which loses one event.
+        This is true if the gzip data is damaged, or if more than two objects are unreadable and
+        they are at least ``DAMAGED_SHARE`` of all objects. A killed job truncates only the last
+        object, which leaves at most two unreadable fragments.
         """
         n_events = sum(count for _, count in self.category_counts) + self.unreadable
         return self.is_packed_damaged or (
@@ -197,24 +201,27 @@ class EventFile:
         )
 
 
-#: Maximum deviation between GPU and host clocks. The polling thread sleeps for milliseconds, and
-#: clocks drift by milliseconds in hours.
+#: Maximum deviation between the clocks of GPU and host, in ns. The polling thread sleeps for
+#: milliseconds, and clocks drift by milliseconds in hours.
 _MAX_DEVIATION_NS = 1_000_000_000
-#: Minimum number of bridges per GPU; with fewer it is unclear which of them is damaged.
+#: Minimum number of bridges per GPU. With fewer bridges, it is unclear which of them is wrong.
 _MIN_BRIDGES = 3
 
 
 def find_clock_conflicts(events: NcclEvents, bridges: Bridges) -> tuple[Bools, Bools]:
-    """Find operations whose GPU times contradict their other times.
+    """Find operations whose GPU times contradict other recorded times.
 
-    The host sees each kernel start slightly later than the GPU does. This delay is nearly constant
-    per GPU, so a start is wrong if its delay is far from the median. An end is wrong if the start
-    is wrong, or if the kernel lasts longer than the recorded host times span. GPUs with fewer than
-    three bridges are not checked for wrong starts.
+    The host sees a kernel start slightly later than the GPU does. For each GPU (process,
+    communicator and rank), this delay is nearly constant. A start is therefore wrong if its delay
+    deviates from the lower median of the GPU by more than ``_MAX_DEVIATION_NS``. GPUs with fewer
+    than ``_MIN_BRIDGES`` bridges are not checked for wrong starts.
+
+    An end is wrong if the start is wrong. It is also wrong if the kernel lasts more than
+    ``_MAX_DEVIATION_NS`` longer than the span of all recorded host times in the file.
 
     Args:
         events: Operations of a file.
-        bridges: Kernel starts on the clocks of both the GPU and the host.
+        bridges: Kernel starts that were timed on both the GPU's clock and the host's clock.
 
     Returns:
         is_start_wrong: Mask of the operations with a wrong GPU start time.
@@ -238,42 +245,43 @@ def find_clock_conflicts(events: NcclEvents, bridges: Bridges) -> tuple[Bools, B
     return is_start_wrong, is_start_wrong | (length_ns > recorded_ns + _MAX_DEVIATION_NS)
 
 
-#: Largest number that fits in a column, and largest GPU time, chosen so that differences fit too.
+#: Largest number that fits in a column, and largest GPU time for which differences fit as well.
 _MAX_NUMBER, _MAX_CLOCK_NS = (1 << 63) - 1, 1 << 62
-#: Masks of ``STATES``: data is moving, and waiting for the peer.
+#: Masks of ``STATES``: states in which data is moving, and states that wait for the peer.
 _IS_MOVING = np.array([name in {"SendWait", "RecvFlushWait"} for name in STATES])
 _IS_WAITING = np.array([name in {"SendPeerWait", "RecvWait"} for name in STATES])
 
-#: Columns that contain times, columns that contain identifiers and counts, and defaults of both.
+#: Names of columns that contain times, and of columns that contain identifiers and counts.
+#: ``_NONE`` contains the value for "unknown" of each column.
 _TIMES = tuple(name for name in NcclEvents.column_names() if name.endswith(("start_ns", "end_ns")))
 _NUMBERS = NcclEvents.column_names()[: NcclEvents.column_names().index(_TIMES[0])]
 _NONE = dict.fromkeys(_NUMBERS, NONE) | dict.fromkeys(_TIMES, UNKNOWN)
 
 
 def parse_time(microseconds: float | None) -> int:
-    """Convert a host time to nanoseconds. None, 0 and impossible times become ``UNKNOWN``."""
+    """Convert a host time in us to ns. None, 0 and impossible times become ``UNKNOWN``."""
     if microseconds is None or not 0 < microseconds < MAX_DURATION_NS / 1000:
         return UNKNOWN
     return round(microseconds * 1000)
 
 
 def parse_number(value: int | None) -> int:
-    """Return a count or rank, or -1 if it is None, negative or too large."""
+    """Return a count or rank unchanged, or -1 if it is None, negative or too large."""
     return value if value is not None and 0 <= value <= _MAX_NUMBER else NONE
 
 
 def parse_gpu_time(value: int | None) -> int:
-    """Return a time of a GPU's clock. None, 0 and impossible times become ``UNKNOWN``."""
+    """Return a time on a GPU's clock unchanged, or ``UNKNOWN`` for None, 0 and impossible times."""
     return value if value is not None and 0 < value <= _MAX_CLOCK_NS else UNKNOWN
 
 
 class NcclEventBuilder:
-    """Collects operations row by row and converts them to columns.
+    """Collects operations row by row, and converts the rows to columns.
 
     Attributes:
-        columns: Identifiers, counts and times, by column name.
-        steps: Number of steps of the network transfers, per row.
-        category_counts: Number of events per category.
+        columns: Identifiers, counts and times of all rows, keyed by column name.
+        steps: Number of steps of the network transfers of each row.
+        category_counts: Number of events, keyed by category.
         n_unknown: Number of events of unknown categories.
         n_without_begin: Number of events without a begin.
         n_without_end: Number of events without an end.
@@ -285,31 +293,31 @@ class NcclEventBuilder:
         self._names, self._communicators = Numbering[str](), Numbering[int | Group]()
         self.columns: dict[str, list[int]] = {name: [] for name in _NONE}
         self.steps: list[int] = []
-        # Flat arrays, because there are many: (row, state, start, end) and (row, GPU, host).
+        # Flat arrays of (row, state, start, end) and of (row, GPU time, host time), to save memory.
         self._states, self._bridges = array("q"), array("q")
 
     def number_name(self, text: str | None) -> int:
-        """Return the index of a name, or -1 for None and ""."""
+        """Return the index of a name in ``names``, or -1 for None and ""."""
         return self._names.number(text) if text else NONE
 
     def number_communicator(self, value: int | Group | None) -> int:
-        """Return the index of a communicator, or -1 for None."""
+        """Return the index of a communicator in ``communicators``, or -1 for None."""
         if value is None:
             return NONE
         if isinstance(value, Group):
             return self._communicators.number(value)
-        # The hash has 64 bits; older versions print it as a signed number.
+        # The hash has 64 bits. Older versions of NCCL print it as a signed number.
         return self._communicators.number(value & ((1 << 64) - 1))
 
     def add(self, **values: int) -> int:
-        """Add an operation and return its row. Columns that are not passed are unknown."""
+        """Add an operation, and return its row. Columns without a given value are unknown."""
         for name, value in (_NONE | values).items():
             self.columns[name].append(value)
         self.steps.append(0)
         return len(self.steps) - 1
 
     def extend_times(self, row: int, prefix: str, start_ns: int, end_ns: int) -> None:
-        """Extend the start and end times of a row to include an event.
+        """Extend a pair of start and end times of a row so that it includes an event.
 
         Args:
             row: Row of the operation.
@@ -323,29 +331,34 @@ class NcclEventBuilder:
         last[row] = max(last[row], end_ns)
 
     def add_state(self, row: int, state: int, start_ns: int, end_ns: int) -> None:
-        """Add the time that a step of an operation spent in one of ``STATES``.
+        """Add a time interval that a step of an operation spent in one of ``STATES``.
 
-        Nothing is added if the start or the end is unknown, or the end is before the start.
+        The interval is ignored if its start or end is unknown, or if its end is before its start.
+
+        Args:
+            row: Row of the operation.
+            state: Index into ``STATES``.
+            start_ns: Start of the interval, or ``UNKNOWN``.
+            end_ns: End of the interval, or ``UNKNOWN``.
         """
         if UNKNOWN != start_ns <= end_ns:
             self._states.extend((row, state, start_ns, end_ns))
 
     def add_bridge(self, row: int, gpu_ns: int, host_ns: int) -> None:
-        """Add a kernel start timed on the clocks of the GPU and the host, if both are known."""
+        """Add a kernel start that was timed on both clocks. It is ignored if a time is unknown."""
         if UNKNOWN not in (gpu_ns, host_ns):
             self._bridges.extend((row, gpu_ns, host_ns))
 
     def build_event_file(self, path: str, format_name: str, unreadable: int) -> EventFile:
-        """Build the contents of a file after all events were added.
+        """Build the contents of a file after all events have been added.
 
-        GPU times that contradict other times become unknown. Of several operations that are equal
-        in all identifiers, counts and times, only the first is kept; operations without a host
-        start are all kept.
+        GPU times that contradict other times (see :func:`find_clock_conflicts`) become unknown.
+        Then duplicate operations are dropped (see :func:`_mask_distinct`).
 
         Args:
             path: Path of the file.
-            format_name: Name of its format.
-            unreadable: Number of objects that are not events.
+            format_name: Name of the file's format.
+            unreadable: Number of objects in the file that are not events.
         """
         n_rows = len(self.steps)
         states = np.array(self._states, np.int64).reshape(-1, 4).T
@@ -387,10 +400,11 @@ class NcclEventBuilder:
 
 
 def _mask_distinct(events: NcclEvents) -> Bools:
-    """Return a mask of the operations, without the duplicates of earlier operations.
+    """Return a mask of the operations that are not duplicates of an earlier operation.
 
-    When a communicator ends, NCCL prints all remaining events again. Operations that are equal in
-    all columns of ``_NONE`` are duplicates, unless their host start is unknown.
+    When a communicator is destroyed, NCCL prints all remaining events again. An operation is a
+    duplicate if it equals an earlier operation in all columns of ``_NONE``, which are identifiers,
+    counts and times. An operation whose host start is unknown is never a duplicate.
     """
     is_distinct = np.ones(len(events), bool)
     timed = np.flatnonzero(events.host_start_ns != UNKNOWN)
@@ -400,7 +414,7 @@ def _mask_distinct(events: NcclEvents) -> Bools:
 
 
 def _measure_wait_and_transfer(n_rows: int, states: Ints) -> tuple[Ints, Ints]:
-    """Measure, per row, the time of waiting for the peer and the time of moving data.
+    """Measure how long each operation waited for its peer, and how long it moved data.
 
     ::
 
@@ -414,8 +428,9 @@ def _measure_wait_and_transfer(n_rows: int, states: Ints) -> tuple[Ints, Ints]:
         states: Row, state, start and end of each recorded state, shape (4, states).
 
     Returns:
-        wait_ns: Time in which at least one step waits for the peer and no step moves data.
-        transfer_ns: Time in which at least one step moves data.
+        wait_ns: For each row, the time for which at least one step waits for the peer and no step
+            moves data.
+        transfer_ns: For each row, the time for which at least one step moves data.
     """
     row, state, start_ns, end_ns = states
     rows_with_states, group = np.unique(row, return_inverse=True)
@@ -431,7 +446,7 @@ def _measure_wait_and_transfer(n_rows: int, states: Ints) -> tuple[Ints, Ints]:
 
 
 def _spread(values: Ints, rows: Ints, n_rows: int) -> Ints:
-    """Return a column of ``n_rows`` that contains values in the given rows, and 0 in others."""
+    """Return a column with the given values in the given rows, and 0 in all other rows."""
     column = np.zeros(n_rows, np.int64)
     column[rows] = values
     return column

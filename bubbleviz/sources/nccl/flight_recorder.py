@@ -1,15 +1,16 @@
-"""Dumps of PyTorch's flight recorder: the last operations of a rank's process groups.
+"""Read dumps of PyTorch's flight recorder, which contain the last communication of a rank.
 
 Each process records its operations and their progress in a ring buffer
-(``TORCH_FR_BUFFER_SIZE``). When a collective times out, or on request, it dumps the buffer as a
-pickle or as JSON (torch/csrc/distributed/c10d/FlightRecorderDetail.hpp)::
+(``TORCH_FR_BUFFER_SIZE``). When a collective times out, or on request, the process dumps the buffer
+as a pickle or as JSON (torch/csrc/distributed/c10d/FlightRecorderDetail.hpp)::
 
     pg_config   {group: {name, desc, ranks: "[0, 1]"}}
     entries     [{process_group: (group, desc), profiling_name: "nccl:send 0->1", state, ...}]
 
-Sends and receives of a batch have neither a state nor times. These are in the entry ``coalesced``
-that ends the batch and has the same sequence number. The recorder polls the GPU, so the end time of
-an operation is inexact; ``duration_ms`` is measured on the GPU (``TORCH_NCCL_ENABLE_TIMING``).
+The entries of sends and receives in a batch contain neither states nor times. The state and the
+times are in the entry ``coalesced``, which ends the batch and has the same sequence number. The
+recorder polls the GPU, so the end time of an operation is inexact. ``duration_ms`` is measured on
+the GPU (``TORCH_NCCL_ENABLE_TIMING``).
 """
 
 from __future__ import annotations
@@ -39,21 +40,22 @@ from bubbleviz.sources.kineto.events import to_text
 from bubbleviz.sources.nccl import events
 
 FLIGHT_RECORDER = "flight recorder"
-#: Rank at the end of the file name, before the suffixes.
+#: Matches the rank at the end of a file name, before the suffixes.
 _RANK = re.compile(r"([0-9]{1,7})(?:\.[a-z]+)*$")
-#: ``nccl:all_reduce``, ``nccl:send 0->1``, ``nccl:recv 1<-0``; matches every text.
+#: Splits names such as ``nccl:all_reduce``, ``nccl:send 0->1`` and ``nccl:recv 1<-0``. It matches
+#: every text.
 _NAME = re.compile(r"(?:\w+:)?(?P<name>\S*)(?: (?P<own>[0-9]{1,7})(?:->|<-)(?P<peer>[0-9]{1,7}))?")
-#: Start of a pickled dump, and keys of a JSON dump.
+#: Match the start of a pickled dump, and keys of a JSON dump.
 _PICKLE = re.compile(rb"\x80[\x02-\x05](?s:.){0,200}?(?:version|pg_config|entries)")
 _JSON = re.compile(rb'"(?:collective_seq_id|pg_status)"\s*:')
 _COALESCED = "coalesced"
-#: Operations whose element count is the size of the output, not of the input.
+#: Operations whose number of elements is the size of the output instead of the input.
 _COUNTS_OUTPUT = frozenset(("Recv", "ReduceScatter", "Scatter"))
 _BLOCK = 1 << 20
 
 
 class _Entry(msgspec.Struct):
-    """An entry of a dump, with the dump's field names."""
+    """An entry of a dump. The fields have the same names as in the dump."""
 
     record_id: int = 0
     process_group: tuple[str, str] = ("", "")
@@ -72,37 +74,47 @@ class _Entry(msgspec.Struct):
 
     @property
     def sequence(self) -> int:
-        """Sequence number among the transfers, or the collectives, of its group."""
+        """Sequence number of the operation in its process group, or -1 if unknown.
+
+        Point-to-point operations and collectives are numbered separately.
+        """
         return events.parse_number(self.p2p_seq_id if self.is_p2p else self.collective_seq_id)
 
     @property
     def progress(self) -> int:
-        """Index in ``events.PROGRESS``. Without GPU timing only the completion is recorded."""
+        """Progress as an index into ``events.PROGRESS``.
+
+        Without GPU timing, only the completion is recorded, and "started" does not occur.
+        """
         if self.state == "completed" or self.retired:
             return events.PROGRESS.index("completed")
         return int(self.state == "started")
 
 
 def is_dump(head: bytes) -> bool:
-    """Return whether a file is a dump, judging by its first bytes."""
+    """Return whether the first bytes of a file are the start of a dump."""
     if is_json(head):
         return b'"traceEvents"' not in head and _JSON.search(head) is not None
     return _PICKLE.match(head) is not None
 
 
 def _refuse_object(module: str, name: str) -> NoReturn:
-    """Refuse to import a class or function that a pickle refers to, because dumps need none."""
+    """Raise an error if a pickle refers to a class or function, because dumps never do."""
     raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no dump holds")
 
 
 def _load_content(path: str, watch: Watch) -> tuple[dict[str, dict[str, Any]], list[Any]]:
-    """Return the process groups, keyed by name, and the entries of a dump, pickled or JSON.
+    """Load a pickled or JSON dump.
+
+    Returns:
+        configs: Configurations of the process groups, keyed by group name.
+        entries: Entries of the ring buffer in the order of the dump, not yet validated.
 
     Raises:
         ProfileError: The dump cannot be read, is damaged, or contains pickled objects.
     """
     content = b"".join(UnpackedFile(path, watch, _BLOCK))
-    # The unpickler in C allocates memory for any index in a damaged file; the Python one does not.
+    # For a damaged file, the C unpickler may allocate a lot of memory. The Python one does not.
     unpickler = pickle._Unpickler(io.BytesIO(content))
     unpickler.find_class = _refuse_object  # type: ignore[method-assign]  # a dump holds no objects
     try:
@@ -123,8 +135,9 @@ def _load_content(path: str, watch: Watch) -> tuple[dict[str, dict[str, Any]], l
 def read_dump(path: str, watch: Watch) -> events.EventFile:
     """Read the operations of a dump.
 
-    Entries of one process group, kind and sequence number form a batch and share progress and
-    times. Entries that are not valid count as unreadable.
+    Entries with the same process group, kind (point-to-point or collective) and sequence number
+    form a batch. The operations of a batch share their progress and times. Invalid entries are
+    counted as unreadable.
 
     Raises:
         InputError: The file name does not end in a rank.
@@ -135,7 +148,7 @@ def read_dump(path: str, watch: Watch) -> events.EventFile:
     builder = events.NcclEventBuilder()
     groups = _read_groups(configs)
     for group in groups.values():
-        # Groups without operations are added as well, since they still show the stages.
+        # Groups without operations are added too, because they help to find the stages.
         builder.number_communicator(group)
     entries = _parse_entries(content)
     batches: defaultdict[tuple[object, ...], list[_Entry]] = defaultdict(list)
@@ -164,18 +177,20 @@ def _parse_rank(path: str) -> int:
 
 
 def _find_group(groups: Mapping[str, Group], entry: _Entry) -> Group:
-    """Return the process group of an entry, without ranks if the dump does not describe the group.
+    """Return the process group of an entry.
+
+    If the dump does not describe the group, a group with unknown ranks is returned.
 
     Args:
         groups: Process groups that the dump describes, keyed by name.
-        entry: The entry.
+        entry: Entry of the dump.
     """
     name, description = map(replace_surrogates, entry.process_group)
     return groups.get(name) or Group(name, description=description)
 
 
 def _read_groups(configs: dict[str, dict[str, Any]]) -> dict[str, Group]:
-    """Return the process groups by name, from their configurations in the dump."""
+    """Convert the configurations of process groups to groups, keyed by name."""
     groups: dict[str, Group] = {}
     for name, config in configs.items():
         ranks = parse_members(config.get("ranks"), 0)
@@ -186,7 +201,7 @@ def _read_groups(configs: dict[str, dict[str, Any]]) -> dict[str, Group]:
 
 
 def _parse_entries(content: list[Any]) -> list[_Entry]:
-    """Return the valid entries of a dump."""
+    """Return the valid entries of a dump, in the same order. Invalid entries are skipped."""
     entries: list[_Entry] = []
     for raw_entry in content:
         with suppress(msgspec.ValidationError):
@@ -197,18 +212,26 @@ def _parse_entries(content: list[Any]) -> list[_Entry]:
 def _add_batch(
     builder: events.NcclEventBuilder, batch: list[_Entry], group: Group, rank: int
 ) -> None:
-    """Add the operations of one batch: entries with one group, kind and sequence number.
+    """Add the operations of one batch to the builder.
 
-    An entry named ``coalesced`` describes the whole batch: all operations get its progress and
-    times, and it is an operation itself only if it is the only entry. In a batch with several
-    peers, the duration of every operation is unknown, because the batch may have waited for any of
-    them.
+    An entry named ``coalesced`` describes the whole batch, so all operations of the batch get its
+    progress and times. If there is no such entry, every operation has its own progress and times. A
+    ``coalesced`` entry is only added as an operation if it is the only entry of the batch.
+
+    In a batch with several peers, the duration of every operation is unknown, because the batch may
+    have waited for any of the peers.
+
+    Args:
+        builder: Builder that receives the operations.
+        batch: Entries with the same process group, kind and sequence number.
+        group: Process group of the batch.
+        rank: Rank of the process in the run.
     """
     batch_ends = [entry for entry in batch if _parse_name(entry)["name"] == _COALESCED]
     peers = {_parse_name(entry)["peer"] for entry in batch} - {None}
     for entry in batch:
         timed_entry = (batch_ends or [entry])[-1]
-        # If a batch has several peers, it is unknown which of them it waited for.
+        # If a batch has several peers, it is unknown for which peer it waited.
         if len(peers) > 1:
             timed_entry = msgspec.structs.replace(timed_entry, duration_ms=None)
         if len(batch) == 1 or _parse_name(entry)["name"] != _COALESCED:
@@ -216,9 +239,10 @@ def _add_batch(
 
 
 def _parse_name(entry: _Entry) -> re.Match[str]:
-    """Split the name of an entry into its operation, the calling rank and the peer rank.
+    """Split the name of an entry into the groups ``name``, ``own`` and ``peer``.
 
-    Both ranks are None if the operation is not point-to-point.
+    ``own`` is the calling rank, and ``peer`` is the rank of the peer. Both are None if the
+    operation is not point-to-point.
     """
     match = _NAME.match(replace_surrogates(entry.profiling_name))
     assert match is not None
@@ -230,16 +254,17 @@ def _add_operation(
 ) -> None:
     """Add an operation to the builder.
 
-    The operation is point-to-point if its name contains a peer. Its kernel ends when the recorder
-    saw that it was completed. The kernel starts one duration earlier, or at an unknown time if the
-    duration is unknown.
+    The operation is point-to-point if its name contains a peer. The end of its kernel is the time
+    at which the recorder saw that the operation was completed. The start of the kernel is the end
+    minus the duration, or unknown if the duration is unknown.
 
     Args:
-        builder: Receives the operation.
+        builder: Builder that receives the operation.
         entry: Entry of the operation.
-        timed_entry: Entry with its progress and times: the end of its batch, or the entry itself.
-        group: Process group of the operation. If its members are unknown, the rank in the run is
-            used as the rank in the group.
+        timed_entry: Entry with the progress and the times of the operation, which is the last
+            ``coalesced`` entry of the batch or the entry itself.
+        group: Process group of the operation. If the group does not contain ``rank``, the rank in
+            the run is used as the rank in the group.
         rank: Rank of the process in the run.
     """
     match = _parse_name(entry)

@@ -1,4 +1,4 @@
-"""Detection and reading of event files of NCCL's profilers and PyTorch's flight recorder.
+"""Detect and read event files of NCCL's profilers and dumps of PyTorch's flight recorder.
 
 To add a format, write a module like :mod:`bubbleviz.sources.nccl.proxy_profiler` and add an entry
 to ``_FORMATS``. The summaries of NCCL's inspector are not supported.
@@ -20,11 +20,11 @@ from bubbleviz.sources.nccl.profiler_plugin import add_plugin_events, is_plugin_
 from bubbleviz.sources.nccl.proxy_profiler import add_proxy_events, is_proxy_file
 from bubbleviz.sources.sqlite.queries import SQLITE
 
-#: A test of the first 64 KiB of a file, and a function that adds the operations of its events.
+#: A test of the first 64 KiB of a file, and a function that adds its operations to a builder.
 _Format: TypeAlias = tuple[
     Callable[[bytes], bool], Callable[[Iterable[EventObject], NcclEventBuilder], None]
 ]
-#: Formats by name. A file passes the test of at most one of them.
+#: Formats, keyed by name. A file passes the test of at most one format.
 _FORMATS: Mapping[str, _Format] = {
     "profiler plugin": (is_plugin_file, add_plugin_events),
     "proxy profiler": (is_proxy_file, add_proxy_events),
@@ -32,7 +32,7 @@ _FORMATS: Mapping[str, _Format] = {
 
 
 def detect_format(head: bytes) -> str:
-    """Return the name of the format of a file, or "" if it is not an event file.
+    """Return the name of a file's format, or "" if the file is not an event file.
 
     Args:
         head: First 64 KiB of the file.
@@ -48,12 +48,12 @@ def detect_format(head: bytes) -> str:
 def read_events(path: str, watch: Watch = unwatched, format_name: str = "") -> EventFile:
     """Read the communication operations of an event file.
 
-    A truncated or damaged file is read as far as possible. Damaged or truncated gzip data sets
-    ``is_packed_damaged``, and adds one to ``unreadable``.
+    A truncated or damaged file is read as far as possible. If the gzip data of the file is damaged
+    or truncated, ``is_packed_damaged`` of the result is set, and ``unreadable`` is one larger.
 
     Args:
         path: Path of the file.
-        watch: Receives the fraction of the file that has been read.
+        watch: Function that is called with the fraction of the file that has been read.
         format_name: Name of the format, or "" to detect it.
 
     Raises:

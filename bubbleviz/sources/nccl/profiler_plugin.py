@@ -1,8 +1,9 @@
-"""The example plugin of NCCL's profiler interface (since 2.23; ``plugins/profiler/example``).
+"""Read the event files of the example plugin of NCCL's profiler interface (since NCCL 2.23).
 
-It was formerly called ``ext-profiler/example``. Events are assigned to their parents by file order,
-because ids are numbered per category and restart in each thread. Versions 1 to 7 print parts of
-this tree (``print_event.cc``), selected by ``NCCL_PROFILE_EVENT_MASK``::
+The plugin is in ``plugins/profiler/example``, which was formerly ``ext-profiler/example``. Ids are
+numbered per category and restart in each thread, so events are assigned to their parents by file
+order. Versions 1 to 7 of the plugin print parts of the following tree (``print_event.cc``), which
+``NCCL_PROFILE_EVENT_MASK`` selects::
 
     GROUP_API                         a group of calls (GROUP in versions 1 to 4)
       KERNEL_LAUNCH
@@ -46,7 +47,7 @@ _KINDS = {
 }
 _CALLS = frozenset(("COLL_API", "P2P_API"))
 _STATES = {name: number for number, name in enumerate(STATES)}
-#: Collectives with a root. Other collectives have no root, although NCCL writes one.
+#: Collectives that have a root. For other collectives, the root that NCCL writes is meaningless.
 _ROOTED = frozenset(("Broadcast", "Bcast", "Reduce", "Gather", "Scatter"))
 #: Events of proxy threads that do not belong to an operation.
 _CONTROL = frozenset(("Idle", "Sleep", "Append"))
@@ -57,11 +58,15 @@ _PHASE = re.compile(rb'"ph"\s*:\s*"[be]"')
 
 
 class _Process:
-    """Open events of one process, up to the current line.
+    """Tracks the open events of one process while its events are added in file order.
 
-    An operation takes missing arguments from the last call before it. Kernels belong to the
-    operation that is open when they begin, and events of proxy threads to the operation that is
-    open when they end.
+    Arguments that an operation lacks are taken from the last call before the operation. A kernel
+    belongs to the operation that is open when the kernel begins. An event of a proxy thread belongs
+    to the operation that is open when the event ends.
+
+    Args:
+        pid: Process id.
+        builder: Builder that receives the operations.
     """
 
     def __init__(self, pid: int, builder: NcclEventBuilder) -> None:
@@ -73,10 +78,10 @@ class _Process:
         self._kernel_rows: list[int] = []
 
     def add_begin(self, event: EventObject) -> None:
-        """Handle the begin of an event: open an operation or a call, or add a kernel.
+        """Process the begin of an event: open an operation or a call, or add a kernel.
 
-        A call closes the current operation. If the previous call is still pending, no operation was
-        recorded for it, so the previous call gets a row of its own.
+        A call closes the current operation. If no operation followed the previous call, the
+        previous call itself becomes a row.
         """
         category, start_ns = event.cat, parse_time(event.ts)
         args = event.args or NO_ARGS
@@ -93,14 +98,14 @@ class _Process:
         self._open_since[category, event.name, event.id] = start_ns
 
     def add_end(self, event: EventObject) -> None:
-        """Handle the end of an event.
+        """Process the end of an event.
 
         The end of a kernel belongs to the open kernel that began last. The end of any other event
-        is matched to its begin by category, name and id; without a begin, it is only counted.
+        is matched to its begin by category, name and id. An end without a begin is only counted.
 
-        The end of an operation sets its host end and closes it. At the end of a call, the pending
-        call becomes a row. Events of the network and of proxy threads are added to the current
-        operation.
+        - The end of an operation sets the host end of the operation and closes the operation.
+        - At the end of a call for which no operation was recorded, the call itself becomes a row.
+        - Events of the network and of proxy threads are added to the current operation.
         """
         category, end_ns = event.cat, parse_time(event.ts)
         if category == "GPU":
@@ -127,10 +132,10 @@ class _Process:
         self._builder.n_without_end += len(self._open_since)
 
     def _add_proxy(self, event: EventObject, start_ns: int, end_ns: int) -> None:
-        """Add an event of a proxy thread to the current operation.
+        """Add an event of a proxy thread or of the network to the current operation.
 
-        Each ``SendWait`` or ``RecvWait`` counts as one step of a network transfer. Events of the
-        thread itself (``Idle``, ``Sleep``, ``Append``) are ignored.
+        Every ``SendWait`` or ``RecvWait`` adds one step of a network transfer. The events ``Idle``,
+        ``Sleep`` and ``Append``, which do not belong to an operation, are ignored.
         """
         row = self._operation
         if event.name in _CONTROL:
@@ -143,10 +148,16 @@ class _Process:
                 self._builder.steps[row] += 1
 
     def _add_kernel(self, event: EventObject, args: EventArgs, start_ns: int) -> None:
-        """Extend the GPU times of the current operation by a kernel or a part of one.
+        """Extend the GPU times of the current operation to include a kernel or a part of a kernel.
 
-        A kernel on one channel (``KernelCh``) also extends the kernel times on the host, and adds a
-        bridge between the clocks. Without a current operation, nothing is added.
+        A kernel on one channel (``KernelCh``) also extends the host's times of the kernel, and adds
+        a bridge between the clocks of GPU and host. If there is no current operation, the kernel is
+        ignored.
+
+        Args:
+            event: Begin of the kernel.
+            args: Arguments of the event.
+            start_ns: Time at which the host saw the kernel start.
         """
         row = self._operation
         if row == NONE:
@@ -158,18 +169,18 @@ class _Process:
             self._builder.add_bridge(row, gpu_ns, start_ns)
 
     def _flush_call(self) -> None:
-        """Add the pending call, if any, as a row, because no operation was recorded for it."""
+        """If no operation was recorded for the last call, add the call itself as a row."""
         call, self._call = self._call, None
         if call is not None:
             self._add_operation(call, call)
 
     def _add_operation(self, event: EventObject, call: EventObject | None) -> int:
-        """Add an operation and return its row.
+        """Add an operation to the builder, and return its row.
 
         Args:
             event: Begin of the operation.
-            call: Call that gives the root, and the count and datatype if the operation lacks them,
-                or None.
+            call: Call before the operation, or None. The root is taken from the call, and so are
+                the count and data type if the operation lacks them.
         """
         builder, args, start_ns = self._builder, event.args or NO_ARGS, parse_time(event.ts)
         call_args = (call.args if call is not None else None) or NO_ARGS
@@ -200,7 +211,7 @@ class _Process:
 
 
 def is_plugin_file(head: bytes) -> bool:
-    """Return whether a file was written by the plugin.
+    """Return whether a file was written by the example plugin.
 
     Args:
         head: First bytes of the file.
@@ -211,11 +222,11 @@ def is_plugin_file(head: bytes) -> bool:
 def add_plugin_events(events: Iterable[EventObject], builder: NcclEventBuilder) -> None:
     """Add the operations of all events to the builder.
 
-    Events of unknown categories are counted and skipped. Processes are handled separately.
+    Events of unknown categories are counted and skipped. Each process is processed separately.
 
     Args:
         events: Events of the file, in file order.
-        builder: Receives the operations.
+        builder: Builder that receives the operations.
     """
     processes: dict[int, _Process] = {}
     for event in events:

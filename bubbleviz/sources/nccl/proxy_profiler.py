@@ -1,6 +1,7 @@
-"""The proxy profiler of NCCL before 2.26: ``NCCL_PROXY_PROFILE``, compiled with PROFILE_PROXY.
+"""Read the event files of NCCL's proxy profiler, which existed until NCCL 2.26.
 
-Each id is one step of one transfer of a proxy thread (``src/misc/profiler.cc``). ``pid`` is the
+NCCL writes such a file if it was compiled with PROFILE_PROXY and ``NCCL_PROXY_PROFILE`` is set. An
+id identifies one step of one transfer of a proxy thread (``src/misc/profiler.cc``). ``pid`` is the
 channel, or -1 for events of the thread that do not belong to a transfer::
 
     "Send-3-0"      b          to rank 3, step 0; args: opCount, proxyOpIndex
@@ -9,9 +10,9 @@ channel, or -1 for events of the thread that do not belong to a transfer::
       "SendWait"    b e        for the network to send it
     "Send-3-0"      e
 
-All events with the same ``opCount`` (the communicator's operation count), direction and peer form
-one row. Times are in microseconds since the first event. A fork of NCCL also writes the number of
-bytes and the collective.
+All events with the same ``opCount`` (the operation count of the communicator), direction and peer
+become one row. Times are microseconds since the first event. A fork of NCCL also writes the number
+of bytes and the collective.
 """
 
 from __future__ import annotations
@@ -48,22 +49,26 @@ _HEAD = re.compile(
 
 
 class _Steps:
-    """Open steps, and the rows that they belong to."""
+    """Tracks the open steps of transfers, and the rows that the steps belong to.
+
+    Args:
+        builder: Builder to which rows are added.
+    """
 
     def __init__(self, builder: NcclEventBuilder) -> None:
         self._builder = builder
         self._rows: dict[tuple[int, str, int], int] = {}
         self._open: dict[int, tuple[int, str, int]] = {}
-        #: Start times of open states, and of open events that do not belong to a transfer.
+        #: Start times of open states and other open events, keyed by id and name.
         self._open_since: dict[tuple[int, str], int] = {}
         self._bytes: dict[tuple[int, int, int | None], int] = {}
         self._payload_of_row: Counter[int] = Counter()
 
     def add_event(self, event: EventObject) -> None:
-        """Handle the begin or end of a step, or of a state of a step.
+        """Process the begin or the end of a step, or of a state of a step.
 
-        Ends are matched to begins by id, and for states by id and name. An end without a begin is
-        only counted.
+        The end of a step is matched to its begin by id. The end of a state is matched by id and
+        name. An end without a matching begin is only counted.
         """
         step, time_ns = _STEP.fullmatch(event.name), parse_time(event.ts)
         if step is not None and event.ph == "b":
@@ -88,9 +93,16 @@ class _Steps:
         self._builder.n_without_end += len(self._open) + len(self._open_since)
 
     def _begin_step(self, event: EventObject, direction: str, peer: int, start_ns: int) -> None:
-        """Open a step, and add a row if it is the first of its operation, direction and peer.
+        """Open a step. The first step with an operation count, direction and peer adds a row.
 
-        The payload of a row is the sum over its transfers, which consist of several steps each.
+        The payload of a row is the sum of the sizes of its transfers. A transfer consists of
+        several steps.
+
+        Args:
+            event: Begin of the step.
+            direction: "Send" or "Recv".
+            peer: Rank of the peer.
+            start_ns: Start of the step.
         """
         builder, args = self._builder, event.args or NO_ARGS
         count = parse_number(args.operation_count)
@@ -130,11 +142,12 @@ def is_proxy_file(head: bytes) -> bool:
 def add_proxy_events(events: Iterable[EventObject], builder: NcclEventBuilder) -> None:
     """Add the operations of all events to the builder.
 
-    Only events of the category ``NET`` are used. Other categories except ``COL`` count as unknown.
+    Only events of the category ``NET`` are used. Events of the category ``COL`` are ignored, and
+    events of other categories are counted as unknown.
 
     Args:
         events: Events of the file, in file order.
-        builder: Receives the operations.
+        builder: Builder that receives the operations.
     """
     steps = _Steps(builder)
     for event in events:
