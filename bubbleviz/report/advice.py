@@ -38,37 +38,39 @@ if TYPE_CHECKING:
     from bubbleviz.report.report import Report
     from bubbleviz.schedules.choices import Choice
 
-#: Minimum saving of advice that is done first or next, as a share of an iteration.
+#: Minimum saving of advice to follow first or next, as a fraction of an iteration.
 _MIN_SAVING = 0.005
-#: Minimum saving of the same advice, relative to the saving of twice as many microbatches.
+#: Minimum saving of advice to follow first or next, relative to the saving of twice as many
+#: microbatches.
 _MIN_SHARE_OF_SCHEDULE = 0.05
-#: Minimum idle share of the period to report idle time between iterations instead of no bubble.
+#: Minimum idle fraction of the period to report idle time between iterations instead of no bubble.
 _MIN_IDLE_PERIOD = 0.01
-#: Maximum share of kernels without a launching call at which operations count as recorded.
+#: Maximum fraction of kernels without a launching call. With more, the run must be recorded again.
 _MAX_UNLINKED = 0.01
-#: Minimum saving of a finding without anything unusually slow.
+#: Minimum saving of a finding in which nothing is unusually slow, as a fraction of an iteration.
 _MIN_BOUND_SAVING = 0.05
-#: Kinds of faults that no change removes completely. A finding of these kinds that saves more than
+#: Kinds of faults that cannot be removed completely. A finding of these kinds that saves more than
 #: the largest slow finding is listed only if it saves at least this many times as much.
 _NEVER_GONE, _MIN_TIMES_SLOW = {"link", "launch-gaps"}, 1.5
-#: Minimum saving of another schedule.
+#: Minimum saving of another schedule, as a fraction of an iteration.
 _MIN_SCHEDULE_SAVING = 0.02
-#: Minimum saving of a return to the planned order.
+#: Minimum saving of a return to the planned order, as a fraction of an iteration.
 _MIN_ORDER_SAVING = 0.001
-#: Savings count as the same if the smaller is at least this share of the larger.
+#: Two savings are nearly equal if the smaller one is at least this fraction of the larger one.
 _SAME = 0.95
 #: Maximum number of pieces of advice in the list.
 _MAX_LISTED = 5
-#: Maximum number of pieces of advice after the first, and the minimum saving of each.
+#: Maximum number of pieces of further advice, and the minimum saving of each, as a fraction of an
+#: iteration.
 _MAX_FURTHER, _MIN_FURTHER = 2, 0.01
 #: Kinds of faults that are found by comparing times of different ranks.
 _BETWEEN_RANKS = {"link", "launch", "late-start", "collective", "queue", "token"}
-#: Kinds of faults that are found on the clock of one rank, which may have been set.
+#: Kinds of faults that are wrong if the clock of a rank was set during the run.
 _ON_SET_CLOCKS = {"iteration"}
 
 
 class StepCode(StrEnum):
-    """Subject of a step of the first advice. JSON contains these values."""
+    """Subject of a step of the first advice. The JSON of reports contains these values."""
 
     #: A change from the list of advice.
     ADVICE = "advice"
@@ -80,7 +82,7 @@ class StepCode(StrEnum):
     ADD_RANKS_OF_FEW = "add-ranks-of-few-pipelines"
     REPAIR_CLOCKS = "repair-clocks"
     ALIGN_CLOCKS = "align-clocks"
-    # Something takes more time than the bubble.
+    # Launch gaps or compute outside operations take more time than the bubble.
     LAUNCH_GAPS = "launch-gaps"
     NAME_COMPUTE = "name-compute"
     # Why no saving is known.
@@ -98,12 +100,12 @@ class StepCode(StrEnum):
     MORE_REQUESTS = "more-requests"
     BUBBLE_OF_PERIOD = "bubble-of-period"
     MORE_MICROBATCHES = "more-microbatches"
-    #: An iteration to leave out.
+    #: A warm-up iteration should be excluded.
     SKIP_WARM_UP = "skip-warm-up"
 
 
-#: Evidence for advice: faults and a replay without them, a faster simulated schedule, or operations
-#: that ran out of the planned order.
+#: Evidence for advice: a finding (faults and a replay without these faults), a faster simulated
+#: schedule, or a planned order from which operations deviated.
 Evidence: TypeAlias = "Finding | Choice | Recognition"
 
 
@@ -112,27 +114,28 @@ class Advice:
     """A change that would shorten iterations.
 
     Attributes:
-        kind: Kind of the fault to remove, ``schedule`` or ``order``. Kinds are joined by ``+`` if
-            several faults are removed together.
-        place: Name of the fault or schedule, the same in every run of a job.
+        kind: Kind of the fault to remove, or ``schedule`` or ``order``. If several faults are
+            removed together, their kinds are joined by ``+``.
+        place: Name of the fault or schedule, which is the same in every run of a job.
         evidence: Finding, simulated schedule or recognized order that the advice is based on.
-        saving_ns: Mean saving over the averaged iterations.
-        length_ns: Mean length of an iteration, the denominator of ``saving_ratio``.
-        saving_ratio: Saving as a share of the length.
+        saving_ns: Mean saving per averaged iteration, in ns.
+        length_ns: Mean length of an iteration in ns, the denominator of ``saving_ratio``.
+        saving_ratio: Saving as a fraction of the length.
         error_ratio: Half width of the 95 % confidence interval of ``saving_ratio``, or None if it
             is unknown.
         iterations: Number of iterations that the change shortens.
-        ranks: Indices of the ranks to change, ascending; empty for all ranks or no specific ones.
-        stages: Stages with too much work; empty for other advice.
+        ranks: Indices of the ranks to change, in ascending order. Empty if the advice is about all
+            ranks or no specific ranks.
+        stages: Stages that have too much work. Empty for other advice.
         stage: Common stage of ``ranks``, or None if there are no ranks or several stages.
-        example_iteration: Index of the typical iteration among those in which the ranks are slow,
-            or None if the advice is not about slow iterations.
+        example_iteration: Index of the typical iteration among the iterations in which the ranks
+            are slow, or None if the advice is not about slow iterations.
         since_iteration: Index of the first iteration with the fault if it began during the run,
             otherwise None.
-        measure: Names and sizes of the fault, such as ``F`` and the time of F as a multiple of its
-            usual time.
-        missed_ratio: Relative difference between the replayed and the measured iterations, which
-            is too large to promise the saving, or None if the saving is promised.
+        measure: (name, size) pairs that quantify the fault, for example ``("F", 1.2)`` if F takes
+            1.2 times its usual time.
+        missed_ratio: Relative difference between the replayed and the measured iterations if it is
+            too large to promise the saving, or None if the saving is promised.
     """
 
     kind: str
@@ -160,7 +163,7 @@ class Advice:
     def is_certain(self) -> bool:
         """Whether the confidence interval of the saving excludes 0.
 
-        True also if the interval is unknown or the saving is not promised.
+        The result is also True if the interval is unknown or the saving is not promised.
         """
         if not self.is_promised or self.error_ratio is None:
             return True
@@ -182,15 +185,15 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Advised:
-    """All that a report advises.
+    """All advice of a report.
 
     Attributes:
-        first: What to do first, as steps in the order of their sentences; empty if nothing is
+        first: What to do first, as steps in the order of their sentences. Empty if nothing is
             advised.
-        further: Advice from ``candidates`` to follow next, the largest saving first.
-        candidates: Changes that would shorten iterations, the largest saving first.
-        marked: The first advice in ``first`` that is about at most half of the ranks, which
-            pictures mark, or None if there is none.
+        further: Advice from ``candidates`` to follow next, largest saving first.
+        candidates: Changes that would shorten iterations, largest saving first.
+        marked: The first advice in ``first`` that names at most half of the ranks, or None if there
+            is none. Pictures mark these ranks.
     """
 
     first: tuple[Step, ...]
@@ -200,14 +203,14 @@ class Advised:
 
     @property
     def marked_ranks(self) -> tuple[int, ...]:
-        """Indices of the ranks that pictures mark; empty without marked advice."""
+        """Indices of the ranks that pictures mark. Empty if there is no marked advice."""
         return () if self.marked is None else self.marked.ranks
 
 
 def advise(report: Report) -> Advised:
     """Return the first advice, the further advice, and all changes that would shorten iterations.
 
-    The result is computed once per report and stored in it.
+    The result is computed once and cached in the report.
     """
     return report.derive(_make_advice)
 
@@ -215,9 +218,10 @@ def advise(report: Report) -> Advised:
 def _make_advice(report: Report) -> Advised:
     """Decide what to do first and next, and list the changes that would shorten iterations.
 
-    No change is listed if the run must be recorded again, or analyzed with more profiles because
-    more than a few pipelines lack ranks: its times are then unreliable. Without averaged iterations
-    there is no first or further advice. Further advice must promise at least ``_MIN_FURTHER``.
+    No change is listed if the run must be recorded again, or if it must be analyzed with more
+    profiles because more than a few pipelines lack ranks. The times are then unreliable. Without
+    averaged iterations, there is no first and no further advice. Further advice must promise at
+    least ``_MIN_FURTHER``.
     """
     unrecorded, missing = _find_unrecorded_step(report), _find_missing_step(report)
     clock_step, hidden_kinds = _check_clocks(report)
@@ -240,9 +244,10 @@ def _make_advice(report: Report) -> Advised:
 
 
 def _select_worthwhile(report: Report, candidates: Collection[Advice]) -> list[Advice]:
-    """Return the advice that saves enough to be done first, in the given order.
+    """Return the advice that saves enough to be followed first, in the given order.
 
-    The list is empty if the typical iteration was not replayed; see :func:`_find_min_saving`.
+    The minimum saving comes from :func:`_find_min_saving`. The list is empty if the typical
+    iteration was not replayed.
     """
     measured = _find_replayed_iteration(report)
     if measured is None:
@@ -254,11 +259,12 @@ def _select_worthwhile(report: Report, candidates: Collection[Advice]) -> list[A
 def choose_shown_iteration(report: Report, selected: Collection[int] = ()) -> Iteration | None:
     """Return the iteration to show: the first selected iteration, otherwise the typical iteration.
 
-    If the ranks of the marked advice are slow in some iterations only, and none is selected, the
-    advice's example iteration is shown, because in other iterations the marked rows look normal.
+    If no iteration is selected and the ranks of the marked advice are slow in some iterations only,
+    the example iteration of the advice is shown. In all other iterations, the marked rows would
+    look normal.
 
     Args:
-        report: Any report.
+        report: Report of the run.
         selected: Indices of the iterations that the user chose.
 
     Returns:
@@ -288,8 +294,8 @@ def _find_first_steps(
         bubble outweighed or advice  what outweighs the bubble, then the advice
         otherwise                    the reason why there is no advice
 
-    If only a few pipelines lack ranks, adding these comes first and the other cases still apply.
-    Skipping a warm-up iteration comes last in every case.
+    If only a few pipelines lack ranks, the step to add these ranks comes first, and the other cases
+    still apply. The step to skip a warm-up iteration always comes last.
 
     Args:
         report: Report of the run.
@@ -325,8 +331,8 @@ def _find_unrecorded_step(report: Report) -> StepCode | None:
     """Return the step to record the run again, or None if its work and launches were recorded.
 
     The step is ``RECORD_AGAIN`` if any restriction of the report has advice. It is
-    ``RECORD_LAUNCHES`` if more than ``_MAX_UNLINKED`` of the kernels lack their launching call and
-    the primary ratio has a noticeably smaller lower bound.
+    ``RECORD_LAUNCHES`` if more than the fraction ``_MAX_UNLINKED`` of all kernels lack their
+    launching call and the primary ratio has a noticeably smaller lower bound.
     """
     if any(restriction.advice for restriction in report.restrictions):
         return StepCode.RECORD_AGAIN
@@ -345,7 +351,7 @@ def count_unlinked_kernels(report: Report) -> tuple[int, int]:
 
 
 def _find_missing_step(report: Report) -> StepCode | None:
-    """Return the step for missing profiles, or None if none is missing.
+    """Return the step for missing profiles, or None if no profile is missing.
 
     The step is ``ADD_RANKS`` if ranks of a pipeline are known to be missing, otherwise
     ``CHECK_FOR_MISSING`` if stages may be missing.
@@ -357,21 +363,21 @@ def _find_missing_step(report: Report) -> StepCode | None:
 
 
 def _is_missing_in_few(report: Report) -> bool:
-    """Return whether only few pipelines lack ranks, so advice on the others remains valid."""
+    """Return whether only a few pipelines lack ranks. Advice on all others then remains valid."""
     return count_incomplete_pipelines(report.ranks) is not None
 
 
 def _check_clocks(report: Report) -> tuple[StepCode | None, Collection[str]]:
     """Return the step for clocks that contradict each other, and the kinds of faults to ignore.
 
-    There is a step only if a ratio needs contradicting clocks: ``ALIGN_CLOCKS`` if the clocks are
-    aligned by UTC, otherwise ``REPAIR_CLOCKS``. Ranks of one host that contradict each other have
-    no step here, because a restriction advises on them. Faults that are found by comparing ranks
-    are ignored in all of these cases.
+    There is a step only if a ratio depends on clocks that contradict each other. The step is
+    ``ALIGN_CLOCKS`` if the clocks are aligned by UTC, otherwise ``REPAIR_CLOCKS``. If ranks of the
+    same host contradict each other, there is no step, because a restriction contains the advice.
+    Faults that are found by comparing ranks are ignored in all of these cases.
 
     Returns:
         step: The step, or None if there is none.
-        hidden_kinds: Kinds of faults that wrong clocks may feign.
+        hidden_kinds: Kinds of faults that may only appear because clocks are wrong.
     """
     kinds = {note.kind for note in report.limitations}
     if LimitationKind.RANKS_CONTRADICTED in kinds:
@@ -387,9 +393,9 @@ def _check_clocks(report: Report) -> tuple[StepCode | None, Collection[str]]:
 def _find_outweighing_step(time: KernelTime) -> StepCode | None:
     """Return the step for launch gaps or compute outside operations, or None if neither matters.
 
-    Launch gaps matter if they take more time than the bubble, or most of the time of operations.
-    Compute outside operations matters if it takes more time than the bubble. If both matter, the
-    longer time decides.
+    Launch gaps matter if they take more time than the bubble, or more than half of the time of
+    operations. Compute outside operations matters if it takes more time than the bubble. If both
+    matter, the longer time decides, and launch gaps win a tie.
     """
     gap_ns = time.gap_ns if time.gaps_outweigh or time.gaps_fill_work else 0
     unattributed_ns = time.unattributed_ns if time.unattributed_outweighs else 0
@@ -415,10 +421,10 @@ def _find_replayed_iteration(report: Report) -> Change | None:
 
 
 def _find_min_saving(report: Report, measured: Change) -> float:
-    """Return the minimum saving of advice that is done first, as a share of an iteration.
+    """Return the minimum saving of advice to follow first, as a fraction of an iteration.
 
-    In a pipeline, the minimum is at least ``_MIN_SHARE_OF_SCHEDULE`` of the saving of twice as many
-    microbatches, which is half of the bubble.
+    The minimum is ``_MIN_SAVING``. In a pipeline, it is at least ``_MIN_SHARE_OF_SCHEDULE`` of half
+    of the bubble ratio, which is the saving of twice as many microbatches.
     """
     if report.no_pipeline is not None:
         return _MIN_SAVING
@@ -426,11 +432,11 @@ def _find_min_saving(report: Report, measured: Change) -> float:
 
 
 def _find_step_without_advice(report: Report) -> StepCode | None:
-    """Return the step that explains why no change is advised, or None if that is unknown.
+    """Return the step that explains why no change is advised, or None if the reason is unknown.
 
-    Runs that were not replayed are handled by :func:`_find_unknown_step`. If the replay misses the
+    If the run was not replayed, :func:`_find_unknown_step` decides. If the replay misses the
     measured iterations, the step is ``REPLAY_MISSES``. If all delays together cost enough, it is
-    ``NO_SINGLE_DELAY``. Otherwise :func:`_choose_step_by_idle_time` decides.
+    ``NO_SINGLE_DELAY``. Otherwise, :func:`_choose_step_by_idle_time` decides.
     """
     measured, without_delay = _find_replayed_iteration(report), find_replay(report, NO_DELAY)
     if measured is None or without_delay is None:
@@ -447,7 +453,8 @@ def _find_step_without_advice(report: Report) -> StepCode | None:
 def _choose_step_by_idle_time(report: Report, measured: Change) -> StepCode:
     """Return the step for a run in which no delay costs enough to be removed.
 
-    The size of the idle time, its place in or between iterations, and the kind of the run decide.
+    The choice depends on the size of the idle time, on whether the idle time is within or between
+    iterations, and on the kind of the run.
 
     Args:
         report: Report of the run.
@@ -471,7 +478,8 @@ def _choose_step_by_idle_time(report: Report, measured: Change) -> StepCode:
     elif report.kind == INFERENCE:
         code = StepCode.MORE_REQUESTS
     elif report.headline == "period":
-        # The next iteration fills the idle time of this one: more microbatches may save nothing.
+        # The next iteration fills the idle time of an iteration, so more microbatches may save
+        # nothing.
         code = StepCode.BUBBLE_OF_PERIOD
     else:
         code = StepCode.MORE_MICROBATCHES
@@ -479,9 +487,9 @@ def _choose_step_by_idle_time(report: Report, measured: Change) -> StepCode:
 
 
 def _find_unknown_step(report: Report) -> StepCode | None:
-    """Return the step after which the savings of a run without a replay would be known.
+    """Return the step that would make it possible to replay a run that was not replayed.
 
-    The result is None if no reason is known why the run could not be replayed.
+    The result is None if it is unknown why the run was not replayed.
     """
     if UNPROVEN in report.restrictions:
         return StepCode.SET_SIZES
@@ -498,14 +506,15 @@ def _find_unknown_step(report: Report) -> StepCode | None:
 
 
 def _list_advice(report: Report, hidden_kinds: Collection[str]) -> list[Advice]:
-    """Return the changes that would shorten iterations, the largest saving first.
+    """Return the changes that would shorten iterations, largest saving first.
 
-    The changes are removals of faults, one faster schedule, and a return to the planned order, each
-    with a minimum saving. At most ``_MAX_LISTED`` changes are returned.
+    The changes are the removal of faults, one faster schedule, and a return to the planned order,
+    each with a minimum saving. At most ``_MAX_LISTED`` changes are returned. Changes whose saving
+    is not promised come last.
 
     Args:
         report: Report of the run.
-        hidden_kinds: Kinds of faults that wrong clocks may feign.
+        hidden_kinds: Kinds of faults that may only appear because clocks are wrong.
     """
     diagnosis = report.explanation.diagnosis
     advised: list[Advice] = []
@@ -521,14 +530,14 @@ def _list_advice(report: Report, hidden_kinds: Collection[str]) -> list[Advice]:
 
 
 def _get_sort_key(advice: Advice) -> tuple[bool, int]:
-    """Return a key that sorts promised savings first, and the largest saving first in each part."""
+    """Return a key that sorts promised savings before others, and larger savings first."""
     return not advice.is_promised, -round(advice.saving_ns)
 
 
 def _make_finding_advice(report: Report, diagnosis: Diagnosis, finding: Finding) -> Advice:
     """Return the advice to remove the faults of a finding.
 
-    Its saving is promised unless it rests on a replay that misses the measured iterations.
+    The saving is promised unless it was computed by a replay that misses the measured iterations.
     """
     faults = finding.faults
     slow_indices = {
@@ -559,22 +568,23 @@ def _make_finding_advice(report: Report, diagnosis: Diagnosis, finding: Finding)
 
 
 def _remove_promise(advice: Advice, diagnosis: Diagnosis | None) -> Advice:
-    """Set ``missed_ratio`` of advice if the replay misses the measured iterations."""
+    """Return the advice without its promise if the replay misses the measured iterations."""
     if diagnosis is None or not diagnosis.misses_measurement:
         return advice
     return replace(advice, missed_ratio=diagnosis.missed_ratio)
 
 
 def _make_schedule_advice(report: Report) -> Advice | None:
-    """Return the advice to run the fastest other schedule that fits in the memory.
+    """Return the advice to run the fastest other schedule that fits in memory.
 
-    Other schedules are simulated at mean times without any delay, so they are compared with the
-    order that ran, simulated in the same way. If microbatches were numbered in the order in which
-    they ran, and no known schedule has this order, they may be chunks, so no schedule is advised.
+    Other schedules are simulated with mean times and without delays. They are compared with a
+    simulation of the order that ran, under the same assumptions. If bubbleviz numbered the
+    microbatches in the order in which they ran, and no known schedule has this order, they may be
+    chunks instead. No schedule is advised in this case.
 
     Returns:
-        The advice, or None if other schedules were not simulated, were not compared by the window
-        of ``schedule``, or none of them fits. The saving may be negative.
+        The advice, whose saving may be negative. None if other schedules were not simulated, if
+        they were not compared by the window of ``schedule``, or if none of them fits in memory.
     """
     what_if, recognition = report.what_if, report.schedule
     is_unrecognised = recognition is not None and recognition.inferred and recognition.name is None
@@ -600,13 +610,13 @@ def _make_schedule_advice(report: Report) -> Advice | None:
 
 
 def _make_order_advice(report: Report) -> Advice | None:
-    """Return the advice to run operations in the order of the plan or of the recognised schedule.
+    """Return the advice to run operations in the order of the plan or of the recognized schedule.
 
-    Orders are replayed without late launches, which other advice counts.
+    Both orders are replayed without late launches, because other advice is about late launches.
 
     Returns:
-        The advice, or None if nothing deviates, not all deviations are known, or the planned order
-        saves nothing.
+        The advice. None if no operation deviates from the planned order, if not all deviations are
+        known, or if the planned order saves nothing.
     """
     order = report.schedule if report.plan is None else report.plan
     source = report.explanation.slowdown_source
@@ -642,14 +652,16 @@ def _make_order_advice(report: Report) -> Advice | None:
 
 
 def select_findings(diagnosis: Diagnosis, hidden_kinds: Collection[str] = ()) -> list[Finding]:
-    """Return the findings that are worth advice, one per set of families, in their given order.
+    """Return the findings that are worth advice, in the order of the diagnosis.
 
-    A finding is left out if one of its faults has a hidden kind, if nothing in it is unusually slow
-    and it saves too little, or if another finding represents it; see :func:`_is_represented`.
+    A finding is left out if one of its faults has a hidden kind, or if another finding represents
+    it (see :func:`_is_represented`). Findings in which nothing is unusually slow must save at least
+    ``_MIN_BOUND_SAVING`` and be worth listing (see :func:`_is_worth_listing`). Faster transfers in
+    general are left out if a specific slow link is found.
 
     Args:
         diagnosis: Diagnosis of the run.
-        hidden_kinds: Kinds of faults that wrong clocks may feign.
+        hidden_kinds: Kinds of faults that may only appear because clocks are wrong.
     """
     visible = [
         finding
@@ -659,19 +671,19 @@ def select_findings(diagnosis: Diagnosis, hidden_kinds: Collection[str] = ()) ->
     ]
     unrepresented = [f for place, f in enumerate(visible) if not _is_represented(place, visible)]
     if any(_has_slow_link(f) and f.saving_ratio >= _MIN_FURTHER for f in unrepresented):
-        # Faster transfers would save time mainly on the slow link, which has a finding of its own.
+        # Faster transfers would save time mainly on the slow link, which has a separate finding.
         unrepresented = [f for f in unrepresented if not _is_of_all_transfers(f)]
     slow_ns = max((f.saving_ns for f in unrepresented if not _is_bound(f)), default=0.0)
     return [f for f in unrepresented if not _is_bound(f) or _is_worth_listing(f, slow_ns)]
 
 
 def _has_slow_link(finding: Finding) -> bool:
-    """Return whether a finding has a fault of a certain link."""
+    """Return whether any fault of a finding is about one specific link."""
     return any(fault.link is not None for fault in finding.faults)
 
 
 def _is_of_all_transfers(finding: Finding) -> bool:
-    """Return whether a finding makes all transfers faster."""
+    """Return whether a finding proposes to make all transfers faster."""
     return any(fault.kind == "link" and fault.link is None for fault in finding.faults)
 
 
@@ -697,8 +709,9 @@ def _is_bound(finding: Finding) -> bool:
 def _is_represented(index: int, findings: list[Finding]) -> bool:
     """Return whether another finding with the same fault families represents a finding.
 
-    There are two cases: the other finding concerns more ranks and saves clearly more; or it
-    concerns fewer ranks, or as many ranks and is earlier, and saves nearly as much or more.
+    There are two cases. The other finding concerns more ranks and saves clearly more. Or it saves
+    at least nearly as much, and concerns fewer ranks, or equally many ranks and comes earlier.
+    "Nearly" means at least the fraction ``_SAME``.
 
     Args:
         index: Index of the finding in ``findings``.

@@ -1,8 +1,7 @@
-"""Sentences of advice, such as the first step and the saving of each change.
+"""Write advice in sentences, such as the first step and the saving of each change.
 
-:mod:`bubbleviz.report.advice` decides what is advised. This module puts it into words, from the
-first step to the sentence on each fault. A new kind of fault gets its sentence in ``_FAULTS``, a
-new step in ``_STEPS``.
+:mod:`bubbleviz.report.advice` decides what to advise. This module writes the sentences. Add the
+sentence of a new kind of fault to ``_FAULTS``, and the sentence of a new step to ``_STEPS``.
 """
 
 from __future__ import annotations
@@ -47,34 +46,34 @@ if TYPE_CHECKING:
 
 #: Maximum number of names in a sentence.
 _MAX_NAMED = 3
-#: Advice for transfers that cost time although none is unusually slow, for slow ranks, and for a
-#: profiler that costs time.
+#: Advice if transfers cost time although no transfer is unusually slow, advice for slow ranks, and
+#: advice if the profiler costs time.
 _FASTER_TRANSFERS = "Make transfers between stages faster, or overlap them with other microbatches"
 _CHECK_SLOW_RANKS = "Check clocks, temperature, cooling and other jobs there"
 _RECORD_LESS = "Record less (fewer traces, larger buffers): profiler overhead delays the GPUs"
 
 
 def describe_first_steps(report: Report) -> str | None:
-    """Return the first advice in sentences, or None if there is none."""
+    """Return the first advice in sentences, or None if nothing is advised."""
     texts = (_describe_step(report, step) for step in advise(report).first)
     return join_sentences(*texts) or None
 
 
 def describe_further_steps(report: Report) -> tuple[str, ...]:
-    """Return the remaining advice: one clause per change, with what that change alone saves."""
+    """Return the further advice: one clause per change, with the saving of this change alone."""
     return tuple(write_advice(report, advice).short for advice in advise(report).further)
 
 
 def write_all_advice(report: Report) -> tuple[AdviceEntry, ...]:
-    """Return every change that would shorten iterations in words, the largest saving first."""
+    """Return all changes that would shorten iterations in words, largest saving first."""
     return tuple(write_advice(report, advice) for advice in advise(report).candidates)
 
 
 def write_advice(report: Report, advice: Advice) -> AdviceEntry:
     """Return advice in words, together with its numbers.
 
-    If the advice promises no saving, the saving and its error are None. If this is because the
-    replay misses the measured iterations, the sentence says so.
+    If the saving is not promised because the replay misses the measured iterations, the saving and
+    its error are None, and the sentence gives this reason.
     """
     action, saving, evidence = _describe_advice(report, advice)
     if advice.missed_ratio is not None:
@@ -112,8 +111,8 @@ def _describe_step(report: Report, step: Step) -> str:
 def _record_again(report: Report) -> str:
     """Return the advice of the first restriction that has advice.
 
-    If all limitations of this kind name the same undamaged window, the text also proposes to
-    measure only this window.
+    If all limitations of its kind name the same undamaged window, the text also proposes to measure
+    only this window.
     """
     restriction = next(restriction for restriction in report.restrictions if restriction.advice)
     windows = {note.window for note in report.limitations if note.kind is restriction.kind}
@@ -137,9 +136,9 @@ def _record_launches(report: Report) -> str:
 
 
 def _check_for_missing(report: Report) -> str:
-    """Return the advice to check for missing profiles, with the first sign that some are missing.
+    """Return the advice to check for missing profiles, with the first sign of a missing profile.
 
-    The work of a missing stage would look like transfers between the other stages.
+    The work of a missing stage would look like transfers between its neighbors.
     """
     kind = LimitationKind.STAGES_MAY_BE_MISSING
     reasons = [note.reason for note in report.limitations if note.kind is kind]
@@ -150,7 +149,7 @@ def _check_for_missing(report: Report) -> str:
 
 
 def _add_ranks(report: Report) -> str:
-    """Return the advice for missing ranks, with the first profile that cannot be read, if any."""
+    """Return the advice for missing ranks, with the first profile that could not be read."""
     unreadable = LimitationKind.PROFILE_UNREADABLE
     reasons = [note.reason for note in report.limitations if note.kind is unreadable]
     if not reasons:
@@ -172,9 +171,9 @@ def _add_ranks_of_few(report: Report) -> str:
 
 
 def _describe_launch_gaps(report: Report) -> str:
-    """Return a sentence on the time lost in launch gaps.
+    """Return a sentence about the time that is lost in launch gaps.
 
-    It also says what to do, unless another first step already advises on launch gaps.
+    The sentence also contains what to do, unless another first step is about launch gaps.
     """
     time = report.kernel_time
     if time.gaps_outweigh:
@@ -196,7 +195,8 @@ def _describe_launch_gaps(report: Report) -> str:
 def _name_compute(report: Report) -> str:
     """Return the advice to name compute outside operations.
 
-    It compares the share of this compute in the window with the idle time between operations.
+    The text compares the time of this compute with the idle time between operations, both as
+    percentages of the window.
     """
     time = report.kernel_time
     percentage = format_percent(time.unattributed_ns / time.window_ns)
@@ -208,14 +208,14 @@ def _name_compute(report: Report) -> str:
 
 
 def _compare_with_idle(report: Report) -> str:
-    """Return a clause that compares a time with the idle time between operations."""
+    """Return a clause saying that a time is longer than the idle time between operations."""
     time = report.kernel_time
     idle = format_percent(time.bubble_ns / (time.window_ns or 1))
     return f"more than the idle time between operations ({idle})"
 
 
 def _skip_warm_up(report: Report) -> str:
-    """Return the advice to exclude the first averaged iteration, which warms up."""
+    """Return the advice to exclude the first averaged iteration, because it is a warm-up."""
     diagnosis = report.explanation.diagnosis
     times = 0.0 if diagnosis is None else diagnosis.warm_up
     first = next(iteration for iteration in report.iterations if iteration.averaged)
@@ -245,7 +245,7 @@ def _get_unreplayed_reason(report: Report) -> str:
 
 
 def _describe_missed_measurement(report: Report) -> str:
-    """Return a sentence that says why nothing is predicted from the replay."""
+    """Return a sentence that explains why the replay is not used for predictions."""
     diagnosis = report.explanation.diagnosis
     missed = format_percent(None if diagnosis is None else diagnosis.missed_ratio)
     return (
@@ -256,9 +256,10 @@ def _describe_missed_measurement(report: Report) -> str:
 
 
 def _describe_no_single_delay(report: Report) -> str:
-    """Return a sentence on the bubble that would remain if there were no delay at all.
+    """Return a sentence about the bubble that would remain without any delay.
 
-    It compares the ratio of the replay without any delay with the ratio of the unchanged replay.
+    The sentence compares the ratio of the replay without delays with the ratio of the unchanged
+    replay.
     """
     measure = "schedule ratio" if report.no_pipeline is None else "idle time in iterations"
     typical_one = report.typical_iteration()
@@ -297,10 +298,11 @@ def _describe_period_bubble(report: Report) -> str:
 
 
 def _recommend_microbatches(report: Report) -> str:
-    """Return the advice to do twice the work with the same bubble.
+    """Return the advice to run twice as many microbatches with the same bubble.
 
-    It states the schedule ratio before and after. The ratio before is the mean of all iterations,
-    or that of the replay if pipelines lack ranks or there is no mean.
+    The text contains the schedule ratio before and after. The ratio before is the mean of all
+    averaged iterations. If it is unknown or some pipelines lack ranks, it is the ratio of the
+    replay. A ratio r becomes r / (2 - r).
     """
     mean = None
     if count_incomplete_pipelines(report.ranks) is None:
@@ -314,7 +316,7 @@ def _recommend_microbatches(report: Report) -> str:
 
 
 def _recommend_what_if(report: Report) -> str:
-    """Return a clause on the option that compares other schedules, or "" if it was given."""
+    """Return a clause that mentions ``--what-if``, or "" if this option was given."""
     return "" if report.what_if is not None else "; --what-if compares other schedules"
 
 
@@ -373,9 +375,9 @@ _STEPS: Mapping[StepCode, Callable[[Report], str]] = {
 
 
 def _describe_advice(report: Report, advice: Advice) -> tuple[str, str, str]:
-    """Return the action of advice, a clause with its saving, and its evidence ("" if none).
+    """Return the action of advice, a clause with its saving, and its evidence, or "".
 
-    The kind of ``advice.evidence`` decides: another schedule, an order, or a finding.
+    The texts depend on the type of ``advice.evidence``: another schedule, an order, or a finding.
     """
     evidence = advice.evidence
     if isinstance(evidence, Choice):
@@ -409,9 +411,9 @@ def _describe_schedule(report: Report, choice: Choice) -> tuple[str, str, str]:
 
 
 def _describe_order(report: Report, advice: Advice, order: Recognition) -> tuple[str, str]:
-    """Return the advice to run in an order, and a clause on the operations that are out of order.
+    """Return the advice to run in a given order, and a clause about operations out of this order.
 
-    The clause gives their number and describes the first one.
+    The clause contains the number of these operations and describes the first one.
     """
     first = order.deviations[0]
     where = f"{first.phase.label} of microbatch {first.microbatch} is {first.what}"
@@ -430,8 +432,8 @@ def _describe_order(report: Report, advice: Advice, order: Recognition) -> tuple
 def _describe_finding(report: Report, finding: Finding) -> tuple[str, str]:
     """Return the advice to remove the faults of a finding, and the evidence with next checks.
 
-    The actions against several faults are joined to one sentence, and so are their evidence and
-    next checks.
+    If there are several faults, their actions are joined to one sentence. The evidence of all
+    faults comes before all next checks, and equal checks are listed once.
     """
     diagnosis = report.explanation.diagnosis
     n_iterations = 0 if diagnosis is None else diagnosis.iterations
@@ -440,17 +442,17 @@ def _describe_finding(report: Report, finding: Finding) -> tuple[str, str]:
     actions, evidence, next_steps = zip(*texts, strict=True)
     first, *other_actions = actions
     action = ", and ".join((first, *(other[:1].lower() + other[1:] for other in other_actions)))
-    # Several faults may ask for the same check.
+    # Several faults may have the same next check.
     return action, join_sentences(*evidence, *dict.fromkeys(next_steps))
 
 
 def _describe_saving(report: Report, advice: Advice, *, is_of_period: bool) -> str:
-    """Describe a saving: its share, the remaining length of iterations, and GPU-hours per day.
+    """Describe a saving: its percentage, the remaining length of iterations, and GPU-hours per day.
 
     Args:
         report: Report of the run.
         advice: Advice that promises the saving.
-        is_of_period: Whether the measured time from one iteration to the next is saved.
+        is_of_period: Whether the saving refers to the measured time from one iteration to the next.
     """
     length_ns, remaining_ns = advice.length_ns, advice.length_ns - advice.saving_ns
     saved_fraction = advice.saving_ns / length_ns if length_ns else 0.0
@@ -467,15 +469,16 @@ def _describe_saving(report: Report, advice: Advice, *, is_of_period: bool) -> s
 
 
 def _measure_remaining(report: Report, replayed_ns: float, saved_fraction: float) -> float:
-    """Return the length of iterations after a saving, which is at most the measured length.
+    """Return the length of iterations after a saving, in ns.
 
     The replay also contains collectives outside the window of ``step``, so it may take longer than
-    the measured iterations. The share is then applied to the measured length.
+    the measured iterations, even after the saving. The saved fraction is then applied to the
+    measured length, which is the longest of the mean windows of ``step`` and ``period``.
 
     Args:
         report: Report of the run.
         replayed_ns: Length of an iteration in the replay, after the saving.
-        saved_fraction: Share of the replayed length that is saved.
+        saved_fraction: Fraction of the replayed length that is saved.
     """
     windows = report.summary.window_ns
     means = [windows[name].mean for name in ("step", "period") if name in windows]
@@ -485,15 +488,15 @@ def _measure_remaining(report: Report, replayed_ns: float, saved_fraction: float
     return measured_ns * (1 - saved_fraction)
 
 
-#: Action against a fault, as the beginning of a sentence; its evidence; and the next thing to
-#: check. The last two are sentences without a full stop, or "".
+#: Three texts about a fault: an action (the beginning of a sentence), the evidence, and the next
+#: thing to check. Evidence and check are sentences without a full stop, or "".
 _Text: TypeAlias = "tuple[str, str, str]"
 
 
 def _describe_faults(report: Report, faults: Sequence[Fault], iteration_count: str) -> list[_Text]:
     """Return the action, the evidence and the next check for each fault.
 
-    Several slow ranks share one text.
+    If all faults are single slow ranks, they share one entry.
 
     Args:
         report: Report of the run.
@@ -554,7 +557,7 @@ def _describe_slow_ranks(report: Report, faults: Sequence[Fault], iteration_coun
 
 
 def _format_range(multiples: Sequence[float]) -> str:
-    """Return the range of multiples: ``1.20x to 1.50x``, or ``1.20x`` if all are equal."""
+    """Format the range of multiples: ``1.20x to 1.50x``, or ``1.20x`` if all look equal."""
     low, high = f"{min(multiples):.2f}x", f"{max(multiples):.2f}x"
     return low if low == high else f"{low} to {high}"
 
@@ -571,9 +574,9 @@ def _describe_slow_host(report: Report, fault: Fault, iteration_count: str) -> _
 
 
 def _describe_heavy_stage(report: Report, fault: Fault, iteration_count: str) -> _Text:
-    """Return the action, evidence and next step for stages with too much work.
+    """Return the action, evidence and next step for stages that have too much work.
 
-    The next step lists the layers to move. It is "" if the layers of the model are unknown.
+    The next step lists the layers to move, or is "" if the layers of the model are unknown.
     """
     stages = list_first([str(stage) for stage in fault.stages], _MAX_NAMED)
     moves = f"Move {list_first(list(fault.moves), _MAX_NAMED)}" if fault.moves else ""
@@ -607,9 +610,9 @@ def _describe_long_microbatches(_: Report, fault: Fault, __: str) -> _Text:
 def _describe_slow_iterations(report: Report, fault: Fault, _: str) -> _Text:
     """Return the action, evidence and next check for slow iterations.
 
-    ``fault.detail`` tells what is slow in these iterations: all ranks (""), all operations of some
-    ranks (``pace``), or single operations of some ranks (any other text). The next check is "" if
-    all ranks are slow, or if the activity of the host is known.
+    ``fault.detail`` names the slow operations: the operations of all ranks (""), all operations of
+    some ranks (``pace``), or single operations of some ranks (any other text). The next check is ""
+    if all ranks are slow, or if the activity of the host is known.
     """
     names = list_first(
         [truncate_name(report.iterations[k].name) for k in fault.iterations], _MAX_NAMED
@@ -642,7 +645,7 @@ def _describe_slow_iterations(report: Report, fault: Fault, _: str) -> _Text:
 def _describe_slow_link(report: Report, fault: Fault, iteration_count: str) -> _Text:
     """Return the action, evidence and next check for a slow link.
 
-    If the fault names no link, the action is to make all transfers faster, and the other texts are
+    If the fault names no link, the action is to make all transfers faster, and both other texts are
     "".
     """
     if fault.link is None:
@@ -695,8 +698,8 @@ def _describe_slowed(report: Report, fault: Fault, _: str) -> _Text:
 def _describe_late_launch(report: Report, fault: Fault, iteration_count: str) -> _Text:
     """Return the action, evidence and next check for late launches.
 
-    The cause or kind of the launches decides: delays by the profiler, launches between iterations,
-    launches of a collective, or all other launches of operations.
+    There are four cases: the profiler delays launches, iterations begin late, a collective is
+    launched late, or operations are launched late.
     """
     if fault.detail == "profiler":
         return _RECORD_LESS, "", ""
@@ -711,7 +714,7 @@ def _describe_late_launch(report: Report, fault: Fault, iteration_count: str) ->
     if fault.collective:
         action = f"Launch {fault.collective} earlier{where}"
         return action, f"The other members wait for it, in {iteration_count}", ""
-    # Optimizers can be late outside the windows in which bubbles are counted.
+    # Optimizers can be late outside the windows in which bubbles are measured.
     action = f"Launch earlier{name_latest_host(report, fault.ranks) or where}"
     return action, f"Operations start late although their input is ready, in {iteration_count}", ""
 
@@ -745,7 +748,7 @@ def _describe_kernel_gaps(report: Report, fault: Fault, _: str) -> _Text:
 def _describe_queue(report: Report, fault: Fault, iteration_count: str) -> _Text:
     """Return the action, evidence and next check for transfers that wait in a queue.
 
-    The transfer ahead of them is a receive whose data has not arrived.
+    They wait because the transfer at the head of the queue is a receive whose data has not arrived.
     """
     ranks = name_ranks(report, fault.ranks)
     waiting = " and ".join(format_count(int(count), what) for what, count in fault.phases if count)
@@ -790,12 +793,12 @@ _FAULTS: Mapping[str, Callable[[Report, Fault, str], _Text]] = {
 
 
 def _describe_thread(report: Report, fault: Fault) -> str:
-    """Return a clause on what the host did during the longest delay, or "" if unknown."""
+    """Return a clause about the activity of the host during the longest delay, or "" if unknown."""
     return describe_thread(*(None if at < 0 else report.operations.names[at] for at in fault.host))
 
 
 def _has_host(fault: Fault) -> bool:
-    """Return whether it is known what the host did during the longest delay."""
+    """Return whether the activity of the host during the longest delay is known."""
     return fault.host != (NONE, NONE)
 
 
@@ -812,19 +815,19 @@ def _compare_phases(fault: Fault, others: str) -> str:
     """Return a clause that compares the time of each phase with its usual time.
 
     Args:
-        fault: A fault with slow operations.
-        others: Where operations take their usual time, such as ``on other hosts``.
+        fault: A fault that makes operations slow.
+        others: Text that names the basis of the comparison, such as ``on other hosts``.
     """
     times = {phase: f"{multiple:.2f}x" for phase, multiple in fault.phases[:_MAX_NAMED]}
     return _format_comparison(times, others)
 
 
 def _format_comparison(times: Mapping[str, str], others: str) -> str:
-    """Return ``F takes 1.50x and BW 1.27x as long as on other hosts``.
+    """Format a comparison such as ``F takes 1.50x and BW 1.27x as long as on other hosts``.
 
     Args:
-        times: Multiples of the usual time, as text, keyed by phase. At least one.
-        others: Where operations take their usual time.
+        times: Multiples of the usual time as texts, keyed by phase. Must not be empty.
+        others: Text that names the basis of the comparison, such as ``on other hosts``.
     """
     clauses = [f"{phase} {multiple}" for phase, multiple in times.items()]
     clauses[0] = clauses[0].replace(" ", " takes ", 1)

@@ -1,6 +1,6 @@
-"""Compared: what changed between reports, and whether advice kept its promise.
+"""Compare reports: what changed between two runs, and whether advice kept its promise.
 
 ``pair`` decides whether two reports are of the same job, and by which ratio they are compared. The
-other modules describe a pair: its ratios (``comparison``), its times (``differences``,
-``spent_time``), and the advice of the earlier report (``followed``, ``remedies``).
+other modules compare the ratios of a pair (``comparison``), its times (``differences``,
+``spent_time``), and the results of the earlier advice (``followed``, ``remedies``).
 """

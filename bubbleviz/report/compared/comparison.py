@@ -44,10 +44,10 @@ class ComparedRun:
     """One run of a comparison.
 
     Attributes:
-        title: Title, distinct from the titles of all other runs.
+        title: Title of the run, unique within the comparison.
         path: Path that the run was read from.
-        saved: Its report.
-        report: The measured report, or None if ``saved`` was read from a file.
+        saved: Saved report of the run.
+        report: Measured report of the run, or None if ``saved`` was read from a file.
     """
 
     title: str
@@ -61,11 +61,11 @@ class Cell:
     """One ratio of one run, and its differences from the first run.
 
     Attributes:
-        ratio: The ratio, or None if the run does not have it.
-        bubble: Difference of the ratio, or None if it is unknown in either run.
-        window_ns: Difference of the window, or None if it is unknown in either run.
-        microbatch_ns: Difference of the window per microbatch, or None if the iterations of both
-            runs do the same work.
+        ratio: The ratio, or None if the run does not have this ratio.
+        bubble: Difference of the ratio, or None if the ratio is unknown in either run.
+        window_ns: Difference of the window, or None if the window is unknown in either run.
+        microbatch_ns: Difference of the window per microbatch. None if the iterations of both runs
+            do the same amount of work, or if the window is unknown in either run.
     """
 
     ratio: RatioSummary | None
@@ -81,15 +81,15 @@ class Cell:
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """The ratios of several runs, and the differences of each run from the first.
+    """The ratios of several runs, and the differences between each run and the first run.
 
     Attributes:
-        runs: The runs; the first is the one that all others are compared with.
+        runs: The runs. All other runs are compared with the first one.
         ratios: One cell per run, keyed by the name of the ratio.
-        notes: Sentences on what limits the comparison.
-        differences: For each run, a line about each difference from the first run, the largest
-            differences of times first. Empty for the first run.
-        followed: For each run, the results of the first run's advice. Empty for the first run.
+        notes: Sentences about limits of the comparison.
+        differences: For each run, one line per difference from the first run; see
+            :func:`.describe_differences`. Empty for the first run.
+        followed: For each run, the results of the advice of the first run. Empty for the first run.
     """
 
     runs: tuple[ComparedRun, ...]
@@ -100,17 +100,17 @@ class Comparison:
 
     @cached_property
     def headline(self) -> str:
-        """Name of the ratio that the runs are compared by; see :func:`choose_headline_ratio`."""
+        """Name of the ratio by which runs are compared; see :func:`.choose_headline_ratio`."""
         return choose_headline_ratio([run.saved for run in self.runs])
 
     @cached_property
     def longest(self) -> str:
-        """Name of the ratio whose windows give the iteration time."""
+        """Name of the ratio that gives the iteration time; see :func:`.choose_longest_ratio`."""
         return choose_longest_ratio([run.saved for run in self.runs])
 
     @property
     def pairs(self) -> tuple[ReportPair, ...]:
-        """The first run with each other run."""
+        """One pair for each run except the first: the first run and this run."""
         first, *other_runs = (run.saved for run in self.runs)
         return tuple(make_pair(first, other) for other in other_runs)
 
@@ -121,7 +121,7 @@ class Comparison:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Names of the hosts of all runs, and of other hosts that measured reports mention."""
+        """Names of the hosts of all runs, and all other host names in the measured reports."""
         saved = (host for run in self.runs for host in run.saved.hosts)
         measured = (host for run in self.runs if run.report for host in run.report.hosts)
         return (*saved, *measured)
@@ -161,14 +161,16 @@ def compare(runs: Sequence[ComparedRun]) -> Comparison:
 
 
 def find_worse_runs(comparison: Comparison) -> list[str]:
-    """Return the titles of the runs that are worse than the first, by more than chance.
+    """Return the titles of the runs that are significantly worse than the first run.
 
-    A run is worse if it takes longer, from iteration to iteration or in the window of the primary
-    ratio, or if its ratio is larger and it takes no less time. If iterations do unequal work, times
-    per microbatch are compared.
+    The iteration time (the window of ``comparison.longest``) decides first. A run is worse if its
+    iteration time is significantly longer, and not worse if it is significantly shorter. If the
+    iteration time does not differ significantly, the window of ``comparison.headline`` decides in
+    the same way. If neither window differs significantly, a run is worse if its ratio is
+    significantly larger. If iterations do unequal work, windows per microbatch are compared.
 
     Raises:
-        InputError: The primary ratio of a run is unknown.
+        InputError: The ratio ``comparison.headline`` of a run is unknown.
     """
     worse, headline = [], comparison.headline
     cells, longest_cells = comparison.ratios[headline], comparison.ratios[comparison.longest]
@@ -187,9 +189,11 @@ def find_worse_runs(comparison: Comparison) -> list[str]:
 
 
 def make_titles(paths: Sequence[str]) -> tuple[str, ...]:
-    """Return a distinct title for each path: the fewest last parts that distinguish all paths.
+    """Return a distinct title for each path.
 
-    Suffixes are left out if the paths remain distinct. Identical paths get a running number.
+    The titles consist of the last parts of the paths, without suffixes. All titles have the same
+    number of parts: the smallest number that distinguishes all paths. If paths differ only in their
+    suffixes, the titles are the full paths. Identical paths get a running number: ``run (2)``.
     """
     parts = [PurePath(path).parts or ("",) for path in paths]
     without_suffix = [(*path[:-1], PurePath(path[-1]).stem or path[-1]) for path in parts]
@@ -210,7 +214,7 @@ def make_titles(paths: Sequence[str]) -> tuple[str, ...]:
 def _compare_ratio(name: str, pair: ReportPair) -> Cell:
     """Return a ratio of the later run, with its differences from the earlier run.
 
-    If a run does not have the ratio, there are no differences.
+    If either run does not have the ratio, the cell contains no differences.
 
     Args:
         name: Name of the ratio.
@@ -234,7 +238,7 @@ def _compare_ratio(name: str, pair: ReportPair) -> Cell:
 
 
 def _scale_average(average: Average, divisor: int) -> Average:
-    """Divide the mean, spread and extremes of an average by ``divisor``; None stays None."""
+    """Divide all values of an average except ``n`` by ``divisor``. Unknown values stay None."""
     values = (average.mean, average.std, average.min, average.max, average.ci95)
     mean, std, low, high, ci95 = (None if value is None else value / divisor for value in values)
     return Average(mean, std, low, high, ci95, average.n)
@@ -243,14 +247,15 @@ def _scale_average(average: Average, divisor: int) -> Average:
 def _describe_limits(
     runs: Sequence[ComparedRun], pairs: Sequence[ReportPair], ratios: Mapping[str, tuple[Cell, ...]]
 ) -> Iterator[str]:
-    """Yield sentences on what limits a comparison.
+    """Yield sentences about the limits of a comparison.
 
-    These are restrictions, time lost inside or outside operations, limits of single pairs, too few
-    iterations for a test, contradicting clocks, and reports that differ in kind.
+    The limits are restrictions, time that is lost inside or outside operations, limits of single
+    pairs, too few iterations for a test, contradicting clocks, and runs with different primary
+    ratios, numbers of ranks or versions.
 
     Args:
         runs: The runs.
-        pairs: The first run with each other run.
+        pairs: One pair for each run except the first: the first run and this run.
         ratios: Cells, keyed by the name of the ratio.
     """
     headline = choose_headline_ratio([run.saved for run in runs])
@@ -273,7 +278,7 @@ def _describe_limits(
 
 
 def _describe_restrictions(runs: Sequence[ComparedRun]) -> Iterator[str]:
-    """Yield a sentence on each run whose ratios do not describe a complete pipeline."""
+    """Yield a sentence about each run whose report has restrictions."""
     for run in runs:
         restrictions = read_restrictions(run.saved.restrictions)
         if restrictions:
@@ -291,17 +296,17 @@ def _describe_pair_limits(
     cells: Mapping[str, tuple[Cell, Cell]],
     headline: str,
 ) -> Iterator[str]:
-    """Yield sentences on what limits the comparison of a run with the first one.
+    """Yield sentences about the limits of the comparison of one run with the first run.
 
-    These are smaller ratios of longer windows, differences within clock uncertainty, and numbers of
-    microbatches that differ although iterations do equal work.
+    The limits are ratios that are smaller only because the window is longer, differences within
+    clock uncertainty, and different numbers of microbatches in iterations that do equal work.
 
     Args:
         first: The first run.
         other: The other run.
         pair: Reports of both runs.
         cells: Cells of both runs, keyed by the name of the ratio.
-        headline: Name of the ratio that runs are compared by.
+        headline: Name of the ratio by which runs are compared.
     """
     if gains := {name: both for name, both in cells.items() if _is_smaller_but_longer(both[1])}:
         yield _describe_no_gain(headline, gains, other)
@@ -321,7 +326,10 @@ def _describe_pair_limits(
 
 
 def _is_smaller_but_longer(cell: Cell) -> bool:
-    """Return whether a ratio became smaller and the time of equal work longer, by any amount."""
+    """Return whether a ratio is smaller although its window (for equal work) is longer.
+
+    Any difference of the means is enough, even if it is not significant.
+    """
     if cell.bubble is None or cell.equal_work_ns is None:
         return False
     return cell.bubble.mean < 0 < cell.equal_work_ns.mean
@@ -330,10 +338,13 @@ def _is_smaller_but_longer(cell: Cell) -> bool:
 def _describe_no_gain(
     headline: str, gains: Mapping[str, tuple[Cell, Cell]], run: ComparedRun
 ) -> str:
-    """Return the sentence on ratios that are smaller in longer windows, the headline first.
+    """Return the sentence about ratios that are smaller although their windows are longer.
+
+    The numbers of one ratio are given: the headline ratio, or the first ratio of ``gains``. All
+    other ratios are only named.
 
     Args:
-        headline: Name of the ratio that runs are compared by.
+        headline: Name of the ratio by which runs are compared.
         gains: Cells of the first run and of ``run``, keyed by the name of the ratio.
         run: The later run.
     """
@@ -366,13 +377,13 @@ def _is_within_clock_bounds(first: Cell, other: Cell) -> bool:
 
 
 def _describe_mixture(runs: Sequence[ComparedRun], headline: str) -> Iterator[str]:
-    """Yield sentences on properties of the reports that should be equal and are not.
+    """Yield sentences about properties that should be equal in all reports but differ.
 
     The properties are the primary ratio, the number of ranks and the version of bubbleviz.
 
     Args:
         runs: The runs.
-        headline: Name of the ratio that runs are compared by.
+        headline: Name of the ratio by which runs are compared.
     """
     primary = _list_if_different(runs, [run.saved.headline for run in runs])
     if primary is not None:
@@ -389,14 +400,14 @@ def _describe_mixture(runs: Sequence[ComparedRun], headline: str) -> Iterator[st
 
 
 def _list_if_different(runs: Sequence[ComparedRun], values: Sequence[str]) -> str | None:
-    """Return the value of each run, or None if all runs have the same value."""
+    """Return a text with the title and value of each run, or None if all values are equal."""
     if len(set(values)) == 1:
         return None
     return ", ".join(f"{run.title} {value}" for run, value in zip(runs, values, strict=True))
 
 
 def _explain_headline(headline: str, runs: Sequence[ComparedRun]) -> str:
-    """Return a clause on why runs whose primary ratios differ are compared by ``headline``."""
+    """Return a clause that explains why runs are compared by the ratio ``headline``."""
     if not is_common_ratio(headline, [run.saved for run in runs]):
         return "no ratio is known of all runs, so none is called worse than another"
     reason = "which is known of all"

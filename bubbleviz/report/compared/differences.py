@@ -1,4 +1,4 @@
-"""Differences of two reports, in sentences: schedule, sizes, times of stages, ranks and links."""
+"""Describe the differences of two reports: schedule, sizes, times of stages, ranks and links."""
 
 from __future__ import annotations
 
@@ -23,25 +23,29 @@ from bubbleviz.report.run_times import measure_stage_times
 from bubbleviz.report.summary import RunSummary
 from bubbleviz.schedules.choices import Choice, compare_sizes
 
-#: Minimum relative change of a time that is reported.
+#: Minimum relative change of a time to be reported.
 _MIN_CHANGE = 0.02
-#: Minimum change of a slowdown, and minimum saving of advice, as a share of an iteration.
+#: Minimum change of a slowdown and minimum saving of advice to be reported, as a fraction of an
+#: iteration.
 _MIN_COST = 0.01
-#: Minimum change of a kernel's time, as a share of the time of all kernels.
+#: Minimum change of the time of a kernel to be reported, as a fraction of the time of all kernels.
 _MIN_KERNEL_CHANGE = 0.005
 #: Maximum length of a kernel name, in characters.
 _KERNEL_NAME_LENGTH = 100
-#: Maximum ratio of the largest to the smallest change that all stages have in common, minus 1.
+#: Stages changed uniformly if the largest factor exceeds the smallest factor by at most this
+#: fraction.
 _UNIFORM = 0.03
 
-#: The size of a difference in ns, by which differences are ordered, and its sentence.
+#: The size of a difference in ns, used for sorting, and a sentence about the difference.
 _Difference: TypeAlias = tuple[float, str]
 
 
 def describe_differences(pair: ReportPair) -> Iterator[str]:
-    """Yield a line about each difference between two runs.
+    """Yield one line per difference between two runs.
 
-    Sizes come first, then differences of times, the largest first, then advice that is new.
+    Different sizes come first, then the prediction of the later run from the earlier times, then
+    changes of times, largest first, and finally advice that is new. For reports on idle time, the
+    lines are different numbers of ranks and changes of kernel times.
     """
     then_sizes, now_sizes = _list_sizes(pair.earlier), _list_sizes(pair.later)
     for name, then in then_sizes.items():
@@ -57,13 +61,13 @@ def describe_differences(pair: ReportPair) -> Iterator[str]:
 
 
 def _order_by_size(differences: Iterable[_Difference]) -> Iterator[str]:
-    """Yield the sentences of differences, the largest difference first."""
+    """Yield the sentences of differences, largest difference first."""
     ordered = sorted(differences, key=lambda difference: -difference[0])
     yield from (sentence for _, sentence in ordered)
 
 
 def _describe_times(pair: RunPair) -> Iterator[_Difference]:
-    """Yield the size of each change of times or slowdowns, and a line on it.
+    """Yield the changes of times and slowdowns.
 
     The compute time of a batch is always compared. Times of stages, and slowdowns of ranks and
     links, are compared only if the runs may be of the same job.
@@ -78,9 +82,9 @@ def _describe_times(pair: RunPair) -> Iterator[_Difference]:
 
 
 def _list_sizes(report: ReportSummary) -> dict[str, str | int | None]:
-    """Return the schedule, microbatches, ranks and stages of a run, or None where unknown.
+    """Return the schedule and the numbers of microbatches, ranks and stages of a run.
 
-    Reports on idle time have only the number of ranks.
+    Unknown values are None. Reports on idle time contain only the number of ranks.
     """
     if isinstance(report, IdleSummary):
         return {"ranks": len(report.ranks)}
@@ -93,9 +97,10 @@ def _list_sizes(report: ReportSummary) -> dict[str, str | int | None]:
 
 
 def _describe_new_advice(earlier: RunSummary, later: RunSummary) -> Iterator[str]:
-    """Yield a line about each piece of advice that is only in the later report.
+    """Yield one line per piece of advice that is only in the later report.
 
-    Advice is identified by its place. It must promise a saving of at least ``_MIN_COST``.
+    Two pieces of advice are the same if they have the same place. Advice that promises less than
+    ``_MIN_COST`` is left out.
     """
     earlier_places = {advice.place for advice in earlier.advice}
     for advice in later.advice:
@@ -105,10 +110,10 @@ def _describe_new_advice(earlier: RunSummary, later: RunSummary) -> Iterator[str
 
 
 def _describe_prediction(pair: RunPair) -> Iterator[str]:
-    """Yield how well the earlier times predict the later run, if the schedule or sizes differ.
+    """Yield a line about how well the earlier times predict the length of the later run.
 
-    Nothing is yielded if a run is no pipeline, or if the later window of ``schedule`` or the
-    prediction is unknown.
+    Nothing is yielded if schedule and sizes are the same, if a run does not form a complete
+    pipeline, or if the later window of ``schedule`` or the prediction is unknown.
     """
     window_ns = pair.later.summary.window_ns.get("schedule")
     measured_ns = None if window_ns is None else window_ns.mean
@@ -132,15 +137,16 @@ def _describe_prediction(pair: RunPair) -> Iterator[str]:
 
 
 def _describe_predicted_change(pair: RunPair) -> Choice | None:
-    """Return the later schedule and sizes, simulated with the earlier times.
+    """Simulate the later schedule and sizes with the earlier times.
 
     Returns:
-        The simulation, or None if schedule and sizes are the same or unknown, or if the runs have
-        different numbers of stages and do not compute the same model.
+        The prediction. None if the schedule and the sizes are the same, if the later schedule or
+        the earlier window is unknown, or if the runs have different numbers of stages and do not
+        compute the same model.
 
     Raises:
         MismatchError: The time of a virtual stage is unknown.
-        UsageError: The schedule does not exist in these sizes.
+        UsageError: The earlier schedule cannot be simulated with its sizes.
     """
     earlier, later = pair.earlier, pair.later
     if later.schedule_name is None:
@@ -161,17 +167,20 @@ def _describe_predicted_change(pair: RunPair) -> Choice | None:
 
 
 def _is_same_model(earlier: RunSummary, later: RunSummary) -> bool:
-    """Return whether a microbatch takes about the same compute time, summed over all stages."""
+    """Return whether a microbatch takes about the same compute time in both runs.
+
+    The times are summed over all stages and may differ by at most ``SAME_WORK``.
+    """
     then_ns, now_ns = sum_work_ns(earlier), sum_work_ns(later)
     return abs(then_ns - now_ns) <= SAME_WORK * min(then_ns, now_ns)
 
 
 def _describe_batch(pair: RunPair) -> Iterator[_Difference]:
-    """Yield the change of the compute time of a batch in ns, and a line on it.
+    """Yield the change of the compute time of a whole batch.
 
-    Nothing is yielded if both runs have the same number of microbatches or a number is unknown, if
-    the time changed by less than ``_MIN_CHANGE``, or if times per microbatch are compared, because
-    the runs then process different batches.
+    Nothing is yielded if the numbers of microbatches are equal or unknown, or if the time changed
+    by less than ``_MIN_CHANGE``. Nothing is yielded either if times per microbatch are compared,
+    because the runs then process different batches.
     """
     then, now = pair.earlier.microbatches or 0, pair.later.microbatches or 0
     if not then or not now or then == now or pair.is_per_microbatch:
@@ -186,10 +195,10 @@ def _describe_batch(pair: RunPair) -> Iterator[_Difference]:
 
 
 def _describe_kernels(pair: ReportPair) -> Iterator[_Difference]:
-    """Yield the change of each kernel, by name, whose time per step changed noticeably.
+    """Yield the change of each kernel whose time per step changed noticeably.
 
-    The change must exceed ``_MIN_CHANGE`` of the kernel's earlier time and ``_MIN_KERNEL_CHANGE``
-    of the earlier time of all kernels.
+    The change must exceed ``_MIN_CHANGE`` of the earlier time of this kernel, and
+    ``_MIN_KERNEL_CHANGE`` of the earlier time of all kernels.
     """
     before_ns, after_ns = _average_kernels(pair.earlier), _average_kernels(pair.later)
     if not before_ns:
@@ -204,9 +213,9 @@ def _describe_kernels(pair: ReportPair) -> Iterator[_Difference]:
 
 
 def _average_kernels(report: ReportSummary) -> dict[str, float]:
-    """Return the time of kernels per step, or per device if there are no steps.
+    """Return the time of each kernel per step, or per device if there are no steps.
 
-    Times are in ns, keyed by kernel name. Reports on bubbles have none.
+    Times are in ns, keyed by kernel name. For reports on bubbles, the result is empty.
     """
     if not isinstance(report, IdleSummary):
         return {}
@@ -219,9 +228,9 @@ def _describe_stage_times(
 ) -> Iterator[_Difference]:
     """Yield changes of the median times of stages.
 
-    A phase whose time changed by about the same factor on all stages has one line, with the times
-    of the stage with the median factor. Other changes have one line per stage. Changes of less than
-    ``_MIN_CHANGE`` are left out.
+    If the time of a phase changed by about the same factor on all stages (:func:`_is_uniform`), the
+    phase gets one line, with the times of the stage whose factor is the median. All other changes
+    are listed in one line per stage. Changes of less than ``_MIN_CHANGE`` are left out.
     """
     before_ns, after_ns = _match_backwards(before_ns, after_ns)
     factors = {
@@ -249,7 +258,7 @@ def _describe_stage_times(
 
 
 def _is_uniform(factors: Sequence[float]) -> bool:
-    """Return whether several stages changed by about the same factor."""
+    """Return whether there are several factors, and all of them are about the same."""
     return len(factors) > 1 and max(factors) <= (1 + _UNIFORM) * min(factors)
 
 
@@ -258,7 +267,7 @@ def _is_changed(factor: float) -> bool:
 
 
 def _format_change(before_ns: float, after_ns: float) -> str:
-    """Return both times in ms, with their ratio unless the first is 0."""
+    """Format two times in ms, with their ratio unless the first time is 0."""
     ratio = f" ({after_ns / before_ns:.2f}x)" if before_ns else ""
     return f"{before_ns / 1e6:,.3f} -> {after_ns / 1e6:,.3f} ms{ratio}"
 
@@ -284,8 +293,8 @@ def _match_backwards(
 def _merge_backwards(times_ns: Mapping[StagePhase, float], label: str) -> dict[StagePhase, float]:
     """Return the times of stages with B, W and BW merged into one backward.
 
-    The merged backward is B plus W if both are known, otherwise BW. Stages for which neither is
-    known have no backward in the result.
+    The merged backward is B plus W if both are known, otherwise BW. If neither is known, the result
+    contains no backward for this stage.
 
     Args:
         times_ns: Times, keyed by stage and phase.
@@ -303,9 +312,10 @@ def _merge_backwards(times_ns: Mapping[StagePhase, float], label: str) -> dict[S
 
 
 def _describe_slowdowns(earlier: RunSummary, later: RunSummary) -> Iterator[_Difference]:
-    """Yield a line on each rank and link whose slowdown changed by at least ``_MIN_COST``.
+    """Yield the changes of the slowdowns of ranks and links by at least ``_MIN_COST``.
 
-    Each line comes with the change in ns of the mean window of the later run.
+    The size of a difference is the change of the slowdown multiplied by the mean window of the
+    later run, in ns.
     """
     window_ns = later.summary.window_ns[later.headline].mean or 0.0
     then_slowdowns = _list_slowdowns(earlier)
@@ -318,9 +328,10 @@ def _describe_slowdowns(earlier: RunSummary, later: RunSummary) -> Iterator[_Dif
 
 
 def _list_slowdowns(run: RunSummary) -> dict[str, float]:
-    """Return the slowdowns of links and ranks, keyed by display name; empty if unknown.
+    """Return the slowdowns of ranks and links, keyed by display name.
 
-    Ranks are left out if the run has a single replica.
+    The result is empty if the slowdowns are unknown. Ranks are left out if the run has a single
+    replica.
     """
     slowdown = run.slowdown
     if slowdown is None:

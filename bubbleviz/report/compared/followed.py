@@ -1,7 +1,7 @@
-"""Followed advice: compares the savings that a report promised with the savings of a later run.
+"""Followed advice: compare the savings that a report promised with the savings of a later run.
 
-The length of an iteration is the window of ``step``. The window of ``period`` also contains the
-time between iterations.
+The length of an iteration is the window of the ratio ``step``. If iterations overlap, the window of
+``period`` is used instead, which also contains the time between iterations.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from bubbleviz.report.compared.remedies import describe_named_change, describe_u
 from bubbleviz.report.promise import MICROBATCHES, TWICE_THE_MICROBATCHES, format_saving
 from bubbleviz.report.summary import AdviceEntry
 
-#: Maximum difference of two savings that count as equal, as a share of an iteration.
+#: Savings are equal if they differ by at most this fraction of an iteration. Smaller promises are
+#: not checked.
 SAME_SAVING = 0.01
-#: Minimum share of the promised saving for the verdict "kept in part".
+#: Minimum fraction of the promised saving for the verdict "kept in part".
 _IN_PART = 0.25
 #: Verdicts on advice.
 KEPT, IN_PART, NOT_KEPT, NOT_FOLLOWED, UNKNOWN = (
@@ -35,13 +36,13 @@ class AdviceResult:
     """The result of one piece of advice of an earlier report.
 
     Attributes:
-        kind: Kind of the fault that the advice was to remove.
-        place: Place of the fault, the same in every report of a job.
+        kind: Kind of the fault that the advice is supposed to remove.
+        place: Place of the fault, which is the same in every report of a job.
         action: Recommended action.
-        promised_ratio: Promised saving, as a share of an iteration.
+        promised_ratio: Promised saving, as a fraction of an iteration.
         error_ratio: Error bound of ``promised_ratio``, or None if unknown.
-        change: Change between the two reports that concerns the advice, as a clause.
-        saved_ratio: Saved share of an iteration, negative if iterations are longer, or None if
+        change: Clause about the change of the fault between the two reports.
+        saved_ratio: Saved fraction of an iteration, negative if iterations are longer, or None if
             unknown.
         window: Name of the ratio whose windows are compared.
         per_microbatch: Whether times per microbatch are compared, because the runs have different
@@ -80,13 +81,14 @@ class AdviceResult:
 def check_advice(pair: ReportPair) -> tuple[AdviceResult, ...]:
     """Check each piece of advice of the earlier report against the later run.
 
-    Advice counts as followed only if the fault that it names shrank by more than noise, and the
-    rest of the job stayed the same. If several pieces were followed, each is compared with the
-    combined saving. Advice that promises less than ``SAME_SAVING``, or nothing, is left out, and
-    only the first piece of each kind is checked.
+    Advice was followed only if the fault that it names shrank by more than noise, and the rest of
+    the job stayed the same. If several pieces of advice were followed, the promise of each is
+    compared with the combined saving. Advice that promises nothing, or less than ``SAME_SAVING``,
+    is left out. Only the first piece of advice of each kind is checked.
 
     Returns:
-        The results, in the order of the advice. Reports on idle time have none.
+        The results, in the order of the advice. Advice to run more microbatches comes last. For
+        reports on idle time, the result is empty.
     """
     if not isinstance(pair, RunPair):
         return ()
@@ -97,8 +99,8 @@ def check_advice(pair: ReportPair) -> tuple[AdviceResult, ...]:
         if promised_ratio < SAME_SAVING or advice.kind in kinds:
             continue
         kinds.add(advice.kind)
-        # If iterations overlap, an earlier end of one does not shorten the run as much, because
-        # the next one has already begun.
+        # If iterations overlap, an iteration that ends earlier does not shorten the run by the same
+        # time, because the next iteration has already begun.
         is_overlapping = earlier.headline == "period" or advice.place == "between-iterations"
         window = "period" if is_overlapping else "step"
         results.append(_compare_with_promise(advice, promised_ratio, pair, window))
@@ -115,15 +117,17 @@ def _compare_with_promise(
 ) -> AdviceResult:
     """Compare the promise of one piece of advice with the saving between two runs.
 
-    The advice was not followed if its fault did not shrink, or if something that it does not name
-    changed as well. Its promise was kept if the saving is at least the promise less the error bound
-    or ``SAME_SAVING``, whichever is larger, and kept in part from ``_IN_PART`` of the promise.
+    The advice was not followed if its fault did not shrink, or if something else changed as well.
+    The promise was kept if the saving is at least the promise minus a tolerance. The tolerance is
+    the error bound of the promise or ``SAME_SAVING``, whichever is larger. The promise was kept in
+    part if the saving is at least ``_IN_PART`` of the promise.
 
     Args:
         advice: Advice of the earlier report.
-        promised_ratio: Share of an iteration that it promises to save.
+        promised_ratio: Fraction of an iteration that the advice promises to save.
         pair: Both reports.
-        window: Ratio by whose windows iterations are compared.
+        window: Name of the ratio whose windows are compared, if both runs have it; see
+            :func:`_measure_saving`.
     """
     is_done, change = describe_named_change(advice, pair)
     if is_done and (unnamed := describe_unnamed_change(advice, pair)):
@@ -156,9 +160,10 @@ def _compare_with_promise(
 def _make_microbatch_advice(pair: RunPair) -> AdviceEntry | None:
     """Return the advice to run more microbatches, or None if the earlier report does not give it.
 
-    With n times the work, the same bubble takes an n-th of its former share. If the later run has
-    more microbatches, n is the ratio of the two microbatch counts; otherwise n is 2. Bubble time
-    that waits for transfers grows with the number of microbatches, so none of it is saved.
+    With n times the microbatches, the bubble stays equally long, so its share of the time falls to
+    1/n. If the later run has more microbatches, n is the ratio of both numbers of microbatches;
+    otherwise n is 2. Idle time that waits for transfers grows with the number of microbatches, so
+    none of it is saved.
     """
     earlier, later = pair.earlier, pair.later
     ratio = earlier.bubble_ratio
@@ -173,11 +178,11 @@ def _make_microbatch_advice(pair: RunPair) -> AdviceEntry | None:
 
 
 def _measure_saving(pair: RunPair, window: str) -> tuple[float | None, str]:
-    """Return the share of the earlier window that the later run saves, and the window's name.
+    """Return the fraction of the earlier window that the later run saves, and the ratio's name.
 
-    The later window is scaled to equal work. The first of these windows that both runs have is
-    compared: ``window``, the window of the earlier primary ratio, and ``step``. If there is none,
-    the share is None.
+    The fraction is ``1 - equal_work * later / earlier`` for the mean windows of a ratio. The ratio
+    is the first one that both runs have: ``window``, the earlier primary ratio, or ``step``. If
+    there is none, the result is (None, ``window``).
     """
     for name in (window, pair.earlier.headline, "step"):
         earlier, later = (run.summary.window_ns.get(name) for run in (pair.earlier, pair.later))

@@ -1,4 +1,4 @@
-"""A pair of reports, one before and one after a change, and the ratios that they compare by."""
+"""A pair of reports, one before and one after a change, and the ratios to compare them by."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from bubbleviz.report.summary import PhaseTimeEntry, RunSummary
 
 #: Labels of the phases whose times add up to the work of a microbatch.
 COMPUTE = frozenset(phase.label for phase in COUNTED)
-#: Maximum relative change of work that counts as the same: clock rates and temperatures differ
+#: Maximum relative change of the compute time of the same work. Clock rates and temperatures differ
 #: between runs.
 SAME_WORK = 0.05
-#: Ratios with the longest windows, longest first: from an iteration to the next one, and from an
-#: iteration's start to the end of its optimizer.
+#: Ratios with the longest windows, longest first. ``period`` extends from one iteration to the
+#: next, and ``step`` from the start of an iteration to the end of its optimizer.
 LONGEST_FIRST = ("period", "step")
 
 
@@ -39,13 +39,13 @@ class ReportPair:
 
     @property
     def job_difference(self) -> str | None:
-        """Clause that says how the two jobs differ, or None if they may be the same job."""
+        """Clause that describes how the two jobs differ, or None if they may be the same job."""
         then, now = len(self.earlier.ranks), len(self.later.ranks)
         return None if then == now else f"the runs have {then:,} and {now:,} ranks"
 
     @property
     def equal_work(self) -> float:
-        """Number of later iterations that do the work of one earlier iteration; 1 if unknown."""
+        """Number of later iterations that do the work of one earlier iteration, or 1 if unknown."""
         return 1.0
 
     @property
@@ -73,9 +73,10 @@ class RunPair(ReportPair):
 
     @property
     def job_difference(self) -> str | None:
-        """Clause that says how the two jobs differ, or None if they may be the same job.
+        """Clause that describes how the two jobs differ, or None if they may be the same job.
 
-        Two runs of the same job have equal numbers of ranks and stages.
+        Runs of the same job have equal numbers of ranks and stages. Unknown numbers of stages are
+        not compared.
         """
         other_ranks = super().job_difference
         if other_ranks is not None:
@@ -89,9 +90,10 @@ class RunPair(ReportPair):
     def equal_work(self) -> float:
         """Number of later iterations that do the work of one earlier iteration.
 
-        This is the ratio of the numbers of microbatches. It is 1 if either number is unknown. It is
-        also 1 if the compute time of a microbatch changed by a factor nearer to that ratio than
-        to 1, because the same batch was then divided into other microbatches.
+        This is the earlier number of microbatches divided by the later number, or 1 if either
+        number is unknown. It is also 1 if the compute time of a microbatch changed by a factor that
+        is closer (on a log scale) to this ratio than to 1. The same batch was then divided into a
+        different number of microbatches.
         """
         earlier, later = self.earlier, self.later
         if not earlier.microbatches or not later.microbatches:
@@ -104,25 +106,25 @@ class RunPair(ReportPair):
 
 
 def make_pair(earlier: ReportSummary, later: ReportSummary) -> ReportPair:
-    """Return a pair of reports of one kind."""
+    """Return a pair of two reports of the same kind: both on bubbles, or both on idle time."""
     if isinstance(earlier, RunSummary) and isinstance(later, RunSummary):
         return RunPair(earlier, later)
     return ReportPair(earlier, later)
 
 
-#: A stage, or -1 if it is unknown, and the label of a phase.
+#: A stage, or -1 if unknown, and the label of a phase.
 StagePhase: TypeAlias = tuple[int, str]
 
 
 def list_median_stage_times(run: RunSummary) -> dict[StagePhase, float]:
-    """Return the median time of each stage and phase in ns, summed over the stage's chunks."""
+    """Return the median time in ns of each stage and phase, summed over the chunks of the stage."""
     return _sum_over_chunks(run, lambda kind: kind.median_ns)
 
 
 def list_mean_stage_times(run: RunSummary) -> dict[StagePhase, float]:
-    """Return the mean time of each stage and phase in ns, summed over the stage's chunks.
+    """Return the mean time in ns of each stage and phase, summed over the chunks of the stage.
 
-    Operations without a mean count with their median.
+    If the mean of an operation is unknown, its median is used.
     """
     return _sum_over_chunks(run, lambda kind: kind.mean_ns or kind.median_ns)
 
@@ -130,7 +132,12 @@ def list_mean_stage_times(run: RunSummary) -> dict[StagePhase, float]:
 def _sum_over_chunks(
     run: RunSummary, time_of: Callable[[PhaseTimeEntry], float]
 ) -> dict[StagePhase, float]:
-    """Sum a time of each kind of operations over the chunks of a stage."""
+    """Add up a time of each kind of operation over the chunks of a stage.
+
+    Args:
+        run: Report of the run.
+        time_of: Function that returns the time of a kind of operation in ns.
+    """
     total_ns: dict[StagePhase, float] = {}
     for kind in run.phase_times:
         key = get_stage_phase(kind)
@@ -139,12 +146,12 @@ def _sum_over_chunks(
 
 
 def get_stage_phase(kind: PhaseTimeEntry) -> StagePhase:
-    """Return the stage and the phase of a kind of operations."""
+    """Return the stage (-1 if unknown) and the phase of a kind of operation."""
     return NONE if kind.stage is None else kind.stage, kind.phase
 
 
 def sum_work_ns(run: RunSummary) -> float:
-    """Return the compute time of a microbatch, summed over all stages."""
+    """Return the median compute time of a microbatch in ns, summed over all stages."""
     return sum(ns for (_, phase), ns in list_median_stage_times(run).items() if phase in COMPUTE)
 
 
@@ -154,16 +161,17 @@ def count_microbatches(report: ReportSummary) -> int:
 
 
 def count_stages(run: RunSummary) -> int | None:
-    """Return the number of stages whose times are known, or None if there are none."""
+    """Return the number of stages whose times are known, or None if no times are known."""
     return len({stage for stage, _ in list_median_stage_times(run)}) or None
 
 
 def choose_headline_ratio(runs: Sequence[ReportSummary]) -> str:
-    """Return the name of the ratio that runs are compared by, independent of their order.
+    """Return the name of the ratio by which runs are compared.
 
-    This is the primary ratio if all runs have the same one. Otherwise it is the ratio with the
-    longest window among the ratios that all runs have, because a longer window shows more of the
-    time. If the runs have no ratio in common, it is one of their primary ratios.
+    If all runs have the same primary ratio, the result is this ratio. Otherwise, the result is the
+    first ratio whose mean is known in all runs: ``period``, ``step``, the primary ratios in
+    alphabetical order, then all other ratios. If there is no such ratio, the result is the
+    alphabetically first primary ratio.
     """
     primary = sorted({run.headline for run in runs})
     if len(primary) == 1:
@@ -180,12 +188,13 @@ def is_common_ratio(name: str, runs: Sequence[ReportSummary]) -> bool:
 
 
 def choose_longest_ratio(runs: Sequence[ReportSummary]) -> str:
-    """Return the name of the ratio whose windows give the iteration time.
+    """Return the name of the ratio whose window is used as the iteration time.
 
-    This is the ratio with the longest window that all runs have. Shorter windows leave out the
-    time between the last backward and the next forward. A ratio is not chosen if a run has only
-    one window of it, but several windows of the primary ratio: a test needs the spread of several
-    windows.
+    This is ``period``, or else ``step``, if its mean is known in all runs. The windows of other
+    ratios leave out the time between the last backward and the next forward. A ratio is not chosen
+    if a run has only one window of it but several windows of the ratio from
+    :func:`choose_headline_ratio`, because a test needs several windows. If neither ratio can be
+    chosen, the result is the ratio from :func:`choose_headline_ratio`.
     """
     primary = choose_headline_ratio(runs)
     for name in LONGEST_FIRST:
@@ -195,7 +204,10 @@ def choose_longest_ratio(runs: Sequence[ReportSummary]) -> str:
 
 
 def _is_testable(run: ReportSummary, name: str, primary: str) -> bool:
-    """Return whether a run has at least two windows of a ratio, or as many as of ``primary``."""
+    """Return whether a run has enough windows of the ratio ``name`` for a test.
+
+    It needs two windows, or one window if there is only one window of the ratio ``primary``.
+    """
     ratio, primary_ratio = find_ratio(run, name), find_ratio(run, primary)
     if ratio is None or primary_ratio is None:
         return False
@@ -209,7 +221,7 @@ def check_same_kind(reports: Mapping[str, ReportSummary]) -> None:
         reports: Reports, keyed by path.
 
     Raises:
-        UsageError: There are reports of both kinds.
+        UsageError: The reports are of both kinds.
     """
     path_of_kind = {type(report): path for path, report in reports.items()}
     if len(path_of_kind) > 1:

@@ -1,8 +1,8 @@
 """Remedies: check whether a later run followed a piece of advice.
 
-Advice counts as followed only if the fault that it names shrank by more than noise, and everything
-else stayed the same. Otherwise a change of the schedule, for example, would be credited to advice
-on kernels.
+Advice was followed only if the fault that it names shrank by more than noise, and everything else
+stayed the same. Without the second condition, a change of the schedule, for example, would be
+credited to advice about kernels.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ from bubbleviz.report.promise import MICROBATCHES
 if TYPE_CHECKING:
     from bubbleviz.report.summary import AdviceEntry, RunSummary
 
-#: Minimum relative change of a time or a measure; a smaller one is noise, whatever its spread.
+#: Minimum relative change of a time or a measure. Smaller changes are always noise.
 _NOISE = 0.02
-#: Minimum share of a fault that must be gone before its advice counts as followed.
+#: Minimum fraction of a fault that must be gone for its advice to be followed.
 _MIN_REMEDY = 0.1
-#: Maximum difference of two medians that counts as chance, in standard errors.
+#: Maximum difference of two medians that chance can explain, in standard errors.
 _STANDARD_ERRORS = 2.0
 #: Ratio of the standard error of a median to the standard error of a mean, for normal values.
 _MEDIAN_ERROR = math.sqrt(math.pi / 2)
-#: Recognised names of searched schedules, whose order equals that of another schedule if all
-#: operations take equal times.
+#: Names under which searched schedules are recognized. If all operations take equal times, both
+#: schedules have the same order.
 _RECOGNISED_AS = {"zb-1p": "zb-h1", "zb-2p": "zb-h2"}
-#: Kinds of advice that name the order of operations.
+#: Kinds of advice that recommend another order of operations.
 _ORDER_KINDS = {"schedule", "order"}
-#: Kinds of advice that change the work of no stage.
+#: Kinds of advice about delays. They do not change the work of any stage.
 _DELAY_KINDS = {"collective", "launch", "link", "order", "queue", "token"}
-#: Kinds of advice whose measure would be 0 without the fault. Other measures would be 1.
+#: Kinds of advice whose measure would be 0 without the fault. All other measures would be 1.
 _ZERO_BASED = {"launch-gaps", "order", "queue"}
-#: Kinds of advice whose measure is better if it is larger.
+#: Kinds of advice whose measure improves if it gets larger.
 _MORE_IS_BETTER = {"token"}
 
 
 def describe_named_change(advice: AdviceEntry, pair: RunPair) -> tuple[bool, str]:
     """Describe how the fault that a piece of advice names changed between two runs.
 
-    Schedules, numbers of microbatches, work of stages, and launch gaps on all ranks are compared
-    directly. All other faults are remedied if the later report has no advice on the same place, or
-    if the measure of that advice improved.
+    Schedules, numbers of microbatches, the work of stages, and launch gaps on all ranks are
+    compared directly. Any other fault is remedied if the later report has no advice with the same
+    place, or if the measure of this advice improved.
 
     Args:
         advice: Advice of the earlier report.
@@ -83,7 +83,7 @@ def describe_unnamed_change(advice: AdviceEntry, pair: RunPair) -> str:
     """Describe a change between two runs that a piece of advice does not name.
 
     The job, the schedule, the number of microbatches and the work of stages are compared in this
-    order. Unknown values count as unchanged.
+    order. Unknown values are considered unchanged.
 
     Args:
         advice: Advice of the earlier report.
@@ -106,14 +106,17 @@ def describe_unnamed_change(advice: AdviceEntry, pair: RunPair) -> str:
 
 
 def _split_kinds(advice: AdviceEntry) -> set[str]:
-    """Return the kinds of faults that a piece of advice is to remove."""
+    """Return the kinds of faults that a piece of advice is supposed to remove."""
     return {*advice.kind.split("+")}
 
 
 def _describe_schedule(
     advice: AdviceEntry, earlier: RunSummary, later: RunSummary
 ) -> tuple[bool, str]:
-    """Return whether the advised schedule ran, and a clause that names the schedule that ran."""
+    """Return whether the later run has the advised schedule, and a clause about both schedules.
+
+    The result is False if the schedule is the same as before.
+    """
     then, now = earlier.schedule_name, later.schedule_name
     if then == now:
         return False, f"the schedule is still {now or 'unknown'}"
@@ -126,7 +129,7 @@ def _describe_schedule(
 def _describe_microbatches(earlier: RunSummary, later: RunSummary) -> tuple[bool, str]:
     """Return whether the later run has more microbatches, and a clause with both numbers.
 
-    The result is False if either number is unknown.
+    The first result is False if either number is unknown.
     """
     now, then = later.microbatches or 0, earlier.microbatches or 0
     change = f"iterations have {now or 'unknown'} microbatches"
@@ -137,11 +140,13 @@ def _describe_microbatches(earlier: RunSummary, later: RunSummary) -> tuple[bool
 def _describe_stages(
     stages: tuple[int, ...], earlier: RunSummary, later: RunSummary
 ) -> tuple[bool, str]:
-    """Return whether the work of a stage fell, and a clause on its time in both runs.
+    """Return whether the work of a stage fell, and a clause about its time in both runs.
 
-    Among all pairs of a given stage and a compute phase, the pair whose time fell by the largest
-    factor is examined. Its work fell if the ratio of the later to the earlier time is below 1, and
-    below the same ratio of all other stages together, by more than noise.
+    For each given stage and compute phase, the ratio of the later to the earlier median time is
+    computed. Only the stage and phase with the smallest ratio are examined. Their work fell if the
+    ratio is less than ``(1 - noise) * min(other, 1)``. ``other`` is the ratio of the work of all
+    other stages. ``noise`` is the maximum of ``_NOISE`` and of the noise of both medians
+    (:func:`_estimate_median_noise`).
 
     Args:
         stages: The stages to examine.
@@ -149,8 +154,8 @@ def _describe_stages(
         later: Report of the later run.
 
     Returns:
-        Whether the work fell, and the clause. (False, a clause that says so) if the times of all
-        these stages are unknown.
+        is_less: Whether the work fell. False if no times of these stages are known.
+        clause: A clause with the later and the earlier time.
     """
     before_ns, after_ns = list_median_stage_times(earlier), list_median_stage_times(later)
     times = [
@@ -174,15 +179,15 @@ def _describe_stages(
 
 
 def _describe_time_change(then_ns: float, now_ns: float) -> str:
-    """Return the later of two times in ms, and the earlier one unless it looks the same."""
+    """Format the later time in ms, followed by the earlier time unless both look the same."""
     now_ms, then_ms = f"{now_ns / 1e6:,.3f} ms", f"{then_ns / 1e6:,.3f} ms"
     return f"{now_ms}, {'as before' if now_ms == then_ms else f'was {then_ms}'}"
 
 
 def _compare_other_work(earlier: RunSummary, later: RunSummary, stages: tuple[int, ...]) -> float:
-    """Return the ratio of the later to the earlier work of all stages but ``stages``.
+    """Return the ratio of the later to the earlier work of all stages that are not in ``stages``.
 
-    The ratio is 1 if the work of either run is unknown.
+    The ratio is 1 if the work of these stages is unknown in either run.
     """
     then_ns, now_ns = (
         sum(
@@ -196,10 +201,10 @@ def _compare_other_work(earlier: RunSummary, later: RunSummary, stages: tuple[in
 
 
 def _estimate_median_noise(run: RunSummary, stage: int, phase: str) -> float:
-    """Return how far chance may move the median time of a stage and phase, as a share of it.
+    """Return the relative difference of two medians of a stage and phase that chance can explain.
 
-    This is ``_STANDARD_ERRORS`` standard errors of the difference of two such medians, for normally
-    distributed times.
+    This is ``_STANDARD_ERRORS`` times the standard error of the difference of two such medians, for
+    normally distributed times, divided by the median. The result is 0 if the time is unknown.
     """
     kinds = [kind for kind in run.phase_times if get_stage_phase(kind) == (stage, phase)]
     variances = [(kind.std_ns or 0.0) ** 2 / max(kind.n, 1) for kind in kinds]
@@ -209,21 +214,22 @@ def _estimate_median_noise(run: RunSummary, stage: int, phase: str) -> float:
 
 
 def _describe_gaps(earlier: float, later: float) -> str:
-    """Return a clause on the share of operation time in which no kernel runs."""
+    """Return a clause about the fraction of operation time in which no kernel runs."""
     idle = f"no kernel runs for {format_percent(later)} of the time of operations"
     percent_before = format_percent(earlier)
     return f"{idle}, {'as' if format_percent(later) == percent_before else percent_before} before"
 
 
 def _describe_measure(advice: AdviceEntry, repeated: AdviceEntry) -> tuple[bool, str]:
-    """Return whether the measure of a piece of advice improved, and a clause on the change.
+    """Return whether the measure of a piece of advice improved, and a clause about the change.
 
-    If the earlier advice has several measures, the largest one is compared. If it did not improve
-    or is unknown, the clause gives the remaining cost, if known.
+    If the earlier advice has several measures, only the largest measure is compared. If this
+    measure did not improve or is unknown in the later report, the clause contains the remaining
+    cost, if it is known.
 
     Args:
         advice: Advice of the earlier report.
-        repeated: Advice of the later report on the same place.
+        repeated: Advice of the later report with the same place.
     """
     name, first = max(advice.measure, key=lambda pair: pair[1], default=("", 0.0))
     last = dict(repeated.measure).get(name)
@@ -249,8 +255,8 @@ def _is_remedied(kind: str, first: float, last: float) -> bool:
 
     Args:
         kind: Kind of the advice.
-        first: The measure before: a count, a share, or a multiple of the usual time.
-        last: The measure after.
+        first: The measure in the earlier run: a count, a fraction, or a multiple of the usual time.
+        last: The measure in the later run.
     """
     if kind in _MORE_IS_BETTER:
         return last > (1 + _NOISE) * first
@@ -258,12 +264,12 @@ def _is_remedied(kind: str, first: float, last: float) -> bool:
 
 
 def _is_better(first: float, fault: float, last: float) -> bool:
-    """Return whether a value fell by more than ``_NOISE`` and ``_MIN_REMEDY`` of the fault.
+    """Return whether ``first - last`` exceeds ``_NOISE * first`` and ``_MIN_REMEDY * fault``.
 
     Args:
-        first: The value before.
-        fault: The part of ``first`` that the fault causes.
-        last: The value after.
+        first: Value in the earlier run.
+        fault: Part of ``first`` that the fault causes.
+        last: Value in the later run.
     """
     return first - last > max(_NOISE * first, _MIN_REMEDY * fault)
 
@@ -273,8 +279,8 @@ class _WorkChange:
     """Ratios of later to earlier compute times per microbatch.
 
     Attributes:
-        by_stage: Ratio of each stage whose time is known in both runs.
-        total: Ratio of the sums over all stages, or 1 if no stage is known in both runs.
+        by_stage: Ratio for each stage whose time is known in both runs.
+        total: Ratio of the sums over all stages, or 1 if no stage has known times in both runs.
     """
 
     by_stage: Mapping[int, float]
@@ -282,15 +288,15 @@ class _WorkChange:
 
 
 def _describe_unnamed_work(advice: AdviceEntry, earlier: RunSummary, later: RunSummary) -> str:
-    """Return a clause on a change of work that advice does not name, or "" if there is none.
+    """Return a clause about a change of work that advice does not name, or "" if there is none.
 
-    - Advice on the schedule, microbatches or stages may move work between stages. So the work of
-      all stages together may not change, and work that the advised stages lose must appear on other
+    - Advice about the schedule, microbatches or stages may move work between stages. The total work
+      of all stages must not change, and work that the advised stages lose must appear on other
       stages.
-    - With all other advice, the work of a stage may fall if the advice names the stage, but no
-      other stage may change and no stage may get more work.
+    - With any other advice, the work of a stage may fall if the advice names this stage. The work
+      of all other stages must not change, and no stage may get more work.
 
-    A change counts only if both the median and the mean times show it.
+    A change is only considered if both the median and the mean times show it.
     """
     changes = (
         _compare_work(list_median_stage_times(earlier), list_median_stage_times(later)),
@@ -322,8 +328,9 @@ def _describe_unnamed_work(advice: AdviceEntry, earlier: RunSummary, later: RunS
 def _has_moved_work(earlier: RunSummary, later: RunSummary, stages: tuple[int, ...]) -> bool:
     """Return whether the other stages gained at least half of the work that ``stages`` lost.
 
-    If not, the layers stayed on their stages, and ``stages`` only got faster. The result is also
-    True if the lost work is so little that it would not stand out from noise in the other stages.
+    If not, the layers stayed on their stages, and ``stages`` only became faster. The result is also
+    True if the lost work is less than ``2 * _NOISE`` of the work of the other stages, because the
+    gain could then not be distinguished from noise.
     """
     then_ns, now_ns = (_sum_by_stage(list_median_stage_times(run)) for run in (earlier, later))
     lost_ns = sum(then_ns.get(stage, 0.0) - now_ns.get(stage, 0.0) for stage in stages)
@@ -334,10 +341,10 @@ def _has_moved_work(earlier: RunSummary, later: RunSummary, stages: tuple[int, .
 
 
 def _find_named_stages(advice: AdviceEntry, earlier: RunSummary) -> set[int | None]:
-    """Return the stages whose work the advice is to reduce.
+    """Return the stages whose work should fall if the advice is followed.
 
-    These are the stages of the ranks that the advice names, or all stages if it names none. Advice
-    on delays reduces the work of no stage.
+    The result contains the stages of the ranks that the advice names, or all stages if it names no
+    ranks. The result is empty for advice about delays.
     """
     if _split_kinds(advice) <= _DELAY_KINDS:
         return set()
@@ -347,7 +354,7 @@ def _find_named_stages(advice: AdviceEntry, earlier: RunSummary) -> set[int | No
 
 
 def _sum_by_stage(times_ns: Mapping[tuple[int, str], float]) -> dict[int, float]:
-    """Return the compute time of a microbatch, by stage."""
+    """Return the compute time of a microbatch on each stage, in ns."""
     work_ns: dict[int, float] = {}
     for (stage, phase), ns in times_ns.items():
         if phase in COMPUTE:
@@ -360,8 +367,8 @@ def _compare_work(
 ) -> _WorkChange:
     """Return the ratios of later to earlier compute time, by stage and for all stages together.
 
-    A stage has no ratio if its time is unknown in one of the runs. The ratio of all stages is 1 if
-    no stage has a ratio.
+    Stages whose time is unknown in either run are left out. If all stages are left out, the ratio
+    of all stages together is 1.
 
     Args:
         before_ns: Times of the earlier run, keyed by stage and phase.
@@ -376,7 +383,7 @@ def _compare_work(
 
 
 def _find_changed_stages(changes: Iterable[_WorkChange]) -> list[int]:
-    """Return the stages whose work changed by every measure, ascending."""
+    """Return the stages whose work changed in all of ``changes``, in ascending order."""
     changed = [
         {stage for stage, ratio in change.by_stage.items() if _is_changed(ratio)}
         for change in changes

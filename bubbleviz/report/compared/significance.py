@@ -1,4 +1,4 @@
-"""Significance: whether two means over iterations differ, by Welch's t-test.
+"""Significance: Welch's t-test of whether two means over iterations differ.
 
 B. L. Welch, The generalization of Student's problem when several different population variances are
 involved, Biometrika 34 (1947): unequal variances, degrees of freedom by Satterthwaite.
@@ -15,29 +15,30 @@ from bubbleviz.count.statistics import estimate_welch_error
 if TYPE_CHECKING:
     from bubbleviz.report.summary import Average
 
-#: Assumptions of every test, for readers.
+#: Assumptions of the tests, as a text for users.
 ASSUMPTIONS = (
     "Welch's t-test, two-sided, uncorrected for multiple comparisons; assumes independent, about "
     "normal iterations: correlated ones make p too small, and variation between runs is not "
     "included."
 )
-#: Level of significance.
+#: Significance level: a difference is significant if its p-value is less than this.
 SIGNIFICANT = 0.05
 
 
 @dataclass(frozen=True)
 class MeanDifference:
-    """The difference of two means.
+    """The difference of two means, with the result of a t-test.
 
-    All attributes but ``mean`` are None if no test is possible, because a sample has fewer than two
-    values or because neither sample has any variance.
+    All attributes except ``mean`` are None if no test is possible, because a sample has fewer than
+    two values or because both samples have zero variance.
 
     Attributes:
-        mean: The later mean minus the earlier one.
-        ci95: The 95 % confidence interval of ``mean``.
-        t: The test statistic.
+        mean: Later mean minus earlier mean.
+        ci95: 95 % confidence interval of ``mean``.
+        t: Test statistic.
         df: Degrees of freedom.
-        p: Probability of a difference at least as large if the means are equal.
+        p: p-value: the probability of a difference that is at least as large if the means are
+            equal.
     """
 
     mean: float
@@ -48,9 +49,9 @@ class MeanDifference:
 
     @property
     def significant_sign(self) -> int:
-        """1 for an increase, -1 for a decrease, 0 if chance may explain the difference.
+        """1 for an increase, -1 for a decrease, or 0 if the difference is not significant.
 
-        Without a test, this is the sign of the difference.
+        If no test was possible, this is the sign of the difference.
         """
         if not self.mean or (self.p is not None and self.p >= SIGNIFICANT):
             return 0
@@ -58,10 +59,10 @@ class MeanDifference:
 
 
 def compare_means(earlier: Average, later: Average) -> MeanDifference | None:
-    """Compare two means with Welch's t-test: later minus earlier, or None if one is unknown.
+    """Compare two means with a two-sided Welch's t-test.
 
-    The test is two-sided, and the confidence interval is 95 %. Without a variance, only the
-    difference is returned.
+    The difference is the later mean minus the earlier mean. If no test is possible, only the
+    difference is set. The result is None if either mean is unknown.
     """
     if earlier.mean is None or later.mean is None:
         return None
