@@ -1,8 +1,8 @@
 """Bundles, which reproduce the numbers of a run without confidential names.
 
 A bundle contains the operations as a table, the numbers measured from the profiles, and the numbers
-measured from the table again. It contains no names of ranges, kernels, process groups, hosts or
-files.
+measured again from the table. A bundle contains no names of ranges, kernels, process groups, hosts
+or files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: Names of the files in a bundle, and the timestamp that all files get.
 _TABLE, _NUMBERS, _TIME = "operations.csv", "numbers.json", (1980, 1, 1, 0, 0, 0)
-#: Column with the names of ranges, which reveal what the program is.
+#: Column with the names of ranges, which are confidential.
 _NAMING = "name"
 
 

@@ -58,7 +58,7 @@ def inspect(
             if not list_missing_passes(phases) and not user_patterns
             else name_words.generate_drafts(sample)
         )
-        # It takes time to match every name against each convention. If sampled names follow some
+        # Matching every name against each convention takes time. If sampled names follow some
         # conventions, only the iteration names of all other conventions are matched. Names that the
         # drafts may match are read in the same pass.
         counted_conventions = user_patterns or tuple(score.convention for score in scores)

@@ -147,8 +147,8 @@ def _is_of_xla(measurement: IdleMeasurement) -> bool:
 def _advise_on_busy_time(measurement: IdleMeasurement, min_share: float) -> list[tuple[int, str]]:
     """Advise on exposed communication and exposed copies.
 
-    Sends and receives get separate advice from other communication. If it is unclear whether
-    kernels only waited for the recording of another rank to begin, one sentence covers both.
+    Sends and receives get separate advice from other communication. A single sentence covers both
+    if the kernels may only have waited for the recording of another rank to begin.
 
     Args:
         measurement: The measured idle time.

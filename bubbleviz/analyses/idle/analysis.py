@@ -86,8 +86,8 @@ def idle(
 
     Args:
         paths: Profiles of any kind, directories of profiles, or glob patterns.
-        step: Name of the ranges that are steps, or a regex that matches the complete name. If it is
-            None, steps are recognized automatically.
+        step: Name of the ranges that are steps, or a regex that matches the complete name. None
+            recognizes steps automatically.
         shortest_us: Minimum length in microseconds of a gap that is attributed to host activities.
             Shorter gaps are reported as kernel-to-kernel gaps.
         activities: TOML file of host activities, which are matched before the built-in ones.
@@ -141,7 +141,7 @@ def _make_report(
     Args:
         profiles: The measured profiles.
         options: Options of the analysis.
-        limitations: Limitations of the run. They are listed before the limitations of the profiles.
+        limitations: Limitations of the run, to be listed before the limitations of the profiles.
     """
     ranks = _label_ranks([rank for profile in profiles for rank in profile.ranks])
     waiting = _find_waiting_names(profiles)
@@ -180,8 +180,8 @@ def _read_profile(
         keep_export: Whether to keep an export made of a ``.nsys-rep`` report next to the report.
         n_files: Number of profiles of the run.
         since_ns: Start of the window, in UTC or on the clock of a single profile, or None to use
-            the window of the options. It is ignored if there are several profiles and the UTC of
-            this one is unknown.
+            the window of the options. With several profiles, ``since_ns`` is ignored if this
+            profile does not record UTC.
     """
     with record.open_profile(path, jobs, watch, keep_export=keep_export) as (file, export):
         profile = file.read(OPERATION_GLOBS, partial=True)

@@ -7,9 +7,9 @@ A gap is divided into pieces, each with one activity. The first rule that applie
 3. ``kernel-to-kernel gaps``: the gap is too short to be attributed.
 4. ``page migration``: the next work migrates pages of managed memory, which no call launches.
    ``launch not recorded``: the launching call of the next work is unknown for another reason.
-5. Until the launching call starts: the activity of the launching thread. If nothing is recorded for
-   it, the activity of the thread that launches most, and then that of the process's main thread.
-   ``no host trace`` if nothing is recorded for any of them.
+5. Until the launching call starts: the activity of the launching thread, or else the activity of
+   the thread that launches most, or else the activity of the process's main thread. If no activity
+   of these threads was recorded: ``no host trace``.
 6. During the launching call and the launch latency: ``launch``, or ``transfer`` for a copy.
 7. Afterwards, while the stream of the work is proved to wait for an event: ``blocked by
    communication``, ``blocked by copies`` or ``blocked by compute``.
@@ -58,7 +58,7 @@ def attribute_idle(
         activities: Kernels, followed by copies.
         held_work: Kernels and copies that waited for an event.
         host: Ranges and calls of the host's threads.
-        fallback_threads: Threads to use, in order, if nothing is recorded for the launching thread.
+        fallback_threads: Threads to use, in order, if the launching thread recorded no event.
         numbers: Numbering of the activity names; a name without a number gets the next one.
 
     Returns:
@@ -160,7 +160,7 @@ def _number_blocking(held_work: HeldWork, held_row: Ints, numbers: Numbering[str
         numbers: Numbering of the activity names; a name without a number gets the next one.
 
     Returns:
-        One activity number per gap, or -1 if the work after the gap did not wait.
+        For each gap, an activity number, or -1 if the work after the gap did not wait.
     """
     kind = np.append(held_work.kind, NONE)[held_row]
     is_present = np.isin(np.arange(len(BLOCKED)), kind)
@@ -192,7 +192,7 @@ def _name_host_activity(
         idle: Idle time of a device.
         launches: For each gap, the call that launched the work after it.
         host: Ranges and calls of the host's threads.
-        fallback_threads: Threads to use, in order, if nothing is recorded for the launching thread.
+        fallback_threads: Threads to use, in order, if the launching thread recorded no event.
         numbers: Numbering of the activity names; a name without a number gets the next one.
 
     Returns:

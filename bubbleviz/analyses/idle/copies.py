@@ -140,7 +140,7 @@ def merge_totals(totals: Iterable[CopyTotal]) -> tuple[CopyTotal, ...]:
 def describe_longest(totals: Sequence[CopyTotal]) -> str | None:
     """Return a hint on the kind of copies that takes most of the copy time.
 
-    Copies with an unknown direction are not considered. The hint is None if the longest total is
+    Copies whose direction is unknown are not considered. The hint is None if the longest total is
     below ``_MIN_SHARE`` of the time of all copies.
 
     Args:

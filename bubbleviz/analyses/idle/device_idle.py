@@ -30,8 +30,8 @@ from bubbleviz.report.idle_summary import GapExample, LaunchQueue, WorkTotal
 
 #: Minimum fraction of a device's work whose launch must be known to measure the launch queue.
 _MIN_LAUNCHED = 0.1
-#: Maximum fraction of a device's span, at its start or end, in which launches were not recorded. If
-#: it is longer, the launch queue is not measured.
+#: Maximum fraction of a device's span, at its start or end, in which launches were not recorded.
+#: Above this fraction, the launch queue is not measured.
 _MAX_UNRECORDED_TIME = 0.25
 #: Number of slices per strip of the picture, about one per pixel.
 SLICES = 960
@@ -137,9 +137,9 @@ def _find_example(
 ) -> GapExample:
     """Describe a gap, and what the host did in the gap's longest piece of an activity.
 
-    The listed ranges are the ones around the middle of the piece, or around the launch of the next
-    work if that is earlier. They are ranges of the launching thread, or of the first fallback
-    thread that has any. No ranges are listed if the launching thread is unknown.
+    The ranges around the middle of the piece are listed, or the ranges around the launch of the
+    next work if that is earlier. Ranges of the launching thread are listed, or of the first
+    fallback thread that has any. No ranges are listed if the launching thread is unknown.
 
     Args:
         gap: Row of the device's gaps.
@@ -147,7 +147,7 @@ def _find_example(
         idle: Attributed idle time of the device.
         device: The device.
         launches: For each gap, the call that launched the work after it.
-        fallback_threads: Threads to use, in order, if nothing is recorded for the launching thread.
+        fallback_threads: Threads to use, in order, if the launching thread recorded no range.
         activities: Kernels, followed by copies.
         evidence: The evidence for idle time that was gathered from the profile.
     """

@@ -83,7 +83,7 @@ class Device:
 
     @property
     def long_gaps(self) -> IdleIntervals:
-        """The gaps that are not short. Only these are attributed to what the host did."""
+        """The gaps that are not short. Only long gaps are attributed to what the host did."""
         return self.gaps.take(~self.is_short)
 
 
@@ -97,12 +97,12 @@ def find_devices(
 
     Args:
         profile: The profile.
-        unrecorded: Times at which ranks may have run work that was not recorded. They are disjoint
-            and ascending within a rank.
+        unrecorded: Times at which ranks may have run work that was not recorded, disjoint and
+            ascending within each rank.
         shortest_ns: Length below which a gap is short. Short gaps are not listed, unless they
             overlap profiler overhead or unrecorded time.
-        window_ns: Start and end of the window, or None for the whole profile. Devices without work
-            in the window are left out.
+        window_ns: Start and end of the window, or None for the complete profile. Devices that run
+            no work in the window are left out.
     """
     activities = profile.activities
     is_lasting = activities.end_ns > activities.start_ns

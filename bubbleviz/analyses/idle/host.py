@@ -1,7 +1,7 @@
 """Host activities: what threads did at every instant, according to their ranges and calls.
 
-Among the ranges and calls around an instant, the one with the highest strength wins. On ties, the
-innermost one wins::
+Among the ranges and calls around an instant, the range or call with the highest strength wins. On
+ties, the innermost one wins::
 
     range       ├─data loading (3)──────────────┤
     call            ├─cudaMemcpy (2)─┤            ├─cudaMalloc (2)─┤
@@ -39,7 +39,8 @@ from bubbleviz.sources.in_memory import make_no_calls
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-#: Minimum length of a call or range in ns. Shorter ones count as part of the surrounding range.
+#: Minimum length of a call or range in ns. Shorter calls and ranges are treated as part of the
+#: surrounding range.
 GRAIN_NS = 1_000
 #: Approximate maximum number of calls in gaps; if there are more, the longest ones are kept.
 _MAX_CALLS = 1 << 20
@@ -119,12 +120,12 @@ class HostEvents(Table):
         thread: Thread of the range or call.
         start_ns: Start of the range or call.
         end_ns: End of the range or call.
-        activity: Number of the host activity. It is -1 for calls that launched work, until
-            :meth:`select_for_rank` fills it in.
+        activity: Number of the host activity. Calls that launched work have -1 until
+            :meth:`select_for_rank` fills in their activity.
         strength: Strength of the activity (:mod:`bubbleviz.conventions.host_activities`).
         launched: Row of the device activity that the call launched, or -1 if there is none.
         by: Row of the device activity that the call waited for, or -1 if there is none or it is
-            unknown. If there are several, the one that ended last.
+            unknown. If the call waited for several, the activity that ended last.
         call: Index in ``calls`` of the call's name, or -1 if ``by`` is -1.
         calls: Distinct names of the calls whose awaited activity is known.
     """
@@ -324,7 +325,8 @@ def find_events_around(
 ) -> tuple[Ints, Ints, Ints, Ints]:
     """Cut time segments at the bounds of events, and find the strongest event around each piece.
 
-    If several events are equally strong, the shortest one wins, and then the one that starts last.
+    If several events are equally strong, the shortest event wins. If several of these are equally
+    short, the event that starts last wins.
 
     Args:
         host: Ranges and calls of threads.

@@ -130,7 +130,7 @@ def _list_idle_parts(
     Args:
         devices: Measured devices.
         steps: Named steps of these devices.
-        idle_share: Mean fraction of idle time. The parts add up to it.
+        idle_share: Mean fraction of idle time, which is the sum of the parts.
     """
     idle_ns = Counter[str]()
     for step in steps:
@@ -196,7 +196,7 @@ def _make_rank_entry(
 
 
 def _make_step_entry(step: StepIdle, *, is_measured: bool) -> IdleStep:
-    """Return the entry of a step. Its duty cycle is None if the device is not measured."""
+    """Return the entry of a step, without a duty cycle if the device is not measured."""
     return IdleStep(
         name=step.name,
         start_ns=step.start_ns,

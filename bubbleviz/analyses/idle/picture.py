@@ -161,7 +161,7 @@ def _merge_runs(low: Edges, high: Edges) -> Iterator[tuple[int, int, float, floa
 def _draw_steps(page: Page, rank: RankIdle, left: float, origin_ns: int, scale: float) -> None:
     """Draw steps as a band below a strip, with the names that fit.
 
-    A step that ends less than half a pixel after the previous drawn one is left out.
+    A step that ends less than half a pixel after the last drawn step is left out.
     """
     boxes: tuple[list[str], list[str]] = ([], [])
     steps = [step for step in rank.steps if step.name is not None and step.length_ns]

@@ -34,8 +34,8 @@ class MeasuredProfile:
         limitations: Limitations of the measurements.
         recorded: For each device, when its recording started, and its first and its longest
             communication kernel.
-        unknown_kernels: Kernels whose names no list contains. Their times are in UTC if
-            ``has_utc``, otherwise on the clock of the profile.
+        unknown_kernels: Kernels whose names no list contains, with times in UTC if ``has_utc``,
+            otherwise on the clock of the profile.
         has_utc: Whether the profile records UTC.
     """
 

@@ -112,7 +112,7 @@ class StepIdle:
         return self.busy_ns / self.length_ns if self.length_ns else None
 
 
-#: Kinds of device work in a strip. They are listed before the host's activities.
+#: Kinds of device work in a strip, which are listed before the host's activities.
 BUSY = ("compute", "communication", "copies")
 #: Maximum number of devices that pictures and pages show.
 MAX_SHOWN_DEVICES = 32
@@ -124,9 +124,9 @@ REST = "everything else"
 class RankIdle:
     """A device of a process, and how the device spent its span.
 
-    The span extends from the start of the first work to the end of the last work. It is exactly the
-    sum ``compute + exposed_communication + exposed_copy + idle``. All times are lengths of unions
-    over streams, so simultaneous work on two streams counts once.
+    The span extends from the start of the first work to the end of the last work. The identity
+    ``span = compute + exposed_communication + exposed_copy + idle`` holds exactly. All times are
+    lengths of unions over streams, so simultaneous work on two streams counts once.
 
     Attributes:
         label: Short display name.
@@ -232,7 +232,7 @@ class RankIdle:
     def is_measured(self) -> bool:
         """Whether this is a device, not a host, that ran more than one kernel or copy.
 
-        Only such a device has a duty cycle.
+        The duty cycle of all other ranks is None.
         """
         return not self.is_host and not self.is_single
 
@@ -319,11 +319,11 @@ class IdleMeasurement:
     def scores(self) -> tuple[float | None, ...]:
         """Return the relative speed of each rank's compute kernels, from 0 to 1 (the fastest).
 
-        This is the relative performance score of :class:`.Slowness`: the sum of the fastest
-        device's time for each kernel, divided by the sum of the rank's own times. A score of 0.5
-        means half as fast. Only kernels with the same name that ran equally often on at least two
-        ranks are compared. The score is None for hosts, for devices that ran a single kernel or
-        copy, and for ranks without a comparable kernel.
+        The score is the total time that the compared kernels take on their fastest device, divided
+        by the total time that they take on the rank; see :class:`.Slowness`. A score of 0.5 means
+        half as fast. Only kernels with the same name that ran equally often on at least two ranks
+        are compared. The score is None for hosts, for devices that ran a single kernel or copy, and
+        for ranks without a comparable kernel.
         """
         kernels: dict[tuple[str, int], int] = {}
         times: dict[tuple[int, int], int] = {}
@@ -392,7 +392,7 @@ class IdleMeasurement:
         Hosts, and devices that ran a single kernel or copy, are left out.
 
         Args:
-            activities: Maximum number of host activities that get their own column.
+            activities: Maximum number of host activities that get a separate column.
 
         Returns:
             ranks: Index of each device in ``self.ranks``.

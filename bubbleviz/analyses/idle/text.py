@@ -198,7 +198,8 @@ def make_copy_table(measurement: IdleMeasurement, top: int, hint: str = "") -> b
 def _explain_activities(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
     """Yield the meanings of the first activities, and the longest gap of each.
 
-    Activities without a meaning or without a gap are left out of the respective list.
+    An activity without a meaning is left out of the first list, and one without an example gap is
+    left out of the second list.
 
     Args:
         measurement: Idle time with its activities, the longest first.
@@ -272,7 +273,7 @@ def _make_table(
     Args:
         title: Title of the table.
         rows: The rows to show.
-        count: Number of rows including those that are left out.
+        count: Number of rows, including the rows that are left out.
         top: Maximum number of rows.
         hint: Hint for the title, or "" if the table is not on the first screen.
         left: Columns that are left-aligned.
@@ -324,8 +325,7 @@ def make_device_table(measurement: IdleMeasurement, top: int, hint: str = "") ->
 def _compare_devices(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
     """Yield a table of the devices with the most idle time, and the range of all idle times.
 
-    Nothing is yielded if fewer than two devices were measured. Devices that ran a single kernel or
-    copy do not count as measured.
+    No block is yielded if fewer than two devices ran more than a single kernel or copy.
     """
     ranks, names, shares = measurement.device_shares(_MAX_COMPARED)
     if len(ranks) < 2 or not measurement.activities:
@@ -408,7 +408,7 @@ def make_wait_table(measurement: IdleMeasurement, top: int, hint: str = "") -> b
 def _list_waits(measurement: IdleMeasurement, top: int, hint: str = "") -> Iterator[blocks.Block]:
     """Yield a table of proved waits, and the fractions of idle and exposed time that they explain.
 
-    Nothing is yielded if no wait is proved.
+    No block is yielded if no wait is proved.
     """
     if not any(rank.waits for rank in measurement.devices):
         return

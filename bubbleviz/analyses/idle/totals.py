@@ -36,8 +36,8 @@ def sum_by_activity(
         device: The device.
         busy: Times in which any kernel or copy ran on the device.
         names: Names of the activities, indexed by activity number.
-        example: Function of a gap and an activity number that describes the gap. It is called with
-            the gap in which the activity took longest.
+        example: Function of a gap and an activity number that describes the gap in which the
+            activity took longest.
     """
     pairs = group_rows(idle.activity, idle.interval)
     spent_ns = intervals.group_sum(pairs.of_row, len(pairs), idle.end_ns - idle.start_ns)
@@ -100,7 +100,7 @@ def sum_by_step(
         idle: Attributed idle time of the device. All other idle time is in short gaps.
         device: The device.
         busy: Times in which any kernel or copy ran on the device.
-        steps: Steps of the device's process. They are clipped to the device's span.
+        steps: Steps of the device's process, which are clipped to the device's span.
         names: Names of the activities, indexed by activity number.
     """
     low_ns, high_ns = (
@@ -155,7 +155,7 @@ def _make_step(
     busy_ns: int,
     spent_ns: Mapping[str, int],
 ) -> report.StepIdle:
-    """Make the totals of a step. Idle time that has no activity counts as short gaps.
+    """Make the totals of a step. Idle time that has no activity is added to short gaps.
 
     Args:
         name: Name of the step, or None for the time outside of all steps.

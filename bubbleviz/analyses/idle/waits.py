@@ -11,9 +11,9 @@ work on the stream has ended. Work after a wait for the event starts once the ev
 The order within a stream is the order of the host's calls. The order is unknown for calls at the
 same time and for work whose call was not recorded. No wait is proved in these two cases.
 
-:func:`find_waiting` matches each wait with the record of its event. It groups the waits between two
-consecutive activities (kernels or copies) of a stream into *runs*, computes when each event
-completed, and determines which work each run delayed.
+:func:`find_waiting` matches each wait with the record of its event. The waits between two
+consecutive activities (kernels or copies) of a stream form a *run*. From the completion time of
+each event, the function determines which work each run delayed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from bubbleviz.model.grouping import find_distinct, find_first_rows, group_rows,
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls, Profile, process_of
 from bubbleviz.model.synchronisation import EventRecords, Synchronisation, Waits
 
-#: Time earlier than any time in a profile. It stands for an unknown completion time.
+#: Time earlier than any time in a profile, used for unknown completion times.
 NEVER = -(1 << 62)
 #: Maximum length of a chain in which each event is recorded after a wait for the previous event.
 _MAX_DEPTH = 32
@@ -141,7 +141,7 @@ def _locate_records(records: EventRecords, calls: Calls) -> tuple[EventRecords, 
     """Return the records whose call is known, and the times when the calls started.
 
     A record and a call match if their process and correlation id are equal. If several calls match
-    a record, the one that starts first is used. Records without a matching call are left out, and
+    a record, the call that starts first is used. Records without a matching call are left out, and
     the remaining records keep their order.
 
     Args:
@@ -309,7 +309,7 @@ def _number_events(
 def _find_launch_ends(call: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
     """Return, for each activity, when all activities of the same launch have ended.
 
-    One launch can run several activities: a CUDA graph runs many kernels on several streams.
+    A launch can run several activities: a CUDA graph runs many kernels on several streams.
 
     Args:
         call: Launching call of each activity, or -1 if unknown. An activity whose call is unknown
@@ -510,11 +510,11 @@ def _find_ready_times(
 ) -> Ints:
     """Return the earliest time at which each activity could start after its launch.
 
-    It is the end of the launching call, or ``LATENCY_NS`` after the start of the call if that is
-    later.
+    An activity can start at the end of its launching call, but not earlier than ``LATENCY_NS``
+    after the start of the call.
 
     Args:
-        work: Rows of the activities. Their launching calls are known.
+        work: Rows of the activities, all with a known launching call.
         call: Launching call of each activity of the profile, or -1 if unknown.
         launched_ns: Start of the launching call of each activity of the profile.
         returned_ns: Function that returns the ends of calls, given distinct, ascending rows.

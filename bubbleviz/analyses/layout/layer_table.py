@@ -5,7 +5,7 @@ column          contents
 =============== ====================================================================================
 name            name of the layer; determines the kind if there is no ``kind``
 forward_ms      forward of one microbatch
-backward_ms     backward for the input if ``weight_ms`` is given, otherwise the whole backward
+backward_ms     backward for the input if ``weight_ms`` is given, otherwise the complete backward
 weight_ms       backward for the weights
 memory          activations of one microbatch from F to the end of B
 memory_weight   part of ``memory`` that is kept until the end of W; all of it if omitted
@@ -43,8 +43,8 @@ class MeasuredModel:
     Attributes:
         source: Description of the source, for the caption of a table.
         layers: Layers of the model.
-        split: Whether B and W were measured separately. If not, each is assumed to take half of the
-            backward.
+        split: Whether B and W were measured separately. Otherwise, B and W are each assumed to take
+            half of the backward.
         assumptions: What was assumed instead of measured, one sentence each.
         memory: Whether the memory of activations is known.
         in_bytes: Whether memory is in bytes.
@@ -108,7 +108,7 @@ _NEEDED = ("name", "forward_ms", "backward_ms")
 _MOST_BYTES = 1 << 22
 #: Maximum time of a layer in ms: 115 days.
 _LONGEST_MS = 1e10
-#: Assumption if the halves of the backward were not measured.
+#: Assumption if B and W were not measured separately.
 HALVES = "B and W: assumed half of the backward each (schedules with W apart)"
 _HINT = "give CSV with the columns name, forward_ms, backward_ms (bubbleviz guide layout)"
 
@@ -165,7 +165,7 @@ def _read_rows(path: str) -> list[dict[str, str | None]]:
     The delimiter is the comma, semicolon or tab, whichever is most frequent in the first line.
 
     Raises:
-        InputError: The table cannot be read, lacks a column, or has no rows or too many.
+        InputError: The table cannot be read, lacks a column, or has no rows or too many rows.
     """
     content = files.read_bounded(path, _MOST_BYTES, "a table of layers", _HINT, pipes=True)
     try:

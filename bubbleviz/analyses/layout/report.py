@@ -25,7 +25,7 @@ class LayoutReport:
         question: Question that the search answered.
         measured: The measured model.
         rows: Best layout of each schedule, sorted by iteration time, shortest first.
-        are_schedules_named: Whether the user named the schedules. If not, ``rows`` contains all
+        are_schedules_named: Whether the user named the schedules. Otherwise, ``rows`` contains all
             schedules with a fixed order.
     """
 

@@ -119,8 +119,8 @@ def _format_length_before(row: ScheduleLayout) -> str:
 def _describe_proof(row: ScheduleLayout) -> str:
     """Say whether the layout is proved to be the best, or why there is no layout.
 
-    Without a proof, the text says by how much another layout could be shorter at most. For a
-    searched schedule, the text says that order and layout were improved in turn.
+    Without a proof, the text gives an upper bound of what another layout could save. For a searched
+    schedule, the text says that order and layout were improved alternately.
     """
     if row.best is None:
         return to_one_line(row.reason, 60)

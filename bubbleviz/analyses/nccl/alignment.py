@@ -87,9 +87,9 @@ class EventGpu:
     def list_places(self, pool: Kernels, used: set[int]) -> list[int]:
         """List the unused places in the profiles that may be the place of this GPU.
 
-        A place may be the GPU's if it has the same process id. Among these, places on a host whose
-        name is part of the file name take precedence. If no place has the process id, all unused
-        places are listed.
+        Places with the GPU's process id are listed. If several hosts have such a place, only places
+        on a host whose name is part of the file name are listed. If no place has the process id,
+        all unused places are listed.
         """
         of_process = [place for place, (pid, *_) in enumerate(pool.places) if pid == self.pid]
         of_host = [place for place in of_process if f"-{pool.places[place][2]}-" in self.label]
@@ -127,8 +127,8 @@ class EventGpu:
 def _split_by_gpu(file: EventFile) -> Iterator[EventGpu]:
     """Yield the GPUs of a file.
 
-    A process has one GPU, unless several of its ranks belong to the same communicator. In that
-    case, each rank has a separate GPU.
+    If several ranks of a process belong to the same communicator, each rank has a separate GPU.
+    Otherwise, the process has one GPU.
     """
     events = file.events
     by_rank = _mask_multi_gpu_processes(events)
@@ -321,10 +321,10 @@ class _AlignedGpu(NamedTuple):
 def _align_gpu(gpu: EventGpu, pool: Kernels, used_places: set[int]) -> _AlignedGpu:
     """Align the clock of a GPU by the kernels of the profile that match it best.
 
-    Only clear matches are considered. The match with the most pairs wins; on ties, the one with the
-    smallest median distance. Without a clear match, the clock stays unaligned. If the GPU's clock
-    was matched but cannot be related to the host's clock, only start times from the GPU's clock are
-    kept.
+    Only clear matches are considered. The match with the most pairs wins. On ties, the match with
+    the smallest median distance wins. Without a clear match, the clock stays unaligned. If the
+    GPU's clock was matched but cannot be related to the host's clock, only start times from the
+    GPU's clock are kept.
 
     Args:
         gpu: The operations of the GPU.

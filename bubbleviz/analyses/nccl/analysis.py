@@ -45,7 +45,7 @@ class Communication:
     """Communication operations of all ranks.
 
     Attributes:
-        operations: One row per operation of a rank.
+        operations: Table of the operations, one row per operation and rank.
         ranks: Number of ranks of each communicator, or None if unknown.
         clocks: Clocks that ``operations.clock`` refers to; the first is the report's clock.
         files: For each file, its path as given, its format (such as ``nsys``), and the number of
@@ -309,7 +309,7 @@ def _make_nothing_error(
 def count_shared(table: Communications) -> Communications:
     """Fill in ``shared``: the number of operations with the same kernel, clock, start and end.
 
-    It is 1 for operations with an unknown start or end.
+    An operation whose start or end is unknown gets 1.
     """
     shared = np.ones(len(table), np.int64)
     timed = np.flatnonzero((table.start_ns != UNKNOWN) & (table.end_ns != UNKNOWN))

@@ -47,8 +47,8 @@ def get_bus_factor(name: str, ranks: int | None) -> float | None:
     """Return the factor from algorithm bandwidth to bus bandwidth, as in nccl-tests.
 
     With n ranks, the factor is 2(n-1)/n for an AllReduce, (n-1)/n for operations in which each rank
-    has a part, and 1 for all other operations (``doc/PERFORMANCE.md``). It is approximate for an
-    AlltoAllv, because its parts differ in size. It is None if n is needed but unknown.
+    has a part, and 1 for all other operations (``doc/PERFORMANCE.md``). The factor of an AlltoAllv
+    is approximate, because the parts differ in size. The factor is None if n is needed but unknown.
     """
     if name == "AllReduce":
         return None if not ranks else 2 * (ranks - 1) / ranks
@@ -179,8 +179,8 @@ class Communications(Table):
         clock: Index of the clock that times the operation. Times of aligned clocks are comparable.
         start_ns: Start time.
         end_ns: End time.
-        duration_ns: Time from start to end, or -1 if unknown. It can be known even if start and end
-            are unknown.
+        duration_ns: Time from start to end, or -1 if unknown. The duration can be known even if
+            start and end are unknown.
         timing: Code of :class:`Timing`.
         kernel: Row of the operation's kernel in the kernels of all profiles, or -1 if it has none.
             Several operations can share a kernel and its times.

@@ -96,7 +96,8 @@ def add_awaited_times(table: Communications, instance: Ints) -> Communications:
         instance: Instance of each row, or -1.
 
     Returns:
-        The operations with ``awaited_ns``. It is -1 if the instance or the waiting time is unknown.
+        The operations with ``awaited_ns``, which is -1 if the instance or the waiting time of the
+        row is unknown.
     """
     rows = np.flatnonzero((instance != NONE) & (table.waiting_ns >= 0))
     groups = grouping.group_rows(instance[rows])
@@ -136,9 +137,9 @@ def find_faults(table: Communications, dumped: Collection[int]) -> tuple[Fault, 
     """Find where the run hangs: the first unfinished operation of each communicator or pair.
 
     A pair consists of a sender and a receiver. A rank has not entered an operation if its dump ends
-    before the operation. It has not entered it either if its GPU has not started the operation
-    although the GPU of another rank has. Collectives are compared by sequence number, and the
-    unfinished sends and receives of a pair by their order.
+    before the operation, or if its GPU has not started the operation although the GPU of another
+    rank has. Collectives are compared by sequence number, and the unfinished sends and receives of
+    a pair by their order.
 
     Args:
         table: Operations of all files. Only rows from flight recorders have a ``progress``.

@@ -34,7 +34,7 @@ _LENGTH_TOLERANCE, _LENGTH_TOLERANCE_NS = 0.25, 50_000
 _BLOCK_OPERATIONS = 64
 #: Maximum number of blocks to try. The profile may have recorded nothing during a block.
 _MAX_BLOCKS = 8
-#: Approximate number of differences that are sorted together. It limits the memory use.
+#: Approximate number of differences that are sorted together, which limits the memory use.
 _DIFFERENCES_AT_ONCE = 1 << 20
 #: Minimum number of operations that a clear offset matches, relative to the next best offset. An
 #: offset that is not clear may be due to chance, or to a run that repeats itself.

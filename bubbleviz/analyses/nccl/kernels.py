@@ -205,8 +205,8 @@ def list_operations(
 def _number_name_parts(names: Sequence[str], numbers: Numbering[str]) -> tuple[Ints, Ints, Ints]:
     """Number the operation, algorithm and protocol in the name of each kernel.
 
-    If the name contains no operation, the number of "unknown" is used. If it contains no algorithm
-    or no protocol, the number is -1.
+    If the name contains no operation, the number of "unknown" is used. The number of a missing
+    algorithm or protocol is -1.
 
     Args:
         names: Names of kernels.

@@ -1,7 +1,8 @@
 """Finds the members of operations: rows of several ranks that belong together, and who waited.
 
-A communication operation is recorded once per rank. Its *members* are the rows of all ranks that
-took part in it; they share an *instance* number. Data moves once the last member has started::
+A communication operation is recorded once per rank. The rows of all ranks that took part in an
+operation are its *members*, and share an *instance* number. Data moves once the last member has
+started::
 
     rank 0   ├─ waiting ──┼─ moving ─┤
     rank 1         ├ wait ┼─ moving ─┤
@@ -76,8 +77,8 @@ def number_instances(table: Communications, epoch: Ints | int = NONE) -> Ints:
         collective        communicator, name, -,      -,        sequence, k
         send or receive   communicator, -,    sender, receiver, epoch,    k
 
-    Here k counts the earlier rows of the same rank with the same key. It distinguishes repeated
-    sequence numbers, and pairs the k-th send with the k-th receive.
+    The number k counts the earlier rows of the same rank with the same key. Repeated sequence
+    numbers differ in k, and the k-th send is paired with the k-th receive.
 
     Args:
         table: Operations of all files.
@@ -341,9 +342,9 @@ def split_waiting(
     """Split the duration of each operation into waiting and moving.
 
     An operation waits until its last member starts, and moves data for the rest of its duration.
-    Its members come from ``instance``, or else from ``order_instance``. If neither gives a waiting
-    time, the operation waits as long as its proxy thread waited for the peer, but at most for its
-    duration. Without a proxy thread, waiting and moving are unknown.
+    The members of an operation are given by ``instance``, or else by ``order_instance``. If neither
+    gives a waiting time, the operation waits as long as its proxy thread waited for the peer, but
+    at most for its duration. Without a proxy thread, waiting and moving are unknown.
 
     Args:
         table: Operations of all files.
@@ -384,8 +385,8 @@ def _measure_waiting(table: Communications, number: Ints, clock_group: Ints) -> 
         clock_group: Group of comparable clocks of each row. Members in other groups are ignored.
 
     Returns:
-        The waiting time of each row in ns. It is -1 if the row has no other member, or if only its
-        launch was recorded, because the launch is not the start of the kernel.
+        The waiting time of each row in ns, or -1 if the row has no other member, or if only the
+        launch was recorded. A launch is not the start of the kernel.
     """
     wait_ns = np.full(len(table), NONE, np.int64)
     has_start = (table.start_ns != UNKNOWN) & (table.timing != Timing.LAUNCH)

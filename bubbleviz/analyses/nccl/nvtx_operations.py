@@ -107,8 +107,8 @@ def _lookup_payloads(
 ) -> dict[str, Ints]:
     """Look up the columns of operations that payloads contain.
 
-    The columns are communicator, bytes, peer and root, and the rank from :func:`_find_ranks`. They
-    are -1 for operations without a payload.
+    The columns are communicator, bytes, peer and root, and the rank from :func:`_find_ranks`. All
+    columns are -1 for operations without a payload.
 
     Args:
         payloads: Payloads of the ranges.

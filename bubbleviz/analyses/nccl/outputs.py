@@ -43,7 +43,7 @@ DEFINITIONS = (
     "2(n-1)/n (AllReduce), (n-1)/n (AllGather, ReduceScatter, AlltoAll, Gather, Scatter) or 1, as "
     "in nccl-tests; moving: bus, over the time in which data moves",
 )
-#: Columns of transfer rates. They follow the columns of the table of operations.
+#: Columns of transfer rates, which follow the columns of the table of operations.
 _RATES = ("algorithm_gbps", "bus_gbps", "moving_gbps")
 COLUMNS = (
     *("file", "kind", "pid", "communicator", "rank", "name", "peer", "root", "sequence", "count"),
@@ -196,7 +196,7 @@ def _format_cells(values: Ints, unknown: int, texts: list[str] | None) -> list[o
 
     Args:
         values: Numbers, or indices into ``texts``.
-        unknown: Value that stands for unknown. Its cells are empty.
+        unknown: Value that means unknown, and becomes an empty cell.
         texts: Texts that the values refer to, or None for a column of numbers.
     """
     if texts is None:

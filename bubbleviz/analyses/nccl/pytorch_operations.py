@@ -83,7 +83,7 @@ def _count_bytes(collectives: Collectives, count: Ints) -> Ints:
     """Return the number of bytes of each operation, or -1 if count or element size is unknown.
 
     Args:
-        collectives: One row per operation.
+        collectives: Collectives that PyTorch recorded, one row per operation.
         count: Number of elements of each operation, or -1 if unknown.
     """
     sizes = np.array([*(SIZES.get(text, NONE) for text in collectives.names), NONE], np.int64)
@@ -99,7 +99,7 @@ def _count_elements(collectives: Collectives, name: Ints, names: tuple[str, ...]
     AlltoAll these contain the parts of all ranks.
 
     Args:
-        collectives: One row per operation.
+        collectives: Collectives that PyTorch recorded, one row per operation.
         name: Index of each operation's name in ``names``, or -1.
         names: Names of operations.
     """
@@ -121,7 +121,7 @@ def _name_operations(
     An AlltoAll whose parts differ is called AlltoAllv.
 
     Args:
-        collectives: One row per operation.
+        collectives: Collectives that PyTorch recorded, one row per operation.
         kernels: Communication kernels.
         kernel: First kernel of each operation.
 

@@ -93,9 +93,10 @@ def _list_hang_lines(
 ) -> Iterator[tuple[str, str]]:
     """Yield (label, text) lines about hangs, unfinished operations and mismatched calls.
 
-    If operations are unfinished, the first line gives the first cause that applies: ranks that all
-    others wait for, missing dumps, a deadlock, or none of these because all ranks have entered the
-    operations. A line for each mismatched call and each unfinished operation follows.
+    If operations are unfinished, the first line gives the first cause that applies: ranks for which
+    all other ranks wait, missing dumps, or a deadlock. If none applies, the line says that all
+    ranks have entered the operations. A line for each mismatched call and each unfinished operation
+    follows.
 
     Args:
         faults: Operations at which the run hangs, or that were called differently.

@@ -24,7 +24,7 @@ from bubbleviz.sources.nccl.events import UNKNOWN
 class Total:
     """Sums over all operations, or over one communicator, name, algorithm and protocol.
 
-    A sum includes the operations whose value is known. It is None if no value is known.
+    A sum includes the operations whose value is known. The sum is None if no value is known.
 
     Attributes:
         operations: Number of operations.
@@ -170,7 +170,7 @@ def measure_sizes(communication: Communication) -> tuple[Floats, Floats]:
     """Return the total bytes that each operation moves, and the factor of its bus bandwidth.
 
     If each rank has a part of the data, the parts of all ranks are added up. As in nccl-tests
-    (``doc/PERFORMANCE.md``), the algorithm bandwidth is these bytes divided by time. The bus
+    (``doc/PERFORMANCE.md``), the algorithm bandwidth is the total bytes divided by time. The bus
     bandwidth is the algorithm bandwidth times the factor, which makes it comparable with the
     bandwidth of the hardware. Unknown values are NaN.
     """

@@ -240,7 +240,7 @@ def _describe_warm_modules(path: str, n_modules: int, skip: int) -> Iterator[Lim
 
 
 def explain_no_instructions(profile: Profile) -> NothingToAnalyseError:
-    """Return the error for a profile without XLA instructions. It says what to give instead."""
+    """Return the error for a profile without XLA instructions, with advice on what to give."""
     path = profile.source.path
     alternatives = record.suggest_other_commands(profile, path)
     return NothingToAnalyseError(
@@ -255,9 +255,9 @@ def _select_executions(
 ) -> tuple[Bools, Counter[str], int]:
     """Select the executions that costs are computed from.
 
-    An execution is left out if XLA was compiling, or if the capture cuts the execution or its
-    module. It is also left out if it is in no module although the profile names modules, or if it
-    is in one of the first ``skip`` runs of its module on the device.
+    An execution is left out in four cases: XLA was compiling; the capture cuts the execution or its
+    module; the execution is in no module although the profile names modules; or the execution is in
+    one of the first ``skip`` runs of its module on the device.
 
     Args:
         thunks: One range of each execution on a device.

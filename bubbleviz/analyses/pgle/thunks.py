@@ -156,8 +156,8 @@ def _find_innermost(ranges: Ranges, holders: Ints, rows: Ints) -> Ints:
 
     Args:
         ranges: All ranges.
-        holders: Rows of the ranges that may enclose others. They only enclose ranges on their own
-            thread. If this is the same array as ``rows``, no range encloses itself.
+        holders: Rows of the ranges that may enclose other ranges of the same thread. If this is the
+            same array as ``rows``, no range encloses itself.
         rows: Rows of the ranges to look up.
     """
     around = np.full(len(rows), NONE, np.int64)

@@ -38,8 +38,8 @@ def choose_with_communication(
 
     Args:
         best: Candidate orders, sorted by their length without communication.
-        queued: Whether to compare orders with their communication. If it is false, or if orders are
-            not compared by makespan, ``best.best`` is kept.
+        queued: Whether to compare orders with their communication. If ``queued`` is false, or if
+            orders are not compared by makespan, ``best.best`` is kept.
 
     Returns:
         outcome: The chosen order.

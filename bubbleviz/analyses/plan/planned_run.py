@@ -49,7 +49,7 @@ class MeasuredRun:
             unknown.
         restrictions: Reasons why the times may not be the times of a complete pipeline.
         memory: Memory of the virtual stages in bytes, or None if it was not measured.
-        on_gpus: Whether kernels were recorded. If so, transfers are assumed to go through NCCL.
+        on_gpus: Whether kernels were recorded, which means that transfers go through NCCL.
         overlaps: Whether consecutive iterations overlap. The makespan of a single iteration then
             says little about the speed of the run.
     """
@@ -224,8 +224,8 @@ class LimitedWorkload(NamedTuple):
 
     Attributes:
         workload: The workload, with its activation memory and its memory limits.
-        in_bytes: Whether the workload's memory is in bytes. If not, the unit is M_B, the
-            activations of one microbatch on a complete stage, or a unit that the user chose.
+        in_bytes: Whether the workload's memory is in bytes. Otherwise, the unit is M_B (the
+            activations of one microbatch on a complete stage) or a unit that the user chose.
         limit_is_from_run: Whether the limit is the peak memory of the order that ran.
         resident: Memory of each device in addition to activations, in bytes. Memory limits do not
             include this memory. Empty if it is unknown or does not matter.
@@ -422,7 +422,7 @@ def plan_run(
         watch: Called with the completed fraction of the search.
 
     Raises:
-        UsageError: The memory is too small for one microbatch, or there are too many operations.
+        UsageError: The memory is too small for one microbatch, or the plan has too many operations.
     """
     workload, in_bytes, limit_is_from_run, resident = resolve_memory(
         run, memory_limit, memory_b, memory_w

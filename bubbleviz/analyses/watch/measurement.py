@@ -269,7 +269,7 @@ class Watcher:
     def _measure_new(self, now_s: float) -> tuple[WatchedIteration, ...]:
         """Measure the new iterations that every rank has written, not counting silent ranks.
 
-        If some ranks of the run have not written anything yet, nothing is measured during the first
+        If some ranks of the run have written nothing yet, no iteration is measured in the first
         ``SILENT_S`` seconds after the first look. Iterations that cannot be analyzed are left out,
         and the reason is reported once. The advice is updated, and all but the last ``CONTEXT``
         measured iterations of each rank are dropped.

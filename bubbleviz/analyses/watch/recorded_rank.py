@@ -37,8 +37,8 @@ class RecordedRank:
         """Append iterations, and change their numbers where necessary.
 
         The numbers of a rank must be strictly increasing. An iteration whose number is not greater
-        than the previous number gets the previous number + 1. Numbers that were dropped count as
-        well.
+        than the previous number gets the previous number + 1, even if the previous iteration has
+        been dropped.
         """
         numbers = []
         for number in stretch.iterations.number.tolist():

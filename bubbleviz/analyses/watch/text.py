@@ -171,8 +171,8 @@ def _format_causes(iteration: WatchedIteration, width: int) -> Iterator[Line]:
 def _format_trend(values: list[float | None]) -> tuple[str, str]:
     """Return a text with one bar per value (a space if unknown), and a description of the scale.
 
-    The scale extends from the smallest value to the largest, but over at least ``_MIN_RANGE``. Its
-    description is "" if no value is known.
+    The scale extends from the smallest value to the largest, but over at least ``_MIN_RANGE``. The
+    description of the scale is "" if no value is known.
     """
     known_values = [value for value in values if value is not None]
     if not known_values:

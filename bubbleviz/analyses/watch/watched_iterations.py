@@ -60,7 +60,7 @@ class WatchedIteration:
         headline: Name of the primary ratio.
         ratios: Values of the ratios, keyed by name; None if unknown. ``period`` is the ratio of the
             previous iteration, whose period ends when this iteration starts.
-        parts: Parts of the bubble, largest first. Their shares add up to the primary ratio.
+        parts: Parts of the bubble, largest first, with shares that add up to the primary ratio.
         paces: Paces of the ranks that computed in this iteration, sorted by descending excess.
         slow: Paces of the slow ranks, sorted by descending excess.
         usual_pause_ns: Usual pause between iterations if the pause before this iteration is long,
