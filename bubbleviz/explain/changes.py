@@ -347,7 +347,7 @@ def _find_displaced_operations(
 
     Args:
         operations: Operations of all ranks.
-        rows: Rows of the operations that compute.
+        rows: Rows of the compute operations.
         deviations: All deviations of the run.
         iterations: For each iteration number of a deviation, the iteration in ``operations``.
     """

@@ -288,7 +288,7 @@ def _estimate_error(terms: Floats, residual: Floats) -> float:
 
     Args:
         terms: Terms of the fit, shape (observations, factors).
-        residual: Residual of each observation.
+        residual: Difference between each observation and the fit.
     """
     n_observations, n_factors = terms.shape
     dof = max(n_observations - n_factors, 1)

@@ -65,8 +65,9 @@ def measure_collective_waits(
 
     The last member is chosen among the members whose kernel is at most 5 us longer than the
     shortest kernel. The member that was idle for the shortest time before it entered wins; at equal
-    times, the lowest rank. Every member moves data for the duration of the shortest kernel, before
-    its own end. If this duration is at most 5 us, all members but the last only wait.
+    times, the lowest rank. Every member moves data for the duration of the shortest kernel, at the
+    end of its own kernel. If the shortest kernel takes at most 5 us, only the last member moves
+    data, and all other members only wait.
 
     Args:
         collectives: Collectives of all ranks, on any clocks. A collective of a rank can have

@@ -172,7 +172,7 @@ def _number_results(
         input_id: Id of the result that each half needs. A forward needs the result of the previous
             stage, a backward that of the next stage, and a W that of the B on the same stage. -1 if
             there is no previous or next stage.
-        forward_id: Id of the forward's result on the same stage. Valid only for backwards.
+        forward_id: Id of the forward's result on the same stage; valid only for backwards.
     """
     row, stage = halves.row, halves.virtual_stage
     microbatch = group_rows(

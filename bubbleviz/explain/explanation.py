@@ -179,7 +179,7 @@ def explain(run: Run, counts: Counts, map_stretches: MapStretches = map) -> Expl
 
     Args:
         run: The merged profiles.
-        counts: Ratios of the run.
+        counts: Counted iterations of the run and their ratios.
         map_stretches: Function that applies another function to each stretch, in this process or on
             other machines.
     """
@@ -281,7 +281,7 @@ def _build_replayed_run(
 
     Args:
         run: The merged profiles.
-        counts: Ratios of the run.
+        counts: Counted iterations of the run and their ratios.
         explained: Function that returns the tables about single operations.
         averaged: Mask of the averaged iterations.
         reason: Reason why the run is not replayed, or "" if it is.

@@ -73,7 +73,9 @@ def _sample_iterations(iterations: Sequence[int]) -> list[int]:
 
 
 def _estimate_lengths(cell: Ints, count: Ints, relative: Floats) -> Floats | None:
-    """Return the mean of each microbatch's operations, shrunk by the variance due to chance.
+    """Estimate the length of each microbatch, without the variance due to chance.
+
+    The length is the mean of ``relative`` over the operations of the microbatch.
 
     Args:
         cell: For each operation, the index of its microbatch in ``count``.

@@ -97,7 +97,7 @@ def build_graph(run: ReplayedRun, iteration: int) -> Graph:
     built without collectives.
 
     Args:
-        run: The operations of all ranks.
+        run: The replayed run.
         iteration: Index of the iteration.
     """
     operations = run.operations
@@ -160,7 +160,7 @@ def build_work(
     """Build the work of the included iterations as in :class:`Graph`, and its dependencies.
 
     Args:
-        run: The operations of all ranks.
+        run: The replayed run.
         included: Mask of the iterations.
         tokens: Pairs of an operation and the operation whose token it waits for.
         collectives: Collectives of all ranks.
@@ -223,9 +223,9 @@ def _build_transfers(run: ReplayedRun, work: Work, messages: Messages, row_of_wo
     producers to the start of the consumer.
 
     Args:
-        run: The operations of all ranks.
+        run: The replayed run.
         work: Work without transfers. Its first rows are operations.
-        messages: Messages between these operations.
+        messages: Messages between operations of ``work``.
         row_of_work: Row in ``work`` of each operation of the run, or -1 if it is not included.
     """
     producer, consumer = row_of_work[messages.producer], row_of_work[messages.consumer]
@@ -369,7 +369,7 @@ def _trace_path(graph: Graph) -> tuple[Ints, Ints]:
 
     Returns:
         entered: Row at which each step begins.
-        left: Row at which each step ends.
+        left: Row at which each step of the path ends.
     """
     work, closing = graph.work, graph.replay.rows[graph.replay.closing]
     last_member, predecessor = _find_last_members(work), _find_last_predecessors(graph)
@@ -425,12 +425,13 @@ def _find_last_of_each(group: Ints, *columns: Ints) -> Ints:
 
 
 def _list_collectives(graph: Graph, entered: Ints, left: Ints) -> Iterator[PathCollective]:
-    """Yield the collectives of a path.
+    """Yield the collectives on a path, in order of time.
 
     Args:
         graph: The graph of the iteration.
-        entered: Row at which each step of the path begins.
-        left: Row at which each step ends.
+        entered: Row at which each step of the path begins. At a collective, this is the member that
+            entered last.
+        left: Row at which each step of the path ends.
     """
     work = graph.work
     is_collective = graph.is_collective[left]
@@ -454,7 +455,7 @@ def _list_parts(work: Work, entered: Ints, left: Ints, idle: IdleIntervals) -> l
     Args:
         work: The work of the iteration.
         entered: Row at which each step of the path begins.
-        left: Row at which each step ends.
+        left: Row at which each step of the path ends.
         idle: Idle intervals of all ranks.
     """
     start_ns, end_ns = work.start_ns[entered], work.end_ns[left]

@@ -286,8 +286,8 @@ def _number_edges(kind: Codes, keys: Sequence[KindKey]) -> Codes:
     transfer.
 
     Args:
-        kind: Number of the kind of each operation.
-        keys: Key of each kind.
+        kind: For each operation, the number of its kind.
+        keys: Key of each kind, indexed by the number of the kind.
     """
     receive_keys = [_get_receive_key(key) for key in keys]
     edges = [(virtual_stage, phase) for virtual_stage, _, _, phase in receive_keys]
@@ -367,7 +367,7 @@ def _select_gaps(
 
     Args:
         gaps: Samples of the gaps of each stretch.
-        kind: Number of the kind of each operation.
+        kind: For each operation, the number of its kind.
         edge: Number of the edge through which each operation gets its input.
         longest_ns: Longest transfer of each edge in ns, or -1 if it has none.
         is_counted: Mask of the operations whose gaps are included.
@@ -406,8 +406,8 @@ def _summarize_operations(
 
     Args:
         operations: Operations of the run.
-        kind: Number of the kind of each operation.
-        keys: Key of each kind.
+        kind: For each operation, the number of its kind.
+        keys: Key of each kind, indexed by the number of the kind.
         is_counted: Mask of the operations to include.
         gap_of: Gaps before operations in ns, keyed by kind.
     """
@@ -437,8 +437,8 @@ def _summarize_transfers(
     Args:
         microbatch: Microbatch of each operation.
         transfers: Rows and times of the transfers.
-        kind: Number of the kind of each operation.
-        keys: Key of each kind.
+        kind: For each operation, the number of its kind.
+        keys: Key of each kind, indexed by the number of the kind.
     """
     receive_keys = [_get_receive_key(key) for key in keys]
     numbering = Numbering(receive_keys)

@@ -154,7 +154,7 @@ def compute_rank_slowdowns(
 
     Returns:
         S keyed by rank index. If S of only the stage or only the replica is known, that S is used.
-        Ranks for which both are unknown are left out.
+        A rank is left out if S of its stage and S of its replica are both unknown.
     """
     slowdowns = {}
     for rank, of_stage, of_replica in zip(
@@ -191,7 +191,7 @@ def compute_median_of_peers(group: Ints, values: Floats) -> Floats:
     The median is NaN if all values of the group are NaN.
 
     Args:
-        group: Group of each value, from 0.
+        group: Number of each value's group, counted from 0.
         values: One value per rank.
     """
     medians = np.full(len(values), np.nan)
@@ -225,7 +225,7 @@ def measure_excess(group: Ints, values: Floats) -> Floats:
     of one, and if the norm is 0, the result is 0.
 
     Args:
-        group: Group of each value, from 0.
+        group: Number of each value's group, counted from 0.
         values: One value per rank, without NaNs.
     """
     is_pair = np.bincount(group)[group] == 2
@@ -244,7 +244,7 @@ def compute_median_of_others(group: Ints, values: Floats) -> Floats:
                         ^
 
     Args:
-        group: Group of each value, from 0.
+        group: Number of each value's group, counted from 0.
         values: One value per row.
     """
     count = len(values)

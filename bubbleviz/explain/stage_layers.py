@@ -55,7 +55,7 @@ def split_stage_times(stages: Sequence[StageLayers], workload: Workload) -> Divi
 
     Args:
         stages: Kernel times of each virtual stage.
-        workload: Times of the stages.
+        workload: Measured times of the stages.
 
     Raises:
         MismatchError: The forwards of a stage contain no ranges of layers.
@@ -97,7 +97,7 @@ def split_stage_times(stages: Sequence[StageLayers], workload: Workload) -> Divi
 
 
 def _order_layers(stage: StageLayers, *, is_first: bool, is_last: bool) -> list[LayerName]:
-    """Return the layers of a stage in the order of their first launches.
+    """Return the layers of a stage in the order of their first launches, then of their numbers.
 
     All ranges of the embedding, including the position embedding, form one layer, which comes
     first. All ranges of the head, including a norm before the head, form one layer, which comes
@@ -131,7 +131,7 @@ def _split_times(
     Args:
         stages: Kernel times of each virtual stage.
         names: Layers of each stage, in order.
-        stage_ns: Time of each stage.
+        stage_ns: Time of each stage in ns.
         phases: Phases whose kernels determine the division.
 
     Returns:
@@ -262,7 +262,7 @@ def find_best_layout(question: LayoutQuestion, schedule: str | None) -> Layout |
     """Find the best layout for the schedule that ran.
 
     Args:
-        question: The layers of a run, and its layout.
+        question: The layers and the layout of a run.
         schedule: Name of the schedule that ran, or None in inference.
 
     Returns:
@@ -300,7 +300,7 @@ def describe_moves(question: LayoutQuestion, layout: Layout) -> tuple[str, ...]:
     """Describe which layers move, such as ``layers.10 to layers.11 from stage 3 to stage 2``.
 
     Args:
-        question: The layers of a run, and its layout.
+        question: The layers and the layout of a run.
         layout: The new layout.
     """
     assert question.current_layout is not None

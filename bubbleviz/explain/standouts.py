@@ -32,7 +32,7 @@ class Standout:
     """A rank, stage, pipeline or host that differs from the others.
 
     Attributes:
-        kind: ``rank``, ``stage``, ``pipeline`` or ``host``.
+        kind: What stands out: ``rank``, ``stage``, ``pipeline`` or ``host``.
         name: Printed name, such as "stage 3".
         ranks: Indices of the ranks that stand out, ascending.
         ratio: Mean bubble ratio of ``ranks``, or None if it is unknown.
@@ -217,7 +217,7 @@ def _group_standouts(ranks: Sequence[Rank], stands_out: Bools) -> Iterator[tuple
         stands_out: Mask of the ranks that stand out.
 
     Yields:
-        kind: ``rank``, ``stage``, ``pipeline`` or ``host``.
+        kind: What stands out: ``rank``, ``stage``, ``pipeline`` or ``host``.
         name: Printed name of the group or rank.
         ranks: Indices of the ranks that stand out.
     """

@@ -110,7 +110,7 @@ def split_into_stretches(
 
     Args:
         run: The merged profiles.
-        counts: Ratios of the run.
+        counts: Counted iterations of the run and their ratios.
         is_kept: Mask of the ranks whose bubbles and receives are kept, or None for all ranks. The
             mask is ignored if the run is a single stretch: all ranks are kept.
     """
@@ -135,7 +135,7 @@ def _cut_stretch(
 
     Args:
         run: The merged profiles.
-        counts: Ratios of the run.
+        counts: Counted iterations of the run and their ratios.
         collectives: Collectives of the run, split into waiting and moving data.
         ranks: Half-open range (first, stop) of the ranks of the stretch.
         is_kept: For each of these ranks, whether its bubbles and receives are kept after the

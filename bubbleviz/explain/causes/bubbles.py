@@ -58,7 +58,7 @@ class Bubbles(IdleIntervals, ArrowTable):
         operations: Operations,
         kinds: tuple[str, ...] = (),
     ) -> Bubbles:
-        """Return idle time in the windows of a ratio as bubbles.
+        """Build a table of bubbles from idle time in the windows of a ratio.
 
         Args:
             idle: Pieces of idle time, each inside one window.
@@ -211,7 +211,7 @@ def _find_dominant_calls(pairs: _HostPairs) -> Ints:
     id wins. A bubble is left out if the largest sum is less than half of its length.
 
     Args:
-        pairs: Pairs of a bubble and an activity.
+        pairs: Pairs of a bubble and a host activity.
 
     Returns:
         One row of ``pairs`` per remaining bubble: the first call of this name, sorted by bubble.
@@ -231,7 +231,7 @@ def _find_shortest_ranges(pairs: _HostPairs) -> Ints:
     At equal lengths, the first range wins. Bubbles without such a range are left out.
 
     Args:
-        pairs: Pairs of a bubble and an activity.
+        pairs: Pairs of a bubble and a host activity.
 
     Returns:
         One row of ``pairs`` per remaining bubble, sorted by bubble.

@@ -126,7 +126,7 @@ def _list_bubbles(stretch: Stretch, idle: IdleIntervals, regions: _Regions) -> B
     Args:
         stretch: The pipelines whose bubbles are listed.
         idle: Idle time of all ranks.
-        regions: Regions of the windows.
+        regions: Regions into which the windows are split.
     """
     region, row, cause = _find_overlaps(idle, regions)
     pieces = idle.take(row)
@@ -166,7 +166,7 @@ def _sum_by_cause(idle: IdleIntervals, regions: _Regions, cell: Ints, n_cells: i
 
     Args:
         idle: Idle time of all ranks.
-        regions: Regions of the windows.
+        regions: Regions into which the windows are split.
         cell: Row of the result to which the idle time of each region is added.
         n_cells: Number of rows of the result.
     """
@@ -182,7 +182,7 @@ def _find_overlaps(idle: IdleIntervals, regions: _Regions) -> tuple[Ints, Ints, 
 
     Args:
         idle: Idle time of all ranks.
-        regions: Regions of the windows.
+        regions: Regions into which the windows are split.
 
     Returns:
         region: For each overlap, the row of the region.

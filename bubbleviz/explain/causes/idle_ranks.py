@@ -371,7 +371,7 @@ def _find_waiting_transfers(
     waits until its receive starts. Waits of up to 50 us do not count.
 
     Args:
-        transfers: Columns of the operations.
+        transfers: Columns of the operations table.
         receive: Row of the receive of each input.
         send: Row of the send of each input, or -1 if there is none.
         ready_ns: Time at which the data of each input was ready.
@@ -391,7 +391,7 @@ def _find_transfer_ahead(transfers: _Transfers, waiting: Ints, transfer: Ints) -
     have started at most 50 us after it.
 
     Args:
-        transfers: Columns of the operations.
+        transfers: Columns of the operations table.
         waiting: Rows of the transfers that waited.
         transfer: Rows of the transfers that may have been queued, or -1.
 

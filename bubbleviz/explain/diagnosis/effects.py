@@ -218,7 +218,7 @@ class Effects:
         The usual part is :attr:`Computes.time_ns` divided by :attr:`paused`.
 
         Args:
-            compute: Indices of computes.
+            compute: Indices of the computes to scale.
             scale: Factor for the usual part of each time.
 
         Returns:
@@ -232,7 +232,7 @@ class Effects:
         The time outside launch gaps is :attr:`Computes.time_ns`.
 
         Args:
-            compute: Indices of computes.
+            compute: Indices of the computes to scale.
             scale: Factor for each time outside launch gaps.
 
         Returns:
@@ -264,7 +264,7 @@ def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
     """Split the time of each compute into the factors of :class:`Effects`.
 
     Args:
-        work: Work of all ranks in the replayed iterations.
+        work: Work table of all ranks in the replayed iterations.
         gap_ns: Time in each row in which no kernel ran, or None to assume that there are no gaps.
     """
     computes = _select_computes(work, gap_ns)
@@ -320,7 +320,7 @@ def _select_computes(work: Work, gap_ns: Ints | None) -> Computes:
     median of the gaps in the same work on the rank.
 
     Args:
-        work: Work of all ranks.
+        work: Work table of all ranks.
         gap_ns: Time in each row in which no kernel ran, or None to assume that there are no gaps.
     """
     length_ns = work.end_ns - work.start_ns
@@ -441,8 +441,8 @@ def _estimate_replica_lengths(
         computes: The computes of the run.
         copies: Groups of cells that do the same work.
         microbatches: Groups of computes of one microbatch.
-        effect: Effect of each microbatch.
-        cell_ns: Time of each cell.
+        effect: Factor by which each microbatch takes longer.
+        cell_ns: Median time of each cell in ns.
 
     Returns:
         Time of each replica divided by the median of all replicas, or 1 if chance does not explain
@@ -478,7 +478,7 @@ def _measure_stage_effects(computes: Computes, copies: Groups, cell_ns: Floats) 
     Args:
         computes: The computes of the run.
         copies: Groups of cells that do the same work.
-        cell_ns: Time of each cell.
+        cell_ns: Median time of each cell in ns.
     """
     first_compute = computes.cells.first[copies.first]
     stages = group_rows(computes.kind[first_compute], computes.stage[first_compute])
@@ -545,7 +545,7 @@ def group_medians(group: Ints, n_groups: int, values: Floats) -> Floats:
     """Return the lower median of each group, or NaN for a group without values.
 
     Args:
-        group: Group of each value, from 0.
+        group: Number of each value's group, counted from 0.
         n_groups: Number of groups.
         values: One value per row.
     """
@@ -576,7 +576,7 @@ def replace_spikes(group: Ints, x: Floats, y: Floats) -> Floats:
     first or the last three points. Groups of fewer than 6 points are unchanged.
 
     Args:
-        group: Group of each point, from 0.
+        group: Number of each point's group, counted from 0.
         x: Position of each point, which determines the order of points in a group.
         y: Value of each point.
 
@@ -602,7 +602,7 @@ def fit_lines(group: Ints, x: Floats, y: Floats) -> tuple[Floats, Floats]:
     """Fit a line through the points of each group by least squares.
 
     Args:
-        group: Group of each point, from 0.
+        group: Number of each point's group, counted from 0.
         x: Position of each point.
         y: Value of each point.
 

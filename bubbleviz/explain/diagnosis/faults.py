@@ -142,7 +142,7 @@ class Evidence:
     """Work and effects of a run, and what is known about its hosts, layers and schedule.
 
     Attributes:
-        work: Work of all ranks in the replayed iterations.
+        work: Work table of all ranks in the replayed iterations.
         own_ns: Time of each row without waiting in ns; for communication, its transfer time.
         effects: Effects on the times of computes.
         launch_share: For each row, the fraction of the time without a compute kernel in which no
@@ -205,7 +205,7 @@ def _group_slow_ranks(
     all of its ranks are slow. Each rank is yielded only once. Hosts are tried before replicas.
 
     Args:
-        evidence: Evidence of the run.
+        evidence: Effects, delays and other evidence of the run.
         slow_ranks: The slow ranks, sorted by the time that they lose, largest first.
     """
     work = evidence.work
@@ -234,9 +234,9 @@ def _build_rank_fault(
     same work.
 
     Args:
-        evidence: Evidence of the run.
+        evidence: Effects, delays and other evidence of the run.
         kind: Kind of the fault.
-        name: Name of the fault.
+        name: Name of the fault, for example ``rank-3``.
         ranks: The slow ranks.
         is_slow: Mask of the slow cells of these ranks.
     """
@@ -315,9 +315,9 @@ def _build_stage_fault(
     stages.
 
     Args:
-        evidence: Evidence of the run.
-        kind: ``stage`` or ``host``.
-        name: Name of the fault.
+        evidence: Effects, delays and other evidence of the run.
+        kind: Kind of the fault: ``stage`` or ``host``.
+        name: Name of the fault, for example ``rank-3``.
         stages: The slow stages.
         is_slow: Mask of all slow rows of the stage effects.
     """
@@ -352,7 +352,7 @@ def _move_whole_layers(evidence: Evidence, fault: Fault) -> Fault | None:
     best layout is unknown.
 
     Args:
-        evidence: Evidence of the run.
+        evidence: Effects, delays and other evidence of the run.
         fault: The fault of the slow stages, without which their work is split evenly.
     """
     question, work, effects = evidence.layout, evidence.work, evidence.effects
@@ -402,7 +402,7 @@ def _build_microbatch_fault(evidence: Evidence, is_slow: Bools) -> Fault:
     effects of all microbatches.
 
     Args:
-        evidence: Evidence of the run.
+        evidence: Effects, delays and other evidence of the run.
         is_slow: Mask of the slow microbatches, one value per group of ``effects.microbatches``.
     """
     effects, groups = evidence.effects, evidence.effects.microbatches
@@ -437,7 +437,7 @@ def _average_slow_iterations(
     Args:
         iteration: Iteration of each microbatch.
         number: Number of each microbatch within its iteration, or -1 if there is none.
-        effect: Effect of each microbatch.
+        effect: Factor by which each microbatch takes longer.
         is_slow: Mask of the slow microbatches.
     """
     has_number = number >= 0
@@ -580,8 +580,8 @@ def _build_drift(
     If the fault is removed, the ranks stay as fast as they were at first.
 
     Args:
-        evidence: Evidence of the run.
-        name: Name of the fault.
+        evidence: Effects, delays and other evidence of the run.
+        name: Name of the fault, for example ``rank-3``.
         is_member: Mask of the ranks that became slower, one value per group of ``paces.ranks``.
         is_slow_pace: Mask of the rows of ``paces``, which are (rank, iteration) pairs, in which the
             ranks are slower.
@@ -658,7 +658,7 @@ def _list_changed_links(evidence: Evidence, rows: Ints) -> Iterator[Fault]:
     rise, and begins with the first iteration in which any of these replicas is slow.
 
     Args:
-        evidence: Evidence of the run.
+        evidence: Effects, delays and other evidence of the run.
         rows: Rows of the sends and receives in the work table.
     """
     work = evidence.work
@@ -696,7 +696,7 @@ def _compare_links(evidence: Evidence, rows: Ints) -> Floats:
     iterations before the first change are used.
 
     Args:
-        evidence: Evidence of the run.
+        evidence: Effects, delays and other evidence of the run.
         rows: Rows of the sends and receives in the work table.
 
     Returns:
@@ -793,8 +793,8 @@ def _build_launch_fault(evidence: Evidence, name: str, delayed: Ints, late_ns: I
     """Build the fault of late launches. If the fault is removed, the rows start on time.
 
     Args:
-        evidence: Evidence of the run.
-        name: Name of the fault.
+        evidence: Effects, delays and other evidence of the run.
+        name: Name of the fault, for example ``rank-3``.
         delayed: Delayed rows of the work table.
         late_ns: Delay of each row of the work table.
     """
@@ -855,8 +855,8 @@ def _build_gap_fault(
     """Build the fault of launch gaps on some ranks.
 
     Args:
-        evidence: Evidence of the run.
-        name: Name of the fault.
+        evidence: Effects, delays and other evidence of the run.
+        name: Name of the fault, for example ``rank-3``.
         gap_ns: Total length of the launch gaps in each compute, in ns.
         is_member: Mask of the ranks of the fault, one value per rank that has computes, ascending.
         scale: Time of each compute without the fault, as a fraction of its measured time.
@@ -995,7 +995,7 @@ def _find_host_in_longest(evidence: Evidence, rows: Ints, scale: Floats) -> tupl
     :func:`find_host_activity` describes the result.
 
     Args:
-        evidence: Evidence of the run.
+        evidence: Effects, delays and other evidence of the run.
         rows: Rows of the work table, at least one.
         scale: Time of each row without the fault, as a fraction of its measured time.
     """

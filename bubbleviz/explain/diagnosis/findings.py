@@ -158,7 +158,7 @@ class _FaultReplay:
     """Replays iterations without faults.
 
     Attributes:
-        evidence: Evidence of the run.
+        evidence: Effects, delays and other evidence of the run.
         delays_ns: Delay of each row of the work table with all faults.
         measure_lengths: Function that returns the iteration lengths of a replay.
     """
@@ -311,7 +311,7 @@ def build_diagnosis(
 
     Args:
         run: The replayed run.
-        scenarios: Replayed scenarios of the run.
+        scenarios: The work of the run and its replay.
         layout: Layers of the stages, or None if they are unknown.
         schedule: Name of the schedule that ran, or None if it is unknown.
         period_ns: Mean time from the start of one iteration to the start of the next if iterations
@@ -349,7 +349,7 @@ def _measure_baseline(
     """Replay the iterations with all faults, and leave out the first one if it is a warm-up.
 
     Args:
-        faultless: Replays iterations without faults.
+        faultless: Object that replays iterations without faults.
         replay: Replay of the run.
         length_ns: Mean iteration length that savings are compared with, or None to use the mean of
             the replayed lengths.
@@ -382,8 +382,8 @@ def _find_single_faults(
 
     Args:
         run: The replayed run.
-        scenarios: Replayed scenarios of the run.
-        faultless: Replays iterations without faults.
+        scenarios: The work of the run and its replay.
+        faultless: Object that replays iterations without faults.
         baseline: Lengths of the iterations with all faults.
     """
     faults = [(fault,) for find in SHAPES for fault in find(faultless.evidence)]
@@ -407,7 +407,7 @@ def _find_pairs_of_faults(
 
     Args:
         single: Findings of one fault each, sorted by saving, largest first.
-        faultless: Replays iterations without faults.
+        faultless: Object that replays iterations without faults.
         replay: Replay of the run.
         baseline: Lengths of the iterations with all faults.
     """
@@ -476,7 +476,7 @@ def _measure_longest_replicas(work: Work, iterations: Ints) -> Ints:
     So each replica is measured from its own first start to its own last end.
 
     Args:
-        work: Work of all ranks.
+        work: Work table of all ranks.
         iterations: Numbers of the iterations, ascending. Each of them must contain work that is not
             a send or receive.
     """
@@ -503,10 +503,10 @@ def _choose_length_measure(
     mean pause. A replayed length is not allowed to become shorter than this bound.
 
     Args:
-        work: Work of all ranks.
+        work: Work table of all ranks.
         measured: Replay of this work.
         own_ns: Measured time of each row, in the order of the replay.
-        delay_ns: Measured delay of each row, in the order of the replay.
+        delay_ns: Measured delay of each replayed row, in the order of the replay.
         period_ns: Mean time from the start of one iteration to the start of the next, or None if
             iterations do not overlap.
 
@@ -542,7 +542,7 @@ def _measure_lengths_and_spans(
     optimizer in the iteration.
 
     Args:
-        work: Work of all ranks.
+        work: Work table of all ranks.
         replay: Replay of this work.
         own_ns: Time of each row in the order of the replay, shape (rows, scenarios).
         delay_ns: Delay of each row, in the same order and shape.
@@ -768,16 +768,16 @@ def _collect_evidence(
 
 
 def _measure_launch_share(run: ReplayedRun, work: Work, gap_ns: Ints) -> Floats | None:
-    """Return for each row the fraction of its gaps in which no kernel of any kind ran.
+    """Return which fraction of the time without compute kernels had no kernels of any kind.
 
-    A gap is time inside a row in which no compute kernel ran. The time without any kernel is known
-    only per rank and iteration, so all rows of a rank in an iteration get the same fraction: the
-    time without any kernel divided by the sum of the gaps, but at most 1. Optimizers are excluded
-    from both. The result is None if the time without any kernel is unknown.
+    A gap is time inside an operation in which no compute kernel ran. The time without any kernel is
+    known only per rank and iteration, so all rows of a rank in an iteration get the same fraction.
+    It is the time without any kernel divided by the sum of the gaps, but at most 1. Optimizers are
+    excluded from both times. The result is None if the time without any kernel is unknown.
 
     Args:
         run: The replayed run.
-        work: Work of all ranks in the replayed iterations.
+        work: Work table of all ranks in the replayed iterations.
         gap_ns: Time in each row in which no compute kernel ran.
     """
     if run.launch_gap_ns is None:
@@ -843,7 +843,8 @@ def _measure_delays(run: ReplayedRun, scenarios: Scenarios, rows: Ints, cause: C
 
     Args:
         run: The replayed run.
-        scenarios: Scenarios of the run, whose work table starts with the computing operations.
+        scenarios: The work of the run and its replay. The work table starts with the compute
+            operations.
         rows: Rows of the computing operations in the run, in the order of the work table.
         cause: ``HOST`` or ``PROFILER``.
 
@@ -873,7 +874,7 @@ def _sum_idle_before(scenarios: Scenarios, rows: Ints, idle: IdleIntervals) -> I
     The times are in ns and have the shape (rows, causes).
 
     Args:
-        scenarios: Scenarios of the run.
+        scenarios: The work of the run and its replay.
         rows: Rows of ``scenarios.work``.
         idle: Idle intervals of all ranks.
     """
@@ -919,7 +920,7 @@ def _measure_late_first_launches(run: ReplayedRun, scenarios: Scenarios, rows: I
         stage 1         │ late │├ F0 ┤├ F1 ┤
 
     Args:
-        run: Operations of all ranks.
+        run: The replayed run.
         scenarios: Replayed scenarios of the run, which contain the transfer time of each input.
         rows: For each row of ``scenarios.work[: len(rows)]``, its row in the operations table.
 

@@ -36,7 +36,7 @@ def measure_late_starts(run: ReplayedRun, rows: Ints) -> Ints:
     iteration, or if the ranks are on several hosts, whose clocks differ.
 
     Args:
-        run: Operations of all ranks, and their dependencies.
+        run: The replayed run.
         rows: Rows of the operations that compute in averaged iterations.
 
     Returns:
@@ -66,7 +66,7 @@ def _mask_starts(run: ReplayedRun, rows: Ints) -> Bools:
     """Return a mask of the rows that are the first of their rank and iteration, and need no input.
 
     Args:
-        run: Operations of all ranks, and their dependencies.
+        run: The replayed run.
         rows: Rows of operations.
     """
     operations, dependencies = run.operations, run.explained().dependencies
@@ -83,7 +83,7 @@ def _wait_for_each_other(run: ReplayedRun, rows: Ints, first_ns: Ints) -> bool:
     The result is False if there are fewer than two iterations.
 
     Args:
-        run: Operations of all ranks.
+        run: The replayed run.
         rows: Rows of operations.
         first_ns: First start of each iteration that contains any of ``rows``, ascending.
     """

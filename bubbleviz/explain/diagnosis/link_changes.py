@@ -142,7 +142,7 @@ def _measure_link_slack(run: ReplayedRun, messages: Dependencies) -> _LinkSlack:
     Iterations in which a link has no messages in one of the directions are left out for this link.
 
     Args:
-        run: Operations of all ranks.
+        run: The replayed run.
         messages: Dependencies between ranks of different stages.
     """
     operations = run.operations

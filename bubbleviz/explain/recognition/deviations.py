@@ -28,7 +28,7 @@ class Deviation:
         phase: Phase of the operation: F, B, W or BW.
         microbatch: Microbatch number in the report.
         chunk: Chunk number in the report, or -1 if names contain no chunk.
-        what: ``late``, ``early``, ``missing``, ``extra`` or ``repeated``.
+        what: Kind of the deviation: ``late``, ``early``, ``missing``, ``extra`` or ``repeated``.
         places: Number of operations by which the operation is late or early; 0 if it is neither.
             Only operations in place are counted.
     """

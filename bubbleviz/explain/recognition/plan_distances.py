@@ -42,7 +42,7 @@ def measure_distance(
     """Compare the orders of a pipeline with a plan.
 
     Args:
-        ran: Orders of a pipeline.
+        ran: Measured orders of a pipeline.
         planned: Planned order of each device.
 
     Returns:
@@ -142,7 +142,7 @@ def find_similar_plans(
     million operations are left out.
 
     Args:
-        ran: Orders of a pipeline.
+        ran: Measured orders of a pipeline.
         plans: Function that returns the plan of a schedule for given sizes.
         rules: Schedules to try.
         min_directions: Minimum number of directions of the plans, 1 or 2.
@@ -190,7 +190,7 @@ def _can_be_near(ran: PipelineOrders, planned: Sequence[Ints]) -> bool:
     there are at most eight orders, or if their devices are unknown.
 
     Args:
-        ran: Orders of a pipeline.
+        ran: Measured orders of a pipeline.
         planned: Planned order of each device.
     """
     if not ran.is_placed or len(ran.orders) <= 8:
@@ -209,7 +209,7 @@ def _has_similar_start(ran: PipelineOrders, planned: Sequence[Ints], length: int
     unknown, at least half of the orders must start exactly like a planned order.
 
     Args:
-        ran: Orders of a pipeline.
+        ran: Measured orders of a pipeline.
         planned: Orders of a plan of ``length`` microbatches per direction. Plans of more
             microbatches begin with the same ``length`` operations.
         length: Number of operations of each order to compare.

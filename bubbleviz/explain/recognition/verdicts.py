@@ -66,7 +66,7 @@ def classify_orders(ran: PipelineOrders, plans: Plans) -> Verdict:
         measured   F0 F1 F2    B0 F4 B1 ...      F3 is missing, no operation is early
 
     Args:
-        ran: Orders of the pipeline.
+        ran: Measured orders of the pipeline.
         plans: Function that returns the plan of a schedule for given sizes.
     """
     missing = ran.missing_microbatches
@@ -106,7 +106,7 @@ def _add_missing(verdict: Verdict, ran: PipelineOrders) -> Verdict:
 
     Args:
         verdict: Verdict from the comparison with a plan without the missing microbatches.
-        ran: Orders of the pipeline.
+        ran: Measured orders of the pipeline.
     """
     missing = []
     for order in map(codes.order_by_microbatch, ran.orders):
@@ -163,7 +163,7 @@ def _find_schedule(ran: PipelineOrders, plans: Plans) -> Verdict:
     and then with schedules of several chunks.
 
     Args:
-        ran: Orders of the pipeline.
+        ran: Measured orders of the pipeline.
         plans: Function that returns the plan of a schedule for given sizes.
     """
     if not ran.orders or not ran.microbatches:
@@ -199,7 +199,7 @@ def _consider_search(nearest: Verdict, ran: PipelineOrders) -> Verdict:
 
     Args:
         nearest: Verdict of the comparison with the nearest plan.
-        ran: Orders of the pipeline.
+        ran: Measured orders of the pipeline.
     """
     n_differing = sum(difference.count > 0 for difference in nearest.differences)
     if n_differing >= max(2, len(nearest.differences) / 2):

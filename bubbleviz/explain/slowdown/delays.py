@@ -1,4 +1,4 @@
-"""Measure the lengths of iterations, and the delays of work after its predecessors."""
+"""Measure the lengths of iterations, and how long work starts after its predecessors have ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def measure_iterations(work: Work, iterations: Ints) -> Ints:
     """Return the length in ns of iterations, from the first start to the last end of their work.
 
     Args:
-        work: Work of all ranks.
+        work: Work table of all ranks.
         iterations: Numbers of the iterations to measure, ascending.
     """
     start_ns, end_ns = _find_extents(work, iterations)
@@ -27,7 +27,7 @@ def _find_extents(work: Work, iterations: Ints) -> tuple[Ints, Ints]:
     """Return the first start and the last end of the work of iterations.
 
     Args:
-        work: Work of all ranks.
+        work: Work table of all ranks.
         iterations: Numbers of the iterations, ascending.
     """
     # Rows of other iterations have position -1: they go into an extra last group.
@@ -44,7 +44,7 @@ def measure_delays(work: Work, order: Dependencies) -> Ints:
     is measured from the first start of its iteration.
 
     Args:
-        work: Work of all ranks.
+        work: Work table of all ranks.
         order: Pairs of a row and one of its predecessors.
     """
     ready_ns = group_latest(order.successor, len(work), work.end_ns[order.predecessor], NEVER)
@@ -60,7 +60,7 @@ def keep_early_starts(work: Work, delays_ns: Ints) -> Ints:
     other row starts before its predecessors end.
 
     Args:
-        work: Work of all ranks.
+        work: Work table of all ranks.
         delays_ns: Delay of each row, as returned by :func:`measure_delays`.
     """
     early_ns = np.minimum(delays_ns, 0)

@@ -48,11 +48,11 @@ def order_messages(work: Work, rows: Ints, compute: Ints, computes: Ints) -> lis
     Rules 2 to 4 apply only to transfers whose compute is known.
 
     Args:
-        work: Work of all ranks.
+        work: Work table of all ranks.
         rows: Rows of the sends and receives.
         compute: For each entry of ``rows``, the row of the compute that produces or consumes its
             data, or -1 if unknown.
-        computes: Rows that ranks compute one after the other.
+        computes: Rows of the computes, which a rank runs one after the other.
 
     Returns:
         Nine entries: four for rule 1, one each for rules 2 to 4, and two for rule 5.
@@ -95,7 +95,7 @@ def chain_rows(work: Work, rows: Ints, group: Ints) -> Pairs:
     The rows of a group are sorted by start; at equal starts, by the index of their kind.
 
     Args:
-        work: Work of all ranks.
+        work: Work table of all ranks.
         rows: Rows of the work.
         group: Group of each row.
     """
@@ -117,8 +117,8 @@ def _order_first_backwards(work: Work, computes: Ints) -> list[Pairs]:
     is missing or is not a forward.
 
     Args:
-        work: Work of all ranks.
-        computes: Rows that ranks compute one after the other.
+        work: Work table of all ranks.
+        computes: Rows of the computes, which a rank runs one after the other.
 
     Returns:
         Two entries of pairs (transfer, forward): one for the first RECV_B of each rank and
@@ -138,8 +138,8 @@ def _find_last_warm_up_forwards(work: Work, computes: Ints) -> tuple[Ints, Ints]
     """Find the second-to-last compute before the first backward of each rank and iteration.
 
     Args:
-        work: Work of all ranks.
-        computes: Rows that ranks compute one after the other.
+        work: Work table of all ranks.
+        computes: Rows of the computes, which a rank runs one after the other.
 
     Returns:
         cells: Numbers (:attr:`Work.rank_iteration`) of the ranks and iterations in which two

@@ -108,8 +108,8 @@ def _mask_forward_messages(operations: Operations, consumer: Ints, producer: Int
 
     Args:
         operations: Operations of all ranks.
-        consumer: Consumer of each message.
-        producer: Producer of each message.
+        consumer: Row of the operation that receives each message.
+        producer: Row of the operation that produces each message.
     """
     phase, stage = operations.phase, operations.virtual_stage
     is_between_pairs = (phase[consumer] == Phase.FB) & (phase[producer] == Phase.FB)
@@ -140,8 +140,8 @@ def _find_receive_times(
 
     Args:
         run: The replayed run.
-        consumer: Consumer of each message.
-        producer: Producer of each message.
+        consumer: Row of the operation that receives each message.
+        producer: Row of the operation that produces each message.
         forward: Whether the message carries activations.
     """
     operations, receives = run.operations, run.explained().receives
@@ -172,7 +172,7 @@ def _find_send_times(
 
     Args:
         run: The replayed run.
-        producer: Producer of each message.
+        producer: Row of the operation that produces each message.
         forward: Whether the message carries activations.
         received_ns: End of the receive of each message.
     """
@@ -272,9 +272,9 @@ def _infer_transfers(run: ReplayedRun, rows: Ints, messages: Messages) -> Messag
     was received.
 
     Args:
-        run: Operations of all ranks.
-        rows: Rows of the operations that compute.
-        messages: Messages between these operations.
+        run: The replayed run.
+        rows: Rows of the compute operations.
+        messages: Messages between the operations in ``rows``.
     """
     is_late = messages.has_transfer & (messages.receive_start_ns > messages.send_start_ns)
     if not (~messages.has_transfer | is_late).any():
@@ -339,8 +339,8 @@ def _bound_transfer_times(
 
     Args:
         operations: Operations of all ranks.
-        rows: Rows of the operations that compute.
-        messages: Messages between these operations.
+        rows: Rows of the compute operations.
+        messages: Messages between the operations in ``rows``.
         is_late: Mask of the messages whose receive was posted late.
 
     Returns:

@@ -119,7 +119,7 @@ def build_replay(work: Work, order: Dependencies) -> Replay:
     Iterations whose dependencies contain a cycle are left out.
 
     Args:
-        work: Work of all ranks.
+        work: Work table of all ranks.
         order: Pairs of a row and one of its predecessors.
     """
     timing = build_timing(order.successor, order.predecessor, work.meeting, work.iteration)
@@ -137,7 +137,7 @@ def _find_closing_positions(work: Work, rows: Ints) -> Ints:
     positions are sorted by iteration.
 
     Args:
-        work: Work of all ranks.
+        work: Work table of all ranks.
         rows: Rows of the work in the order of the replay.
     """
     if not len(rows):

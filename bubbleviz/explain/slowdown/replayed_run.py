@@ -73,7 +73,7 @@ def renumber(table: TableT, get_row: Callable[[Ints], Ints], first_rank: int = 0
     """Return a table whose rows of operations and indices of ranks are renumbered.
 
     Args:
-        table: A table of :class:`ExplainedRows`.
+        table: One of the tables of :class:`ExplainedRows`.
         get_row: Function that maps rows of operations to new rows, and -1 to -1.
         first_rank: Number that is added to rank indices.
     """

@@ -84,8 +84,8 @@ def build_work_table(
 
     Args:
         run: Operations of all ranks, in order of (rank, start).
-        rows: Rows of the operations that compute.
-        messages: Messages between these operations.
+        rows: Rows of the compute operations.
+        messages: Messages between the operations in ``rows``.
         collectives: Collectives of the same iterations, one row per rank and collective.
     """
     operations, transfers = run.operations, messages.take(messages.has_transfer)

@@ -30,7 +30,7 @@ def compute_slack(
     The slack of rows that are not replayed is -1.
 
     Args:
-        work: Work of all ranks.
+        work: Work table of all ranks.
         order: Pairs of a row and one of its predecessors.
         replay: Replay of the work, with at least one row.
         own_ns: Duration of each row without waiting.

@@ -12,7 +12,7 @@ work is measured in two ways::
 The slowdown S is the mean length of the iterations, replayed with their measured times, divided by
 the mean length of ideal iterations. For S of a group of work, only the work of the group has its
 measured times, and all other work has ideal times. S of a worker (a rank) is the minimum of S of
-its stage and S of its replica. These definitions are from the published analyzer:
+its stage and S of its replica. The published analyzer contains these definitions in
 ``explain_slowdown``, ``AnalyzerResult``, ``analyzer/compute_mw.py`` and ``analyzer/compute_ms.py``.
 """
 
@@ -127,7 +127,7 @@ class Scenarios:
 
         Args:
             label: Label of each row's group, or -1 if the row is in no group.
-            values: The labels, ascending.
+            values: The distinct labels of the groups, ascending.
 
         Returns:
             Mean length of the iterations in ns for each group, in the order of ``values``.
@@ -173,7 +173,7 @@ class Scenarios:
 
         Args:
             label: Label of each row's group, or -1 if the row is in no group.
-            values: The labels, ascending.
+            values: The distinct labels of the groups, ascending.
 
         Returns:
             Mean length of the iterations in ns for each group, in the order of ``values``.
@@ -306,7 +306,7 @@ def build_scenarios(
     """Build the replay of work, or return None if no iteration can be replayed.
 
     Args:
-        work: Work of all ranks.
+        work: Work table of all ranks.
         order: Pairs of a row and one of its predecessors.
         clocks_apart: Whether ranks are on several hosts.
     """
@@ -332,7 +332,7 @@ def compute_ideal_times(work: Work, own_ns: Ints) -> Ints:
     kind. Both are rounded to integers.
 
     Args:
-        work: Work of all ranks.
+        work: Work table of all ranks.
         own_ns: Measured time of each row without waiting.
     """
     kinds = group_rows(work.kind)
@@ -378,10 +378,10 @@ class Slowdowns:
         by_microbatch: S of the work of each microbatch.
         by_link: S of the transfers between two stages, keyed by (source stage, destination stage).
         by_iteration: Length replayed at measured times divided by ideal length, keyed by iteration.
-        worker_share: M_W: the fraction of the slowdown that disappears if the slowest 3 % of the
-            workers (at least one) take ideal times, or None if there is no slowdown.
-        last_stage_share: M_S: the fraction that disappears if the last stage takes ideal times, or
-            None if there is no slowdown.
+        worker_share: The metric M_W: the fraction of the slowdown that disappears if the slowest
+            3 % of the workers (at least one) take ideal times. None if there is no slowdown.
+        last_stage_share: The metric M_S: the fraction of the slowdown that disappears if the last
+            stage takes ideal times. None if there is no slowdown.
         original_ns: Mean length in ns of the iterations replayed at measured times, without launch
             delays.
         ideal_ns: Mean length of ideal iterations in ns.
@@ -501,7 +501,7 @@ def _measure_group_slowdowns(
     """Return the slowdown S of each group, keyed by grouping and by label of the group.
 
     Args:
-        scenarios: The replayed work.
+        scenarios: The work of the run and its replay.
         labels: For each grouping, such as ``stage``, the label of each row's group. The label is -1
             if the row is in no group.
     """

@@ -108,11 +108,11 @@ def _order_transfers(
     entry of the list are assumed to be posted early, and none of them follows a compute.
 
     Args:
-        work: Work of all ranks.
+        work: Work table of all ranks.
         transfers: Rows of the sends and receives.
         compute: Row of the compute that produces or consumes the data of each transfer.
         sent_ns: Start of the send of each transfer.
-        computes: Rows that ranks compute one after the other, in order.
+        computes: Rows of the computes, in the order in which each rank ran them.
 
     Returns:
         Pairs (row, predecessor), with one entry per entry of :func:`.order_messages`.
@@ -148,7 +148,7 @@ def find_queued_transfers(work: Work, order: Dependencies) -> Pairs:
        that ended before it and had waited for its peer (:func:`_find_waiting_transfers`).
 
     Args:
-        work: Work of all ranks.
+        work: Work table of all ranks.
         order: Pairs of a row and one of its predecessors, including the compute of each send.
 
     Returns:
@@ -171,7 +171,7 @@ def _find_ready_times(work: Work, transfers: Ints, order: Dependencies) -> Ints:
     ends.
 
     Args:
-        work: Work of all ranks.
+        work: Work table of all ranks.
         transfers: Rows of the sends and receives.
         order: Pairs of a row and one of its predecessors, including the compute of each send.
     """
@@ -210,7 +210,7 @@ def find_queued_collectives(run: ReplayedRun, work: Work, rows: Ints) -> tuple[I
         F 2         ├ attention ┤    queued        ├ all-to-all ┤├ experts ┤
 
     Args:
-        run: Operations of all ranks.
+        run: The replayed run.
         work: Work of the run.
         rows: For each row of ``work[: len(rows)]``, its row in the operations table.
 
@@ -243,7 +243,7 @@ def _find_last_waiting_transfers(work: Work, rank: Ints, time_ns: Ints) -> Ints:
     """Find the last transfer of a rank that waited for its peer and ended before a time.
 
     Args:
-        work: Work of all ranks.
+        work: Work table of all ranks.
         rank: One rank per query.
         time_ns: Time of each query. A transfer counts if it ends less than ``CLOCK_NS`` after this
             time.
@@ -264,7 +264,7 @@ def _match_last_finished(work: Work, finishing: Ints, starting: Ints) -> Pairs:
     time of each event and what happens at equal times.
 
     Args:
-        work: Work of all ranks.
+        work: Work table of all ranks.
         finishing: Rows to match by their end.
         starting: Rows to match by their start.
 
@@ -285,7 +285,7 @@ def _match_first_started(work: Work, finishing: Ints, starting: Ints) -> Pairs:
     :func:`_sort_events` defines the time of each event and what happens at equal times.
 
     Args:
-        work: Work of all ranks.
+        work: Work table of all ranks.
         finishing: Rows to match by their end.
         starting: Rows to match by their start.
 
@@ -308,7 +308,7 @@ def _sort_events(work: Work, finishing: Ints, starting: Ints) -> tuple[Ints, Boo
     their row's start. So no row is matched with itself. Remaining ties are sorted by row.
 
     Args:
-        work: Work of all ranks.
+        work: Work table of all ranks.
         finishing: Rows whose ends are events.
         starting: Rows whose starts are events.
 
@@ -341,8 +341,8 @@ def _find_followers(work: Work, computes: Ints, collectives: Ints) -> Pairs:
     is no such previous compute. Collectives that no row follows are left out.
 
     Args:
-        work: Work of all ranks.
-        computes: Rows that ranks compute one after the other, in order.
+        work: Work table of all ranks.
+        computes: Rows of the computes, in the order in which each rank ran them.
         collectives: Rows of the collectives.
 
     Returns:
