@@ -1,4 +1,4 @@
-"""The application: its commands, exit codes, and one-line error messages."""
+"""The command-line application: its commands, exit codes, and one-line error messages."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _COMPLETION_VARIABLE = "_BUBBLEVIZ_COMPLETE"
 _INTERRUPTED, _HUNG_UP, _TERMINATED = 130, 129, 143
 _SIGNAL_CODES = {_INTERRUPTED, _HUNG_UP, _TERMINATED}
 _INCOMPLETE = "interrupted; results are incomplete, run again"
-#: Options of the application itself.
+#: Options of the application itself, which are given without a command.
 _APP_OPTIONS = ("--version", "--install-completion", "--show-completion")
-#: Options whose value is a file other than a profile.
+#: Options whose value is a path, but not the path of a profile.
 _FILE_OPTIONS = ("-o", "--output", "--convention")
-#: Settings of every command.
+#: Settings that typer uses for every command.
 _SETTINGS: dict[str, list[str]] = {"help_option_names": ["-h", "--help"]}
 _NO_MEMORY = "out of memory; give a smaller --jobs, fewer profiles at once, or --dask"
 
 _MEASURE, _COMPARE, _THEORY, _READ = "Measure a run", "Compare runs", "Simulate", "Read"
 
 
-#: Panel, summary and example arguments of each command, in the order of ``--help``. Each command is
-#: a function in the module of the same name in ``bubbleviz.cli.commands``.
+#: (help panel, summary, example arguments) of each command, in the order of ``--help``. A command
+#: is a function in the module of the same name in ``bubbleviz.cli.commands``.
 _COMMANDS = {
     "analyze": (
         _MEASURE,
@@ -109,18 +109,19 @@ _COMMANDS = {
         "run/",
     ),
 }
-#: Former names of commands, which ``--help`` does not list.
+#: Current name of each renamed command, keyed by its former name. ``--help`` does not list former
+#: names.
 _FORMER = {"gaps": "idle"}
 _COMMAND_NAMES = (*_COMMANDS, *_FORMER)
 
 
 def make_application(arguments: Sequence[str] = ()) -> typer.Typer:
-    """Return the application for a command line.
+    """Create the typer application for a command line.
 
     Args:
-        arguments: Arguments of the command line. If they start with a command, only the module of
-            this command is imported. Otherwise no module is imported, because only the list of
-            commands is needed. Without arguments, all modules are imported.
+        arguments: Arguments of the command line. If the first one is a command, only the module of
+            this command is imported. Otherwise no modules of commands are imported, because only
+            the list of commands is needed. Without arguments, all modules are imported.
     """
     app = typer.Typer(
         name="bubbleviz",
@@ -155,7 +156,7 @@ def _load_command(name: str) -> Callable[..., Any]:
 
 
 def _do_nothing() -> None:
-    """Stand in for a command that is only listed."""
+    """Do nothing. This is used for commands that are only listed in help."""
 
 
 def _print_version(is_requested: bool) -> None:
@@ -174,13 +175,13 @@ def _bubbleviz(
 
 
 def _move_command_first(arguments: list[str]) -> list[str]:
-    """Return a command line that starts with a command or a path, if it contains one.
+    """Reorder a command line so that it starts with its command or its first path, if it has one.
 
-    ``help analyze`` becomes ``analyze --help``, and ``-v run/`` becomes ``run/ -v``.
+    For example, ``help analyze`` becomes ``analyze --help``, and ``-v run/`` becomes ``run/ -v``.
     """
     first, *rest = arguments
     if first in {"help", *_SETTINGS["help_option_names"]}:
-        # An unknown command is reported later, as without help.
+        # If the word is an unknown command, this is reported later.
         word = next((word for word in rest[:1] if not word.startswith("-")), "help")
         return ["--help"] if word == "help" or _is_path(word) else [word, "--help"]
     if first.startswith("-") and not first.startswith(_APP_OPTIONS):
@@ -193,23 +194,23 @@ def _move_command_first(arguments: list[str]) -> list[str]:
 
 
 def _is_path(word: str) -> bool:
-    """Return whether a word is an existing path or a glob pattern."""
+    """Return whether a word is an existing path or a glob pattern, and not an option."""
     try:
         return not word.startswith("-") and (has_magic(word) or Path(word).exists())
-    except (OSError, ValueError):  # a name that is too long for a file
+    except (OSError, ValueError):  # raised if the word is too long for a file name
         return False
 
 
 def _run(arguments: list[str], names: PrivateNames) -> int:
     """Run the command of a command line, and return its exit code.
 
-    If the command line starts with a path, the command that fits the files is chosen first. If a
-    signal ends the command, a message says that the output is incomplete, and the exit code is the
-    one of the signal.
+    If the command line starts with a path, a command is chosen by the content of the files. If a
+    signal ends the command, a message says that the output is incomplete, and the exit code is
+    determined by the signal.
 
     Args:
-        arguments: The command line without ``bubbleviz``; not empty.
-        names: Receives the private names, and replaces them in messages.
+        arguments: The command line without the word ``bubbleviz``. Must not be empty.
+        names: Records the private names, and replaces them in messages.
     """
     code: object
     try:
@@ -217,7 +218,8 @@ def _run(arguments: list[str], names: PrivateNames) -> int:
         arguments = _move_command_first(arguments)
         if arguments[0] not in _COMMAND_NAMES and _is_path(arguments[0]):
             arguments = choose_command(arguments, names)
-        # Outputs contain the command line. They do not depend on --force.
+        # The command line is recorded in outputs. Remove --force, because outputs do not depend on
+        # it.
         recorded = (word for word in arguments if word not in {"-f", "--force"})
         command_line = shlex.join(["bubbleviz", *recorded])
         app = make_application(() if _COMPLETION_VARIABLE in os.environ else arguments)
@@ -230,21 +232,25 @@ def _run(arguments: list[str], names: PrivateNames) -> int:
     except (KeyboardInterrupt, typer.Abort):
         code = _INTERRUPTED
     except SystemExit as end:
-        # Typer exits with 1 if the reader of a pipe has closed it.
+        # Typer raises SystemExit(1) if standard output is a pipe that its reader has closed.
         if isinstance(end.__context__, BrokenPipeError):
             raise end.__context__ from None
         if end.code not in _SIGNAL_CODES:
             raise
         code = end.code
     exit_code = code if isinstance(code, int) else 0
-    # Newer versions of typer return the code of Ctrl-C without printing anything.
+    # Newer versions of typer return the exit code of Ctrl-C without printing anything.
     if exit_code in _SIGNAL_CODES:
         return terminal.print_message(_INCOMPLETE, exit_code, names)
     return exit_code
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit code."""
+    """Run the command line, and return its exit code.
+
+    Args:
+        arguments: Arguments without the program name, or None for ``sys.argv[1:]``.
+    """
     open_missing()
     arguments = sys.argv[1:] if arguments is None else arguments
     return _run_reporting_errors(arguments, PrivateNames(hidden=ANONYMOUS in arguments))
@@ -253,14 +259,15 @@ def main(arguments: list[str] | None = None) -> int:
 def _run_reporting_errors(arguments: list[str], names: PrivateNames) -> int:
     """Run the command line, print expected errors on one line, and return the exit code.
 
-    Expected are errors of the package, of the command line, of memory and of files. All other
-    exceptions are raised. If the reader of standard output has closed it, nothing is printed.
+    Expected errors are exceptions of bubbleviz, wrong usage, lack of memory, and errors of the
+    operating system. All other exceptions are raised. If standard output is a closed pipe, no error
+    is printed.
     """
     code = 0
     try:
         with handle_signals():
             code = _run(arguments or ["--help"], names)
-        # Reports a full disk before the interpreter exits.
+        # Flush now, so that a full disk is reported as an error before the interpreter exits.
         sys.stdout.flush()
         return code
     except BubblevizError as error:
@@ -268,15 +275,15 @@ def _run_reporting_errors(arguments: list[str], names: PrivateNames) -> int:
     except MemoryError:
         return terminal.print_message(_NO_MEMORY, 1, names)
     except BrokenPipeError:
-        # The reader of a pipe, such as head, has closed it.
+        # The program that reads standard output, such as head, has closed the pipe.
         discard_output()
         return code
     except OSError as error:
-        # Standard output accepts no more data, for example because the disk is full.
+        # Standard output cannot be written, for example because the disk is full.
         discard_output()
         return terminal.print_message(describe_os_error(error), 1, names)
     except Exception as error:
-        # Typer's errors in the command line. Their classes depend on the version of typer.
+        # Usage errors are exceptions of typer. Their classes depend on the version of typer.
         if not hasattr(error, "format_message"):
             raise
         return terminal.print_message(describe_usage_error(error, names), 2, names)

@@ -1,4 +1,4 @@
-"""Chooses the command from the content of the files if the user gives only paths."""
+"""Chooses a command by the content of the files, if the user gives paths without a command."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from bubbleviz.cli.terminal import print_message, show_reading_progress
 
 
 def choose_command(arguments: Sequence[str], names: PrivateNames) -> list[str]:
-    """Insert the command that fits the files, and print the command and the reason.
+    """Choose the command for the given files, and print the command with the reason for the choice.
 
-    With ``--convention``, the command is ``analyze``, and the files are not read. With ``--quiet``,
-    nothing is printed.
+    If the arguments contain ``--convention``, the command is ``analyze``, and the files are not
+    read. If they contain ``--quiet``, nothing is printed.
 
     Args:
-        arguments: Command-line arguments that start with paths.
-        names: Private names to replace in the message.
+        arguments: Command-line arguments. The words before the first option are paths.
+        names: Records the private names, and replaces them in the message.
 
     Returns:
         The command, followed by the arguments.

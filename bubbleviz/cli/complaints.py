@@ -1,4 +1,4 @@
-"""Messages about errors in the command line, with the word that was probably meant."""
+"""Error messages for wrong command lines, which suggest the word that was probably meant."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ from typing import Any
 from bubbleviz.cli.private_names import PrivateNames
 from bubbleviz.model.texts import suggest_word, to_one_line
 
-#: Matches the message of typer about an unknown command, with its suggestion.
+#: Matches typer's error message for an unknown command.
 _UNKNOWN_COMMAND = re.compile(r"No such command (['\"])(?P<word>.*)\1(?=\.|$)")
-#: Maximum length of the unknown word in a message.
+#: Maximum number of characters of an unknown word in a message.
 _LONGEST_WORD = 60
 
 
 def describe_usage_error(error: Any, names: PrivateNames) -> str:
-    """Return the message for an exception of typer: the problem, and a suggestion or help page.
+    """Return the error message for an exception of typer.
 
-    Suggestions of typer are replaced, because they can differ much from the word that the user
-    wrote. The names of unknown files are noted in ``names``.
+    The message contains the problem, and a suggestion such as "did you mean --jobs?" or a reference
+    to the help. Suggestions of typer are not used, because they can be very different from the word
+    that the user wrote.
+
+    Args:
+        error: The exception.
+        names: Records the names of files in the message.
     """
     from bubbleviz.sources.paths import find_similar_file
 

@@ -1,4 +1,4 @@
-"""Definitions of options and arguments for typer, and the option ``--details``."""
+"""Functions that define options and arguments for typer, and the option ``--details``."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ Completion: TypeAlias = "Sequence[str] | Callable[[], list[str]] | None"
 
 
 def _make_completer(words: Sequence[str] | Callable[[], list[str]]) -> Callable[[str], list[str]]:
-    """Return a function that completes the start of a value.
+    """Return a function that shells call to complete the beginning of a value.
 
     Args:
-        words: The complete values, or a function that returns them, called when a shell asks.
+        words: All possible values, or a function that returns them. The function is called only
+            when a shell requests completions.
     """
 
     def complete(incomplete: str) -> list[str]:
@@ -38,17 +39,17 @@ def option(
     complete: Completion = None,
     **settings: Any,
 ) -> Any:
-    """Return an option, to be used as the default of a parameter of a command.
+    """Define an option of a command. The result is used as the default value of a parameter.
 
     Args:
-        value: Placeholder of the value in help, or None for a flag.
-        summary: Description, on one line.
+        value: Placeholder for the value in ``--help``, for example "FILE", or None for a flag.
+        summary: Description for ``--help``, on one line.
         panel: Title of the help panel that lists the option.
-        names: Names such as ``--jobs`` and ``-j``. By default typer derives the name from the
-            parameter.
-        default: Value if the option is not given.
-        complete: Values that shells offer, or a function that returns them.
-        settings: Further arguments of :func:`typer.Option`.
+        names: Names of the option, such as ``--jobs`` and ``-j``. By default, typer derives the
+            name from the parameter.
+        default: Value that is used if the option is not given.
+        complete: Values that shells offer as completions, or a function that returns them.
+        settings: Other arguments for :func:`typer.Option`.
     """
     settings |= {"metavar": value, "help": summary, "rich_help_panel": panel}
     settings |= {"show_default": bool(default) and default is not True}
@@ -58,24 +59,24 @@ def option(
 
 
 def flag(summary: str, panel: str, *names: str, default: bool = False, **settings: Any) -> Any:
-    """Return an option without a value; see :func:`option`."""
+    """Define an option that takes no value. The arguments are described in :func:`option`."""
     return option(None, summary, panel, *names, default=default, **settings)
 
 
 def argument(value: str, summary: str, default: Any = ..., complete: Completion = None) -> Any:
-    """Return an argument of a command. An argument without a default is required.
+    """Define a positional argument of a command. It is required unless it has a default.
 
     Args:
-        value: Placeholder in help.
-        summary: Description.
-        default: Value if the argument is not given.
-        complete: Values that shells offer, or a function that returns them.
+        value: Placeholder for the value in ``--help``.
+        summary: Description for ``--help``.
+        default: Value that is used if the argument is not given.
+        complete: Values that shells offer as completions, or a function that returns them.
     """
     completer = None if complete is None else _make_completer(complete)
     return typer.Argument(default, metavar=value, help=summary, autocompletion=completer)
 
 
-#: Tables that ``analyze`` prints, in order of the output.
+#: Names of the tables that ``analyze`` prints, in output order.
 ANALYZE_TABLES = (
     "ratios",
     "time",
@@ -88,12 +89,12 @@ ANALYZE_TABLES = (
     "clocks",
     "coverage",
 )
-#: Value of ``--details`` that stands for all tables.
+#: Value of ``--details`` that selects all tables.
 ALL = "all"
-#: Names of the option with which tables replace the first screen. Typer does not support options
-#: with an optional value, so :func:`insert_default_values` turns ``-v`` into ``-v all``.
+#: Names of the option that prints tables instead of the first screen. Typer does not support
+#: options with an optional value, so :func:`insert_default_values` turns ``-v`` into ``-v all``.
 _NAMES = ("--details", "-v")
-#: Characters that occur in paths but not in names of tables.
+#: Characters that occur in paths, but not in names of tables.
 _PATH_CHARACTERS = frozenset("/\\.*?-")
 
 ANALYSIS_DETAILS = option(
@@ -107,15 +108,16 @@ ALL_DETAILS = option(f"[{ALL}]", "Print all tables instead of the first screen."
 
 
 def select_tables(values: Sequence[str] | None, all_tables: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the tables that ``--details`` selects, in order of the output, or () without it.
+    """Return the names of the tables that the option ``--details`` selects.
 
     Args:
-        values: Values of the option, each a list of tables separated by commas, or None if the
-            option is not given. ``all`` selects all tables.
-        all_tables: Tables of the command, in order of the output.
+        values: Values of the option, or None if the option is not given. Each value is a
+            comma-separated list of table names. ``all`` selects all tables.
+        all_tables: Names of all tables of the command, in output order.
 
     Returns:
-        The selected tables. If all are selected, ``all`` is the last element.
+        Names of the selected tables in output order, or () if the option is not given. If the value
+        ``all`` is given, it is the last element.
 
     Raises:
         UsageError: The command has no table of this name.
@@ -134,9 +136,10 @@ def select_tables(values: Sequence[str] | None, all_tables: Sequence[str] = ()) 
 
 
 def insert_default_values(arguments: Sequence[str]) -> list[str]:
-    """Insert the value ``all`` after each ``-v`` without a value in a command line.
+    """Insert the value ``all`` after each ``-v`` or ``--details`` that has no value.
 
-    The word after ``-v`` is its value if it is a list of tables rather than a profile.
+    The word after the option is its value if it looks like a list of tables, and not like the path
+    of a profile; see :func:`_is_value`. Words after ``--`` are not changed.
     """
     completed: list[str] = []
     for word, next_word in zip_longest(arguments, arguments[1:]):
@@ -148,7 +151,11 @@ def insert_default_values(arguments: Sequence[str]) -> list[str]:
 
 
 def _is_value(word: str) -> bool:
-    """Return whether a word after ``-v`` is a list of tables, correct or not, and not a profile."""
+    """Return whether the word after ``-v`` is meant as a list of tables, and not as a path.
+
+    This is the case if it contains the name of a table, or if it neither looks like a path nor is
+    an existing path. So a misspelled table name is recognized as a list of tables.
+    """
     if {*word.split(",")} & {*ANALYZE_TABLES, ALL}:
         return True
     is_path = bool(_PATH_CHARACTERS & {*word}) or "=" in word or Path(word).exists()

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the decorator that defines a command."""
+"""Command-line options that several commands share, and the decorator that defines a command."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ CHUNKS = option("V", "Chunks per stage [default of the schedule]", "Schedule", m
 
 
 def list_schedule_names() -> list[str]:
-    """Return the names of all schedules, and of formulas."""
+    """Return the names of all schedules, including schedules that are only formulas."""
     from bubbleviz.schedules.ideal import list_names
 
     return list_names()
 
 
 def list_convention_names() -> list[str]:
-    """Return the names of the built-in conventions."""
+    """Return the names of the built-in conventions, sorted."""
     from bubbleviz.conventions.convention_file import built_in
 
     return sorted(built_in())
 
 
 def list_limit_prefixes() -> list[str]:
-    """Return ``NAME=`` for each ratio, as completions of limits."""
+    """Return the text ``NAME=`` for each ratio, which shells offer as completions of limits."""
     from bubbleviz.count.ratios import list_ratios
 
     return [f"{ratio.name}=" for ratio in list_ratios()]
@@ -78,18 +78,18 @@ CONVENTIONS = _make_convention_option("Convention of range names, if not recogni
 ADDITIONS = _make_convention_option("Convention that names more communication kernels.")
 
 
-#: Listed in help only. The application reads it before it runs a command, so that it applies to all
-#: messages.
+#: The option is defined here only for ``--help``. The application reads it before it runs a
+#: command, so that it applies to all messages.
 _ANONYMOUS = flag(
     "Hide hosts, files, functions, PIDs and GPU UUIDs, not ranges.", "Names", ANONYMOUS
 )
-#: Placeholders of options whose values are paths, and whose values are names of hosts.
+#: Placeholders of the options whose values are paths, and of the options whose values are hosts.
 _PATHS = frozenset(("FILE", "NAME|FILE", "DIR", "REPORT", "MAIN", "BEFORE"))
 _HOSTS = frozenset(("A,B", "ADDRESS|FILE", "HOST:PORT"))
-#: Parameters of commands that the decorator supplies.
+#: Names of the parameters for which the decorator provides the arguments.
 _SUPPLIED = ("outputs", "invocation")
 
-#: Formats that commands write, with their descriptions in ``--help``.
+#: Description of each output format in ``--help``, keyed by format name.
 JSON = {"json": "JSON for programs"}
 CSV = {"csv": "CSV"}
 MARKDOWN = {"markdown": "summary for a pull request"}
@@ -99,13 +99,13 @@ ORDER = {"csv": "order of operations as PyTorch's CSV"}
 
 
 def resolve_jobs(jobs: int | None) -> int:
-    """Return the given number of jobs, or the number of cores."""
+    """Return the given number of jobs, or the number of usable cores if it is None."""
     return jobs or count_cores()
 
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """Options for reading profiles."""
+    """Command-line options for reading profiles."""
 
     window: str | None = option(
         "PART", "Measure only this part: iteration:5-8 or time:1.5s-3s.", "Selection"
@@ -114,10 +114,10 @@ class ReadingOptions:
     jobs: int | None = JOBS
 
     def make_arguments(self) -> dict[str, Any]:
-        """Return the keyword arguments of an analysis for these options.
+        """Return the values of the options as keyword arguments for an analysis function.
 
         Raises:
-            UsageError: The window has an invalid form.
+            UsageError: The value of ``--window`` is invalid.
         """
         return {
             "window": None if self.window is None else parse_window(self.window),
@@ -128,22 +128,24 @@ class ReadingOptions:
 
 @dataclass(frozen=True)
 class MeasurementOptions:
-    """Options for measuring profiles in commands that also accept a saved report."""
+    """Command-line options for measuring profiles, in commands that also accept a saved report."""
 
     skip: int = SKIP
     convention: list[str] | None = CONVENTIONS
     jobs: int | None = JOBS
 
     def is_saved(self, run: Sequence[str], command: str, verb: str) -> bool:
-        """Return whether a run is a saved report rather than profiles.
+        """Return whether the given paths name a saved report, and not profiles.
 
         Args:
-            run: Paths of the run.
-            command: Name of the command, for the message.
-            verb: What the command does with a report, for the message.
+            run: The path of a report, or the paths of the profiles of a run.
+            command: Name of the command, for error messages.
+            verb: Verb for error messages that says what the command does with a report, for example
+                "checks".
 
         Raises:
-            UsageError: There are several reports, or options for profiles with a report.
+            UsageError: Several paths are given and one of them is a report, or options that only
+                apply to profiles are given for a report.
         """
         from bubbleviz.report.saved import is_saved_report
 
@@ -159,20 +161,29 @@ class MeasurementOptions:
         return saved
 
     def read(self, path: str) -> tuple[ReportSummary, Report | None]:
-        """Read a saved report, or measure the profiles of a path with :meth:`summarize`."""
+        """Read a saved report, or measure profiles.
+
+        Args:
+            path: Path of the report, or path of the profiles.
+
+        Returns:
+            The summary, and the measured report. The measured report is None if the path is a saved
+            report, or if the summary is about idle time.
+        """
         from bubbleviz.report.saved import is_saved_report, read_saved
 
         return (read_saved(path), None) if is_saved_report(path) else self.summarize([path])
 
     def summarize(self, paths: Sequence[str]) -> tuple[ReportSummary, Report | None]:
-        """Measure the profiles of one run.
+        """Measure the profiles of one run, and summarize them.
 
         Args:
             paths: Paths of the profiles.
 
         Returns:
-            summary: The summary, which is on idle time if no range names a forward or backward.
-            report: The measured report, or None if the summary is on idle time.
+            summary: The summary. It is about idle time if the profiles contain no ranges of forward
+                or backward passes.
+            report: The measured report, or None if the summary is about idle time.
 
         Raises:
             BubblevizError: See :func:`bubbleviz.analyze`.
@@ -187,9 +198,9 @@ class MeasurementOptions:
         return summarize(report, by_rank=False), report
 
     def idle(self, paths: Sequence[str]) -> IdleMeasurement | None:
-        """Measure the idle time of profiles without forward and backward ranges.
+        """Measure the idle time of profiles that contain no forward and backward ranges.
 
-        Returns None if there are such ranges, or a convention is given.
+        If the profiles contain such ranges, or if a convention is given, the result is None.
         """
         from bubbleviz.analyses.first_look import choose_command
 
@@ -205,7 +216,7 @@ class MeasurementOptions:
 
         Args:
             paths: Paths of the profiles.
-            memory: Whether to read memory events.
+            memory: Whether to read memory allocations.
 
         Raises:
             BubblevizError: See :func:`bubbleviz.analyze`.
@@ -224,7 +235,11 @@ class MeasurementOptions:
 
 
 def find_files(runs: Iterable[str]) -> list[str]:
-    """Return all files of runs, each given as a saved report or as a path with profiles."""
+    """Return the files of all runs.
+
+    Args:
+        runs: For each run, the path of a saved report or a path that contains profiles.
+    """
     from bubbleviz.report.saved import is_saved_report
     from bubbleviz.sources.paths import find_profiles
 
@@ -240,17 +255,18 @@ def find_files(runs: Iterable[str]) -> list[str]:
 def _choose_formats(
     files: Mapping[str, str | None], outputs: Iterable[str], endings: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the format of each output file, keyed by file.
+    """Return the format of each output file, keyed by the path of the file.
 
     Args:
-        files: File of each format option, keyed by format, or None if the option is not given.
-        outputs: Files of ``-o``, whose suffixes determine the format.
-        endings: Formats that only this command has, keyed by file ending.
+        files: For each option that is named after a format, the path that was given, or None. Keyed
+            by format.
+        outputs: Paths that were given with ``-o``. Their suffixes determine the formats.
+        endings: Formats that only this command can write, keyed by the ending of the file name.
 
     Raises:
-        UsageError: Two outputs are the same file, or a suffix belongs to no format.
-        OutputError: A format needs a package that is not installed, or is binary and goes to a
-            terminal.
+        UsageError: Two outputs are the same file, or a suffix belongs to no format of the command.
+        OutputError: A format needs a package that is not installed, or is binary and would be
+            printed on a terminal.
     """
     renderers = {renderer.name: renderer for renderer in list_renderers() if renderer.name in files}
     file_formats = [(file, name) for name, file in files.items() if file is not None]
@@ -287,21 +303,25 @@ def command(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that turns a function into a command for typer.
 
-    The decorated function has one parameter per option: the fields of parameters that are
-    dataclasses; ``-o``, ``--force``, ``--quiet`` and one option per format for ``outputs`` (see
-    :class:`Outputs`); and ``--anonymous``. ``invocation`` is supplied by the application and is not
-    an option.
+    The decorator replaces some parameters of the function by command-line options:
+
+    - A parameter whose type is a dataclass is replaced by one option per field.
+    - The parameter ``outputs`` (see :class:`Outputs`) is replaced by ``-o``, ``--force``,
+      ``--quiet`` and one option per format.
+    - The parameter ``invocation`` is provided by the application and has no option.
+
+    The option ``--anonymous`` is added to every command.
 
     Args:
-        files: Formats that the command writes, with their descriptions in ``--help``.
-        endings: Formats that only this command has, keyed by file ending.
-        documented: Formats whose options are listed in help. The others are hidden, because ``-o``
-            with a suffix does the same.
+        files: Description of each format that the command can write, keyed by format name.
+        endings: Formats that only this command can write, keyed by the ending of the file name.
+        documented: Formats whose options are listed in ``--help``. The options of other formats are
+            hidden, because ``-o`` with a suffix does the same.
     """
     formats = {name: name.replace("-", "_") for name in files or ()}
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        """Return a function with one parameter per option, from which typer builds the command."""
+        """Return a function that has one parameter per option, from which typer makes a command."""
         described = signature(function, eval_str=True).parameters
         groups: dict[str, Any] = {
             name: parameter.annotation
@@ -311,13 +331,13 @@ def command(
 
         @wraps(function)
         def with_options(**options: Any) -> None:
-            """Build the arguments of the function from the options, and call it.
+            """Call the decorated function with arguments that are built from the options.
 
-            The fields of each dataclass are collected in an instance of it, and the options of
-            output files in :class:`Outputs`.
+            Options that are fields of a dataclass are combined to an instance of it. Options about
+            output files are combined to an instance of :class:`Outputs`.
 
             Args:
-                options: Value of each option, and typer's ``context``.
+                options: Values of all options and arguments, and typer's ``context``.
             """
             options.pop("anonymous")
             invocation: Invocation = options.pop("context").obj or Invocation()
@@ -356,7 +376,7 @@ def command(
 
 
 def _check_quiet(*, quiet: bool, details: object) -> None:
-    """Check that ``--details``, which asks for tables, is not combined with ``--quiet``.
+    """Check that ``--quiet`` is not combined with ``--details``, which prints tables.
 
     Raises:
         UsageError: Both options are given.
@@ -366,7 +386,7 @@ def _check_quiet(*, quiet: bool, details: object) -> None:
 
 
 def _list_group_options(group: Any) -> list[Parameter]:
-    """Return a parameter for each field of a dataclass of options."""
+    """Return one keyword-only parameter for each field of a dataclass of options."""
     hints = get_type_hints(group)
     return [_make_keyword(field.name, hints[field.name], field.default) for field in fields(group)]
 
@@ -388,15 +408,16 @@ def _list_output_options(
 def _note_names(
     names: PrivateNames, command: Callable[..., None], values: Mapping[str, Any]
 ) -> Iterator[None]:
-    """Note the private names in the arguments of a command that runs inside the context.
+    """Record the private names in the arguments of a command that runs inside this context.
 
-    Paths in arguments are noted at once. If the command raises an error, the names in the error and
-    the paths and hosts in options are noted as well, because the message may contain any of them.
+    Positional arguments are recorded immediately. If the command raises an error, the names in the
+    error, and the paths and hosts in options, are recorded too, because the error message may
+    contain any of them.
 
     Args:
-        names: Receives the private names.
-        command: The command.
-        values: Values of the command's parameters, keyed by parameter.
+        names: Records the private names.
+        command: The command, with one parameter per option.
+        values: Values of the command's parameters, keyed by parameter name.
     """
     arguments, paths, hosts = _find_names(command, values)
     names.note_paths(arguments)
@@ -412,16 +433,17 @@ def _note_names(
 def _find_names(
     command: Callable[..., None], values: Mapping[str, Any]
 ) -> tuple[list[str], list[str], list[str]]:
-    """Return the paths and hosts in the values of a command's parameters.
+    """Find the paths and hosts in the values of a command's parameters.
 
     Args:
-        command: The command. The placeholders of its options show which values are paths or hosts.
-        values: Values, keyed by parameter.
+        command: The command. The placeholder of an option shows whether its value is a path or a
+            host.
+        values: Values of the parameters, keyed by parameter name.
 
     Returns:
-        arguments: Values of the arguments, which are all paths.
-        paths: Paths in the options.
-        hosts: Names of hosts in the options.
+        arguments: Values of positional arguments, all of which are paths.
+        paths: Paths in the values of options.
+        hosts: Names of hosts in the values of options.
     """
     arguments: list[str] = []
     paths: list[str] = []
@@ -442,7 +464,7 @@ def _find_names(
 
 
 def _make_output_option(files: Mapping[str, str], endings: Mapping[str, str] | None) -> Any:
-    """Return the option ``-o``, whose file suffix determines the format."""
+    """Define the option ``-o``, whose help text lists the suffixes of all formats of a command."""
     suffix_of_format = {renderer.name: renderer.suffixes[0] for renderer in list_renderers()}
     suffixes = [suffix_of_format[name] for name in files if name in suffix_of_format]
     suffixes += endings or {}

@@ -1,4 +1,4 @@
-"""Outputs of a command: the files that it writes, and the text that it prints."""
+"""The outputs of a command: the files that it writes, and the text that it prints."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True)
 class Outputs:
-    """The files that a command writes, and how it prints.
+    """The files that a command writes, and how the command prints its result.
 
     Attributes:
-        formats: Format of each output file, keyed by file.
-        force: Whether existing files are replaced.
+        formats: Format of each output file, keyed by the path of the file.
+        force: Whether existing files may be replaced.
         quiet: Whether to print neither warnings nor results.
-        inputs: Input files, which outputs never replace; set by :meth:`check`.
-        names: Private names to replace in all outputs.
+        inputs: Paths of the input files, which must not be overwritten. :meth:`check` adds paths.
+        names: Records private names, and replaces them in all outputs.
     """
 
     formats: Mapping[str, str]
@@ -33,14 +33,15 @@ class Outputs:
     names: PrivateNames = field(default_factory=PrivateNames)
 
     def check(self, inputs: Iterable[str | None]) -> None:
-        """Check before any work that all outputs can be written.
+        """Check that all outputs can be written. This is called before the analysis starts.
 
         Args:
-            inputs: Files that the command reads; None entries are ignored.
+            inputs: Paths of files that the command reads. None entries are ignored.
 
         Raises:
             UsageError: Two outputs are the same file.
-            OutputError: An output exists, is an input, or its directory does not exist.
+            OutputError: An output exists and must not be replaced, is an input, or is in a
+                directory that does not exist.
         """
         self.inputs.extend(path for path in inputs if path is not None)
         self.names.note_paths([*self.inputs, *self.formats])
@@ -54,15 +55,18 @@ class Outputs:
         *,
         warnings: Sequence[str] = (),
     ) -> None:
-        """Write all files, print warnings, and print the result or the file ``-``.
+        """Write all output files, print warnings, and print the result.
 
-        With ``--anonymous``, private names in the result are replaced before it is rendered.
+        If an output is ``-``, its content is printed instead of the result. With ``--anonymous``,
+        private names in the result are replaced before it is rendered.
 
         Args:
-            result: The result of the command, with real names.
-            content: ``content(result, format, file)`` returns the content of a file.
-            print_result: Prints the result, if no file is written to standard output.
-            warnings: Messages for standard error.
+            result: The result of the command, in which private names have not been replaced.
+            content: Function that returns the content of a file, called as
+                ``content(result, format, file)``.
+            print_result: Function that prints the result. It is called only if no output is ``-``
+                and ``quiet`` is false.
+            warnings: Messages to print on standard error.
 
         Raises:
             OutputError: A file cannot be written.

@@ -1,4 +1,4 @@
-"""Documents that ``inspect`` and ``conventions`` print."""
+"""Makes the documents that the commands ``inspect`` and ``conventions`` print."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from bubbleviz.interpret.inspection import Inspection
     from bubbleviz.model.profile import Device
 
-#: Maximum number of devices, and of range names, on one screen.
+#: Maximum number of devices and of range names that are listed on one screen.
 _DEVICES, _SHAPES = 3, 4
 #: Maximum number of similar files that are named.
 _MAX_SIMILAR = 8
-#: Singular forms of the names of rows, if it is not the name without its final "s".
+#: Singular forms of names of rows, for names that do not simply end in "s".
 _SINGULAR = {
     "kernels and instructions": "kernel or instruction",
     "copies": "copy",
@@ -41,9 +41,9 @@ def describe_inspection(
 
     Args:
         inspection: Inspection of the profile.
-        paths: Paths of all profiles, quoted for a shell.
-        conventions_of_run: Conventions that other profiles of the run follow.
-        everything: Whether to print complete lists, or only what fits on one screen.
+        paths: Paths of all profiles of the command, quoted for a shell.
+        conventions_of_run: Names of the conventions that profiles of the run follow.
+        everything: Whether to print complete lists. Otherwise lists are shortened to one screen.
     """
     if inspection.is_table:
         yield from _describe_table(inspection)
@@ -84,13 +84,13 @@ def describe_inspection(
         )
         yield Sentence("\n".join(_describe_trial(inspection)))
         if everything:
-            # The printed text can be saved as a file, so no line is wrapped or cut.
+            # Users may save the printed text as a file, so lines are neither wrapped nor truncated.
             lines = map(replace_unprintable, inspection.suggestion.splitlines())
             yield Sentence("\n" + "\n".join(lines) + "\n", is_preformatted=True)
 
 
 def _list_facts(inspection: Inspection) -> Iterator[tuple[str, str]]:
-    """Yield facts about the origin of a profile, each as a label and a text."""
+    """Yield (label, text) pairs that describe where and how a profile was recorded."""
     contents, source = inspection.contents, inspection.contents.source
     version = f" {source.nsys_version or 'unknown'}" if source.format == "nsys" else ""
     versions = f"{source.format}{version}, schema {source.schema_version or 'none'}"
@@ -103,10 +103,13 @@ def _list_facts(inspection: Inspection) -> Iterator[tuple[str, str]]:
 
 
 def _format_row_counts(tables: Mapping[str, int | None]) -> str:
-    """Return the number of rows of all tables as a list in words, without unknown numbers.
+    """Return the numbers of rows of all tables as a text, such as "1,024 kernels, 12 copies".
+
+    Tables whose number of rows is unknown are left out.
 
     Args:
-        tables: Number of rows, or None if unknown, keyed by the plural name of the rows.
+        tables: Number of rows of each table, or None if unknown, keyed by the plural name of its
+            rows.
     """
     return ", ".join(
         format_count(count, _SINGULAR.get(rows, rows.removesuffix("s")), rows)
@@ -116,9 +119,10 @@ def _format_row_counts(tables: Mapping[str, int | None]) -> str:
 
 
 def make_kind_key(inspection: Inspection) -> tuple[object, ...]:
-    """Return a key that is equal for similar files, of which only the first is shown in full.
+    """Return a key that is equal for similar files.
 
-    Similar files have the same format, versions, matching conventions and problems.
+    Similar files have the same format, versions, matching conventions and problems. Of several
+    similar files, only the first one is shown in full.
     """
     source = inspection.contents.source
     conventions = tuple(evidence.convention for evidence in inspection.evidence)
@@ -127,7 +131,7 @@ def make_kind_key(inspection: Inspection) -> tuple[object, ...]:
 
 
 def list_similar_files(similar: Sequence[Inspection]) -> Iterator[Block]:
-    """Yield a note that lists the files similar to a printed one, if there are any."""
+    """Yield a note that lists the files that are similar to a printed file, if there are any."""
     if similar:
         names = [to_one_line(Path(own.contents.source.path).name, 60) for own in similar]
         count = format_count(len(similar), "similar file")
@@ -148,7 +152,7 @@ def _describe_table(inspection: Inspection) -> Iterator[Block]:
 
 
 def _list_row_counts(inspection: Inspection, unknown: str) -> Iterator[Block]:
-    """Yield the number of rows of each table, or ``unknown`` if it is not known."""
+    """Yield a line per table with its number of rows, or with ``unknown`` if it is not known."""
     yield Sentence("Rows", style="bold")
     for table, count in inspection.contents.tables.items():
         rows = unknown if count is None else f"{count:,}"
@@ -156,7 +160,7 @@ def _list_row_counts(inspection: Inspection, unknown: str) -> Iterator[Block]:
 
 
 def _describe_next_step(inspection: Inspection, missing: Iterable[str]) -> Iterator[Block]:
-    """Yield whether ``analyze`` can measure the profile, and what is missing."""
+    """Yield lines that say whether ``analyze`` can measure the profile, and what is missing."""
     yield Sentence("Next", style="bold")
     verdict = f"analyze {'can' if inspection.analysable else 'cannot'} compute bubble ratios"
     yield HangingLines(
@@ -165,7 +169,13 @@ def _describe_next_step(inspection: Inspection, missing: Iterable[str]) -> Itera
 
 
 def _describe_device(device: Device, noun: str, *, uuid: bool) -> tuple[str, str]:
-    """Return the lead and the text of the line that describes a device."""
+    """Return the (lead, text) of the line that describes a device.
+
+    Args:
+        device: The device.
+        noun: Word for the device, such as "GPU".
+        uuid: Whether to include the UUID of the device.
+    """
     text = to_one_line(device.name, 60)
     text += f", {to_one_line(device.uuid, 60)}" if uuid and device.uuid else ""
     if device.pid is None:
@@ -174,13 +184,18 @@ def _describe_device(device: Device, noun: str, *, uuid: bool) -> tuple[str, str
 
 
 def _count_unlisted(count: int, max_listed: int | None) -> Iterator[Block]:
-    """Yield the number of entries that are not listed, if there are any."""
+    """Yield a note with the number of entries that are not listed, if there are any.
+
+    Args:
+        count: Number of entries.
+        max_listed: Maximum number of entries that are listed, or None if all are listed.
+    """
     if max_listed is not None and count > max_listed:
         yield Sentence(f"  and {count - max_listed:,} more (-v)", style="dim")
 
 
 def _describe_trial(inspection: Inspection) -> Iterator[str]:
-    """Yield lines with the result of measuring the profile with the drafted convention."""
+    """Yield lines with the result of measuring the profile with the drafted convention, if any."""
     trial = inspection.trial
     if trial is not None:
         counts = ", ".join(f"{count:,} {phase}" for phase, count in trial.operations)
@@ -198,7 +213,7 @@ def describe_conventions(conventions: Iterable[Convention]) -> Iterator[Block]:
 
 
 def _list_conventions(inspection: Inspection) -> Iterator[str]:
-    """Yield a line per matching convention, with counts and examples of its ranges."""
+    """Yield one line per convention that matches, with counts and examples of its ranges."""
     if not inspection.evidence:
         yield "  no built-in convention matches these ranges"
     for evidence in inspection.evidence:

@@ -1,9 +1,9 @@
-"""The option ``--anonymous``, which replaces names of hosts, files, threads, processes and GPUs.
+"""Implements ``--anonymous``, which hides names of hosts, files, threads, processes and GPUs.
 
-The library works with the real names. The command line replaces them only in its outputs:
-:meth:`PrivateNames.replaced` replaces the names in a finished result before it is rendered, and
-:func:`bubbleviz.cli.terminal.print_message` passes messages through :meth:`PrivateNames.text`. The
-same name has the same stand-in in all outputs of a command.
+The library always works with the real names. The command line replaces private names by stand-ins
+such as ``host1`` in its outputs. :meth:`PrivateNames.replaced` replaces the names in a finished
+result before it is rendered. :func:`bubbleviz.cli.terminal.print_message` replaces them in messages
+with :meth:`PrivateNames.text`. A name has the same stand-in in all outputs of a command.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from bubbleviz.cli.stand_ins import StandIns
     from bubbleviz.errors import BubblevizError
 
-#: The option of every command.
+#: Name of the option, which every command accepts.
 ANONYMOUS = "--anonymous"
 
 ValueT = TypeVar("ValueT")
@@ -24,7 +24,7 @@ ValueT = TypeVar("ValueT")
 
 @runtime_checkable
 class ListsPaths(Protocol):
-    """A result with the list of files that it was measured from."""
+    """A result that lists the files from which it was measured."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -33,42 +33,46 @@ class ListsPaths(Protocol):
 
 @runtime_checkable
 class ListsHosts(Protocol):
-    """A result with the list of hosts that it was measured from."""
+    """A result that lists the hosts on which it was measured."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Names of the hosts and of the clocks, which are usually named after hosts."""
+        """Names of hosts and clocks. Clocks are usually named after their host."""
 
 
 class PrivateNames:
-    """The private names in one run of the command line, and their stand-ins.
+    """Records private names during a run of the command line, and replaces them by stand-ins.
 
     Args:
-        hidden: Whether names are replaced. If False, all methods return their input unchanged.
+        hidden: Whether to replace names. If False, nothing is recorded, and all methods return
+            their input unchanged.
     """
 
     def __init__(self, *, hidden: bool = False) -> None:
         self._stand_ins: StandIns | None = None
         if hidden:
-            # Imported here because it loads numpy, and few runs need it.
+            # Imported only when needed, because the module loads numpy and few runs need it.
             from bubbleviz.cli.stand_ins import StandIns, list_public_words
 
             self._stand_ins = StandIns(list_public_words())
 
     def note_paths(self, paths: Iterable[str]) -> None:
-        """Note paths of files and directories."""
+        """Record paths of files and directories as private names."""
         if self._stand_ins is not None:
             for path in paths:
                 self._stand_ins.add_path(path)
 
     def note_hosts(self, hosts: Iterable[str]) -> None:
-        """Note names of hosts."""
+        """Record names of hosts as private names."""
         if self._stand_ins is not None:
             for host in hosts:
                 self._stand_ins.add_host(host)
 
     def note(self, *results: object) -> None:
-        """Note the names of files and hosts in results; see ``ListsPaths`` and ``ListsHosts``."""
+        """Record the files and hosts that results list as private names.
+
+        Results that are neither ``ListsPaths`` nor ``ListsHosts`` are ignored.
+        """
         for result in results if self._stand_ins is not None else ():
             if isinstance(result, ListsPaths):
                 self.note_paths(result.paths)
@@ -76,11 +80,12 @@ class PrivateNames:
                 self.note_hosts(result.hosts)
 
     def replaced(self, result: ValueT) -> ValueT:
-        """Return a copy of a result with stand-ins for private names.
+        """Return a copy of a result in which private names are replaced by stand-ins.
 
         Args:
-            result: A text, a dataclass, a struct, or tuples, lists and mappings of them. The names
-                listed by it, or by the elements of a tuple, are noted first.
+            result: A string, a dataclass, a struct, or tuples, lists and mappings of these. Before
+                names are replaced, the files and hosts that the result (or an element of a tuple)
+                lists are recorded.
         """
         if self._stand_ins is None:
             return result
@@ -89,22 +94,22 @@ class PrivateNames:
         return replaced
 
     def text(self, text: str) -> str:
-        """Return a text with stand-ins for private names."""
+        """Return a text in which private names are replaced by stand-ins."""
         return text if self._stand_ins is None else self._stand_ins.replace_in_text(text)
 
     def note_error(self, error: BubblevizError) -> None:
-        """Note the paths and hosts that an error lists because its message contains them."""
+        """Record the paths and hosts that the message of an error contains."""
         self.note_paths(error.paths)
         self.note_hosts(error.hosts)
 
 
 @dataclass(frozen=True)
 class Invocation:
-    """Properties of a run of the command line, for its command.
+    """Properties of a run of the command line that are passed to the command.
 
     Attributes:
         command_line: The command line, quoted for a shell.
-        names: The private names of this run.
+        names: Records private names, and replaces them in outputs.
     """
 
     command_line: str = "bubbleviz"

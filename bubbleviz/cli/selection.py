@@ -1,4 +1,4 @@
-"""Options that select a part of a report, and options of pictures."""
+"""Command-line options that select a part of a report, and options for pictures."""
 
 from __future__ import annotations
 
@@ -19,25 +19,28 @@ if TYPE_CHECKING:
     from bubbleviz.align.stages.pipelines import Parallel
     from bubbleviz.report.report import Report
 
-#: Maximum count of numbers in an option; no report has more ranks or iterations.
+#: Maximum count of numbers in the value of an option. No report has more ranks or iterations.
 _MAX_NUMBERS = 1_000_000
-#: Maximum number of hosts in a message.
+#: Maximum number of hosts that an error message lists.
 _MAX_HOSTS = 8
-#: Options that only affect pictures.
+#: Names of the options that only affect pictures.
 _PICTURE_OPTIONS = ("causes", "critical-path", "heat-map", "style", "width")
 _SIZE = re.compile(r"^\s*(tp|pp|dp)\s*=\s*([1-9][0-9]{0,6})\s*$")
 _RANGE = re.compile(r"^\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?$")
 
 
 def parse_numbers(text: str, option: str) -> tuple[int, ...]:
-    """Parse numbers and ranges such as ``0,2,4-7``, in the order written.
+    """Parse a list of numbers and ranges, such as ``0,2,4-7``. The order of the list is kept.
+
+    Ranges include both ends.
 
     Args:
         text: Value of the option.
-        option: Name of the option, for the message.
+        option: Name of the option, for error messages.
 
     Raises:
-        UsageError: The value does not have this form, or has too many numbers.
+        UsageError: The value is not such a list, a range ends before it starts, or there are too
+            many numbers.
     """
     parsed: list[int] = []
     quoted = repr(text if len(text) <= 60 else f"{text[:59]}…")
@@ -55,7 +58,10 @@ def parse_numbers(text: str, option: str) -> tuple[int, ...]:
 
 
 def _format_numbers(numbers: set[int | None]) -> str:
-    """Format numbers as ``0-3,6``, or ``none`` if there are none."""
+    """Format numbers as ranges, such as "0-3,6", or as "none" if there are no numbers.
+
+    None is ignored.
+    """
     from bubbleviz.model.collectives import format_number_ranges
 
     return (
@@ -64,10 +70,10 @@ def _format_numbers(numbers: set[int | None]) -> str:
 
 
 def parse_parallel(text: str) -> Parallel:
-    """Parse parallel sizes such as ``tp=2,pp=4,dp=8``; missing sizes are 1.
+    """Parse sizes of parallelism, such as ``tp=2,pp=4,dp=8``. A size that is not given is 1.
 
     Raises:
-        UsageError: The text does not have this form.
+        UsageError: The text does not have this form, or a size is given twice.
     """
     sizes: dict[str, int] = {}
     for part in text.split(","):
@@ -83,7 +89,7 @@ def parse_parallel(text: str) -> Parallel:
 
 @dataclass(frozen=True)
 class PaperOptions:
-    """Options of pictures for a paper: their width and style."""
+    """Options for pictures in papers: the width and the style."""
 
     width: str | None = option("89mm", "Figure width on paper; text is 7 pt.", "Pictures")
     style: str | None = option(
@@ -99,13 +105,13 @@ class PaperOptions:
         return ["svg", "pdf", "png"]
 
     def check(self, outputs: Collection[str]) -> None:
-        """Check the values of the options, and that each of them affects an output.
+        """Check the values of the options, and that each given option affects an output.
 
         Args:
             outputs: Names of the formats that the command writes.
 
         Raises:
-            UsageError: A value is invalid, or no output is affected by an option.
+            UsageError: A value is invalid, or an option affects none of the outputs.
         """
         parse_style(self.style)
         if self.width is not None:
@@ -120,7 +126,7 @@ class PaperOptions:
                 )
 
     def make_view(self) -> View:
-        """Return a view of the entire report with this width and style."""
+        """Return a view of the entire report with the width and style of the options."""
         return View(
             style=self.style,
             width_mm=None if self.width is None else parse_millimetres(self.width, "--width"),
@@ -129,7 +135,7 @@ class PaperOptions:
 
 @dataclass(frozen=True)
 class PictureOptions(PaperOptions):
-    """Options of pictures: iterations and ranks to draw, and optional parts of the picture."""
+    """Options for pictures: iterations and ranks to draw, and optional parts of the picture."""
 
     iteration: str | None = option("N|A-B|all", "Iterations to draw [the median]", "Selection")
     ranks: str | None = option("0-3,5", "Ranks to draw, by number.", "Selection")
@@ -166,7 +172,8 @@ class PictureOptions(PaperOptions):
         """Return the view of a report that the options select.
 
         Raises:
-            UsageError: An option selects something that is not in the report.
+            UsageError: An option selects an iteration, rank, stage, pipeline or host that is not in
+                the report.
         """
         return replace(
             self.make_view(),
@@ -181,12 +188,17 @@ class PictureOptions(PaperOptions):
 
 
 def _select_iterations(report: Report, text: str | None) -> tuple[int, ...]:
-    """Return the indices of the iterations that ``--iteration`` selects, or () without it.
+    """Return the indices of the iterations that ``--iteration`` selects, ascending.
 
-    A range selects the iterations in it that exist; numbers outside ranges must exist.
+    A range selects those of its iterations that exist. Single numbers must exist. The value ``all``
+    selects all iterations. If the option is not given, the result is ().
+
+    Args:
+        report: The report.
+        text: Value of the option, or None.
 
     Raises:
-        UsageError: An iteration does not exist.
+        UsageError: A single number does not exist, or no iteration is selected.
     """
     if text is None:
         return ()
@@ -204,10 +216,13 @@ def _select_iterations(report: Report, text: str | None) -> tuple[int, ...]:
 
 
 def _select_ranks(report: Report, picture: PictureOptions) -> tuple[int, ...]:
-    """Return the numbers of the ranks that all options select, or () without such an option.
+    """Return the numbers of the ranks that satisfy all options that select ranks.
+
+    If no such option is given, the result is ().
 
     Raises:
-        UsageError: A rank, stage, pipeline or host does not exist, or no rank is left.
+        UsageError: A rank, stage, pipeline or host does not exist, or no rank satisfies all
+            options.
     """
     selected = [rank.index for rank in report.ranks]
     numeric_options = (
@@ -237,7 +252,7 @@ def _select_ranks(report: Report, picture: PictureOptions) -> tuple[int, ...]:
 
 
 def _select_ranks_of_hosts(report: Report, ranks: list[int], text: str) -> list[int]:
-    """Return the ranks that run on one of the hosts.
+    """Return the indices of the ranks that run on any of the given hosts.
 
     Args:
         report: The report.
@@ -245,7 +260,7 @@ def _select_ranks_of_hosts(report: Report, ranks: list[int], text: str) -> list[
         text: Names of hosts, separated by commas.
 
     Raises:
-        UsageError: A host does not exist, or none of the ranks runs on these hosts.
+        UsageError: A host does not exist, or none of the ranks runs on the given hosts.
     """
     quoted = to_one_line(text, 60)
     requested = {name.strip() for name in text.split(",")}

@@ -1,4 +1,4 @@
-"""A local web server for one page, under a secret address."""
+"""A local web server that serves a single page under a secret address."""
 
 from __future__ import annotations
 
@@ -13,29 +13,32 @@ _TOKEN_BYTES = 24
 
 
 class _Quiet(ThreadingHTTPServer):
-    """A server that ignores broken connections and does not wait for open ones."""
+    """A server that ignores broken connections, and does not wait for open connections at exit."""
 
     daemon_threads = True
 
     def handle_error(self, *_: object) -> None:
-        """Print nothing."""
+        """Ignore the error of a request."""
 
 
 @contextmanager
 def open_server(page: bytes) -> Iterator[tuple[str, ThreadingHTTPServer]]:
     """Open a server for a page on a free port of the loopback interface.
 
-    The page is only returned for requests with the secret token in the path and with the correct
-    ``Host`` header, so other programs and other web sites cannot read it.
+    A request gets the page only if its path contains the secret token and its ``Host`` header is
+    correct. So other programs and other web sites cannot read the page.
+
+    Args:
+        page: HTML of the page, encoded as UTF-8.
 
     Yields:
         url: Address of the page.
-        server: The server, which answers once its ``serve_forever`` runs.
+        server: The server. It answers requests after its ``serve_forever`` has been called.
     """
     path = f"/{secrets.token_urlsafe(_TOKEN_BYTES)}/"
 
     class Handler(BaseHTTPRequestHandler):
-        """Answers GET and HEAD requests for the page; other paths and hosts get status 404."""
+        """Answers GET and HEAD requests for the page. Other paths and hosts get status 404."""
 
         server_version, sys_version = "bubbleviz", ""
 
@@ -46,12 +49,13 @@ def open_server(page: bytes) -> Iterator[tuple[str, ThreadingHTTPServer]]:
             self._answer(b"")
 
         def _answer(self, content: bytes) -> None:
-            """Send a response with the content, or with status 404.
+            """Send a response with the given content.
 
-            The status is 404 unless the path contains the token and the ``Host`` header is correct.
+            The response has status 404 and no content if the path does not contain the token, or if
+            the ``Host`` header is wrong.
 
             Args:
-                content: The page, or nothing for a HEAD request.
+                content: The page, or b"" for a HEAD request.
             """
             host = f"{_HOST}:{port}"
             requested = self.path.partition("?")[0].encode("utf-8", "replace")
@@ -69,7 +73,7 @@ def open_server(page: bytes) -> Iterator[tuple[str, ThreadingHTTPServer]]:
             self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
-            """Print nothing: the library never prints."""
+            """Log nothing, because the package prints no requests."""
 
     with _Quiet((_HOST, 0), Handler) as server:
         port = server.server_address[1]

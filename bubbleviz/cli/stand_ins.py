@@ -1,4 +1,4 @@
-"""Replacement of private names by stand-ins, such as ``host1`` and ``file2.sqlite``."""
+"""Replaces private names by stand-ins, such as ``host1`` and ``file2.sqlite``."""
 
 from __future__ import annotations
 
@@ -22,40 +22,41 @@ from bubbleviz.schedules.known import FORMULAS, SCHEDULES
 from bubbleviz.sources.paths import strip_profile_suffix
 from bubbleviz.sources.readers import READERS
 
-#: Matches the suffix of a file, which names its format and is kept.
+#: Matches the suffix of a file name. The suffix is kept, because it shows the format.
 _SUFFIX = re.compile(
     r"(?:\.pt)?(?:\.trace|\.xplane)?"
     r"\.(?:sqlite|db|nsys-rep|qdrep|parquet|arrows?|bvrec|zip|jsonl?|pb|pbtxt|txt|csv|toml"
     r"|svg|pdf|png|html?|tex|md|py)(?:\.gz)?$"
 )
 _COMPONENT = r"[^\s/\\:;,'\"()\[\]<>|]+"
-#: Lookahead for the text after a host or file name in the label of a rank.
+#: Lookahead that matches the text after a host or file name in the label of a rank.
 _DEVICE = r"(?= (?:pid \d+ )?(?:GPU|MTIA|XPU|TPU|accelerator|host|rank)\b)"
-#: Matches paths that were not added, for example in names of Python frames. Numbers can be ``#``.
+#: Matches paths that have not been added before, for example in names of Python frames. Line
+#: numbers can be written as ``#``.
 _ANY_PATH = (
     rf"(?<![\w.)\]/:-])(?:~|[A-Za-z]:)?(?:[/\\]{_COMPONENT}){{2,}}"
     r"|(?<![\w./\\-])[\w./\\-]+\.py(?=\([\d#]+\)|:[\d#]+)"
 )
-#: Matches a function after its file in the name of a Python frame: ``train.py(29): step`` in
-#: PyTorch, ``$train.py:29 step`` in JAX. Special names such as ``__init__`` are kept.
+#: Matches the function in the name of a Python frame, after the file: ``train.py(29): step`` in
+#: PyTorch, and ``$train.py:29 step`` in JAX. Special names such as ``__init__`` are not matched.
 _FUNCTION = re.compile(r"(?<=\.py)(\([\d#]+\): |:[\d#]+ )(?!__)([^\W\d][\w.]*)")
-#: Matches the name of the thread that launched a kernel, in sentences of reports.
+#: Matches the name of a thread that launched a kernel, in the sentences of reports.
 _THREAD = re.compile(r"(?<=\bthread )(\d+) \((.+?)\)(?=, (?:in|while|outside) )")
-#: Match a process id in a label or a sentence, and the UUID of a GPU or a MIG instance.
+#: Patterns that match a process id in a label or sentence, and the UUID of a GPU or MIG instance.
 _PROCESS = re.compile(r"(?<=\bpid )\d+|(?<=\bprocess )\d+")
 _UUID = re.compile(
     r"(?<![\w-])(?:GPU-|MIG-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![\w-])", re.IGNORECASE
 )
-#: Names of ratios. Reports look up numbers by these names, so they are kept.
+#: Names of ratios. Reports use these names as keys, so the names are never replaced.
 _RATIOS = frozenset(("schedule", "stage", "step", "period"))
-#: Fields whose entire text is a private name, even if it equals the name of a ratio.
+#: Names of fields whose entire text is a private name, even if the text equals a ratio name.
 _NAMING_FIELDS = frozenset(("host", "path", "profile", "title"))
-#: Fields with process ids: plain ones, and those that the profiles number (see ``get_pid``).
+#: Names of fields that contain process ids. Ids in ``processes`` are encoded; see ``get_pid``.
 _PROCESS_FIELDS = frozenset(("pid", "processes"))
 
 
 def list_public_words() -> frozenset[str]:
-    """Return the words in reports that are never private: phases, schedules and formats."""
+    """Return words that are never private: names of phases, schedules, formats and conventions."""
     phases = (phase.label for phase in Phase)
     schedules = (schedule.name for schedule in (*SCHEDULES, *FORMULAS))
     formats = (reader.name for reader in READERS)
@@ -63,12 +64,12 @@ def list_public_words() -> frozenset[str]:
 
 
 class StandIns:
-    """A record of private names and their stand-ins, such as ``host1``.
+    """Records private names, and replaces them by stand-ins such as ``host1``.
 
-    The same name always gets the same stand-in.
+    A name always gets the same stand-in.
 
     Args:
-        public: Words that are never replaced in texts.
+        public: Words that are never treated as private names.
     """
 
     def __init__(self, public: frozenset[str]) -> None:
@@ -76,25 +77,27 @@ class StandIns:
         self._stand_in: dict[str, str] = {}
         self._paths: set[str] = set()
         self._folders: set[str] = set()
-        #: Stand-ins of file names without their suffixes, as labels of ranks show them.
+        #: Stand-ins of file names without suffix, as in labels of ranks. Keyed by that file name.
         self._stems: dict[str, str] = {}
-        #: Stand-ins of threads, functions, processes and GPUs, keyed by (kind, name).
+        #: Stand-ins of threads, functions, processes and GPUs. Keyed by (kind, name).
         self._of_kind: dict[tuple[str, str], str] = {}
-        #: Stand-ins that texts may already contain. They are not replaced again.
+        #: Stand-ins that texts may already contain. They must not be replaced again.
         self._assigned: set[str] = set()
         self._count: Counter[str] = Counter()
         self._pattern: re.Pattern[str] | None = None
 
     def add_host(self, name: str) -> None:
-        """Add the name of a host."""
+        """Record the name of a host as private."""
         if name and name not in self._stand_in:
             self._add(name, self._number_next("host"))
 
     def add_path(self, path: str) -> str:
-        """Add a path, its absolute form and its file name, and return their common stand-in.
+        """Record a path as private, and return its stand-in.
 
-        The stand-in is ``directory1`` or ``file1.sqlite`` and so on, with the suffix of the path.
-        "", ``-`` (standard output) and stand-ins are returned unchanged.
+        The absolute path and the file name get the same stand-in. The stand-in of a directory is
+        ``directory1`` and so on. The stand-in of a file is ``file1.sqlite`` and so on, with the
+        suffix of the file. Empty paths, ``-`` (standard output) and stand-ins are returned
+        unchanged.
         """
         if path in ("", "-") or path in self._stand_in or path in self._assigned:
             return self._stand_in.get(path, path)
@@ -119,11 +122,12 @@ class StandIns:
         return stand_in
 
     def replace_in_text(self, text: str, field: str = "") -> str:
-        """Return a text with its private names replaced by stand-ins.
+        """Return a text in which private names are replaced by stand-ins.
 
         Args:
             text: The text.
-            field: Name of the field that contains the text, or "" if unknown.
+            field: Name of the field that contains the text, or "" if unknown. In fields such as
+                ``host``, a text that equals a ratio name can be a private name.
         """
         if text in self._stand_in and (field in _NAMING_FIELDS or text not in _RATIOS):
             return self._stand_in[text]
@@ -143,17 +147,18 @@ class StandIns:
         return public
 
     def _find_stand_in(self, name: str) -> str:
-        """Return the stand-in of a name that the pattern matched; unknown paths are added."""
+        """Return the stand-in of a name that the pattern matched. New paths are recorded."""
         return self._stand_in.get(name) or self._stems.get(name) or self.add_path(name)
 
     def replace_in_value(self, value: Any, field: str = "", *, keys: bool = True) -> Any:
-        """Return a copy of a value with stand-ins in all its texts, process ids and containers.
+        """Return a copy of a value in which private names and process ids are replaced.
 
         Args:
-            value: The value: text, process id, container, or object of bubbleviz. Anything else is
+            value: A string, a process id, a container, or an object whose class is defined in
+                bubbleviz. Containers and objects are processed recursively. Any other value is
                 returned unchanged.
             field: Name of the field that contains the value, or "" if unknown.
-            keys: Whether to replace names in keys of mappings.
+            keys: Whether to replace names in the keys of mappings too.
         """
         if type(value) is str:
             return self._replace_in_field(value, field)
@@ -174,15 +179,15 @@ class StandIns:
         return self._replace_in_object(value, keys=keys) if is_ours else value
 
     def _replace_in_object(self, value: Any, *, keys: bool) -> Any:
-        """Return a copy of a struct or dataclass of bubbleviz with stand-ins in its fields.
+        """Return a copy of a struct or dataclass in which private names in fields are replaced.
 
         Args:
             value: The struct or dataclass.
-            keys: Whether to replace names in keys of mappings. In structs, which are parts of saved
-                reports, keys are always kept.
+            keys: Whether to replace names in the keys of mappings too. In structs, which are parts
+                of saved reports, keys are never replaced.
         """
         if fields := getattr(value, "__struct_fields__", ()):
-            # Keys of mappings in a saved report are names of ratios, phases and columns.
+            # In a saved report, the keys of mappings are names of ratios, phases and columns.
             values = {
                 name: self.replace_in_value(getattr(value, name), name, keys=False)
                 for name in fields
@@ -190,12 +195,16 @@ class StandIns:
             return type(value)(**values)
         changed = copy.copy(value)
         for name, entry in vars(value).items():
-            # Bypasses __setattr__ of frozen dataclasses; nobody else has a reference to the copy.
+            # This bypasses __setattr__ of frozen dataclasses, which is safe for an unshared copy.
             object.__setattr__(changed, name, self.replace_in_value(entry, name, keys=keys))
         return changed
 
     def _replace_in_field(self, text: str, field: str) -> str:
-        """Return the text of a field with stand-ins; UUIDs and command lines are special cases."""
+        """Return the text of a field in which private names are replaced.
+
+        The entire text of a field ``uuid`` is replaced. The text of a field ``command`` is split
+        into words as a shell would do, and each word is processed by :meth:`replace_in_word`.
+        """
         if field == "uuid":
             return self._get_stand_in(text, "device")
         if field == "command":
@@ -203,20 +212,26 @@ class StandIns:
         return self.replace_in_text(text, field)
 
     def replace_in_word(self, word: str) -> str:
-        """Return a word of a command line with stand-ins; names of options are kept."""
+        """Return a word of a command line in which private names are replaced.
+
+        Names of options are kept. Comma-separated values are replaced separately.
+        """
         if not word.startswith("-"):
             return ",".join(map(self.replace_in_text, word.split(",")))
         option, sign, value = word.partition("=")
         return f"{option}{sign}{self.replace_in_word(value)}" if value else word
 
     def _replace_process_id(self, number: int, field: str) -> int:
-        """Return the stand-in of a process id, or the number itself if the field has no ids."""
+        """Return the stand-in of a process id.
+
+        If the field does not contain process ids, the number is returned unchanged.
+        """
         if field not in _PROCESS_FIELDS:
             return number
         return int(self._get_process(str(number if field == "pid" else get_pid(number))))
 
     def _replace_process_column(self, pids: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Return a column of process ids with stand-ins; -1 (unknown) is kept."""
+        """Return a column in which process ids are replaced by stand-ins. -1 (unknown) is kept."""
         distinct, index = np.unique(pids, return_inverse=True)
         replaced = [
             int(self._get_process(str(pid))) if pid >= 0 else pid for pid in distinct.tolist()
@@ -224,17 +239,17 @@ class StandIns:
         return np.array(replaced, pids.dtype)[index].reshape(pids.shape)
 
     def _get_process(self, pid: str) -> str:
-        """Return the stand-in of a process id, which is also a number."""
+        """Return the stand-in of a process id, which is a number as well, for example "1"."""
         if ("", pid) not in self._of_kind:
             self._of_kind["", pid] = self._number_next("")
         return self._of_kind["", pid]
 
     def _get_stand_in(self, name: str, kind: str) -> str:
-        """Return the stand-in of a thread, function or GPU, and assign one if it has none.
+        """Return the stand-in of a thread, function or GPU. A new name gets a new stand-in.
 
         Args:
-            name: The name, or a stand-in, which is returned unchanged.
-            kind: Kind of the name, with which its stand-in starts.
+            name: The name. If it already is a stand-in, it is returned unchanged.
+            kind: Word with which the stand-in starts, for example "thread".
         """
         if name in self._assigned:
             return name
@@ -244,17 +259,17 @@ class StandIns:
         return self._of_kind[kind, name]
 
     def _number_next(self, kind: str) -> str:
-        """Return the next stand-in of a kind, such as ``host3``."""
+        """Return the next unused stand-in of a kind, such as ``host3``."""
         self._count[kind] += 1
         return f"{kind}{self._count[kind]}"
 
     def _add(self, name: str, stand_in: str) -> None:
-        """Assign a stand-in to a name, and to the form of the name in messages.
+        """Assign a stand-in to a name, and to the form that the name has in messages.
 
-        In messages, a name is on one line, and unprintable characters are blanks.
+        Messages show names on one line, with blanks instead of unprintable characters.
         """
         self._stand_in[name] = stand_in
-        # Messages show names on one line, with blanks for unprintable characters.
+        # This is the form of the name in messages.
         flat = " ".join("".join(c if c.isprintable() else " " for c in name).split())
         self._stand_in.setdefault(flat or name, stand_in)
         if name in self._paths:
@@ -262,7 +277,7 @@ class StandIns:
         self._pattern = None
 
     def _compile_pattern(self) -> re.Pattern[str]:
-        """Return a pattern that matches every added name, longest first, and unknown paths."""
+        """Return a pattern that matches all recorded names, longest first, and any other path."""
         names = sorted({*self._stand_in, *self._folders}, key=len, reverse=True)
         labels = (rf"(?<![A-Za-z0-9]){re.escape(stem)}{_DEVICE}" for stem in self._stems)
         patterns = (*map(self._make_pattern, names), *labels, _ANY_PATH)
@@ -271,17 +286,18 @@ class StandIns:
     def _make_pattern(self, name: str) -> str:
         """Return a regular expression that matches a name as a complete word.
 
-        If the name is a folder, paths below the folder match as well. A folder without its own
-        stand-in matches only as part of such a path.
+        If the name is a directory, it also matches paths below the directory. A directory that has
+        no stand-in is matched only as part of such a path. A path that consists of letters only may
+        be an ordinary word. It is matched only at the start of a message, followed by a colon, or
+        in the label of a rank.
         """
         quoted = re.escape(name)
         word = rf"(?<![A-Za-z0-9]){quoted}(?![A-Za-z0-9])"
         if name in self._paths and name.isalpha():
-            # The name may be an English word, so it only counts at the start of a message, followed
-            # by a colon, and in the label of a rank.
+            # The name may be an ordinary English word.
             word = rf"^{quoted}(?=: )|(?<![A-Za-z0-9]){quoted}{_DEVICE}"
         if name in self._folders:
             path_below = rf"(?<![A-Za-z0-9]){quoted}(?:[/\\]{_COMPONENT})+"
-            # A folder with a public name, such as a schedule, only counts as part of a path.
+            # A directory with a public name, such as a schedule, is private only inside a path.
             return rf"{path_below}|{word}" if name in self._stand_in else path_below
         return word

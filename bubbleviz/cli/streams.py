@@ -1,4 +1,4 @@
-"""Handling of standard streams that are closed, or that accept no more output."""
+"""Handles standard streams that are closed or that accept no more output."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import TextIO
 
 
 def open_missing() -> None:
-    """Open a replacement for each standard stream that the caller closed (``>&-``).
+    """Open a replacement for each standard stream that was closed by the caller (``>&-``).
 
-    Otherwise the next opened file would get the number of the stream, and printed text would go to
-    that file. The replacements behave as follows: standard input is empty, standard error discards
-    its text, and writing to standard output fails.
+    Without a replacement, the next file that is opened would get the file descriptor of the stream,
+    and printed text would be written to that file. Reading the replacement of standard input
+    returns no data, text on standard error is discarded, and writing to standard output fails.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            # os.open takes the lowest free number, which is this one.
+            # os.open returns the lowest free descriptor, which is this number.
             os.open(os.devnull, os.O_RDONLY if number == 1 else os.O_RDWR)
     if sys.stdin is None:
         sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  # open to the end
@@ -30,7 +30,7 @@ def open_missing() -> None:
 
 
 def discard_output(stream: TextIO | None = None) -> None:
-    """Discard the buffered text of a stream, which the interpreter would write when it exits.
+    """Discard the buffered text of a stream, so that the interpreter does not write it at exit.
 
     Args:
         stream: The stream, or None for standard output.
@@ -39,12 +39,12 @@ def discard_output(stream: TextIO | None = None) -> None:
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, (stream or sys.stdout).fileno())
         os.close(devnull)
-    except (OSError, ValueError):  # a stream in memory, or one that is closed
+    except (OSError, ValueError):  # the stream is in memory, or it is closed
         return
 
 
 def describe_os_error(error: OSError) -> str:
-    """Return the message for an error of the operating system that ended a command."""
+    """Return the error message for an operating system error that ended a command."""
     if error.errno == errno.EBADF:
         return "standard output is closed; redirect it to a file or to /dev/null"
     return f"stopped ({error.strerror or error}); fix that and run again"

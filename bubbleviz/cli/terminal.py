@@ -1,4 +1,4 @@
-"""Printing: tables on standard output, and messages and progress on standard error."""
+"""Prints tables on standard output, and messages and progress on standard error."""
 
 from __future__ import annotations
 
@@ -32,24 +32,25 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-#: Maximum length of a path in a list of files, and maximum number of files in the list.
+#: In lists of files: maximum number of characters of a path, and maximum number of files.
 _LONGEST_PATH, _FILES = 100, 4
-#: Number of columns if standard output is not a terminal; minimum and maximum number of columns.
+#: Default number of columns if standard output is not a terminal; and minimum and maximum number of
+#: columns.
 PIPED, _MIN_COLUMNS, _MAX_COLUMNS = 80, 40, 10_000
-#: Number of lines if standard output is not a terminal.
+#: Default number of lines if standard output is not a terminal.
 _PIPED_LINES = 24
-#: Characters that the encoding of standard output must have; otherwise ASCII is printed.
+#: If the encoding of standard output lacks any of these characters, only ASCII is printed.
 _DRAWING_CHARACTERS = "█▓▒░▚▞▄▌▐·─…±≥"
-#: Maximum length of a message.
+#: Maximum number of characters of a message.
 _LONGEST = 800
 
 
 def show(blocks: Iterable[Block]) -> None:
-    """Print the blocks of a document.
+    """Print the blocks of a document on standard output.
 
-    Tables are fitted to the width of the terminal, or to ``COLUMNS`` if it is set. Otherwise the
-    output is plain text with complete tables. If the encoding of standard output lacks drawing
-    characters, ASCII is used instead.
+    If standard output is a terminal, or if the environment variable ``COLUMNS`` is set, tables are
+    fitted to the width. Otherwise tables are printed in full, as plain text. If the encoding of
+    standard output lacks drawing characters, ASCII is printed.
     """
     shown_on = describe_display()
     has_width = sys.stdout.isatty() or _read_size("COLUMNS") is not None
@@ -61,7 +62,7 @@ def show(blocks: Iterable[Block]) -> None:
 
 
 def show_lines(lines: Iterable[Line], shown_on: Display) -> None:
-    """Print styled lines, with rich if the display has colours."""
+    """Print styled lines on standard output. Styles are printed only if the display has colors."""
     if not shown_on.colour:
         _replace_unknown_characters()
         sys.stdout.write(join_plain_lines(lines))
@@ -72,12 +73,12 @@ def show_lines(lines: Iterable[Line], shown_on: Display) -> None:
 
 
 def show_text(text: str) -> None:
-    """Print a text of one or more lines, with blanks for unprintable characters."""
+    """Print a text of one or more lines. Unprintable characters are replaced by blanks."""
     show_lines([(Span(line),) for line in text.splitlines()], describe_display())
 
 
 def convert_to_rich(line: Line) -> Text:
-    """Convert a line to rich text, with a blank for each unprintable character."""
+    """Convert a styled line to rich text. Each unprintable character is replaced by a blank."""
     from rich.text import Text
 
     return Text.assemble(*mask_unprintable(line))
@@ -99,16 +100,17 @@ def make_console(shown_on: Display) -> Console:
 
 
 def _replace_unknown_characters() -> None:
-    """Configure standard output to print ``?`` for characters that its encoding lacks."""
+    """Configure standard output to print ``?`` for characters that are not in its encoding."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
 
 
 def describe_display() -> Display:
-    """Return the abilities of standard output.
+    """Return the size of standard output, and what it can display.
 
-    ``COLUMNS``, ``LINES``, ``NO_COLOR``, ``FORCE_COLOR`` and ``TERM=dumb`` have their usual
-    meanings. ``COLUMNS`` and ``LINES`` also apply if the output is not a terminal.
+    The environment variables ``COLUMNS``, ``LINES``, ``NO_COLOR``, ``FORCE_COLOR`` and ``TERM``
+    have their usual meanings. ``COLUMNS`` and ``LINES`` are used even if standard output is not a
+    terminal.
     """
     environment = os.environ
     terminal = sys.stdout.isatty()
@@ -124,13 +126,13 @@ def describe_display() -> Display:
 
 
 def _read_size(variable: str) -> int | None:
-    """Return a width or height from the environment, or None if it is not set or not valid."""
+    """Return a width or height from an environment variable, or None if it is unset or invalid."""
     text = os.environ.get(variable, "")
     return int(text) if text.isdecimal() and 0 < int(text) < _MAX_COLUMNS else None
 
 
 def _has_drawing_characters() -> bool:
-    """Return whether the encoding of standard output has all characters used for drawing."""
+    """Return whether the encoding of standard output contains all ``_DRAWING_CHARACTERS``."""
     try:
         _DRAWING_CHARACTERS.encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -139,9 +141,10 @@ def _has_drawing_characters() -> bool:
 
 
 def write_content(content: str | bytes) -> None:
-    """Write the content of a file to standard output: the same bytes as on disk, text in UTF-8.
+    """Write the content of an output file to standard output.
 
-    On a terminal, unprintable characters of a text become blanks.
+    The bytes are the same as in a file, with text encoded as UTF-8. If standard output is a
+    terminal, unprintable characters of a text are replaced by blanks.
 
     Raises:
         OutputError: The content is binary, but standard output only accepts text.
@@ -160,7 +163,15 @@ def write_content(content: str | bytes) -> None:
 
 
 def show_steps(steps: Sequence[Step], names: PrivateNames) -> None:
-    """Print one line per step to standard error: its files, or else its time and number of rows."""
+    """Print the recorded steps on standard error, one line per step.
+
+    A line contains the files of the step if it has any. Otherwise it contains the duration and the
+    number of rows. Nested steps are indented.
+
+    Args:
+        steps: The steps, each followed by its nested steps.
+        names: Private names to replace in the paths of files.
+    """
     for step in steps:
         if step.files:
             sys.stderr.write(f"{'  ' * step.depth}{step.name}: {_list_files(step.files, names)}\n")
@@ -170,34 +181,38 @@ def show_steps(steps: Sequence[Step], names: PrivateNames) -> None:
 
 
 def _list_files(files: Sequence[str], names: PrivateNames) -> str:
-    """Return the first files in alphabetical order, and the number of others."""
+    """Return the alphabetically first files, and the number of remaining files, as text."""
     first = [to_one_line(names.text(file), _LONGEST_PATH) for file in sorted(files)[:_FILES]]
     omitted = [f"{len(files) - _FILES} more"] if len(files) > _FILES else []
     return ", ".join((*first, *omitted))
 
 
 def report_error(error: BubblevizError, names: PrivateNames) -> int:
-    """Write the message of an error to standard error, and return its exit code."""
+    """Print the message of an error on standard error, and return the exit code of the error."""
     names.note_error(error)
     return print_message(str(error), error.exit_code, names)
 
 
 def print_message(message: str, code: int, names: PrivateNames) -> int:
-    """Write a message to standard error, on one line without control characters.
+    """Print a message on standard error, on one line and without control characters.
+
+    A very long message is shortened in the middle. If standard error cannot be written, the error
+    is ignored.
 
     Args:
-        message: The message, with real names.
-        code: The exit code to return.
-        names: The private names to replace in the message.
+        message: The message, in which private names have not been replaced.
+        code: Exit code to return.
+        names: Private names to replace in the message.
 
     Returns:
-        The exit code, even if standard error cannot be written.
+        ``code``.
     """
     flat = to_one_line(names.text(message))
     if len(flat) > _LONGEST:
-        # A very long path is cut in the middle, so that the advice at the end of the message stays.
+        # Usually a path is too long. Cut the middle, so that the advice at the end is still shown.
         flat = f"{flat[: _LONGEST // 2]} … {flat[-_LONGEST // 2 :]}"
-    # If standard error is full or closed, the exit code does not change, even at the final flush.
+    # If standard error is full or closed, the exit code must not change, not even by the flush at
+    # exit.
     try:
         sys.stderr.write(f"bubbleviz: {flat}\n")
         sys.stderr.flush()
@@ -208,13 +223,13 @@ def print_message(message: str, code: int, names: PrivateNames) -> int:
 
 @contextmanager
 def print_warnings(names: PrivateNames, *, quiet: bool) -> Iterator[None]:
-    """Print log messages of the package as warnings while a command runs, or drop them if quiet.
+    """Print log messages of the package as warnings inside this context.
 
-    The attribute ``hosts`` of a log record lists the host names in its message.
+    The attribute ``hosts`` of a log record, if it exists, lists the host names in its message.
 
     Args:
-        names: Private names to replace.
-        quiet: Whether to drop the messages.
+        names: Records private names, and replaces them in the messages.
+        quiet: Whether to discard the messages instead of printing them.
     """
     import logging
 
@@ -222,7 +237,7 @@ def print_warnings(names: PrivateNames, *, quiet: bool) -> Iterator[None]:
         """Prints each log record as one warning line."""
 
         def emit(self, record: logging.LogRecord) -> None:
-            """Print a log record."""
+            """Print the message of a log record as a warning."""
             names.note_hosts(getattr(record, "hosts", ()))
             print_message(f"warning: {record.getMessage()}", 0, names)
 
@@ -237,17 +252,17 @@ def print_warnings(names: PrivateNames, *, quiet: bool) -> Iterator[None]:
         logger.propagate = propagated
 
 
-#: Time before progress is shown, in seconds.
+#: Progress bars are shown only after this time, in seconds.
 _LATE_S = 1.0
-#: Description of the work after all profiles have been read.
+#: Description of the progress bar after all profiles have been read.
 _AFTER_READING = "linking, aligning, counting"
 
 
 class ReadingBars:
-    """A progress bar for the bytes of all profiles.
+    """A progress bar that shows how many bytes of all profiles have been read.
 
-    When all profiles have been read, it is replaced by an indeterminate bar, because the duration
-    of the remaining work is unknown.
+    When all profiles have been read, an indeterminate bar replaces it, because the duration of the
+    remaining work is unknown.
     """
 
     def __init__(self, bars: Bars) -> None:
@@ -256,17 +271,19 @@ class ReadingBars:
         self._read: dict[str, float] = {}
 
     def files(self, sizes: Mapping[str, int]) -> None:
-        """Set the size of each profile in bytes, keyed by path."""
+        """Receive the size of each profile in bytes, keyed by path."""
         self._sizes = dict(sizes)
         description = f"{format_count(len(sizes), 'profile')}, {sum(sizes.values()) / 1e6:,.0f} MB"
         self._bars.update(self._task, total=sum(sizes.values()) or None, description=description)
-        # Small files may be read before the next automatic refresh.
+        # Refresh now, because small files may be read before the next automatic refresh.
         self._bars.refresh()
 
     def read(self, path: str, fraction: float) -> None:
-        """Advance the bar to the fraction of a profile that has been read.
+        """Receive the fraction of a profile that has been read, and advance the bar.
 
-        Once all profiles are read, a bar of unknown length replaces it.
+        Args:
+            path: Path of the profile.
+            fraction: Fraction of the profile that has been read, from 0 to 1.
         """
         size = self._sizes.get(path, 0)
         n_new_bytes = fraction * size - self._read.get(path, 0.0)
@@ -279,14 +296,14 @@ class ReadingBars:
 
 @contextmanager
 def _show_late_bars() -> Iterator[Bars]:
-    """Show progress bars on standard error, from ``_LATE_S`` seconds after the start."""
+    """Show progress bars on standard error, but only after ``_LATE_S`` seconds."""
     from rich.console import Console
     from rich.progress import Progress
 
     started_s = time.monotonic()
 
     class LateProgress(Progress):
-        """Progress bars that are hidden at first."""
+        """Progress bars that are hidden for the first ``_LATE_S`` seconds."""
 
         def get_renderables(self) -> Iterator[RenderableType]:
             """Yield the bars, or nothing while they are hidden."""
@@ -299,7 +316,10 @@ def _show_late_bars() -> Iterator[Bars]:
 
 @contextmanager
 def show_reading_progress() -> Iterator[ReadingBars | None]:
-    """Show the progress of reading profiles on standard error, if it is a terminal."""
+    """Show the progress of reading profiles on standard error.
+
+    Yields None if standard error is not a terminal.
+    """
     if not sys.stderr.isatty():
         yield None
         return
@@ -309,7 +329,10 @@ def show_reading_progress() -> Iterator[ReadingBars | None]:
 
 @contextmanager
 def show_search_progress() -> Iterator[Watch]:
-    """Show the progress of a search on standard error, if it is a terminal."""
+    """Show the progress of a search on standard error, if standard error is a terminal.
+
+    Yields a function that receives the completed fraction of the search, from 0 to 1.
+    """
     if not sys.stderr.isatty():
         yield unwatched
         return

@@ -1,1 +1,1 @@
-"""The commands, each in the module of its name; :mod:`bubbleviz.cli.app` registers them."""
+"""The commands. Each is in a module of the same name, and :mod:`bubbleviz.cli.app` adds them."""

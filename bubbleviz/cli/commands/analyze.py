@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bubbleviz.report.report import Report
 
 
-#: Formats whose option is listed in help, next to ``-o FILE``.
+#: Formats whose options are listed in ``--help``, in addition to ``-o FILE``.
 _DOCUMENTED_FORMATS = ("svg", "json", "csv", "html")
 
 
@@ -88,7 +88,7 @@ def analyze(
 ) -> None:
     """Measure the pipeline bubbles of one run."""
     tables = select_tables(details, ANALYZE_TABLES)
-    # With --dask, profiles are on other machines, so paths are not resolved here.
+    # With --dask, the profiles are on other machines, so their paths cannot be resolved here.
     files = profiles if dask is not None else [file.path for file in find_profiles(profiles)]
     outputs.check([*files, *(convention or ()), plan])
     clocks = [group.split(",") for group in same_clock or ()]
@@ -122,7 +122,7 @@ def analyze(
                 progress=bars,
                 **settings,
             )
-        # With --dask, the files are known only after reading.
+        # With --dask, the paths of the files are known only after the files have been read.
         outputs.inputs.extend(profile.path for profile in report.profiles)
         report = replace(report, command=invocation.command_line)
         view = picture.view_of(report)
@@ -140,9 +140,9 @@ def _print(report: Report, view: View, tables: Sequence[str], *, has_schedules: 
 
     Args:
         report: The report.
-        view: The part of the report to print.
+        view: The iterations and ranks to print.
         tables: Names of the selected tables.
-        has_schedules: Whether to print other schedules after the first screen.
+        has_schedules: Whether to print the comparison of schedules after the first screen.
     """
     from bubbleviz.render.text import orders, savings, times
     from bubbleviz.render.text import report as text

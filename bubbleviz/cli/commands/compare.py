@@ -18,7 +18,7 @@ from bubbleviz.report.saved import is_saved_report
 if TYPE_CHECKING:
     from bubbleviz.report.compared.comparison import ComparedRun
 
-#: Exit code if a run is worse than the first; 1 and 2 are bad input and wrong usage.
+#: Exit code if a run is worse than the first run. Codes 1 and 2 mean bad input and wrong usage.
 WORSE = 3
 
 
@@ -75,10 +75,15 @@ def compare(
 def _read_runs(
     runs: list[str], measurement: options.MeasurementOptions, names: PrivateNames
 ) -> list[ComparedRun]:
-    """Read or measure each run. A path that is given twice is read once.
+    """Read or measure each run, and give it a title. A path that is given twice is read only once.
 
-    Titles are the last parts of paths. With ``--anonymous`` they are made from the stand-ins of the
-    paths, because a part of a path has no stand-in.
+    Titles are made from paths. With ``--anonymous``, they are made from the stand-ins of the paths,
+    because a part of a path has no stand-in.
+
+    Args:
+        runs: Paths of the runs.
+        measurement: Options for measuring profiles.
+        names: Replaces private names in paths.
     """
     from bubbleviz.report.compared.comparison import ComparedRun, make_titles
 

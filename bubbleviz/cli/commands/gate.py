@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from bubbleviz.report.gate import Check
     from bubbleviz.report.ratio_summary import ReportSummary
 
-    #: A report, its checks, and for each promise its line and whether it was kept.
+    #: (report, checks, promises). A promise is (line, whether the promise was kept).
     _Verdict: TypeAlias = tuple[ReportSummary, tuple[Check, ...], tuple[tuple[str, bool], ...]]
 
-#: Exit code if a value is, or may be, above its limit; 1 and 2 are bad input and wrong usage.
+#: Exit code if a value is or may be above its limit. Codes 1 and 2 mean bad input and wrong usage.
 TOO_LARGE = 3
 
 
@@ -119,16 +119,16 @@ def gate(
 
 
 def _list_lines(verdict: _Verdict) -> list[tuple[str, bool]]:
-    """Return a line for each check and promise, and whether it passed."""
+    """Return the (line, whether it passed) of each check and each promise."""
     _, checks, promises = verdict
     return [*((check.line, check.passed) for check in checks), *promises]
 
 
 def _print(lines: Sequence[tuple[str, bool]]) -> None:
-    """Print lines whose first word is a verdict, in green if it passed and in red if it failed.
+    """Print lines that start with a verdict. The verdict is green if passed, and red if failed.
 
     Args:
-        lines: Each line, and whether it passed.
+        lines: (line, whether it passed) pairs.
     """
     blocks = []
     for line, is_passed in lines:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _SUFFIX = ".md"
 _FOLDER = Path(__file__).parents[2] / "guides"
-#: Guides for commands without a guide of the same name.
+#: Name of the guide for each command that has no guide of the same name.
 _OF_COMMANDS = {
     "analyze": "ratios",
     "gate": "compare",
@@ -74,7 +74,7 @@ def guide(
 
 
 def _list_titles(pages: Mapping[str, str]) -> Iterator[Sentence]:
-    """Yield the name and the title of each guide."""
+    """Yield the name and title of each guide, and a line that says how to read a guide."""
     width = max(map(len, pages))
     for name, page in pages.items():
         title = page.partition("\n")[0].removeprefix("# ")

@@ -61,7 +61,10 @@ def inspect(
     conventions = {e.convention: "" for e in matching if "F" in dict(e.phases)}
 
     def print_inspections(public: Sequence[Inspection]) -> None:
-        """Print all inspections, or the first of each kind and the names of similar files."""
+        """Print the inspections. Of similar files, only the first is printed unless ``everything``.
+
+        The names of similar files follow. Private names in the inspections have been replaced.
+        """
         by_kind: dict[tuple[object, ...], list[Inspection]] = {}
         for number, inspection in enumerate(public):
             kind = (number,) if everything else make_kind_key(inspection)
@@ -79,14 +82,18 @@ def inspect(
 def _inspect_files(
     files: Sequence[InputFile], convention: Sequence[str]
 ) -> tuple[list[Inspection], list[InputError | ProfileError]]:
-    """Inspect files, and collect the errors of unreadable files in directories.
+    """Inspect files, and collect errors about files in directories that cannot be read.
+
+    Args:
+        files: The files.
+        convention: Names of conventions, or paths of TOML files.
 
     Returns:
-        inspections: Inspections of the readable files.
-        errors: Errors of the files that cannot be read.
+        inspections: One inspection per file that can be read.
+        errors: One error per file that cannot be read.
 
     Raises:
-        BubblevizError: A file given by name cannot be read, or no file can be read.
+        BubblevizError: A file that the user named cannot be read, or no file can be read.
     """
     from bubbleviz.analyses.inspection import inspect as inspect_profile
 
@@ -105,13 +112,13 @@ def _inspect_files(
 
 
 def _write_bundle(profiles: list[str], convention: Sequence[str], outputs: Outputs) -> None:
-    """Measure a run, and write a bundle with which its numbers can be reproduced."""
+    """Measure a run, and write a bundle from which the measured numbers can be reproduced."""
     from bubbleviz.analyses.bundle import make_bundle
     from bubbleviz.api import analyze
 
     outputs.check(file.path for file in find_profiles(profiles))
     report = analyze(profiles, convention=convention)
-    # A bundle never contains private names, not even without --anonymous; messages may.
+    # A bundle never contains private names, even without --anonymous. Messages can contain them.
     run_bundle = make_bundle(PrivateNames(hidden=True).replaced(report), analyze)
     file = next(iter(outputs.formats))
     outputs.deliver(
@@ -122,7 +129,7 @@ def _write_bundle(profiles: list[str], convention: Sequence[str], outputs: Outpu
 
 
 def _describe_bundle(run_bundle: Bundle, file: str, names: PrivateNames) -> None:
-    """Print the contents of a bundle, and the ratios that differ from those of the profiles."""
+    """Print what a bundle contains, and a message if its ratios differ from the measured ratios."""
     ratios = ", ".join(run_bundle.measured)
     contents = f"{file} contains operations and ratios ({ratios}), but no names"
     show([Sentence(f"{contents}; check it before sending")])
@@ -136,10 +143,10 @@ def _describe_bundle(run_bundle: Bundle, file: str, names: PrivateNames) -> None
 
 
 def _choose_draft(inspections: Sequence[Inspection]) -> str:
-    """Return the drafted convention that attributes the largest share of compute time.
+    """Return the text of the drafted convention that attributes the largest share of compute time.
 
     Raises:
-        InputError: No profile needs a draft, or no draft could be made.
+        InputError: A draft is not needed, or no draft could be made.
     """
     drafts = [(i.trial.attributed, i.suggestion) for i in inspections if i.trial]
     paths = (i.contents.source.path for i in inspections if i.analysable)

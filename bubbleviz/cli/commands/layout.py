@@ -75,12 +75,12 @@ def _read_model(
     layers_per_stage: str | None,
     measurement: options.MeasurementOptions,
 ) -> MeasuredModel:
-    """Read the layers of the model from a table, a report or profiles.
+    """Read the layers of a model from a table, from a report or from profiles.
 
     Args:
-        run: Paths of profiles, or the path of a report, or [] with a table.
+        run: Paths of profiles, or the path of a report. Empty if a table is given.
         layers: Path of a table of layers, or None.
-        layers_per_stage: Value of ``--layers-per-stage``.
+        layers_per_stage: Value of the option ``--layers-per-stage``, or None.
         measurement: Options for measuring profiles.
 
     Raises:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from bubbleviz.analyses.pgle.costs import Costs
 
 
-#: Statistics to choose from as the cost of an instruction.
+#: Statistics that can be used as the cost of an instruction.
 _STATISTICS = ("max", "median", "mean", "min", "p50", "p90", "p99")
 
 
@@ -84,7 +84,7 @@ def pgle(
     cost_files = [file for file, name in outputs.formats.items() if name != "csv"]
 
     def content(_: object, name: str, __: str) -> str | bytes:
-        # XLA finds costs by the names of instructions, so --anonymous does not change them.
+        # XLA looks up costs by instruction name, so --anonymous does not replace these names.
         if comparison is not None and name == "csv":
             return format_comparison_csv(comparison)
         return encode_costs(cost_us, name)
@@ -100,14 +100,15 @@ def pgle(
 def _print_result(
     costs: Costs, comparison: CostComparison | None, cost_files: Sequence[str]
 ) -> None:
-    """Print the costs, and then either the comparison or XLA's flags.
+    """Print the costs of instructions, followed by either the comparison or flags for XLA.
 
-    Only a summary of the costs is printed if there is a comparison, or if a file contains them.
+    If there is a comparison, or if the costs are written to a file, only a summary of the costs is
+    printed.
 
     Args:
         costs: The costs.
-        comparison: Comparison of the costs, or None if nothing is compared.
-        cost_files: Files to which the costs are written.
+        comparison: Comparison of the costs with estimates, or None if there are no estimates.
+        cost_files: Paths of the files to which the costs are written.
     """
     from bubbleviz.analyses.pgle import text
 

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from bubbleviz.schedules.ideal import Estimate, Ideal, MemoryOptions
     from bubbleviz.schedules.measured_times import StageTimes
 
-    #: Predictions for several sizes, and reasons why they may be wrong.
+    #: (predictions for several schedules and sizes, reasons why the predictions may be wrong).
     _Comparison: TypeAlias = tuple[Sequence[Choice], tuple[Restriction, ...]]
 
 
 @dataclass(frozen=True)
 class TimeOptions:
-    """Options for the times of operations."""
+    """Command-line options for the times of operations."""
 
     tf: str | None = option("MS[,MS...]", "Forward time (F), or one per stage.", "Times")
     tb: str | None = option("MS[,MS...]", "Input-gradient time (B).", "Times")
@@ -41,13 +41,13 @@ class TimeOptions:
     tcomm: float | None = option("MS", "Transfer time between two devices [0]", "Times")
 
     def parse_times(self, *, measured: bool) -> tuple[Any, Any, Any, float | None]:
-        """Return the times of F, B, W and transfers, with None for options that are not given.
+        """Return the times of F, B, W and transfers in ms, or None for options that are not given.
 
         Args:
-            measured: Whether a report supplies missing times.
+            measured: Whether a report provides the times that are not given.
 
         Raises:
-            UsageError: A time is invalid, or missing and not measured.
+            UsageError: A time is invalid, or a time is missing and there is no report.
         """
         texts = {"--tf": self.tf, "--tb": self.tb, "--tw": self.tw}
         missing = [name for name, text in texts.items() if text is None]
@@ -62,9 +62,9 @@ class TimeOptions:
 
 @dataclass(frozen=True)
 class ScheduleOptions:
-    """Options for schedules, their sizes, and the memory limit of searched schedules.
+    """Command-line options for schedules, their sizes, and the memory limit of searched schedules.
 
-    If an option has several values, all combinations are compared.
+    If any option has several values, all combinations of schedules and sizes are compared.
     """
 
     schedule: list[str] | None = option(
@@ -89,7 +89,9 @@ class ScheduleOptions:
     def parse_sizes(
         self,
     ) -> tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Return the values of each option: schedules, stages, microbatches and chunks.
+        """Return the values of four options: schedules, stages, microbatches and chunks.
+
+        Each option has a tuple of values, which is empty if the option is not given.
 
         Raises:
             UsageError: A schedule does not exist, or a size is not a number.
@@ -104,10 +106,12 @@ class ScheduleOptions:
         return names, p, m, v
 
     def parse_memory(self) -> MemoryOptions:
-        """Return the memory limit, the memory from F to B, and the part until W; None if not given.
+        """Return the memory limit, the memory kept from F to B, and the part of it kept until W.
+
+        A value is None if its option is not given.
 
         Raises:
-            UsageError: A value is not a size.
+            UsageError: A value is not a memory size.
         """
         from bubbleviz.model.memory_sizes import parse_memory
 
@@ -201,25 +205,25 @@ def _compare(
     option_values: tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]],
     outputs: Outputs,
 ) -> None:
-    """Print and write the predictions for all combinations of schedules and sizes.
+    """Compare all combinations of schedules and sizes, and print or write the predictions.
 
     Args:
         saved: Report with the default times, or None.
-        given_times: Times that were given as options; see :meth:`TimeOptions.parse_times`.
-        sizes: Schedule, stages and microbatches that are used for options without values.
-        times: Times of the stages.
-        option_values: Values of the options; see :meth:`ScheduleOptions.parse_sizes`.
+        given_times: Times that the user gave, as returned by :meth:`TimeOptions.parse_times`.
+        sizes: (schedule, stages, microbatches) to use for options that are not given.
+        times: Time of each operation on each stage.
+        option_values: Values of the options, as returned by :meth:`ScheduleOptions.parse_sizes`.
         outputs: Outputs of the command.
 
     Raises:
-        UsageError: An output format can only contain one order.
+        UsageError: The format of an output can contain only a single order of operations.
     """
     from bubbleviz.render import ideal as ideal_report
     from bubbleviz.schedules.choices import compare_sizes
 
     name, p, m = sizes
     schedules, stages, microbatches, chunks = option_values
-    # The spread of the measured times applies only if all times are those of the run.
+    # The spread of the measured times is meaningful only if the user gave no times.
     run = None
     if saved is not None and given_times == (None,) * 4:
         run = measure_stage_times(saved)
@@ -229,7 +233,7 @@ def _compare(
     restrictions = () if saved is None else read_restrictions(saved.restrictions)
 
     def content(public: _Comparison, name: str, _: str) -> str:
-        """Return the comparison as JSON, the only format that can contain it."""
+        """Return the comparison as JSON. No other format can contain several schedules."""
         if name != "json":
             raise UsageError(
                 "pictures and CSV need exactly one schedule and size; give one of each, or write "
@@ -248,17 +252,17 @@ def _compare(
 def _simulate_plan(
     plan: str, sizes: ScheduleOptions, times: StageTimes, carried: Transport
 ) -> Ideal:
-    """Simulate the order in a file, with its sends and receives if it has any.
+    """Simulate the order of operations in a file, with its sends and receives if it has any.
 
     Args:
         plan: Path of the file.
-        sizes: Options of the schedule, none of which may be given.
-        times: Times of the stages.
-        carried: How transfers are carried out.
+        sizes: Options for schedules and sizes. None of them may be given.
+        times: Time of each operation on each stage.
+        carried: How sends and receives are carried out.
 
     Raises:
-        UsageError: A schedule or size is given as well.
-        MismatchError: The order or its communication deadlocks.
+        UsageError: A schedule, size or memory option is given as well.
+        MismatchError: The operations, or their sends and receives, deadlock.
     """
     from bubbleviz.schedules.communication.torch_csv import read_checked
     from bubbleviz.schedules.ideal import simulate_lowered_plan, simulate_plan
@@ -274,14 +278,14 @@ def _simulate_plan(
 
 
 def _check_sizes(sizes: Sizes, *, measured: bool) -> tuple[str, int, int]:
-    """Check that the schedule and its sizes are all known, and return them.
+    """Check that the schedule and its sizes are known, and return them.
 
     Args:
-        sizes: Schedule, stages and microbatches, each None if unknown.
-        measured: Whether there is a report, for the message.
+        sizes: (schedule, stages, microbatches), where None means unknown.
+        measured: Whether a report was given, for the error message.
 
     Raises:
-        UsageError: One of them is unknown.
+        UsageError: The schedule or a size is unknown.
     """
     size_of_option = zip(("--schedule NAME", "-p P", "-m M"), sizes, strict=True)
     name, stages, microbatches = sizes
@@ -298,7 +302,11 @@ def _join_words(words: Sequence[str]) -> str:
 
 
 def _parse_milliseconds(option: str, text: str) -> tuple[float, ...]:
-    """Parse the times in the value of an option.
+    """Parse a comma-separated list of times in ms.
+
+    Args:
+        option: Name of the option, for the error message.
+        text: Value of the option.
 
     Raises:
         UsageError: The value is not a list of numbers.

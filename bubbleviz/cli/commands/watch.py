@@ -27,9 +27,9 @@ from bubbleviz.signals import handle_signals
 if TYPE_CHECKING:
     from bubbleviz.analyses.watch.measurement import Observation, Watcher
 
-#: Exit code if a ratio was above its limit for too many iterations.
+#: Exit code if a ratio was above its limit for too many consecutive iterations.
 TOO_LARGE = 3
-#: Number of the latest events that the page shows.
+#: Number of most recent events that the live page shows.
 _EVENTS = 4
 
 
@@ -87,7 +87,7 @@ def watch(
     has_timed_out = False
     label = names.replaced(Path(folder).resolve().name)
     with open_outputs(label, jsonl, listen, tensorboard) as outputs, ExitStack() as stack:
-        # Normal ends of watching: Ctrl-C, or SIGTERM from the scheduler of the job.
+        # Ctrl-C, and SIGTERM from the job scheduler, are normal ways to end this command.
         with (
             suppress(KeyboardInterrupt, BrokenPipeError, SystemExit),
             handle_signals([signal.SIGTERM]),
@@ -106,7 +106,7 @@ def watch(
                 check_command()
             has_timed_out = True
         stack.close()
-        # Errors of unreadable files have been printed already.
+        # Errors about unreadable files have been printed already.
         if sight is not None and not sight.trend and not _are_all_readable(sight, watcher, names):
             raise typer.Exit(1)
         if has_timed_out and not watcher.ranks:
@@ -114,10 +114,10 @@ def watch(
 
 
 def _check_folder(folder: str) -> None:
-    """Check that a path is a directory, or does not exist yet.
+    """Check that a path is a directory, or that it does not exist yet.
 
     Raises:
-        InputError: The path is a file. The message suggests ``analyze`` if it is a profile.
+        InputError: The path is a file. If the file is a profile, the message suggests ``analyze``.
     """
     from bubbleviz.analyses.watch.text import READ
     from bubbleviz.sources.paths import select_profiles
@@ -132,7 +132,7 @@ def _check_folder(folder: str) -> None:
 
 
 def _check_without_limit(for_: int, run: str | None) -> None:
-    """Check that no option is given that only applies to a limit.
+    """Check that no options are given that need a limit. This is called if there is no limit.
 
     Raises:
         UsageError: ``--run`` is given, or ``--for`` is not 1.
@@ -145,7 +145,15 @@ def _check_without_limit(for_: int, run: str | None) -> None:
 
 
 def _are_all_readable(sight: Observation, watcher: Watcher, names: PrivateNames) -> bool:
-    """Print the empty recordings, and return whether no recording is empty or unreadable."""
+    """Return whether all recordings are readable and not empty.
+
+    For each empty recording, a message is printed.
+
+    Args:
+        sight: The last observation, which lists unreadable recordings.
+        watcher: Lists empty recordings.
+        names: Private names to replace in messages.
+    """
     from bubbleviz.sources.readers import describe_empty_file
 
     empty = watcher.list_empty_recordings()
@@ -157,15 +165,15 @@ def _are_all_readable(sight: Observation, watcher: Watcher, names: PrivateNames)
 def _iterate_sights(
     watcher: Watcher, interval: float, stop_after: float | None
 ) -> Iterator[Observation]:
-    """Yield an observation at each check; stop after ``stop_after`` s without new iterations.
+    """Check for new iterations at regular intervals, and yield one observation per check.
 
-    The last observation also contains iterations that still wait for missing ranks, measured
-    without these ranks.
+    If there are no new iterations for ``stop_after`` seconds, a last observation is yielded. It
+    also contains iterations for which some ranks are still missing, measured without these ranks.
 
     Args:
         watcher: Reads the recordings.
         interval: Time between checks, in seconds.
-        stop_after: Maximum time without new iterations, in seconds, or None to never stop.
+        stop_after: Maximum time without new iterations in seconds, or None to continue forever.
     """
     from bubbleviz.analyses.watch.measurement import SILENT_S
 
@@ -176,7 +184,7 @@ def _iterate_sights(
         yield sight
         written_s = now_s if sight.iterations else written_s
         if stop_after is not None and now_s - written_s >= stop_after:
-            # Iterations that still wait for missing ranks are measured without these ranks.
+            # Pretend that more time has passed, so that missing ranks are no longer waited for.
             yield watcher.look(now_s + SILENT_S)
             return
         time.sleep(interval)
@@ -185,13 +193,13 @@ def _iterate_sights(
 def _make_printer(
     stack: ExitStack, folder: str, names: PrivateNames, *, plain: bool
 ) -> Callable[[Observation], None]:
-    """Return a function that shows new iterations: as a live page, or as lines of text.
+    """Return a function that shows an observation, either on a live page or as lines of text.
 
     Args:
-        stack: Closes the page when the command ends.
-        folder: Directory of the recordings.
+        stack: Context that closes the live page when the command ends.
+        folder: Directory that contains the recordings.
         names: Private names to replace.
-        plain: Whether to print lines even on a terminal.
+        plain: Whether to print lines even if standard output is a terminal.
     """
     from bubbleviz.analyses.watch.text import describe_waiting, format_line, format_page
 
@@ -200,7 +208,7 @@ def _make_printer(
     def print_lines(sight: Observation) -> None:
         """Print one line per event and per iteration of an observation.
 
-        If nothing has been measured yet, a line before them says once what is waited for.
+        If nothing has been measured yet, the first call also prints what the command waits for.
         """
         nonlocal has_printed_waiting
         if not sight.trend and not sight.unreadable and not has_printed_waiting:
@@ -232,18 +240,19 @@ def _make_printer(
 def _prepare_command(
     text: str | None, names: PrivateNames
 ) -> tuple[Callable[[str], None], Callable[[], None]]:
-    """Return functions that start a command and report its exit code, without waiting for it.
+    """Return two functions that start a command and report its exit code. Neither waits for it.
 
     Args:
-        text: The command as written by the user, or None for no command.
+        text: The command as the user wrote it, or None for no command.
         names: Private names to replace in messages.
 
     Returns:
-        start: Runs the command with a reason in ``BUBBLEVIZ_LIMIT``. Later calls do nothing.
-        check: Prints the exit code once the command has ended.
+        start: Function that starts the command, with the given reason in the environment variable
+            ``BUBBLEVIZ_LIMIT``. Only the first call starts the command.
+        check: Function that prints the exit code if the command has ended since the last call.
 
     Raises:
-        UsageError: The command is empty, or its quotes do not match.
+        UsageError: The command is empty, or its quotation marks do not match.
     """
     try:
         words = [] if text is None else shlex.split(text)

@@ -1,14 +1,15 @@
-"""The interactive report as one HTML file: markup, style, scripts, charting library and data.
+"""Renders the interactive report as a single HTML file with styles, scripts, libraries and data.
 
-The files of the page are in ``assets/``. Vega-Lite draws the charts. It is part of the package
-vl-convert-python, an extra (``pip install 'bubbleviz[html]'``) that is imported only when used. Our
-own script draws the timeline, because Vega needs one mark per operation and runs have more than a
-million.
+The source files of the page are in ``assets/``. Vega-Lite draws the charts. It is part of the
+package vl-convert-python, an optional dependency (``pip install 'bubbleviz[html]'``) that is
+imported only when it is needed. The timeline is drawn by a script of bubbleviz, because Vega needs
+one mark per operation, and runs have more than a million operations.
 
-The page contains the numbers of the report as compressed JSON and its timeline as compact columns:
+The page contains the numbers of the report as compressed JSON, and its timeline as compact columns;
 see :mod:`bubbleviz.render.web.shards`.
 
-Times are nanoseconds since ``base_ns``, so they are below 2**53 and exact in JavaScript.
+Times in the page are in nanoseconds after ``base_ns``. They are less than 2**53, so JavaScript
+numbers represent them exactly.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from bubbleviz.report.summary import RunSummary, to_values
 from bubbleviz.report.timeline import Timeline, build_timeline, read_timeline
 from bubbleviz.report.view import View
 
-#: Scripts of the page. Each depends only on earlier ones.
+#: Names of the page's scripts. A script depends only on earlier scripts.
 _SCRIPTS = (
     "columns",
     "shards",
@@ -72,9 +73,9 @@ _SCRIPTS = (
     "idle",
     "main",
 )
-#: Parts of the template that other pages replace.
+#: Matches the parts of the template that pages without a pipeline replace.
 _REPLACEABLE = re.compile("<!--replaceable-->.*?<!--/replaceable-->", re.DOTALL)
-#: Script that exports the function of the charting library that the page calls.
+#: JavaScript statement that exports the function of the charting library that the page needs.
 ENTRY = "window.vegaEmbed = vegaEmbed;"
 _FALLBACK = (
     "This report needs JavaScript, which this browser does not run. "
@@ -83,10 +84,10 @@ _FALLBACK = (
 
 
 def render(report: Report, view: View) -> str:
-    """Return the report as an HTML document.
+    """Return the interactive report as an HTML document.
 
-    The page opens at the first iteration of the view, or else at the iteration that best shows the
-    first advice; see :func:`_choose_initial_iteration`.
+    The page opens at the first iteration that the view selects. If it selects none, the page opens
+    at the iteration that :func:`_choose_initial_iteration` returns.
 
     Raises:
         OutputError: The charting library is not installed.
@@ -110,14 +111,14 @@ def render(report: Report, view: View) -> str:
 
 
 def render_saved(path: str, summary: RunSummary) -> str:
-    """Return a saved report as an HTML document.
+    """Return the interactive page of a saved report as an HTML document.
 
     Args:
-        path: Path of the report.
-        summary: The report.
+        path: Path of the saved report, for error messages.
+        summary: Content of the saved report.
 
     Raises:
-        InputError: The timeline of the report is inconsistent.
+        InputError: The timeline in the report is inconsistent.
         OutputError: The charting library is not installed.
     """
     timeline = read_timeline(path, summary)
@@ -127,10 +128,10 @@ def render_saved(path: str, summary: RunSummary) -> str:
 
 
 def _choose_initial_iteration(summary: RunSummary) -> int | None:
-    """Return the index of the iteration at which a page opens, or None for the entire run.
+    """Return the index of the iteration that the page shows first, or None for the entire run.
 
-    This is the example iteration of the marked first advice, if it has one, otherwise the typical
-    iteration.
+    If the first step that is marked in pictures has an example iteration, that iteration is shown.
+    Otherwise the typical iteration is shown.
     """
     marked = next((step.advice for step in summary.first if step.is_marked), None)
     example = None if marked is None else summary.advice[marked].example_iteration
@@ -140,14 +141,15 @@ def _choose_initial_iteration(summary: RunSummary) -> int | None:
 def fill_template(
     document: str, columns: str, blocks: Iterable[str] = (), replacements: Sequence[str] = ()
 ) -> str:
-    """Return a self-contained HTML document.
+    """Fill the page template, and return a self-contained HTML document.
 
     Args:
         document: Compressed JSON of the report, as returned by :func:`pack_report`.
         columns: Compressed columns of the timeline, as returned by :func:`pack_report`.
-        blocks: HTML elements with the shards of the timeline, for runs of many ranks.
-        replacements: Title, header, contents and sections of a page without charts that does not
-            show a pipeline, or () for the page of a pipeline.
+        blocks: HTML elements that contain the shards of the timeline, for runs of many ranks.
+        replacements: HTML for the replaceable parts of the template (title, header, table of
+            contents and sections), for a page that shows no pipeline and has no charts. () for the
+            page of a pipeline.
 
     Raises:
         OutputError: The charting library is not installed.
@@ -172,7 +174,7 @@ def _read_asset(name: str) -> str:
 
 
 def _fill_style() -> str:
-    """Return the style sheet of the page, with the light and dark colours of pictures filled in."""
+    """Return the style sheet of the page, with the colors of light and dark mode filled in."""
     inks = (("light", palette.LIGHT), ("dark", palette.DARK))
     colours = {
         f"{mode}_{name}": colour for mode, ink in inks for name, colour in asdict(ink).items()
@@ -182,25 +184,25 @@ def _fill_style() -> str:
 
 @cache
 def _load_charting() -> str:
-    """Return Vega, Vega-Lite, Vega-Embed and their dependencies as one script, with the licences.
+    """Return one script that contains Vega, Vega-Lite, Vega-Embed, all dependencies and licenses.
 
     Raises:
         OutputError: The package vl-convert-python is not installed.
     """
     check_installed("vl_convert")
-    # The script must not contain text that ends the <script> element around it.
+    # The script must not contain text that would end the surrounding <script> element.
     from vl_convert import javascript_bundle
 
     script = javascript_bundle(ENTRY).replace("</script", "<\\/script").replace("<!--", "<\\!--")
     return f"/*\n{_read_asset('licences.txt')}*/\n{script}"
 
 
-#: Compression level of zlib. It takes half the time of the default level, and the columns are only
-#: 3 % larger.
+#: Compression level of zlib. It needs half the time of the default level, and the columns become
+#: only 3 % larger.
 LEVEL = 4
-#: Value of an unknown number in a column of means; see means.js.
+#: Placeholder for unknown values in a column of means; see means.js.
 _UNKNOWN = -2_000_000_000
-#: Maximum number of standouts that are listed.
+#: Maximum number of groups of ranks that stand out in the page.
 _MAX_STANDOUTS = 50
 _EMPTY = np.zeros(0, np.int64)
 
@@ -215,24 +217,24 @@ def pack_report(
     listed_standouts: Sequence[Standout] = (),
     first_ranks: Sequence[int] = (),
 ) -> tuple[str, str, list[str]]:
-    """Encode a report for a page.
+    """Encode a report for the interactive page.
 
     Args:
         summary: The report.
-        timeline: Timeline of the report.
-        initial: Index of the iteration at which the page opens, or None for the entire run.
-        command: Command line that made the report, or "" if unknown.
-        unsaved: Numbers of the page that the JSON report does not contain.
-        means: Means of each rank, or None if there are not very many ranks. With means, the
+        timeline: The timeline of the report.
+        initial: Index of the iteration that the page shows first, or None for the entire run.
+        command: Command line that produced the report, or "" if unknown.
+        unsaved: Numbers in the page that the JSON report does not contain.
+        means: Mean values of each rank for a run of very many ranks, otherwise None. If given, the
             timeline is encoded as shards.
-        listed_standouts: Groups of ranks that stand out among very many.
-        first_ranks: Indices of the ranks that the user selected. Their shards are added first, and
-            the page opens at the first selected rank.
+        listed_standouts: Groups of ranks that stand out, for a run of very many ranks.
+        first_ranks: Indices of the ranks that the user selected. Their shards have priority, and
+            the page opens at the first of these ranks.
 
     Returns:
-        document: JSON of the report, compressed and encoded as base64.
-        columns: Columns of the timeline, or of the means of ranks, in the same encoding.
-        blocks: HTML elements with the shards, if any.
+        document: JSON of the report, compressed and base64-encoded.
+        columns: Columns of the timeline (or of ``means``), compressed and base64-encoded.
+        blocks: HTML elements that contain the shards. Empty if ``means`` is None.
     """
     operations = timeline.tables["operations"]
     paints, paint_of = _list_paints(operations)
@@ -266,7 +268,8 @@ def pack_report(
         **_list_definitions(summary),
     }
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    # JSON escapes line ends, so none of the marks that are left belongs to its syntax.
+    # JSON escapes control characters, and compact JSON has no line breaks between values. So all
+    # control characters that are replaced here are part of strings.
     packed_document = compress(replace_control_characters(text).encode("utf-8"), LEVEL)
     return packed_document, compress(encode_tables(tables), LEVEL), blocks
 
@@ -274,7 +277,7 @@ def pack_report(
 def _describe_standout(standout: Standout) -> dict[str, Any]:
     """Return a group of ranks that stands out as JSON values.
 
-    The values contain its first rank and the number of its ranks instead of all ranks.
+    Instead of all ranks, the values contain the first rank and the number of ranks of the group.
     """
     return {
         "name": standout.name,
@@ -287,7 +290,7 @@ def _describe_standout(standout: Standout) -> dict[str, Any]:
 
 
 def _list_definitions(summary: RunSummary) -> dict[str, Any]:
-    """Return the phases, causes, ratios and colours that the page needs, as JSON values."""
+    """Return the phases, causes, ratios and colors that the page needs, as JSON values."""
     return {
         "unattributed_colour": palette.UNATTRIBUTED,
         "part_colours": palette.BUBBLE_PARTS,
@@ -311,9 +314,9 @@ def _list_definitions(summary: RunSummary) -> dict[str, Any]:
 
 
 def _list_shown_values(summary: RunSummary) -> dict[str, Any]:
-    """Return a report as JSON values, without the timeline and without slack.
+    """Return a report as JSON values, without its timeline and without slack times.
 
-    The page has the timeline as columns, and does not show slack.
+    The page contains the timeline as columns, and does not show slack times.
     """
     values = to_values(summary)
     values["timeline"] = None
@@ -323,9 +326,9 @@ def _list_shown_values(summary: RunSummary) -> dict[str, Any]:
 
 
 def _convert_means(means: RankMeans) -> dict[str, Ints]:
-    """Return the means of ranks as integers, keyed by column.
+    """Convert the mean values of ranks to columns of integers, keyed by column name.
 
-    Times are in ns and ratios in parts per billion. NaN becomes ``_UNKNOWN``.
+    Times are in ns, and ratios in parts per billion. NaN becomes ``_UNKNOWN``.
     """
     columns = {
         "ratio_ppb": 1e9 * means.bubble_ratio,
@@ -342,12 +345,12 @@ def _convert_means(means: RankMeans) -> dict[str, Ints]:
 
 
 def _list_paints(operations: Mapping[str, Ints]) -> tuple[list[palette.Paint], Ints]:
-    """Return the distinct paints of operations, and the index of each operation's paint.
+    """Return a list of paints, and for each operation the index of its paint in the list.
 
     Operations with the same phase, chunk and second chunk share a paint.
 
     Args:
-        operations: Columns of the operations of the timeline.
+        operations: Columns of the timeline's operations, keyed by name.
     """
     phase, chunk, second = (operations[name] for name in ("phase", "chunk", "second_chunk"))
     chunks = find_distinct(chunk[np.isin(phase, COMPUTE) & (chunk >= 0)]).tolist()

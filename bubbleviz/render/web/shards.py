@@ -1,14 +1,14 @@
-"""Encoding of the timeline of a run of many ranks as shards, which a page unpacks on demand.
+"""Encodes the timeline of a run of many ranks as shards, which the page unpacks on demand.
 
-A shard contains the ranks of one large pipeline, of several small ones, or of a part of a very
-large one. The pipelines of a job run the same operations at different times. So each shard is two
-blocks: the structure (which operations) and the times (when they ran). Shards with equal structure
-share one structure block. Busy intervals are stored as the difference to their operation, which is
-mostly zero.
+A shard contains the ranks of one large pipeline, of several small pipelines, or of a part of a very
+large pipeline. The pipelines of a job run the same operations at different times. Therefore each
+shard consists of two blocks: the structure (which operations ran) and the times (when they ran).
+Shards with the same structure share one structure block. The start and length of a busy interval
+are stored as differences from its operation, which are mostly zero.
 
-Columns are delta-encoded, except for lengths. Then the numbers are zigzag-encoded (0, -1, 1, -2
-become 0, 1, 2, 3) and stored as byte planes, lowest bytes first, so that the many zeros in the high
-bytes follow each other and compress well. ``shards.js`` decodes them.
+All columns except lengths are delta-encoded. Then the numbers are zigzag-encoded (0, -1, 1, -2
+become 0, 1, 2, 3) and stored as byte planes, lowest byte first. So the many zeros in the high bytes
+are adjacent and compress well. ``shards.js`` decodes the blocks.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ import numpy.typing as npt
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.report.timeline import Timeline
 
-#: Number of ranks up to which several pipelines share a shard, and number of ranks above which a
-#: pipeline is divided into several shards.
+#: Maximum number of ranks in a shard of several pipelines, and maximum number of ranks in a shard
+#: of one pipeline. Larger pipelines are divided into several shards.
 _MIN_RANKS, _MAX_RANKS = 16, 512
-#: Number of ranks in a shard if their pipelines are unknown.
+#: Maximum number of ranks in a shard if the pipelines of the ranks are unknown.
 _RANKS_WITHOUT_PIPELINES = 64
-#: Maximum number of characters of all shards in a page. If they need more, the pipelines closest
-#: to the median are left out first.
+#: Maximum number of characters of all shards in a page. If the shards are larger, those whose
+#: ratios are closest to the median are left out.
 MAX_CHARACTERS = 25_000_000
-#: Estimated number of compressed bytes per operation and per bubble at full precision, and the
-#: coarser unit of time that is used if the total is too large.
+#: Estimated compressed size in bytes of an operation and of a bubble, if times are in ns; and the
+#: coarser unit of time in ns that is used if the estimated total size is too large.
 _BYTES_OF_OPERATION, _BYTES_OF_BUBBLE, _COARSE_NS = 8.1, 2.5, 1000
-#: Columns of operations in the structure block.
+#: Columns of the operations table that are stored in the structure block.
 _STRUCTURE = (
     "rank",
     "iteration",
@@ -52,7 +52,7 @@ _STRUCTURE = (
 )
 #: Tables whose rows are busy intervals of operations.
 _INTERVAL_TABLES = ("compute", "communication")
-#: Columns that are not delta-encoded.
+#: Names of the columns that are not delta-encoded.
 LENGTHS = frozenset(("length_ns", "active_ns", "thousandths", "later_ns", "longer_ns"))
 #: Compression level of zlib.
 _LEVEL = 6
@@ -67,23 +67,26 @@ def make_shards(
     ratios: Floats,
     first_ranks: Sequence[int] = (),
 ) -> tuple[dict[str, Any], list[str]]:
-    """Encode a timeline as shards, as many as fit in ``MAX_CHARACTERS``, but at least one.
+    """Encode a timeline as shards.
 
-    Shards are added in order of priority: first the shards of ``first_ranks``, then the shards
-    whose mean ratio is furthest from the median of all shards. The first shard that does not fit,
-    and all shards after it, are left out.
+    Shards are added in order of priority until ``MAX_CHARACTERS`` is reached. The shards of
+    ``first_ranks`` have the highest priority. The others follow in descending order of the distance
+    between their mean ratio and the median. The first shard that does not fit, and all shards after
+    it, are left out. The first shard is always included.
 
     Args:
         timeline: Timeline of the run.
-        paint: Index of the paint of each operation.
-        pipelines: Pipeline of each rank, sorted, or None if it is unknown.
+        paint: For each operation, the index of its paint.
+        pipelines: Pipeline of each rank, or None if unknown. The ranks of a pipeline must be
+            adjacent.
         ratios: Bubble ratio of each rank, or NaN if unknown.
-        first_ranks: Indices of the ranks whose shards are added before all others.
+        first_ranks: Indices of the ranks whose shards have the highest priority.
 
     Returns:
-        index: ``unit_ns``, the unit of all times; ``left_out``, the number of shards that do not
-            fit; and ``all``, the other shards in order of ranks, as (first rank, stop rank,
-            index of the structure block, index of the times block).
+        index: A dict with the unit of all times (``unit_ns``), the number of shards that were left
+            out (``left_out``), and the list of included shards sorted by rank (``all``). A shard is
+            described by (first rank, stop rank, index of the structure block, index of the times
+            block), where the range of ranks is half-open.
         elements: One HTML element per block, which contains the block as base64.
     """
     unit_ns = _choose_unit_ns(timeline.tables)
@@ -116,7 +119,10 @@ def make_shards(
 
 
 def _choose_unit_ns(tables: Tables) -> int:
-    """Return the unit of time: 1 ns if the timeline probably fits in the page, otherwise 1 us."""
+    """Return the unit of time in ns: 1 if the timeline probably fits in the page, otherwise 1000.
+
+    The size of the timeline is estimated from the numbers of operations and bubbles.
+    """
     n_bytes = len(tables["operations"]["rank"]) * _BYTES_OF_OPERATION
     n_bytes += len(tables["bubbles"]["rank"]) * _BYTES_OF_BUBBLE
     # base64 needs four characters for three bytes.
@@ -126,12 +132,15 @@ def _choose_unit_ns(tables: Tables) -> int:
 def _order_by_priority(
     groups: Sequence[tuple[int, int]], ratios: Floats, first_ranks: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Sort ranges of ranks: ranges with ``first_ranks``, then by distance from the median ratio.
+    """Sort ranges of ranks by priority, highest priority first.
+
+    Ranges that contain any of ``first_ranks`` come first. Within both parts, ranges are sorted by
+    the distance of their mean ratio from the median of all mean ratios, largest distance first. If
+    the ratio of any rank of a range is unknown, its distance is 0. Ties keep their order.
 
     Args:
         groups: Half-open ranges (first, stop) of rank indices.
-        ratios: Bubble ratio of each rank, or NaN if unknown. A range with an unknown ratio counts
-            as a range with the median ratio.
+        ratios: Bubble ratio of each rank, or NaN if unknown.
         first_ranks: Rank indices whose ranges come first.
     """
     means = np.array([np.mean(ratios[first:stop]) for first, stop in groups])
@@ -144,14 +153,15 @@ def _order_by_priority(
 
 
 def _group_pipelines(pipelines: Sequence[int | None]) -> list[tuple[int, int]]:
-    """Return half-open ranges (first, stop) of the ranks of each shard.
+    """Divide the ranks into shards, and return a half-open range (first, stop) for each shard.
 
-    Consecutive pipelines share a shard while it has at most ``_MIN_RANKS`` ranks. A pipeline with
-    more than ``_MAX_RANKS`` ranks is cut into several shards. If pipelines are unknown, a shard has
-    at most ``_RANKS_WITHOUT_PIPELINES`` ranks.
+    Consecutive pipelines share a shard as long as it has at most ``_MIN_RANKS`` ranks. A pipeline
+    with more than ``_MAX_RANKS`` ranks is divided into several shards. If pipelines are unknown, a
+    shard has at most ``_RANKS_WITHOUT_PIPELINES`` ranks.
 
     Args:
-        pipelines: Pipeline of each rank, sorted, or None if it is unknown.
+        pipelines: Pipeline of each rank, or None if unknown. The ranks of a pipeline must be
+            adjacent.
     """
     count = len(pipelines)
     starts = [rank for rank in range(count) if rank == 0 or pipelines[rank] != pipelines[rank - 1]]
@@ -166,12 +176,21 @@ def _group_pipelines(pipelines: Sequence[int | None]) -> list[tuple[int, int]]:
 
 
 def _find_rows(rank: Ints, first: int, stop: int) -> slice:
-    """Return the rows of the ranks in [``first``, ``stop``) of a table that is sorted by rank."""
+    """Return the slice of table rows that belong to the ranks in [``first``, ``stop``).
+
+    Args:
+        rank: Rank of each table row, ascending.
+        first: First rank.
+        stop: First rank that is not included.
+    """
     return slice(*np.searchsorted(rank, (first, stop)).tolist())
 
 
 def _get_rank_column(tables: Tables, table: str) -> Ints:
-    """Return the rank of each row, taken from its operation if the table has no ranks."""
+    """Return the rank of each row of a table.
+
+    If the table has no column of ranks, the rank is taken from the operation of the row.
+    """
     columns = tables[table]
     if "rank" in columns:
         return columns["rank"]
@@ -179,14 +198,15 @@ def _get_rank_column(tables: Tables, table: str) -> Ints:
 
 
 def _sort_by_rank(tables: Tables, paint: Ints, unit_ns: int) -> dict[str, dict[str, Ints]]:
-    """Return the tables sorted by rank, with a column ``paint`` and with times in a unit.
+    """Sort the tables of a timeline by rank, and convert their times to a unit.
 
-    Starts and ends are rounded down separately, so intervals that touch still touch.
+    The operations table gets the additional column ``paint``. Starts and ends of intervals are
+    rounded down separately, so intervals that touch each other still touch after rounding.
 
     Args:
         tables: Tables of the timeline.
-        paint: Index of the paint of each operation.
-        unit_ns: The unit, in ns.
+        paint: For each operation, the index of its paint.
+        unit_ns: Unit of the returned times, in ns.
     """
     sorted_tables: dict[str, dict[str, Ints]] = {}
     for table, unsorted in tables.items():
@@ -214,11 +234,15 @@ def _select_structure(
 ) -> dict[str, dict[str, Ints]]:
     """Return the structure of a shard: its operations, and the operation of each busy interval.
 
+    Ranks and operations are numbered within the shard, starting from 0.
+
     Args:
         tables: Tables of the entire timeline, sorted by rank.
-        rows: Rows of the shard in each table.
-        first: First rank of the shard. Ranks are numbered from it, and operations from the first
-            operation of the shard.
+        rows: For each table, the slice of rows that belong to the shard.
+        first: First rank of the shard.
+
+    Returns:
+        Columns, keyed by table name and column name.
     """
     operation_rows = rows["operations"]
     operations = {name: tables["operations"][name][operation_rows] for name in _STRUCTURE}
@@ -233,16 +257,19 @@ def _select_structure(
 def _select_times(
     tables: Tables, rows: Mapping[str, slice], first: int
 ) -> dict[str, dict[str, Ints]]:
-    """Return all columns of a shard that are not in its structure, keyed by table and column.
+    """Return all columns of a shard that are not part of its structure.
 
-    A busy interval has two columns: its start and its length, each minus the same quantity of its
-    operation.
+    Ranks and operations are numbered within the shard, starting from 0. Busy intervals have two
+    columns: ``later_ns`` is the start minus the start of the operation, and ``longer_ns`` is the
+    length minus the length of the operation.
 
     Args:
         tables: Tables of the entire timeline, sorted by rank.
-        rows: Rows of the shard in each table.
-        first: First rank of the shard. Ranks are numbered from it, and operations from the first
-            operation of the shard.
+        rows: For each table, the slice of rows that belong to the shard.
+        first: First rank of the shard.
+
+    Returns:
+        Columns, keyed by table name and column name.
     """
     operations, operation_rows = tables["operations"], rows["operations"]
     shard: dict[str, dict[str, Ints]] = {}
@@ -271,16 +298,18 @@ def _select_times(
 
 
 def _locate_peers(peer: Ints, rank: Ints, rows: slice) -> dict[str, Ints]:
-    """Return the peers of a shard's bubbles: rows of the shard, or ranks outside the shard.
+    """Convert the peer operations of a shard's bubbles to indices within the shard.
 
     Args:
-        peer: Row of the peer operation in the entire timeline, or -1 if there is none.
+        peer: For each bubble of the shard, the index of the peer operation in the entire timeline,
+            or -1 if there is none.
         rank: Rank of each operation of the entire timeline.
-        rows: Rows of the shard's operations.
+        rows: Slice of the operations that belong to the shard.
 
     Returns:
-        The columns ``peer_operation``, a row of the shard, or -1 if the peer is not in the shard,
-        and ``peer_rank``, the rank of a peer outside the shard, or -1.
+        Two columns. ``peer_operation`` is the index of the peer operation within the shard, or -1
+        if the peer is not in the shard. ``peer_rank`` is the rank of a peer that is outside the
+        shard, or -1.
     """
     is_inside = (peer >= rows.start) & (peer < rows.stop)
     is_outside = (peer >= 0) & ~is_inside
@@ -292,10 +321,16 @@ def _locate_peers(peer: Ints, rank: Ints, rows: slice) -> dict[str, Ints]:
 
 
 def encode_tables(tables: Mapping[str, Mapping[str, Ints]]) -> bytes:
-    """Encode tables of integers: length of a header (4 bytes), the header as JSON, the columns.
+    """Encode tables of integers as bytes.
 
-    The header maps each table to ``[number of rows, {column: bytes per number}]``. All columns
-    except ``LENGTHS`` are delta-encoded; see :func:`_encode_planes` for their bytes.
+    The result consists of the length of the header (4 bytes, little-endian), the header as JSON,
+    and the columns. The header maps the name of a table to ``[number of rows, {column name: bytes
+    per number}]``. Columns are delta-encoded, except those in ``LENGTHS``. They are stored as
+    described in :func:`_encode_planes`.
+
+    Args:
+        tables: Columns of each table, keyed by table name and column name. All columns of a table
+            have the same length.
     """
     blocks = []
     layout: dict[str, Any] = {}
@@ -311,11 +346,13 @@ def encode_tables(tables: Mapping[str, Mapping[str, Ints]]) -> bytes:
 
 
 def _encode_planes(column: Ints) -> tuple[bytes, int]:
-    """Encode numbers with zigzag encoding as byte planes, lowest byte first.
+    """Encode integers with zigzag encoding, and store them as byte planes.
 
     Returns:
-        planes: The bytes, with the lowest bytes of all numbers first.
-        width: Number of bytes per number, as many as the largest number needs.
+        planes: The lowest bytes of all numbers, followed by the second bytes of all numbers, and so
+            on.
+        width: Number of bytes per number, which is the minimum for the largest number. 0 if the
+            column is empty.
     """
     if not len(column):
         return b"", 0
@@ -326,5 +363,5 @@ def _encode_planes(column: Ints) -> tuple[bytes, int]:
 
 
 def compress(data: bytes, level: int) -> str:
-    """Compress bytes with zlib, and encode them as base64."""
+    """Compress bytes with zlib, and return the result as base64 text."""
     return base64.b64encode(zlib.compress(data, level)).decode("ascii")
