@@ -1,4 +1,6 @@
-"""XLA's profiler: readers for both of its file formats, and their planes as tables.
+"""Readers for both file formats of XLA's profiler.
+
+Both formats are first converted to planes, and then to a profile.
 
 ::
 

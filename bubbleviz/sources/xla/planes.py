@@ -1,9 +1,10 @@
-"""Planes of XLA's profiler as tables, independent of the file format.
+"""Tables of the events that XLA's profiler recorded, independent of the file format.
 
 JAX, TensorBoard and TensorFlow write the same data in two formats (``*.xplane.pb`` and
-``*.trace.json.gz``). A plane is a device or a host. It contains lines: streams, threads, or derived
-data. Lines contain events. Sources: ``tsl/profiler/protobuf/xplane.proto`` and
-``xla/tsl/profiler/utils/xplane_schema.cc`` (openxla/xla)::
+``*.trace.json.gz``). The data consists of planes, and a plane is a device or a host. A plane
+contains lines, which are streams, threads or derived data. A line contains events. See
+``tsl/profiler/protobuf/xplane.proto`` and ``xla/tsl/profiler/utils/xplane_schema.cc``
+(openxla/xla)::
 
     /device:TPU:0   XLA Modules     ├─jit_step(7)──────────────────┤
                     XLA Ops         ├─fusion.1─┤├─while.2──────────┤
@@ -35,19 +36,19 @@ from bubbleviz.model.grouping import (
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import mask_possible
 
-#: Roles of lines, by the kind of their events: kernels and copies of a GPU; instructions, with the
-#: bodies of loops nested inside them; transfers that run next to instructions; executions of
-#: modules; training steps; events of a host thread; derived or unknown.
+#: Roles of lines, which depend on the events of the line. The roles are, in this order: kernels and
+#: copies of a GPU stream; instructions, in which the bodies of loops are nested; asynchronous
+#: transfers; executions of modules; training steps; events of a host thread; and lines not used.
 STREAM, OPS, ASYNC, MODULES, STEPS, HOST, NOTHING = (
     *("stream", "ops", "async", "modules", "steps"),
     *("host", "nothing"),
 )
-#: Role of the lines of a device. All other lines of a device are derived from these.
+#: Roles of the lines of a device, keyed by name. All other lines are derived from these lines.
 _ROLE_OF_LINE = {"XLA Ops": OPS, "Async XLA Ops": ASYNC, "XLA Modules": MODULES, "Steps": STEPS}
-#: Further roles for the events of host threads. Events with a duration are ranges (``SPANS``).
+#: Further roles of events on host threads: ranges, launches, instructions, and training steps.
 SPANS, LAUNCHES, HOST_OPS, HOST_STEPS = "spans", "launches", "host ops", "host steps"
-#: Columns filled from the statistics of an event. ``op``, ``path``, ``module`` and ``copy`` are
-#: indices of texts; the others are numbers.
+#: Names of columns that are filled from the statistics of an event. ``op``, ``path``, ``module``
+#: and ``copy`` contain indices into ``texts``. The other columns contain numbers.
 STAT_COLUMNS = (
     "op",
     "path",
@@ -59,12 +60,12 @@ STAT_COLUMNS = (
     "step",
     "copy",
 )
-#: Upper bound (exclusive) of device numbers.
+#: Exclusive limit of device numbers.
 _DEVICE_LIMIT = 10_000
 _DEVICE = re.compile(r"/device:(?:GPU|TPU):([0-9]{1,4})(?: \(.*\))?\Z", re.DOTALL)
-#: The plane that contains the compiled programs; it has no threads.
+#: Name of the plane that contains the compiled programs. It has no threads.
 PROGRAMS = "/host:metadata"
-#: Value of ``tf_op`` if an instruction has no path.
+#: Value of the statistic ``tf_op`` for an instruction without a path.
 _NO_PATH = "XlaModule:"
 _NUMBER = re.compile(r"[0-9]{1,18}\Z")
 #: Prefixes of the names of instructions that contain other instructions.
@@ -72,7 +73,7 @@ _OUTER_PREFIXES = ("while", "conditional", "call")
 
 
 def get_device_number(plane: str) -> int | None:
-    """Return the device number of a plane, or None if the plane is not a device."""
+    """Return the device number in the name of a plane, or None if the plane is not a device."""
     match = _DEVICE.match(plane)
     return None if match is None else int(match[1])
 
@@ -80,10 +81,14 @@ def get_device_number(plane: str) -> int | None:
 def classify_lines(plane: str, lines: Sequence[str]) -> list[str]:
     """Return the role of each line of a plane.
 
-    The lines of a host are host threads. If a device has streams, it is a GPU, and only its streams
-    are used: its ``XLA Ops`` and ``XLA Modules`` are derived from them and would count everything
-    twice. On other devices, the name of a line determines its role. All other lines have the role
+    The lines of a host have the role ``HOST``. A device with streams is a GPU, and only its streams
+    are used, because its lines ``XLA Ops`` and ``XLA Modules`` are derived from the streams. On
+    other devices, the name of a line determines its role. All other lines have the role
     ``NOTHING``.
+
+    Args:
+        plane: Name of the plane.
+        lines: Names of its lines.
     """
     if get_device_number(plane) is None:
         is_host = plane.startswith("/host:") and plane != PROGRAMS
@@ -95,14 +100,15 @@ def classify_lines(plane: str, lines: Sequence[str]) -> list[str]:
 
 
 def number_recordings(planes: Sequence[str], starts: Collection[int] = ()) -> list[int]:
-    """Return the index of the recording that each plane belongs to.
+    """Return, for each plane, the index of its recording in the file.
 
-    A recording has one plane per device and host. In a file that joins several recordings, a new
-    recording starts with the first plane whose device or host is already in the current one.
+    A recording has at most one plane for each device and host. If a file joins several recordings,
+    a new recording starts with the first plane whose device or host is already in the current
+    recording.
 
     Args:
         planes: Names of the planes, in file order.
-        starts: Indices of planes that are known to start a new recording.
+        starts: Indices of planes that also start a new recording.
     """
     numbers: list[int] = []
     used_keys: set[int | str] = set()
@@ -120,29 +126,30 @@ def number_recordings(planes: Sequence[str], starts: Collection[int] = ()) -> li
 
 
 def get_instruction_path(tf_op: str) -> str:
-    """Return the path of an instruction from its ``tf_op``, or "" if it has none.
+    """Return the path of an instruction in the statistic ``tf_op``, or "" if there is no path.
 
-    TensorFlow may append its kind of operation after a colon: ``jit(step)/dot_general:``.
+    If there is a colon, the last colon and the text after it are removed, because TensorFlow may
+    append the type of the operation there: ``jit(step)/dot_general:MatMul``.
     """
     return "" if tf_op == _NO_PATH else tf_op.rpartition(":")[0] or tf_op
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PlaneEvents(Table):
-    """Events of lines, stored in narrow integer types; missing values are -1.
+    """Events with the same role, stored in narrow integer types. Missing values are -1.
 
     Attributes:
         start_ns: Start time, relative to the start of the profile.
         end_ns: End time, relative to the start of the profile.
-        name: Index of the name in the texts.
-        label: Row of the labels: the instruction and its module.
-        line: Row of the host's line, or number of the device's stream, or -1 for other events.
-        device: Number of the device that the event ran on, or that a host event refers to.
-        run: Run id of the execution of the module.
-        correlation: Correlation id that pairs a launch with the work it launched.
-        step: Number of the training step that the event represents.
-        copy: Index of the text with the details of a copy, such as
-            ``kind_src:pinned kind_dst:device size:4``.
+        name: Name of the event, as an index into ``texts`` of :class:`Planes`.
+        label: Instruction and module of the event, as an index into ``labels`` of :class:`Planes`.
+        line: Row of the host line, number of the GPU stream, or -1 for other events.
+        device: Number of the device that ran the event, or that a host event refers to.
+        run: Run id of the module execution that the event belongs to.
+        correlation: Correlation id, which a launch shares with the work that it launched.
+        step: Number of the training step, if the event is a training step.
+        copy: Details of a copy, such as ``kind_src:pinned kind_dst:device size:4``, as an index
+            into ``texts`` of :class:`Planes`.
     """
 
     start_ns: Ints
@@ -161,22 +168,23 @@ class Planes:
     """All events of one recording of XLA's profiler, in columns.
 
     Attributes:
-        texts: Numbers the texts of all events.
-        labels: Numbers the instructions. A label consists of the indices of three texts, or -1: the
-            instruction (``fusion.3``), its path in the program
-            (``jit(step)/jvp(layer)/dot_general``) and its module (``jit_step``); and of the program
-            id, or -1.
+        texts: Numbering of the texts of all events.
+        labels: Numbering of the labels of all events. A label is a tuple of four numbers, each -1
+            if unknown. The first three are indices into ``texts``: the instruction (``fusion.3``),
+            its path in the program (``jit(step)/jvp(layer)/dot_general``), and its module
+            (``jit_step``). The fourth number is the program id.
         lines: Thread id and name of each host line.
-        devices: Name of each device that has a plane, by number; "" if unknown.
-        accelerator: Kind of the devices: ``GPU`` or ``TPU``.
-        on_host: Whether there is no device, so that instructions on host threads are the work. Only
-            valid after :meth:`finish`.
-        n_impossible: Number of events dropped because of impossible times.
-        n_impossible_work: Number of kernels, copies and instructions among them.
-        events_outside_capture: Number of device events and launches dropped because they lie far
-            outside the capture.
-        unknown_device_count: Number of host instructions dropped because no device has their
-            number.
+        devices: Name of each device that has a plane, keyed by device number, or "" if unknown.
+        accelerator: Kind of device, ``GPU`` or ``TPU``.
+        on_host: Whether no device recorded work, so that instructions on host threads are used
+            instead. Only valid after :meth:`finish`.
+        n_impossible: Number of events that were dropped because of impossible times.
+        n_impossible_work: Number of kernels, copies and instructions that were dropped because of
+            impossible times.
+        events_outside_capture: Number of events, except spans, that were dropped because they are
+            far outside the capture.
+        unknown_device_count: Number of host events whose device number is invalid. Instructions
+            among these events were dropped.
     """
 
     def __init__(self) -> None:
@@ -190,12 +198,23 @@ class Planes:
         self._events: dict[str, list[PlaneEvents]] = defaultdict(list)
 
     def add_device(self, plane: str, number: int, name: str) -> None:
-        """Add a device that has a plane, with its name or "" if unknown."""
+        """Add a device that has a plane.
+
+        Args:
+            plane: Name of the plane.
+            number: Device number.
+            name: Name of the device, or "" if unknown.
+        """
         self.accelerator = "TPU" if plane.startswith("/device:TPU") else "GPU"
         self.devices[number] = name or self.devices.get(number, "")
 
     def add_line(self, number: int, name: str) -> int:
-        """Add a line of the host and return its row."""
+        """Add a line of a host, and return its row.
+
+        Args:
+            number: Thread id.
+            name: Name of the thread.
+        """
         self.lines.append((number, name))
         return len(self.lines) - 1
 
@@ -208,18 +227,18 @@ class Planes:
         name: Ints,
         stats: Mapping[str, Ints],
     ) -> None:
-        """Add the events of one line that have possible times.
+        """Add the events of one line. Events with impossible times are dropped and counted.
 
-        An instruction without the statistic ``op`` is named by its event. The step of a training
-        step is its statistic, or else its name if that is a number; other steps are dropped.
+        On lines of instructions, the name of an event replaces a missing statistic ``op``.
 
         Args:
             role: Role of the line.
-            plane: Name of its plane.
-            line: Row of the host's line, or number of the device's stream, or -1 for other lines.
+            plane: Name of the plane.
+            line: Row of the host line, number of the GPU stream, or -1 for other lines.
             times_ns: Start and end time of each event.
-            name: Index of the name of each event in ``texts``.
-            stats: Statistics of each event, keyed by the names in ``STAT_COLUMNS``.
+            name: For each event, the index of its name in ``texts``.
+            stats: Statistics of the events, keyed by the names in ``STAT_COLUMNS``. Missing values
+                are -1.
         """
         op, count = stats["op"], len(name)
         if role in (OPS, ASYNC):
@@ -245,9 +264,10 @@ class Planes:
         self._append(role, self._number_steps(events) if role == STEPS else events)
 
     def _number_steps(self, events: PlaneEvents) -> PlaneEvents:
-        """Return training steps, numbered by their names if they lack the statistic.
+        """Return training steps with their step numbers.
 
-        Steps whose name is no number either are left out.
+        A step without the statistic ``step`` gets the number in its name. If its name is not a
+        number, the step is left out.
         """
         texts = self.texts.values
         used, of_row = np.unique(events.name, return_inverse=True)
@@ -257,13 +277,17 @@ class Planes:
         return replace(events, step=step).take(step != NONE)
 
     def _add_host(self, events: PlaneEvents, is_instruction: Bools) -> None:
-        """Add events of a host thread. An event can have several roles, such as span and step.
+        """Add events of a host thread.
 
-        Spans have a duration and are no launches; they keep only name, line and times. Launches
-        have a correlation id, instructions a name and a valid device, and steps a step number.
+        An event can have several of these roles:
+
+        - Spans have a duration and no correlation id. They keep only their name, line and times.
+        - Launches have a correlation id.
+        - Instructions name an instruction and have a valid device number.
+        - Steps have a step number.
 
         Args:
-            events: The events.
+            events: Events of the thread.
             is_instruction: Mask of the events that name an instruction.
         """
         # Launches become calls, not ranges.
@@ -287,13 +311,13 @@ class Planes:
             self._events[role].append(PlaneEvents(*narrow).compact())
 
     def _number_labels(self, *columns: Ints) -> Ints:
-        """Return the row of each event's label in ``labels``, to which new labels are added.
+        """Return, for each event, the index of its label in ``labels``. New labels are added.
 
-        The row is -1 for events that name neither an instruction nor a module.
+        The index is -1 for events that name neither an instruction nor a module.
 
         Args:
-            columns: Text numbers of the instruction, path and module of each event, and its program
-                id; each -1 if missing.
+            columns: Indices into ``texts`` of the instruction, path and module of each event, then
+                the program id of each event. All are -1 if missing.
         """
         label = np.full(len(columns[0]), NONE, np.int64)
         rows = np.flatnonzero((columns[0] != NONE) | (columns[2] != NONE))
@@ -304,11 +328,12 @@ class Planes:
         return label
 
     def get_events(self, *roles: str) -> PlaneEvents:
-        """Return the events with any of the roles, sorted by thread, device and start.
+        """Return the events with any of the given roles, sorted by line, device and start.
 
-        The order does not depend on the order in the file. Among events that start at the same
-        time, events without a duration come first, then longer events before the events inside
-        them: a loop comes before its body.
+        The order does not depend on the order in the file. Among events with the same line, device
+        and start, events without a duration come first. The others are sorted by descending
+        duration, so that a loop comes before its body. Further ties are broken by name, with loops,
+        conditionals and calls first, and then by label, run, correlation id and step.
         """
         pieces = [piece for role in roles for piece in self._events[role]]
         no_time, no_code = np.empty(0, np.int64), np.empty(0, np.int8)
@@ -321,14 +346,14 @@ class Planes:
         return events if np.array_equal(order, np.arange(len(order))) else events.take(order)
 
     def _order_ties(self, events: PlaneEvents, order: Ints, is_first: Bools) -> Ints:
-        """Return the rows of events, with ties sorted as :meth:`get_events` describes.
+        """Return ``order`` with ties sorted as :meth:`get_events` describes.
 
-        Events are tied if they have the same thread, device and start.
+        Events are tied if they have the same line, device and start.
 
         Args:
-            events: The events.
-            order: Rows of the events, sorted by thread, device and start.
-            is_first: Mask of the entries of ``order`` that are not tied with the entry before.
+            events: Events to sort.
+            order: Rows of the events, sorted by line, device and start.
+            is_first: Mask of the entries of ``order`` that are not tied with the previous entry.
         """
         is_tied = ~is_first
         is_tied[:-1] |= is_tied[1:]
@@ -360,9 +385,9 @@ class Planes:
         return order
 
     def finish(self) -> None:
-        """Set ``on_host``, and drop events far outside the capture, except spans.
+        """Set ``on_host``, and drop events far outside the capture. Spans are kept.
 
-        Call it after all events were added.
+        This method must be called after all events have been added.
         """
         self.on_host = not (self._events[STREAM] or self._events[OPS])
         tables = [piece for role, table in self._events.items() if role != SPANS for piece in table]
@@ -382,10 +407,12 @@ class Planes:
 
 
 def _rank_values(code: Codes, values: Sequence[Any]) -> Ints:
-    """Return the rank of each code's value among the values that occur, or -1 for code -1.
+    """Return, for each code, the rank of its value among the values that occur, from 0.
+
+    The rank of code -1 is -1.
 
     Args:
-        code: Index of each row's value in ``values``, or -1.
+        code: For each row, the index of its value in ``values``, or -1.
         values: Values that can be compared.
     """
     code = code.astype(np.int64)
@@ -397,6 +424,6 @@ def _rank_values(code: Codes, values: Sequence[Any]) -> Ints:
 
 
 def _convert_to_narrow(codes: Codes) -> Codes:
-    """Convert codes to the narrowest integer type that can represent them."""
+    """Convert codes to the narrowest signed integer type that can represent them."""
     low, high = int(codes.min(initial=0)), int(codes.max(initial=0))
     return codes.astype(np.min_scalar_type(min(low, -1 - high)))

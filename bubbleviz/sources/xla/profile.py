@@ -1,17 +1,17 @@
-"""Builds a profile from the planes of XLA: activities of devices, their calls, and named ranges.
+"""Build a profile from the planes of XLA: activities of devices, calls, and named ranges.
 
-If launches are recorded (on GPUs: a host event with the correlation id of a kernel), the range of
-an instruction is its launching call, on the thread of the call::
+On GPUs, launches are usually recorded: a launch is a host event with the correlation id of a
+kernel. The range of an instruction then has the times and the thread of the launch::
 
     host      ├─launch─┤ ├─launch─┤        Thunk:#name=.../jvp(a)/dot,hlo_op=fusion.1#, twice
     device              ███ fusion.1 ███ fusion.1
 
-Otherwise (on TPUs, and on CPUs that replace devices) the ranges of instructions are on a separate
-thread for each device, at the device's times, and each instruction is its own launch. These are not
-launches of a host.
+On TPUs, and on CPUs that replace devices, no launches are recorded. The range of an instruction
+then has the times of the instruction on the device, and is on a thread that represents the device.
+Each instruction also becomes a call that launches itself, which is not a launch on a host.
 
-The names of the ranges are the names that XLA writes for Nsight Systems, see
-:mod:`bubbleviz.analyses.pgle.instructions`, so that one convention reads both.
+The ranges have the names that XLA writes for Nsight Systems (see
+:mod:`bubbleviz.analyses.pgle.instructions`), so that the same convention reads both.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from bubbleviz.sources.recording_sets import join_recordings
 from bubbleviz.sources.xla import planes as xla
 from bubbleviz.sources.xla.planes import PlaneEvents, Planes
 
-#: First thread id of the threads that represent devices; larger than all real thread ids.
+#: First thread id of threads that represent devices. It is larger than all real thread ids.
 _DEVICE_THREAD = 1 << 40
-#: Name of the line of a thread that runs Python.
+#: Name of the host line of a thread that runs Python.
 _PYTHON = "python"
-#: Name of an execution of a module: ``jit_step(7)``.
+#: Splits the name of a module execution, such as ``jit_step(7)``, into module and program id.
 _MODULE = re.compile(r"(.*?)(?:\(([0-9]{1,20})\))?\Z", re.DOTALL)
-#: Suffix of host events that are executions of a module: ``jit_step:XLA GPU module``.
+#: Suffix of the names of host events that are module executions: ``jit_step:XLA GPU module``.
 _EXECUTION_SUFFIX = ":XLA GPU module"
 
 
 def make_named_ranges(start_ns: Ints, end_ns: Ints, thread: Ints, name_id: Ints) -> Ranges:
-    """Return ranges, leaving out rows without a name (-1)."""
+    """Create a table of ranges without the rows whose ``name_id`` is -1. ``names`` is empty."""
     if (name_id == NONE).any():
         rows = name_id != NONE
         start_ns, end_ns, thread, name_id = (c[rows] for c in (start_ns, end_ns, thread, name_id))
@@ -59,14 +59,15 @@ def make_named_ranges(start_ns: Ints, end_ns: Ints, thread: Ints, name_id: Ints)
 
 
 def find_leaves(events: PlaneEvents) -> Ints:
-    """Return the rows that contain no other event of their line and device, sorted by start.
+    """Return the rows of the events that contain no other event, sorted by start.
 
-    ::
+    Only events on the same line and device are compared::
 
-        ├─while.2──────────┤      not a leaf: the instructions inside count instead
+        ├─while.2──────────┤      not a leaf, because it contains other instructions
          ├─dot.3─┤├─add.4─┤       leaves
 
-    Events without a duration are leaves, and do not make the event around them a parent.
+    An event without a duration is a leaf. An event that contains only events without a duration is
+    also a leaf.
     """
     order = np.lexsort((-events.end_ns, events.start_ns, events.device, events.line))
     lasting = order[events.end_ns[order] > events.start_ns[order]]
@@ -83,24 +84,24 @@ def find_leaves(events: PlaneEvents) -> Ints:
 
 
 class DeviceWork:
-    """Activities of the devices, and the calls and ranges that belong to them.
+    """The activities of devices in a recording, with their calls and ranges.
 
     Args:
-        planes: Planes of the recording, finished.
+        planes: Planes of the recording. :meth:`Planes.finish` must have been called.
         process: Number of the profiled process, as returned by :func:`make_process_number`.
 
     Attributes:
         host_events: Number of ranges on host threads.
-        steps: Training steps, on devices and on the host.
-        thread_of_line: Thread of each host line.
+        steps: Training steps on devices and on the host.
+        thread_of_line: Thread number of each host line.
         devices: Device numbers, ascending.
-        thread_of_device: Thread that represents each device.
+        thread_of_device: Number of the thread that represents each device, in the same order.
         activities: Kernels, then copies.
-        streams: Stream of each activity, or -1 if it did not run on a GPU stream.
+        streams: Stream of each activity, or -1 if the activity did not run on a GPU stream.
         calls: Calls that launched the activities.
-        ranges: Ranges of instructions, modules and steps, then of host threads.
+        ranges: Ranges of instructions, modules and steps, then ranges on host threads.
         instructions: Number of ranges of instructions and modules.
-        has_launches: Whether the calls were recorded on a host.
+        has_launches: Whether ``calls`` are launches that were recorded on a host.
     """
 
     def __init__(self, planes: Planes, process: int) -> None:
@@ -150,16 +151,21 @@ class DeviceWork:
         self.activities = self._make_activities(work, correlation, is_async, n_kernels)
 
     def _make_device_calls(self, work: PlaneEvents, is_async: Bools) -> in_memory.InMemoryCalls:
-        """Return one call per row of work, on the thread of its device, for lack of launches.
+        """Create one call per row of work, for recordings without launches.
 
-        A call has the times of its work, except that the call of an asynchronous transfer takes no
-        time. Its correlation id is the row.
+        A call has the start and end of its work, and is on the thread that represents the device.
+        The call of an asynchronous transfer ends when it starts. The correlation id of a call is
+        the row of its work.
+
+        Args:
+            work: Kernels, then copies.
+            is_async: Mask of the asynchronous transfers.
         """
         return in_memory.InMemoryCalls(
             model.Calls(
                 row=np.arange(len(work)),
                 start_ns=work.start_ns,
-                # An asynchronous transfer is launched by the instruction during which it starts.
+                # The instruction that runs when an asynchronous transfer starts has launched it.
                 end_ns=np.where(is_async, work.start_ns, work.end_ns),
                 thread=self._get_device_threads(work.device),
                 correlation_id=model.to_correlation_ids(np.arange(len(work))),
@@ -169,7 +175,7 @@ class DeviceWork:
         )
 
     def _make_host_calls(self, launches: PlaneEvents) -> in_memory.InMemoryCalls:
-        """Return the recorded launches as calls."""
+        """Convert the recorded launches to calls."""
         used, call_name = _compress_codes(launches.name)
         return in_memory.InMemoryCalls(
             model.Calls(
@@ -184,7 +190,7 @@ class DeviceWork:
         )
 
     def _make_host_ranges(self) -> Ranges:
-        """Return the ranges of the host's threads."""
+        """Convert the spans of host threads to ranges."""
         spans = self._spans
         thread, name_id = self.thread_of_line[spans.line], spans.name.astype(np.int64)
         return make_named_ranges(spans.start_ns, spans.end_ns, thread, name_id)
@@ -192,12 +198,12 @@ class DeviceWork:
     def _make_activities(
         self, work: PlaneEvents, correlation: Codes, is_async: Bools, n_kernels: int
     ) -> model.Activities:
-        """Return the work as activities. Only kernels and asynchronous copies have names.
+        """Convert work to a table of activities. Only kernels and asynchronous copies get names.
 
         Args:
             work: Kernels, then copies.
-            correlation: Correlation id of each.
-            is_async: Mask of the transfers that ran next to instructions.
+            correlation: Correlation id of each kernel and copy.
+            is_async: Mask of the asynchronous transfers.
             n_kernels: Number of kernels.
         """
         has_name = (np.arange(len(work)) < n_kernels) | is_async
@@ -216,9 +222,10 @@ class DeviceWork:
         )
 
     def copies(self) -> Copies:
-        """Return the direction, memory and size of each copy.
+        """Return the direction, the kinds of memory and the size of each copy.
 
-        The direction is read from the name, the memory and the size from the details of the copy.
+        The direction is read from the name of the copy. The kinds of memory and the size are read
+        from the details of the copy.
         """
         name, details = self._copied.name, self._copied.copy
         first_row = len(self.activities) - len(name)
@@ -231,10 +238,18 @@ class DeviceWork:
         return copies.replace_columns(source=source[position], target=target[position])
 
     def _number_threads(self, named_lines: Sequence[tuple[int, str]]) -> tuple[Ints, Ints]:
-        """Return the threads of the host lines and of the devices, numbered as in Nsight Systems.
+        """Return the thread numbers of host lines and of devices, numbered as in Nsight Systems.
 
-        XLA numbers threads by an address. The main thread gets the process id instead, as in the
-        operating system. It is the first thread that runs Python.
+        XLA identifies a thread by an address. The thread id of the main thread is replaced by the
+        process id, as in the operating system. The main thread is the first thread that runs
+        Python.
+
+        Args:
+            named_lines: Thread id and name of each host line.
+
+        Returns:
+            thread_of_line: Thread number of each host line.
+            thread_of_device: Number of the thread that represents each device.
         """
         tids_of_lines = np.array([number for number, _ in named_lines], np.int64)
         python_lines = [index for index, (_, name) in enumerate(named_lines) if name == _PYTHON]
@@ -246,22 +261,26 @@ class DeviceWork:
         return thread[: len(tids_of_lines)], thread[len(tids_of_lines) :]
 
     def _get_device_threads(self, device: Codes) -> Ints:
-        """Return the threads that represent the given devices."""
+        """Return, for each device number, the thread that represents the device."""
         return self.thread_of_device[np.searchsorted(self.devices, device)]
 
     def _order_work(
         self, streams: PlaneEvents, ops: PlaneEvents, transfers: PlaneEvents
     ) -> tuple[PlaneEvents, Bools, int]:
-        """Combine the work of all lines, kernels before copies.
+        """Combine the work of all lines. Kernels come first, then copies.
+
+        Events on GPU streams are copies if their name starts with "Memcpy" or "Memset".
+        Asynchronous transfers are copies unless their name matches the default patterns of
+        communication kernels. All other work is a kernel.
 
         Args:
-            streams: Events of GPU streams.
-            ops: Instructions; only leaves are work.
-            transfers: Transfers that ran next to instructions.
+            streams: Events on GPU streams.
+            ops: Instructions. Only instructions without other instructions inside are work.
+            transfers: Asynchronous transfers.
 
         Returns:
             work: Kernels, then copies.
-            is_async: Mask of the transfers that ran next to instructions.
+            is_async: Mask of the asynchronous transfers.
             n_kernels: Number of kernels.
         """
         tables = (streams, ops.take(find_leaves(ops)), transfers)
@@ -286,15 +305,15 @@ class DeviceWork:
     ) -> tuple[PlaneEvents, Ints]:
         """Label launches with the instructions that they launched, and name their ranges.
 
-        A launch belongs to the first work with the same correlation id. The label of the work names
-        the instruction more precisely than the label of the launch.
+        A launch is matched to the first row of work with the same correlation id. The label of the
+        work names the instruction more precisely than the label of the launch.
 
         Returns:
-            instructions: The launches, with the label and device of their work. A launch without
-                work keeps its label, and its device is -1. ``run`` is the result of
-                :meth:`_find_executions`.
-            name_id: Index of the range name of each launch, or -1 if it has no work or the work has
-                no instruction.
+            instructions: The launches, with the label and the device of the matched work. A launch
+                without matched work keeps its label, and its device is -1. The column ``run``
+                contains the result of :meth:`_find_executions`.
+            name_id: For each launch, the index of its range name. The index is -1 if the launch has
+                no matched work, or if the matched work has no instruction.
         """
         ids, first = np.unique(work.correlation, return_index=True)
         first_match = find_positions(ids, launches.correlation)
@@ -306,16 +325,19 @@ class DeviceWork:
         return instructions, np.where(has_work, self._name_instruction_ranges()[label], NONE)
 
     def _find_executions(self, launches: PlaneEvents, module: Ints) -> Ints:
-        """Return the row in ``_spans`` of the module execution during which each launch starts.
+        """Find, for each launch, the module execution during which the launch starts.
 
-        The row is -1 if there is none. Only executions of the module of the launch are considered,
-        and the innermost one wins. They may be on other threads than the launch. If executions of
-        one module overlap (one thread per device), only executions on the thread of the launch are
-        considered.
+        Only executions of the module of the launch are considered. If several of them contain the
+        start of the launch, the innermost execution wins. An execution may be on a different thread
+        than the launch. But if executions of a module overlap, because each device has a thread,
+        only executions on the thread of the launch are considered.
 
         Args:
-            launches: The launches.
-            module: Index of the module's range name of each launch, or -1.
+            launches: Launches on the host.
+            module: For each launch, the index of the range name of its module, or -1.
+
+        Returns:
+            For each launch, the row of the execution in ``_spans``, or -1 if there is none.
         """
         spans, texts = self._spans, self._texts
         execution = np.full(len(launches), NONE, np.int64)
@@ -343,16 +365,17 @@ class DeviceWork:
         return execution
 
     def _find_execution_spans(self) -> Ints:
-        """Return the rows in ``_spans`` whose names say that they are executions of modules."""
+        """Return the rows of ``_spans`` whose names have the suffix of module executions."""
         is_execution_name = np.array(
             [text.endswith(_EXECUTION_SUFFIX) for text in self._texts], bool
         )
         return np.flatnonzero(is_execution_name[self._spans.name])
 
     def _name_instruction_ranges(self) -> Ints:
-        """Return the index of the range name of each label, or -1 if it has no instruction.
+        """Return, for each label, the index of the range name of its instruction.
 
-        A final -1 is appended, so that label -1 maps to -1.
+        The index is -1 if the label has no instruction. A final -1 is appended, so that indexing
+        the result with label -1 yields -1.
         """
         numbers, texts = [], self._texts
         for op, path, _, _ in self._labels:
@@ -362,9 +385,10 @@ class DeviceWork:
         return np.array([*numbers, NONE], np.int64)
 
     def _name_modules_of_labels(self) -> Ints:
-        """Return the index of the module's range name of each label, or -1 if it has no module.
+        """Return, for each label, the index of the range name of its module.
 
-        A final -1 is appended, so that label -1 maps to -1.
+        The index is -1 if the label has no module. A final -1 is appended, so that indexing the
+        result with label -1 yields -1.
         """
         numbers = [
             NONE if module == NONE else self._number_module_name(self._texts[module], program)
@@ -373,17 +397,22 @@ class DeviceWork:
         return np.array([*numbers, NONE], np.int64)
 
     def _number_module_name(self, module: str, program: int | str) -> int:
-        """Return the index of the range name of a module, and register it under the module."""
+        """Return the index of the range name of a module, and remember that the module has it.
+
+        Args:
+            module: Name of the module, such as ``jit_step``.
+            program: Program id, or "" or -1 if unknown.
+        """
         suffix = "" if program in ("", NONE) else f",program_id={program}"
         number = self._names.number(f"XlaModule:#hlo_module={module}{suffix}#")
         self._names_of_module[module].add(number)
         return number
 
     def _make_step_ranges(self) -> Ranges:
-        """Return the ranges of training steps, on devices and on the host.
+        """Convert training steps on devices and on the host to ranges.
 
-        A range is named ``Steps#step_num=N#`` on a device. On the host, the name of the event
-        replaces ``Steps``.
+        On a device, the name of a range is ``Steps#step_num=N#``. On the host, the name of the
+        event replaces the word "Steps".
         """
         steps, texts = self.steps, self._texts
         on_device = steps.device != NONE
@@ -402,15 +431,19 @@ class DeviceWork:
         return make_named_ranges(steps.start_ns, steps.end_ns, thread, name_id)
 
     def _make_module_ranges(self, events: PlaneEvents, thread: Ints) -> Ranges:
-        """Return executions of modules as ranges.
+        """Return a range for each module execution.
 
-        If devices recorded executions, these are returned. Otherwise an execution consists of
-        instructions with the same run id, if most have a run id; instructions without one are then
-        left out. If most have none, the order of the instructions determines the executions, see
-        :func:`_number_executions`.
+        If devices recorded module executions, these are used. Otherwise, executions are derived
+        from the instructions that have a module. If more than half of these instructions have a run
+        id, an execution consists of all instructions with the same thread, device, run id and
+        module, and instructions without a run id are left out. If not,
+        :func:`_number_executions` divides the instructions into executions.
+
+        The range of a derived execution extends from the earliest start to the latest end of its
+        instructions.
 
         Args:
-            events: Instructions.
+            events: Instructions, or the launches of instructions.
             thread: Thread of the range of each instruction.
         """
         if len(self._modules):
@@ -419,7 +452,7 @@ class DeviceWork:
         rows = np.flatnonzero(module != NONE)
         rows = rows[np.lexsort((events.start_ns[rows], events.device[rows], thread[rows]))]
         rows_with_run = rows[events.run[rows] != NONE]
-        # A few instructions at the edges may lie outside the recorded executions.
+        # A few instructions at the start or end may be outside all recorded executions.
         if 2 * len(rows_with_run) > len(rows):
             rows = rows_with_run
             run = group_rows(
@@ -437,7 +470,7 @@ class DeviceWork:
         return make_named_ranges(*times_ns, thread[first], module[first])
 
     def _make_recorded_module_ranges(self) -> Ranges:
-        """Return the executions of modules that devices recorded as ranges."""
+        """Convert the module executions that devices recorded to ranges."""
         executions = self._modules
         used, number = np.unique(executions.name, return_inverse=True)
         parts = (_MODULE.findall(self._texts[name])[0] for name in used.tolist())
@@ -448,24 +481,31 @@ class DeviceWork:
 
 
 def _find_innermost(spans: PlaneEvents, rows: Ints, times_ns: Ints) -> Ints:
-    """Return the index in ``rows`` of the innermost span around each time, or -1 without one.
+    """Return, for each time, the index in ``rows`` of the innermost span that contains the time.
+
+    The index is -1 if no span contains the time.
 
     Args:
-        spans: Host events.
+        spans: Spans on host threads.
         rows: Rows of the spans to consider, sorted by start.
-        times_ns: The times.
+        times_ns: Times to look up.
     """
     innermost = Innermost.of(spans.start_ns[rows], spans.end_ns[rows])
     return innermost.around(times_ns, times_ns)
 
 
 def _select_launches(work: PlaneEvents, launches: PlaneEvents) -> PlaneEvents | None:
-    """Return one host launch per correlation id, the earliest one, sorted by start.
+    """Select the earliest launch for each correlation id.
 
-    Several events may share an id if one call passes through two APIs.
+    Several host events can have the same correlation id, because a call may pass through two APIs.
+
+    Args:
+        work: Kernels and copies.
+        launches: Host events that have a correlation id.
 
     Returns:
-        The launches, or None if they belong to less than half of the work.
+        The selected launches, sorted by start. None if there is no work, or if less than half of
+        the work has the correlation id of a launch.
     """
     launches = launches.take(np.argsort(launches.start_ns, kind="stable"))
     launches = launches.take(np.sort(np.unique(launches.correlation, return_index=True)[1]))
@@ -474,30 +514,33 @@ def _select_launches(work: PlaneEvents, launches: PlaneEvents) -> PlaneEvents | 
 
 
 def _number_executions(thread: Ints, device: Codes, module: Ints, label: Codes) -> Ints:
-    """Return the index of the module execution that each launch belongs to.
+    """Divide launches into module executions, and return the index of each launch's execution.
 
-    A new execution starts when the module changes, or when the first instruction of the current
-    execution is repeated::
+    A new execution starts when the thread, device or module changes. It also starts when the first
+    instruction of the current run of the module occurs again after another instruction::
 
         modules       a  a  a  a  a  a  b  b  a  a
         instructions  x  y  z  x  y  z  p  q  x  y
         executions    0  0  0  1  1  1  2  2  3  3
 
     Args:
-        thread: Thread of each launch; rows are sorted by thread, device and start.
+        thread: Thread of each launch. The launches are sorted by thread, device and start.
         device: Device of each launch.
         module: Module of each launch.
         label: Instruction of each launch.
     """
     is_module_start = mask_run_starts(thread, device, module)
     last_module_start = np.maximum.accumulate(np.where(is_module_start, np.arange(len(label)), 0))
-    # An instruction may launch several kernels in a row; only the first can start an execution.
+    # An instruction may launch several kernels in a row. Only the first one starts an execution.
     is_first_label = label == label[last_module_start]
     return np.cumsum(is_module_start | (is_first_label & mask_run_starts(label))) - 1
 
 
 def _compress_codes(codes: Codes) -> tuple[Ints, npt.NDArray[np.int32]]:
-    """Return the distinct codes, ascending (-1 included), and each row's index among them."""
+    """Return the distinct codes in ascending order, and for each row the index of its code there.
+
+    The code -1 is treated like any other code.
+    """
     codes = codes.astype(np.int64)
     groups = group_rows(codes)
     return codes[groups.first], groups.of_row.astype(np.int32)
@@ -518,7 +561,7 @@ def make_profile(
 
     Args:
         source: File that the planes were read from.
-        planes: All events of the recording.
+        planes: All events of the recording. The function calls :meth:`Planes.finish`.
         process: Number of the profiled process, as returned by :func:`make_process_number`.
         limitations: Limitations found while reading the file.
         cut: Whether the end of the file is missing.
@@ -563,19 +606,20 @@ def make_process_number(recording: int, pid: int) -> int:
     """Return a process number that is unique among the recordings of one file.
 
     Args:
-        recording: Index of the recording in its file.
+        recording: Index of the recording in the file.
         pid: Process id of at most 24 bits, or 0 if unknown.
     """
     return recording * (model.PID_MASK + 1) + pid
 
 
 def join_processes(parts: Sequence[tuple[int, in_memory.Decoded]]) -> in_memory.Decoded:
-    """Join the recordings of all processes in one file.
+    """Join the profiles of all recordings in one file.
 
-    Recordings are labeled by their number, unless their process ids are known and distinct.
+    If a process id is unknown or occurs twice, the recordings are labeled ``recording 1``,
+    ``recording 2`` and so on. A single recording is returned unchanged.
 
     Args:
-        parts: Process number and profile of each recording, at least one.
+        parts: Process number and profile of each recording. There is at least one recording.
     """
     if len(parts) == 1:
         return parts[0][1]
@@ -586,7 +630,7 @@ def join_processes(parts: Sequence[tuple[int, in_memory.Decoded]]) -> in_memory.
 
 
 def _report_limitations(path: str, planes: Planes, work: DeviceWork) -> Iterator[Limitation]:
-    """Yield the limitations of a recording: dropped events, missing devices, missing launches."""
+    """Yield limitations for dropped events, missing devices, and missing launches."""
     n_others = planes.n_impossible - planes.n_impossible_work
     counts = {model.KERNELS_AND_COPIES: planes.n_impossible_work, "events": n_others}
     yield from model.report_impossible_times(path, counts)

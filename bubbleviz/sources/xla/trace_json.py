@@ -1,7 +1,7 @@
-"""Reader of XLA's trace JSON (``*.trace.json.gz``).
+"""Read the JSON traces of XLA's profiler (``*.trace.json.gz``).
 
-A process is a plane, a thread is a line of the plane, and the statistics of an event are its
-``args``, which are all texts.
+In this format, a process is a plane, and a thread is a line of the plane. The statistics of an
+event are its ``args``, which are all texts.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ from bubbleviz.sources.xla.planes import (
 )
 from bubbleviz.sources.xla.profile import join_processes, make_process_number, make_profile
 
-#: Process id of an event.
+#: Process id of an event, as written in the trace.
 ProcessName: TypeAlias = "int | str | None"
 
 
 class XlaArgs(msgspec.Struct, gc=False):
-    """The arguments of an event that the reader uses. Missing ones are None."""
+    """The arguments of an event that are used. Missing arguments are None."""
 
     name: str | None = None
     tf_op: str | None = None
     hlo_op: str | None = None
     hlo_module: str | None = None
     memcpy_details: str | None = None
-    # Fields with numbers are named after the columns of the planes.
+    # Fields that contain numbers have the names in ``STAT_COLUMNS``.
     program: int | None = msgspec.field(default=None, name="program_id")
     run: int | None = msgspec.field(default=None, name="run_id")
     correlation: int | None = msgspec.field(default=None, name="correlation_id")
@@ -58,12 +58,15 @@ class XlaArgs(msgspec.Struct, gc=False):
 
 
 class TraceJsonPlanes:
-    """Collects the events of a trace, and builds planes once all events have been read.
+    """Collects the events of a trace, and builds planes after all events have been read.
 
-    The names of processes and threads may come after their events.
+    The planes are built at the end because a process or thread may be named after its events.
+
+    Args:
+        file: Trace that is being read.
 
     Attributes:
-        processes: Name of each process that is a plane, keyed by process id.
+        processes: Names of the processes, which are the names of planes, keyed by process id.
     """
 
     def __init__(self, file: TraceFile[XlaArgs]) -> None:
@@ -74,10 +77,11 @@ class TraceJsonPlanes:
         self._blocks: list[Ints] = []
 
     def add(self, events: TraceEvents[XlaArgs]) -> None:
-        """Add a block of events: names of processes and threads, and complete events.
+        """Add a block of events.
 
-        Complete events ("X") without a start are left out. If a thread is named twice, the last
-        name wins.
+        Metadata events ("M") set the names of processes and threads. If one is named twice, the
+        last name wins. Complete events ("X") are stored unless they have no start. All other events
+        are ignored.
         """
         texts, threads = self._file.texts, self._file.threads.values
         event_name_arg, words = events.arguments["name"], texts.values
@@ -98,11 +102,11 @@ class TraceJsonPlanes:
         self._blocks.append(block[:, rows])
 
     def build_planes(self) -> tuple[list[Planes], int]:
-        """Build the planes of the recordings in the trace.
+        """Build the planes of all recordings in the trace.
 
         Returns:
-            recordings: Planes of each recording, at least one.
-            n_strays: Number of events of processes without a name.
+            recordings: Planes of each recording. There is at least one recording.
+            n_strays: Number of events that were left out because their process has no name.
         """
         recording_of = self._number_processes()
         columns = self._join_blocks()
@@ -123,10 +127,11 @@ class TraceJsonPlanes:
         return recordings, n_strays
 
     def _number_processes(self) -> dict[ProcessName, int]:
-        """Return the index of the recording of each process, in the order of process ids.
+        """Return the index of the recording of each process, keyed by process id.
 
-        A new recording starts when the label of the process ids changes, or when a device or host
-        occurs again, see :func:`number_recordings`.
+        Processes are sorted by process id. A new recording starts when the label (the text before
+        the number) of the process ids changes. It also starts when a device or host occurs again,
+        see :func:`~bubbleviz.sources.xla.planes.number_recordings`.
         """
         processes = sorted(self.processes, key=_make_process_sort_key)
         labels = [_get_process_label(process) for process in processes]
@@ -135,10 +140,12 @@ class TraceJsonPlanes:
         return dict(zip(processes, number_recordings(names, starts), strict=True))
 
     def _make_planes(self, recording_of: Mapping[ProcessName, int]) -> list[Planes]:
-        """Return the planes of each recording, at least one, with devices but without events.
+        """Create the planes of each recording, with their devices but without events.
+
+        There is at least one recording.
 
         Args:
-            recording_of: Index of the recording of each process that is a plane.
+            recording_of: Index of the recording of each process, keyed by process id.
         """
         recordings = [Planes() for _ in range(max(recording_of.values(), default=0) + 1)]
         for process, recording in recording_of.items():
@@ -148,7 +155,10 @@ class TraceJsonPlanes:
         return recordings
 
     def _join_blocks(self) -> dict[str, Ints]:
-        """Return the columns of all events, by name; names of arguments begin with ``args.``."""
+        """Return the columns of all stored events, keyed by name.
+
+        The names of the columns for arguments start with ``args.``. The stored blocks are dropped.
+        """
         arguments = [f"args.{field}" for field in XlaArgs.__struct_fields__]
         names = ("thread", "start_ns", "duration_ns", "name", *arguments)
         blocks, self._blocks = self._blocks, []
@@ -156,10 +166,10 @@ class TraceJsonPlanes:
         return dict(zip(names, columns, strict=True))
 
     def _find_roles(self, threads: Sequence[ThreadName]) -> Mapping[ThreadName, str]:
-        """Return the role of each line that has a name or events, keyed by thread.
+        """Return the role of each thread that has a name or events, keyed by thread.
 
         Args:
-            threads: Threads with events.
+            threads: Threads that have events.
         """
         threads_of_process: dict[ProcessName, list[ThreadName]] = defaultdict(list)
         for thread in dict.fromkeys((*self._lines, *threads)):
@@ -174,16 +184,16 @@ class TraceJsonPlanes:
     def _add_events(
         self, planes: Planes, role: str, thread: ThreadName, events: Mapping[str, Ints]
     ) -> None:
-        """Add the events of a thread to planes.
+        """Add the events of a thread to the planes of its recording.
 
-        The path of an instruction is the argument ``name``, or else ``tf_op``. A missing duration
-        counts as 0.
+        The path of an instruction is the argument ``name``, or ``tf_op`` if there is no ``name``. A
+        missing duration is replaced by 0.
 
         Args:
-            planes: The planes of its recording.
-            role: Role of the thread, one of the constants of ``planes``.
-            thread: The thread.
-            events: Columns of the events.
+            planes: Planes of the recording.
+            role: Role of the thread, such as ``HOST`` or ``STREAM``.
+            thread: Process id and thread id of the thread.
+            events: Columns of the events of the thread, keyed by name.
         """
         line = NONE
         if role == HOST:
@@ -218,12 +228,14 @@ class TraceJsonPlanes:
     def _convert_text_numbers(
         self, planes: Planes, numbers: Ints, part: Callable[[str], str] = str
     ) -> Ints:
-        """Add texts of the file to the planes, and return their numbers there, or -1 if empty.
+        """Convert numbers of texts in the file to numbers of texts in planes, or -1 if empty.
+
+        New texts are added to ``planes.texts``.
 
         Args:
-            planes: Planes to whose ``texts`` the texts are added.
-            numbers: Numbers of the texts in the file.
-            part: Function that returns the part of a text to add.
+            planes: Planes whose numbering of texts is used.
+            numbers: Numbers of texts in the file. Values of 0 or less mean that there is no text.
+            part: Function that selects the part of a text to use.
         """
         words = self._file.texts.values
         groups = group_rows(numbers).order_by_appearance()
@@ -234,22 +246,22 @@ class TraceJsonPlanes:
 
 
 def _get_process_label(process: ProcessName) -> str:
-    """Return the part of a process id before its number."""
+    """Return the text before the number in a process id, or "" if the id is not a text."""
     return process.rstrip("0123456789") if isinstance(process, str) else ""
 
 
 def _make_process_sort_key(process: ProcessName) -> tuple[str, int]:
-    """Return the sort key of a process id: its label, then its number."""
+    """Return a key that sorts process ids by their label, then by their number."""
     label = _get_process_label(process)
     digits = process[len(label) :] if isinstance(process, str) else str(process or 0)
     return label, int(digits[-18:] or 0)
 
 
 def read_profile(path: str, watch: Watch) -> Decoded:
-    """Read a trace.
+    """Read a JSON trace of XLA's profiler. All recordings in the file are joined.
 
     Raises:
-        ProfileError: The file is not a trace of XLA.
+        ProfileError: The file is not a trace of XLA's profiler, or cannot be read.
     """
     file = TraceFile(path, XlaArgs, watch)
     trace = TraceJsonPlanes(file)

@@ -1,17 +1,17 @@
-"""Reader of XSpace, the protobuf file of XLA's profiler (``*.xplane.pb``), one plane at a time.
+"""Read XSpace files, the protobuf files of XLA's profiler (``*.xplane.pb``), plane by plane.
 
-protobuf's parser only splits the file into planes and lines. Events stay encoded bytes, because
-parsing them would create millions of Python objects. They are decoded in bulk with numpy instead:
-step k decodes the k-th field of all events at once::
+The protobuf parser only splits the file into planes and lines. Events remain encoded bytes, because
+parsing them would create millions of Python objects. numpy decodes them in bulk instead. Step k
+decodes the k-th field of all events at once::
 
     events      08 05 10 AC 02     08 07 18 01     08 05 10 7F
     step 1      ^^^^^              ^^^^^           ^^^^^
     step 2            ^^^^^^^^           ^^^^^           ^^^^^
 
-The messages are defined in ``tsl/profiler/protobuf/xplane.proto`` (openxla/xla). The encoding is
-described in https://protobuf.dev/programming-guides/encoding/: a field is a tag (number << 3 | wire
-type) followed by its value. Times are converted to whole nanoseconds. Start and end are each
-rounded down from picoseconds, so that events without a gap between them still have none.
+The messages are defined in ``tsl/profiler/protobuf/xplane.proto`` (openxla/xla), and the encoding
+in https://protobuf.dev/programming-guides/encoding/. A field is a tag (number << 3 | wire type)
+followed by its value. Times are converted from picoseconds to nanoseconds. Start and end are each
+rounded down, so that consecutive events without a gap still have no gap.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from bubbleviz.sources.xla import planes as xla
 from bubbleviz.sources.xla.planes import Planes
 from bubbleviz.sources.xla.profile import join_processes, make_process_number, make_profile
 
-#: Messages: number, name and type of each field; ``*`` marks repeated fields. Texts are ``bytes``,
-#: because they need not be valid UTF-8.
+#: Number, name and type of each field, keyed by the name of the message. ``*`` marks repeated
+#: fields. Texts have the type ``bytes``, because they may be invalid UTF-8.
 _MESSAGES = {
     "Space": "1 planes bytes*, 4 hostnames bytes*",
     "Plane": "2 name bytes, 3 lines Line*, 4 event_metadata bytes*, 5 stat_metadata bytes*, "
@@ -53,20 +53,20 @@ _MESSAGES = {
     "StatMetadata": "2 name bytes",
     "Stat": "1 name int64, 3 unsigned int64, 4 signed int64, 5 text bytes, 7 ref int64",
 }
-#: Field numbers of events and of their statistics.
+#: Field numbers of events, and of the statistics of events.
 _EVENT_METADATA, _EVENT_OFFSET_PS, _EVENT_DURATION_PS, _EVENT_STATS = 1, 2, 3, 4
 _STAT_NAME, _STAT_UNSIGNED, _STAT_SIGNED, _STAT_TEXT, _STAT_REF = 1, 3, 4, 5, 7
-#: Wire types: varint, length-delimited, and the number of bytes of each type of fixed length.
+#: Wire types: varint, length-delimited, and fixed-length types with their numbers of bytes.
 _NUMBER, _LENGTH, _FIXED = 0, 2, {1: 8, 5: 4}
-#: Tag of the field of a space that contains a plane.
+#: Tag of the field ``planes`` of a space.
 _PLANES_TAG = 1 << 3 | _LENGTH
 #: Maximum number of bytes of a 64-bit varint.
 _MAX_VARINT_BYTES = 10
 #: Number of events decoded at once.
 _EVENTS_PER_PIECE = 1 << 16
 
-#: Column that each statistic of an event fills. The path of an instruction is ``name`` on GPUs in
-#: newer versions, and ``tf_op`` on TPUs and in older versions.
+#: Names of the columns that statistics of an event fill, keyed by the name of the statistic. The
+#: path of an instruction is ``name`` on GPUs in newer versions, and ``tf_op`` otherwise.
 _STATS = {
     "hlo_op": "op",
     "name": "path",
@@ -80,24 +80,24 @@ _STATS = {
     "memcpy_details": "copy",
 }
 _TEXTS = frozenset(("op", "path", "module", "copy"))
-#: Timestamps above this value (in 1973) are UTC; others are relative to the start of the profile.
+#: Timestamps above this value (in 1973) are UTC. Others are relative to the start of the profile.
 _UTC_NS = 10**17
 _RECORD_AGAIN = "copy it again, or record again with jax.profiler.trace"
 
-#: Occurrences of a length-delimited field: the row of its message, and the start and end offsets of
-#: its content.
+#: Occurrences of a length-delimited field, as three columns: the index of the message, and the
+#: start and end offsets of the content.
 Slices = tuple[Ints, Ints, Ints]
 
 
 class MalformedError(ValueError):
-    """The bytes are not a valid message."""
+    """An error for bytes that are not a valid protobuf message."""
 
 
 def build_message_types(package: str, **messages: str) -> Mapping[str, Any]:
-    """Build protobuf message classes, by name.
+    """Build protobuf message classes, keyed by name.
 
     Args:
-        package: Unique package name.
+        package: Name of the protobuf package, which must be unique.
         messages: Fields of each message, written as in ``_MESSAGES``.
     """
     file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package)
@@ -120,7 +120,7 @@ def build_message_types(package: str, **messages: str) -> Mapping[str, Any]:
 
 
 def parse_message(kind: Any, content: bytes) -> Any:
-    """Parse bytes as a message of a class.
+    """Parse bytes as a message of the given class.
 
     Raises:
         MalformedError: The bytes are not a valid message.
@@ -133,12 +133,12 @@ def parse_message(kind: Any, content: bytes) -> Any:
 
 @cache
 def _get_message_types() -> Mapping[str, Any]:
-    """Return the message classes of the file."""
+    """Return the message classes for XSpace files, keyed by name."""
     return build_message_types("xspace", **_MESSAGES)
 
 
 def decode_text(content: bytes) -> str:
-    """Decode bytes as UTF-8; invalid bytes are replaced."""
+    """Decode bytes as UTF-8. Invalid bytes become U+FFFD."""
     return content.decode("utf-8", errors="replace")
 
 
@@ -154,14 +154,14 @@ def decode_messages(
     Args:
         data: Bytes of all messages, shape (bytes,).
         start: Start offset of each message, shape (messages,).
-        end: End offset of each message.
-        number_fields: Varint fields to decode.
-        length_fields: Length-delimited fields (messages or texts) to locate.
+        end: End offset of each message, shape (messages,).
+        number_fields: Numbers of the varint fields to decode.
+        length_fields: Numbers of the length-delimited fields (messages or texts) to locate.
 
     Returns:
-        values: Values of each number field, shape (messages,). A missing field is 0. If a field is
-            repeated, the last value wins.
-        slices: Occurrences of each length-delimited field.
+        values: Values of each varint field, keyed by field number, shape (messages,). A missing
+            field is 0. If a field is repeated, the last value wins.
+        slices: Occurrences of each length-delimited field, keyed by field number.
 
     Raises:
         MalformedError: A field is malformed, or extends beyond its message.
@@ -189,7 +189,7 @@ def decode_messages(
         )
         has_length = kind == _LENGTH
         first = np.where(has_length, position, first)
-        # Compared with the remaining bytes, so that a huge length does not overflow.
+        # The length is compared with the remaining bytes, so that a huge length does not overflow.
         fits = (value >= 0) & (value <= end - first)
         position = np.where(has_length, first + np.where(fits, value, 0), position)
         is_valid: Bools = np.isin(kind, (_NUMBER, _LENGTH, *_FIXED)) & (tag >> 3 != 0)
@@ -209,12 +209,12 @@ def decode_messages(
 
 
 def _decode_varints(data: npt.NDArray[np.uint8], start: Ints, end: Ints) -> tuple[Ints, Ints]:
-    """Decode the varint at each offset, and return the values and the offsets after them.
+    """Decode the varint at each offset, and return the values and the offsets after the varints.
 
     Args:
         data: Bytes of all messages.
         start: Offset of each varint.
-        end: End offset of the message of each varint.
+        end: For each varint, the end offset of the message that contains the varint.
 
     Raises:
         MalformedError: A varint extends beyond its message or is too long.
@@ -234,7 +234,7 @@ def _decode_varints(data: npt.NDArray[np.uint8], start: Ints, end: Ints) -> tupl
 
 
 def read_stat_names(plane: Any) -> Mapping[int, str]:
-    """Return the names of statistics, and the texts that statistics refer to, by id."""
+    """Return the names of statistics, and the texts that statistics refer to, keyed by id."""
     entries = (
         parse_message(_get_message_types()["StatEntry"], entry) for entry in plane.stat_metadata
     )
@@ -242,13 +242,15 @@ def read_stat_names(plane: Any) -> Mapping[int, str]:
 
 
 class PlaneReader:
-    """Reads the events of one plane. Missing statistics of an event are taken from its metadata.
+    """Reads the events of one plane.
+
+    Statistics that an event lacks are taken from the metadata of the event.
 
     Args:
         plane: Parsed message of the plane.
-        base_ns: Time 0 of the profile, as UTC.
-        start_ns: Time 0 of the timestamps that are not UTC.
-        planes: Receives the events.
+        base_ns: UTC at time 0 of the profile.
+        start_ns: Time in the profile at which timestamps that are not UTC are 0.
+        planes: Planes that receive the events.
 
     Raises:
         MalformedError: An entry cannot be decoded.
@@ -257,7 +259,7 @@ class PlaneReader:
     def __init__(self, plane: Any, base_ns: int, start_ns: int, planes: Planes) -> None:
         self._base_ns, self._start_ns = base_ns, start_ns
         self._planes, self.name = planes, decode_text(plane.name)
-        #: Names of statistics, and texts that statistics refer to, by id.
+        #: Names of statistics, and texts that statistics refer to, keyed by id.
         self._stat_names = names = read_stat_names(plane)
         entries = (
             parse_message(_get_message_types()["EventEntry"], entry)
@@ -271,7 +273,7 @@ class PlaneReader:
         device = xla.get_device_number(self.name)
         if device is not None:
             device_stats = {names.get(stat.name, ""): self._get_text(stat) for stat in plane.stats}
-            # No other statistics describe a device.
+            # Only these two statistics describe the model of a device.
             model = device_stats.get("device_type_string", "") or device_stats.get(
                 "device_vendor", ""
             )
@@ -311,12 +313,19 @@ class PlaneReader:
                     self._add_piece(line, slice(first, first + _EVENTS_PER_PIECE), role, row)
 
     def _read_metadata(self, *, of_instructions: bool) -> tuple[Ints, Mapping[str, Ints]]:
-        """Return the name and the statistics of each metadata entry, with numbers for texts.
+        """Return the name and the statistics of each metadata entry. Texts are numbered.
 
-        A last row is added for unknown metadata. Its name is "" and its statistics are -1.
+        A final row is added for events whose metadata is unknown. Its name is "", and its
+        statistics are -1.
 
         Args:
-            of_instructions: Whether the entries name instructions, whose names are shortened.
+            of_instructions: Whether the entries describe instructions. Their names are shortened to
+                the display name, or to the text before " = ".
+
+        Returns:
+            names: For each entry, the number of its name.
+            columns: Statistics of each entry, keyed by the names in ``STAT_COLUMNS``, or -1 if
+                missing.
         """
         if of_instructions in self._columns:
             return self._columns[of_instructions]
@@ -342,13 +351,13 @@ class PlaneReader:
         return names, columns
 
     def _add_piece(self, line: Any, rows: slice, role: str, row: int) -> None:
-        """Decode a slice of a line's events, and add them to the planes.
+        """Decode a slice of the events of a line, and add the events to the planes.
 
         Args:
             line: Parsed message of the line.
-            rows: Slice of its events.
+            rows: Slice of the events.
             role: Role of the line.
-            row: Row of the host's line, or number of the device's stream, or -1.
+            row: Row of the host line, number of the GPU stream, or -1 for other lines.
         """
         events = line.events[rows]
         data = np.frombuffer(b"".join(events), np.uint8)
@@ -360,7 +369,7 @@ class PlaneReader:
             data, end - length, end, fields, (_EVENT_STATS,) if used_stats else ()
         )
         names, columns = self._read_metadata(of_instructions=role in (xla.OPS, xla.ASYNC))
-        # Unknown metadata is at position -1, the last row.
+        # Unknown metadata has position -1, which is the final row.
         metadata_row = find_positions(self._numbers, event[_EVENT_METADATA])
         columns = {column: values[metadata_row] for column, values in columns.items()}
         if used_stats:
@@ -369,11 +378,11 @@ class PlaneReader:
         self._planes.add(role, self.name, row, times_ns, names[metadata_row], columns)
 
     def _convert_times(self, timestamp_ns: int, event: Mapping[int, Ints]) -> tuple[Ints, Ints]:
-        """Return the start and end of events in ns since time 0 of the profile.
+        """Return the start and end of events in ns since time 0 of the profile, rounded down.
 
         Args:
-            timestamp_ns: Timestamp of the line, which the offsets of its events are added to.
-            event: Number fields of the events.
+            timestamp_ns: Timestamp of the line. The offsets of the events are added to it.
+            event: Values of the varint fields of the events, keyed by field number.
         """
         is_utc = timestamp_ns > _UTC_NS
         begin_ns = timestamp_ns + (-self._base_ns if is_utc else self._start_ns)
@@ -388,16 +397,16 @@ class PlaneReader:
         stat_slices: Slices,
         used_stats: Mapping[int, str],
     ) -> None:
-        """Fill columns with the statistics stored in the events themselves.
+        """Fill columns with the statistics that are stored in the events themselves.
 
-        The statistics of an event replace the values that ``columns`` contains from its metadata.
-        Empty texts replace nothing.
+        The statistics of an event replace the values from its metadata, which ``columns`` already
+        contains. Empty texts do not replace any value.
 
         Args:
-            columns: Columns of the events, changed in place.
+            columns: Columns of statistics, keyed by name. Changed in place.
             data: Bytes of the events.
             stat_slices: Occurrences of statistics in the events.
-            used_stats: Names of the statistics to read, by id.
+            used_stats: Names of the statistics to read, keyed by id.
         """
         event, start, end = stat_slices
         fields = (_STAT_NAME, _STAT_UNSIGNED, _STAT_SIGNED, _STAT_REF)
@@ -411,7 +420,7 @@ class PlaneReader:
                 *(column[is_used].tolist() for column in texts[_STAT_TEXT]), strict=True
             )
         }
-        # If an event has both statistics for its path, ``name`` wins because it is written last.
+        # If an event has both statistics for its path, ``name`` wins because it is read last.
         for of_kind, name in sorted(used_stats.items(), key=lambda item: item[1] == "name"):
             rows = np.flatnonzero(kind == of_kind)
             column, is_path = columns[_STATS[name]], name == "tf_op"
@@ -428,13 +437,14 @@ class PlaneReader:
 
 
 def _find_space_starts(content: bytes) -> list[int]:
-    """Return the indices of planes that start another space.
+    """Return the indices of the planes that start another space in a concatenated file.
 
-    Concatenated files look like a single message to a protobuf parser. The fields of each space are
-    written in order, so a plane that follows a field of another kind is the first of its space.
+    A protobuf parser reads concatenated spaces as a single message. The fields of a space are
+    written in the order of their numbers. A plane that follows a different field is therefore the
+    first plane of another space.
 
     Args:
-        content: A space that can be parsed.
+        content: Bytes of a file that can be parsed as a space.
     """
     starts: list[int] = []
     n_planes = offset = 0
@@ -460,7 +470,7 @@ def _find_space_starts(content: bytes) -> list[int]:
 
 
 def _read_varint(content: bytes, offset: int) -> tuple[int, int]:
-    """Return the number that is encoded at an offset, and the offset after it."""
+    """Decode the varint at an offset, and return its value and the offset after the varint."""
     value = shift = 0
     while offset < len(content):
         byte = content[offset]
@@ -476,9 +486,9 @@ class _Space:
     """The planes of one recording in a file.
 
     Attributes:
-        planes: Encoded planes.
-        start_ns: UTC at time 0, or None if unknown.
-        process: Id of the process, or 0 if unknown.
+        planes: Encoded messages of the planes.
+        start_ns: UTC at time 0 of the recording, or None if unknown.
+        process: Lowest 24 bits of the process id, or 0 if the process id is unknown.
     """
 
     planes: list[bytes]
@@ -489,7 +499,8 @@ class _Space:
 def _read_spaces(path: str) -> tuple[list[_Space], str]:
     """Return the recordings in a file, and the name of their host, or "" if unknown.
 
-    Events are not decoded. If a single recording names several hosts, the first name is used.
+    Events are not decoded. If there is a single recording with several hostnames, the first
+    hostname is returned.
 
     Raises:
         MalformedError: The file cannot be decoded.
@@ -518,10 +529,13 @@ def _read_spaces(path: str) -> tuple[list[_Space], str]:
 
 
 def _describe_space(planes: Sequence[tuple[bytes, Any]]) -> _Space:
-    """Return a recording, given the bytes and the parsed message of each of its planes.
+    """Combine planes to a recording, and find its start and process id.
 
-    Time 0 is the recorded start of the profile, or else the earliest timestamp of a line that is
-    UTC.
+    Time 0 of the recording is its recorded start. If the start was not recorded, time 0 is the
+    earliest UTC timestamp of a line.
+
+    Args:
+        planes: Bytes and parsed message of each plane of the recording.
     """
     starts, processes, stamps = [], [], []
     for _, plane in planes:
@@ -539,9 +553,9 @@ def _describe_space(planes: Sequence[tuple[bytes, Any]]) -> _Space:
 
 
 def read_profile(path: str, watch: Watch) -> Decoded:
-    """Read an xplane file.
+    """Read an xplane file. All recordings in the file are joined.
 
-    The clocks and processes of all planes are read first, then their events.
+    The start times and process ids of all recordings are read before any events are decoded.
 
     Raises:
         ProfileError: The file cannot be read or decoded, or joins recordings of several hosts.
@@ -563,8 +577,8 @@ def _decode_spaces(
 ) -> Iterator[tuple[int, Decoded]]:
     """Yield the process number and the profile of each recording.
 
-    All times are relative to the start of the first recording. If its start is unknown, the times
-    of each recording are relative to the start of that recording.
+    All times are relative to the start of the first recording. If this start is unknown, the times
+    of each recording are relative to the recording's own start.
 
     Raises:
         MalformedError: A plane cannot be decoded.
@@ -594,11 +608,11 @@ def _decode_spaces(
 
 
 def _report_unknown_start(path: str, space: _Space) -> list[Limitation]:
-    """Return a limitation if the start of a recording is unknown, else none.
+    """Return a list with one limitation if the start of a recording is unknown, else [].
 
     Args:
         path: Path of the file.
-        space: The recording.
+        space: Recording in the file.
     """
     if space.start_ns is not None:
         return []
