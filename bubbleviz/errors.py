@@ -59,7 +59,7 @@ class NothingToAnalyseError(ProfileError):
 
 
 class MismatchError(BubblevizError):
-    """Profiles cannot be analysed together."""
+    """Profiles do not belong together, so they cannot be analyzed as one run."""
 
 
 class OutputError(BubblevizError):

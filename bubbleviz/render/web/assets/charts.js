@@ -1,11 +1,11 @@
-// Vega-Lite charts: idle time of each rank by cause, phase times, and the ratios of iterations.
+// Vega-Lite charts: idle time by rank and cause, phase times, and the ratios of iterations.
 
-// Maximum number of bars; above it, ranks are combined into stages. Maximum number of columns of a
-// heat map; above it, several microbatches share a column.
+// Maximum number of bars, above which ranks are combined into stages; and maximum number of columns
+// of a heat map, above which several microbatches share a column.
 const MOST_BARS = 64;
 const MOST_COLUMNS = 256;
 
-// Text and lines have the colours of the style sheet, which distinguishes screens from paper.
+// The style sheet sets the colors of text and lines, which differ between screen and paper.
 const SHARED = {
   background: null,
   font: "system-ui, sans-serif",
@@ -14,7 +14,7 @@ const SHARED = {
   legend: { orient: "top", columns: 4, symbolType: "square" },
 };
 
-// The bar of a rank, or of its stage.
+// Returns the bar of a rank, or the bar of its stage. A missing bar is added.
 function barOf(rows, run, rank, byStage) {
   const { stage } = run.report.ranks[rank];
   const label = byStage && stage !== null ? `stage ${stage}` : run.rankLabel(rank);
@@ -45,7 +45,7 @@ function idleOfMeans(run, byStage) {
   return rows;
 }
 
-// Idle time of each rank by cause, a mean over the averaged iterations.
+// Chart of the idle time of each rank by cause. Times are means over the averaged iterations.
 function causesSpec(run) {
   const { report } = run;
   const byStage = report.ranks.length > MOST_BARS;
@@ -75,7 +75,7 @@ function causesSpec(run) {
   };
 }
 
-// The quantities that a heat map can show: the colours of its cells, and the value of an operation.
+// The quantities that a heat map can show, with their color scales and the value of an operation.
 const MEASURES = {
   time: {
     title: "ms", format: ",.3~g", of: (own, row) => own.length_ns[row] / 1e6,
@@ -87,7 +87,7 @@ const MEASURES = {
   },
 };
 
-// The values of the operations of a phase in all averaged iterations, by stage and microbatch.
+// Returns the values of a phase's operations in all averaged iterations, by stage and microbatch.
 function cellsOf(run, phase, measure) {
   const own = run.operations;
   const averaged = new Set(run.report.iterations.filter((iteration) => iteration.averaged).map((iteration) => iteration.index));
@@ -108,8 +108,8 @@ function median(values) {
   return (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2;
 }
 
-// Assigns cells to columns. If there are too many microbatches, several share a column, which shows
-// the slowest of them.
+// Assigns cells to columns. If there are too many microbatches, several microbatches share a column,
+// which shows the slowest one.
 function columnsOf(cells) {
   const [first, last] = cells.reduce(([low, high], own) => [Math.min(low, own.microbatch), Math.max(high, own.microbatch)], [Infinity, -Infinity]);
   const share = Math.ceil((last - first + 1) / MOST_COLUMNS);
@@ -155,7 +155,7 @@ function iterationAxis({ iterations }) {
 function trendSpec(run) {
   const { report } = run;
   const known = run.ratioDefinitions.map((own) => own.name);
-  // Ratios that are equal in every iteration share a line, which is labelled with all their names.
+  // Ratios that are equal in every iteration share a line. Its label contains all their names.
   const shown = (name) => JSON.stringify(report.iterations.map((own) => own.bubble_ratio[name]?.toFixed(4)));
   const called = (name) => known.filter((other) => shown(other) === shown(name)).join(" = ");
   const names = known.filter((name) => called(name).split(" = ")[0] === name);

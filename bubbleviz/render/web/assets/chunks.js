@@ -1,7 +1,7 @@
-// Chunks: the time of a forward of a serving run as a function of its tokens, measured and fitted,
-// for each virtual stage.
+// Chunks of prompts in a serving run: for each virtual stage, measured and fitted forward times as a
+// function of the number of tokens.
 
-// Number of points of a fitted line.
+// Number of points with which a fitted line is drawn.
 const LINE_POINTS = 33;
 
 const chunkStage = (cost) => (cost.virtual_stage ?? "unknown");
@@ -21,7 +21,7 @@ function chunksPanel(run) {
   ];
 }
 
-// The index of the stage whose longest chunk takes most time.
+// Returns the index of the stage whose longest chunk takes the most time.
 function slowestChunks(costs) {
   const longest = costs.map((own) => chunkTimeNs(own, own.most_tokens, 0));
   return longest.indexOf(Math.max(...longest));

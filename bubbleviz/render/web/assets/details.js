@@ -56,14 +56,14 @@ function waited(run, bubble) {
   if (peer[bubble] >= 0) {
     const label = run.label(peer[bubble]), rank = run.rankLabel(run.operations.rank[peer[bubble]]);
     const ends = run.operations.start_ns[peer[bubble]] + run.operations.length_ns[peer[bubble]];
-    // At the start and end of an iteration, only collectives wait for another rank.
+    // At the start and the end of an iteration, only collectives wait for other ranks.
     const edge = ["warmup", "drain"].includes(run.data.causes[cause[bubble]].name);
     lines.push(edge ? `waited in a collective for ${rank}, the last rank to enter, which did so after ${label}` : `waited for ${label} of ${rank}, which ended at ${duration(ends - run.startNs)}`);
   }
   return lines;
 }
 
-// The idle time right before an operation, by cause, in words.
+// Describes the idle time directly before an operation, by cause.
 function idleBefore(run, row) {
   const own = run.bubbleRows;
   const parts = new Map();

@@ -1,4 +1,4 @@
-// Gestures: handles wheel, pointer and keys on the canvas of a timeline.
+// Gestures: handles mouse wheel, pointer and keyboard events on the canvas of a timeline.
 
 class Gestures {
   constructor(timeline) {
@@ -17,7 +17,7 @@ class Gestures {
       this.drag = null;
       this.left();
     });
-    // The content under the pointer moves away, or the page loses the focus.
+    // The content under the pointer has moved, or the page has lost the focus.
     addEventListener("scroll", () => this.left(), { passive: true, capture: true });
     addEventListener("blur", () => this.left());
     addEventListener("keydown", (event) => {

@@ -1,5 +1,6 @@
-// The page of idle time: converts its contents to the structure of a run. Devices become ranks,
-// intervals in which anything ran become operations, and host activities become causes of bubbles.
+// The page about idle time: converts its data to the structure of a run. Devices become ranks,
+// intervals in which a device was busy become operations, and host activities become causes of
+// bubbles.
 
 function runOfIdle(whole) {
   const { idle, tables } = whole;

@@ -70,7 +70,7 @@ function showLegend(run, timeline) {
   byId("legend-idle").replaceChildren(...idle);
 }
 
-// The distinct fills of each phase that occurs, in the order of chunks.
+// Returns the distinct fills of each phase that occurs, in the order of chunks.
 function paintsByPhase(run, phases) {
   const { paint, phase, chunk, rows } = run.operations;
   const found = new Map(phases.map((code) => [code, new Map()]));
@@ -167,7 +167,7 @@ function fillPanels(run, timeline) {
   fill("provenance", ...provenance(run));
 }
 
-// Fills a section that only some runs have. Without content, the section and its link are removed.
+// Fills a section that only some runs have. If there is no content, removes the section and its link.
 function fillIf(known, id, content) {
   if (known) byId(`${id}-panel`).append(...content());
   else for (const own of [byId(`${id}-section`), document.querySelector(`#contents a[href="#${id}-section"]`).parentElement]) own.remove();

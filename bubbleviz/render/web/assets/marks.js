@@ -1,4 +1,4 @@
-// Marks: draws over the rows of a timeline: selection, critical path, window and axis.
+// Marks: draws the selection, the critical path, the window and the axis over the rows of a timeline.
 
 class Marks {
   constructor(timeline) {
@@ -117,7 +117,7 @@ class Marks {
     c.fillText("time since start", 4, 25);
   }
 
-  // The title of the ratios next to the rows. It is above them, in the room from `left` on.
+  // Draws the heading of the ratios above the ratios, in the space that starts at `left`.
   paintRatioTitle(left) {
     const { context: c, gutter, canvas } = this.at;
     const titles = this.at.callbacks.ratioTitles?.(this.at.ratedIteration) ?? [];
@@ -146,7 +146,7 @@ class Marks {
     c.restore();
   }
 
-  // The length of the window, drawn over the axis.
+  // Draws the length of the window over the axis.
   paintLength() {
     if (!this.at.window) return;
     const { context: c } = this.at;
@@ -172,7 +172,7 @@ class Marks {
   }
 }
 
-// The smallest of 1, 2, 5, 10, 20, ... that is at least `least`.
+// Returns the smallest of the numbers 1, 2, 5, 10, 20, ... that is at least `least`.
 function niceStep(least) {
   const size = 10 ** Math.floor(Math.log10(Math.max(least, 1)));
   return [1, 2, 5, 10].map((times) => times * size).find((step) => step >= least * 0.999);

@@ -1,5 +1,5 @@
-// The meaning of each table column, keyed by its name without the unit. Meanings are shown on hover,
-// on demand and in print.
+// Meaning of each table column, keyed by the name of the column without its unit. Meanings are shown
+// on hover, on demand and in print.
 
 const MEANINGS = {
   definition: "definition of the bubble ratio; the bold one is the headline ratio at the top",

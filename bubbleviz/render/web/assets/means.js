@@ -1,4 +1,5 @@
-// Means of each rank over the averaged iterations. Pages of many ranks contain them as columns.
+// Mean values of each rank over the averaged iterations. Pages of many ranks contain these means as
+// columns; for other pages, they are computed here.
 
 const TIMES_OF_COMMUNICATION = ["wait", "transfer", "exposed", "communication", "overlapped"];
 // Marks an unknown value in a column of integers. Smaller values are unknown as well.
@@ -9,7 +10,8 @@ function meanOf(own, of) {
   return values.length ? values.reduce((a, b) => a + b, 0) / values.length : null;
 }
 
-// The entries of each rank in the averaged iterations: the columns of an iteration, and the index in them.
+// For each rank, its entries in the averaged iterations: the columns of the iteration, and the index
+// of the rank in these columns.
 function entriesByRank(run) {
   const entries = run.report.ranks.map(() => []);
   for (const iteration of run.report.iterations) {

@@ -23,7 +23,8 @@ function memoryPanel(run) {
     element("div", {}, element("h3", {}, "Operations"), ...explained("memory of operations", kinds)))];
 }
 
-// One dot per schedule with a known ratio and memory. Schedules with equal values share a dot and its label.
+// Draws one dot per schedule whose ratio and memory are known. Schedules with equal values share a
+// dot and a label.
 function schedulePoints(run) {
   const { what_if: others, schedule } = run.report;
   const rows = (others?.rows ?? []).filter((own) => own.name !== "no-delay");
@@ -47,13 +48,13 @@ function schedulesSpec(run) {
   const unit = inBytes ? MEMORY_UNITS.find(([size]) => Math.max(...points.map((own) => own.memory)) >= size) ?? [1, "B"] : [1, ""];
   const most = 1.08 * Math.max(limit ?? 0, ...points.map((own) => own.memory)) / unit[0];
   const values = points.map((own) => ({ memory: own.memory / unit[0], ratio: own.ratio, schedules: own.names.join(", "), fits: own.fits ? "yes" : "no" }));
-  // The Pareto front: the schedules that no other schedule beats in both.
+  // The Pareto front: the schedules that no other schedule beats in both ratio and memory.
   const best = values.filter((own, at) => values.slice(0, at).every((other) => other.ratio > own.ratio));
   const told = values.filter((own) => best.includes(own) || /as measured|\(this one\)/.test(own.schedules));
   const title = inBytes ? `memory of the fullest device, ${unit[1]}` : "activations of the fullest device, microbatches of a stage";
   const x = { field: "memory", type: "quantitative", title, scale: { domain: [0, most], nice: false } };
   const y = { field: "ratio", type: "quantitative", title: "bubble ratio", axis: { format: ".3~%" }, scale: { zero: true } };
-  // The best schedules have their labels above their dots, others below.
+  // Labels are above the dots of schedules on the front, and below all other dots.
   const label = (isRight, isBest) => ({
     data: { values: told.filter((own) => (own.memory > most / 2) === isRight && best.includes(own) === isBest) },
     mark: { type: "text", align: isRight ? "right" : "left", dx: isRight ? -8 : 8, dy: isBest ? -7 : 12, fontSize: 11, limit: 320 },

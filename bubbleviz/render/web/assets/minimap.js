@@ -1,4 +1,4 @@
-// The minimap: how busy the ranks are over the whole run, with a frame around the part that the
+// The minimap shows how busy the ranks are over the entire run. A frame marks the part that the
 // timeline shows.
 
 class Minimap {

@@ -1,12 +1,12 @@
-// The overview of a run of many ranks: one coloured cell per stage of each pipeline. A click on a cell
-// shows its operations.
+// The overview of a run of many ranks has one colored cell per pipeline and stage. A click on a cell
+// shows the operations of its ranks.
 
 const CELL_WIDTH = [5, 16];
 const CELL_HEIGHT = [2, 10];
 const BAND_GAP = 16;
 const OVERVIEW_GUTTER = 92;
 const MOST_TALL = 560;
-// Colours of values below, at and above the median.
+// Colors of values below, at and above the median.
 const DIVERGING = ["#2b6cb0", "#f4f4f2", "#b3261e"];
 // Maximum number of outlier ranks listed for a saved report, and the minimum deviation of the phase
 // time and of the bubble ratio of an outlier. The same values are in rank_means.py.
@@ -76,7 +76,7 @@ class Overview {
       element("li", {}, swatch(DIVERGING[place]), words(value) + (place === 0 ? " or less" : place === 2 ? " or more" : ""))));
   }
 
-  // The value of a cell: among its ranks, the value that is farthest from the median.
+  // Returns the value of a cell: the value of its rank that differs most from the median.
   valueOf(ranks) {
     const known = (ranks ?? []).map((rank) => this.measure.values[rank]).filter((value) => value !== null);
     const away = (value) => Math.abs(value - this.measure.middle);
@@ -102,7 +102,7 @@ class Overview {
     this.canvas.height = Math.round(this.height * this.scale);
   }
 
-  // Upper left corner of a cell.
+  // Returns the upper left corner of a cell.
   corner(column, row) {
     const band = Math.floor(column / this.perBand);
     return [OVERVIEW_GUTTER + (column % this.perBand) * this.wide, band * this.bandHeight + BAND_GAP + row * this.tall];
@@ -283,7 +283,7 @@ function standingOut(run, show) {
 
 function farthest(run) {
   const { means } = run;
-  // Differences below this part of the window are not noticeable.
+  // Smaller differences are not noticeable. The limit is a fraction of the window.
   const leastNs = NOTICEABLE * (run.report.summary.window_ns[run.report.headline]?.mean ?? 0);
   const noticed = (times, ns) => (times !== null && Math.abs(ns - ns / times) < leastNs ? 1 : times);
   const slow = Object.entries(means.busy).map(([phase, values]) => [phase, toMedianOfStage(run, values).map((times, at) => noticed(times, values[at]))]);

@@ -1,13 +1,14 @@
 // The painter: draws the rows of a timeline on its canvas.
 //
-// Operations wider than a pixel are boxes. If they are narrower, each column of pixels shows how its
-// time was spent, by phase, so that no operation is dropped at any zoom:
+// Operations that are wider than a pixel are drawn as boxes. If operations are narrower, each column
+// of pixels shows how its time was spent, by phase. So no operation is lost at any zoom level:
 //
 //     zoomed in    │F 3  │F 4  │   │B 0      │      boxes with numbers
 //     zoomed out   ▆▆▆▅▆▇▆▆▅▃▆▆▆▆                  shares of F, B, W, Optimizer in each pixel
 //
-// Both are written into a raster, so the cost of a frame depends on its pixels, not on its
-// operations. Marks over the rows are drawn by the canvas, and rows are only rewritten if they changed.
+// Both are written into a raster, so the cost of a frame depends on the number of pixels, not on the
+// number of operations. Marks over the rows are drawn by the canvas. Rows are rewritten only if they
+// have changed.
 
 const LANE_SHARE = 0.28;
 // Font sizes of numbers in boxes, px. The first size that fits is used.
@@ -55,7 +56,7 @@ class Painter {
     this.at.canvas.dataset.work = this.raster.work;
   }
 
-  // Printers receive what a canvas draws, but not the pixels that were put on it.
+  // When the page is printed, only drawing commands of the canvas are printed, not its pixels.
   printRows(left, top) {
     const sheet = document.createElement("canvas");
     [sheet.width, sheet.height] = [this.raster.wide, this.raster.tall];
@@ -304,7 +305,7 @@ function fitted(c, whole, room) {
   return cut();
 }
 
-// The hatching of idle time, as in printed pictures: a square tile of pixels.
+// Returns the hatch of idle time as a square tile of pixels. It is the same as in pictures.
 function hatched(ink, scale) {
   const tile = document.createElement("canvas");
   const size = Math.max(4, Math.round(6 * scale));

@@ -1,4 +1,5 @@
-// The raster: the pixels of the plot. They are written one by one and put on the canvas together.
+// The raster contains the pixels of the plot. Pixels are written one by one, and then put on the
+// canvas all at once.
 
 class Raster {
   constructor() {
@@ -7,7 +8,7 @@ class Raster {
     this.work = 0;
   }
 
-  // Starts a raster of this size, filled with one colour.
+  // Starts a raster of the given size, which is filled with one color.
   begin(wide, tall, colour) {
     if (wide !== this.wide || tall !== this.tall) {
       [this.wide, this.tall] = [wide, tall];
@@ -94,13 +95,13 @@ class Raster {
   }
 }
 
-// Converts a colour "#rrggbb" to a pixel of image data, in little-endian order.
+// Converts a color "#rrggbb" to a pixel of image data in little-endian byte order.
 function channels(colour) {
   const value = parseInt(colour.slice(1), 16);
   return ((255 << 24) | ((value & 255) << 16) | (value & 0xff00) | (value >> 16)) >>> 0;
 }
 
-// Mixes a share of another pixel's colour into a pixel.
+// Mixes a share of another pixel's color into a pixel.
 function mixed(pixel, other, share) {
   let made = 255 << 24;
   for (const shift of [0, 8, 16]) {

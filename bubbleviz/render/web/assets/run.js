@@ -1,6 +1,8 @@
-// The run: its rows, the operation at a time on a rank, and the work and idle time of a window.
+// The run: its rows, the operation that runs on a rank at a given time, and the work and idle time in
+// a time window.
 
-// Binary search: index of the first value above a limit in a sorted column, from row low to before row high.
+// Binary search in rows [low, high) of a sorted column: returns the index of the first value above a
+// limit, or `high` if there is none.
 function above(column, limit, low, high) {
   while (low < high) {
     const middle = (low + high) >>> 1;
@@ -10,7 +12,8 @@ function above(column, limit, low, high) {
   return low;
 }
 
-// Row bounds of each rank in a table sorted by rank: rank r has the rows from bounds[r] to before bounds[r + 1].
+// Returns the row bounds of each rank in a table that is sorted by rank: rank r has the rows
+// [bounds[r], bounds[r + 1]).
 function boundsOf(rank, ranks) {
   const bounds = new Int32Array(ranks + 1);
   for (let i = 0; i < rank.length; i += 1) bounds[rank[i] + 1] += 1;
@@ -18,7 +21,7 @@ function boundsOf(rank, ranks) {
   return bounds;
 }
 
-// Intervals of ranks in order of (rank, start), with an index to find them by time.
+// Intervals of ranks sorted by (rank, start), with an index for finding them by time.
 class Lane {
   constructor(rank, startNs, lengthNs, ranks) {
     this.rows = startNs.length;
@@ -26,9 +29,10 @@ class Lane {
     this.endNs = new Float64Array(this.rows);
     for (let i = 0; i < this.rows; i += 1) this.endNs[i] = startNs[i] + lengthNs[i];
     this.bounds = boundsOf(rank, ranks);
-    // Running maximum of the ends within a rank, which is sorted even if intervals of several streams overlap.
+    // Running maximum of the ends within a rank. It is sorted even if intervals of streams overlap.
     this.reachNs = new Float64Array(this.rows);
-    // An interval that overlaps an earlier one is drawn in the half row that is free first: 1 upper, 2 lower.
+    // Half of the row in which an interval is drawn: 0 both, 1 upper, 2 lower. An interval that
+    // overlaps an earlier interval is drawn in the half that is free.
     this.half = new Uint8Array(this.rows);
     for (let r = 0; r < ranks; r += 1) {
       let [reach, upper] = [-Infinity, -Infinity];
@@ -68,7 +72,7 @@ function taken(column, rows) {
   return values;
 }
 
-// Maximum number of ranks of a pipeline that are listed if the page has no operations.
+// Maximum number of ranks of a pipeline that are listed if the page contains no operations.
 const MOST_ALIKE = 128;
 
 class Run {
@@ -80,7 +84,7 @@ class Run {
     this.take(data.tables, 0, this.report.ranks.length);
   }
 
-  // Sets the timeline: the tables of the ranks from first to before last, which are all ranks or the ranks of a shard.
+  // Sets the timeline: the tables of the ranks [first, last), which are all ranks or a shard.
   take(tables, first, last) {
     const { data } = this;
     [this.first, this.last] = [first, last];
@@ -105,7 +109,7 @@ class Run {
     this.optimizer = data.phases.indexOf("Optimizer");
   }
 
-  // Half-open range of ranks around a rank in its pipeline, limited to MOST_ALIKE ranks.
+  // Returns a half-open range of at most about MOST_ALIKE ranks of the same pipeline around a rank.
   alikeRange(rank) {
     const { ranks } = this.report;
     const alike = (at) => ranks[at]?.pipeline === ranks[rank]?.pipeline;
@@ -115,7 +119,8 @@ class Run {
     return [first, last];
   }
 
-  // Rows of bubbles in order of (rank, start). The windows of successive iterations can overlap.
+  // Returns the rows of bubbles sorted by (rank, start). They may not be sorted yet, because the
+  // windows of consecutive iterations can overlap.
   inOrder(bubbles) {
     const rows = Int32Array.from({ length: bubbles.rows }, (_, i) => i);
     for (let i = 1; i < bubbles.rows; i += 1) {
@@ -146,7 +151,7 @@ class Run {
     return this.data.phases[this.operations.phase[row]];
   }
 
-  // Indices of the ranks that the first advice is about, if it is about few ranks.
+  // Indices of the ranks that the first advice is about, if it is about only a few ranks.
   get culprits() {
     const step = (this.report.first ?? []).find((own) => own.is_marked);
     this.marked ??= new Set(step ? this.report.advice[step.advice].ranks : []);
@@ -191,7 +196,8 @@ class Run {
     return `${pipeline}${stage}${clean(own.label)}`;
   }
 
-  // The rows: ranks, or stages, each drawn as its replica in the pipeline with the most marked ranks, or else as its first replica.
+  // Returns the rows, which are ranks or stages. A stage is drawn as its replica in the pipeline with
+  // the most marked ranks, or else as its first replica.
   rows(by) {
     const ranks = this.report.ranks.slice(this.first, this.last);
     if (by === "rank") return ranks.map((rank) => ({ rank: rank.index, label: this.rowLabel(rank.index), replicas: [rank.index] }));
@@ -214,19 +220,22 @@ class Run {
     return found.map((row) => ({ ...row, label: row.replicas.length > 1 ? `${row.label} (1 of ${row.replicas.length})` : row.label }));
   }
 
-  // Whether the page has the ratio of each rank per iteration. Pages of very many ranks only have means.
+  // Whether the page contains the ratio of each rank in each iteration. Pages of very many ranks
+  // contain only means.
   hasRankRatios(index) {
     return (this.report.iterations[index]?.ranks?.rank.length ?? 0) > 0;
   }
 
-  // The bubble ratio of a rank in an iteration, or its mean over the averaged iterations if the index is -1; null if unknown.
+  // Returns the bubble ratio of a rank in an iteration, or its mean over the averaged iterations if
+  // the index is -1. Returns null if the ratio is unknown.
   rankRatio(rank, index) {
     if (index < 0) return this.means.ratio[rank];
     this.rankRatios ??= this.report.iterations.map(({ ranks }) => new Map((ranks?.rank ?? []).map((own, at) => [own, ranks.bubble_ratio[this.report.headline]?.[at]])));
     return this.rankRatios[index].get(rank) ?? null;
   }
 
-  // Title of the ratios next to the rows, from the longest wording to the shortest. Index -1 stands for means.
+  // Returns possible headings of the ratios next to the rows, longest first. Index -1 means that the
+  // ratios are means.
   ratioTitles(index) {
     const { idle } = this.data.measure;
     if (index < 0) {
@@ -237,7 +246,8 @@ class Run {
     return [`${idle} in iteration ${name}`, `${idle} in ${name}`, `in ${name}`];
   }
 
-  // Time from the first to the last window of an iteration, or null if it has no window.
+  // Returns the [start, end] of all windows of an iteration. Without windows, it is the time from the
+  // first to the last operation, or null if there are no operations.
   iterationSpan(index) {
     const { iteration, start_ns: start, length_ns: length, ratio } = this.windows;
     const headline = this.ratioDefinitions.findIndex((own) => own.name === this.report.headline);
@@ -259,7 +269,7 @@ class Run {
     return low < high ? [low, high] : null;
   }
 
-  // Time from the first to the last work of an iteration over all ranks.
+  // Returns the [start, end] of the work of an iteration on all ranks, without optimizers.
   workSpan(index) {
     this.workSpans ??= this.allWorkSpans();
     return this.workSpans.get(index) ?? this.iterationSpan(index);
@@ -287,7 +297,7 @@ class Run {
     });
   }
 
-  // Length of the union of a rank's intervals that count as work, inside a time window.
+  // Returns the length of the union of a rank's intervals that count as work, inside a time window.
   work(rank, fromNs, untilNs, iteration, counted) {
     const [low, high] = this.compute.between(rank, fromNs, untilNs);
     let [sum, reach] = [0, fromNs];
@@ -305,9 +315,9 @@ class Run {
     return sum;
   }
 
-  // For each ratio: its windows inside a time window, and the work in them. If entire iterations are
-  // inside, only their windows count, as in the report. Otherwise all windows count, clipped to the
-  // time window.
+  // Computes each ratio inside a time window, with the length of its windows and the work in them. If
+  // the time window contains entire iterations, only their windows count, as in the report. Otherwise
+  // all windows count, clipped to the time window.
   ratios(fromNs, untilNs) {
     const found = this.ratioDefinitions.map((own) => ({ name: own.name, windowNs: 0, workNs: 0, ratio: null }));
     const { ratio, iteration, rank, start_ns: start, length_ns: length } = this.windows;
@@ -325,7 +335,7 @@ class Run {
     return found;
   }
 
-  // Idle time by cause in the windows of the primary ratio that ratios() counts.
+  // Returns the idle time by cause, in the windows of the primary ratio that ratios() counts.
   idle(fromNs, untilNs) {
     const sums = this.data.causes.map(() => 0);
     const whole = new Set(this.wholeIterations(fromNs, untilNs));
@@ -358,8 +368,8 @@ class Run {
     return this.report.ranks.filter((rank) => rank.stage === own.stage).length === 1;
   }
 
-  // The operations of a microbatch in an iteration and pipeline, in order of time. If the pipeline is
-  // unknown, only operations of the same rank.
+  // Returns the operations of a microbatch in an iteration and pipeline, sorted by time. If the
+  // pipeline is unknown, only operations of the same rank are returned.
   chain(row) {
     const { rank, iteration, microbatch, second_microbatch: second, phase, start_ns: start, length_ns: length } = this.operations;
     const wanted = [microbatch[row], second[row]].filter((number) => number >= 0);

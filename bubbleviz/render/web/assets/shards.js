@@ -1,7 +1,7 @@
 // Shards: the ranks of one or several pipelines, unpacked when they are shown (see shards.py).
 
-// Decodes a column of zigzag-encoded numbers (0, -1, 1, -2 are stored as 0, 1, 2, 3), which are stored
-// byte by byte, all lowest bytes first.
+// Decodes a column of zigzag-encoded numbers (0, -1, 1, -2 are stored as 0, 1, 2, 3). The lowest bytes
+// of all numbers come first, then all second bytes, and so on.
 function unfolded(bytes, at, rows, width) {
   const values = new Float64Array(rows);
   for (let plane = 0, unit = 1; plane < width; plane += 1, unit *= 256) {
@@ -12,14 +12,15 @@ function unfolded(bytes, at, rows, width) {
   return values;
 }
 
-// Columns that are stored directly. All other columns are stored as differences between rows.
+// Columns whose values are stored. For all other columns, differences between rows are stored.
 const LENGTHS = new Set(["length_ns", "active_ns", "thousandths", "later_ns", "longer_ns"]);
 
 function summedUp(steps) {
   for (let i = 1; i < steps.length; i += 1) steps[i] += steps[i - 1];
 }
 
-// The tables of a block: times as doubles, which are exact below 2**53, all other columns as 32-bit integers.
+// Returns the tables of a block. Times are doubles, which are exact below 2**53. All other columns are
+// 32-bit integers.
 function blockTables(buffer) {
   const bytes = new Uint8Array(buffer);
   const length = new DataView(buffer).getUint32(0, true);
@@ -38,7 +39,7 @@ function blockTables(buffer) {
   return tables;
 }
 
-// Start times of the intervals of operations, from their offsets to the operations.
+// Computes the start times of busy intervals from their offsets to the operations.
 function restorePieces(own, operations) {
   const { later_ns: start, longer_ns: length } = own;
   for (let i = 0; i < own.rows; i += 1) {

@@ -1,11 +1,11 @@
 // Slowdowns: actual divided by ideal duration, by stage and replica, and by iteration.
 
-// All ranks differ a little, so slowdowns up to USUAL_SLOWDOWN have no colour. The darkest colour is
-// at least LEAST_RANGE above it.
+// All ranks differ a little, so slowdowns up to USUAL_SLOWDOWN have no color. The slowdown with the
+// darkest color is at least LEAST_RANGE larger.
 const USUAL_SLOWDOWN = 1.02;
 const LEAST_RANGE = 0.1;
 const MOST_REPLICAS = 64;
-// Opacity of the darkest colour. Text on it is readable on light and on dark pages.
+// Opacity of the darkest color. Text on it is legible on light and on dark pages.
 const DARKEST = 0.65;
 
 function slowdownPanel(run) {
@@ -18,7 +18,8 @@ function slowdownPanel(run) {
   return [words, element("div", { class: "pair" }, ...(ranks ? [element("div", {}, element("h3", {}, "Slowdown of each rank"), ranks)] : []), curve)];
 }
 
-// The slowdown of each stage of each replica, keyed by replica and then by stage: the slowdown of the slowest rank.
+// Returns the slowdown of each stage of each replica, keyed by replica and then by stage. It is the
+// slowdown of the slowest rank.
 function slowdownsByReplica(run) {
   const replicas = new Map();
   const { number, slowdown } = run.report.slowdown.by_rank;
@@ -32,7 +33,8 @@ function slowdownsByReplica(run) {
   return replicas;
 }
 
-// One row per replica and one column per stage. If there are many replicas, only those with the slowest ranks are listed.
+// A table with one row per replica and one column per stage. If there are many replicas, only the
+// replicas with the slowest ranks are listed.
 function slowdownTable(run) {
   const all = [...slowdownsByReplica(run)];
   if (!all.length) return null;

@@ -1,10 +1,11 @@
-// Spent: how the time of each pixel was spent, for intervals narrower than a pixel.
+// Computes how the time of each pixel was spent, for intervals that are narrower than a pixel.
 //
-// Running sums of time by code give the shares of a pixel in two look-ups, and a regular grid makes
-// each look-up one or two steps. The cost of a frame depends on its pixels, not on its intervals.
+// With running sums of time by code, the shares of a pixel need two look-ups. A regular grid reduces
+// each look-up to one or two steps. So the cost of a frame depends on the number of pixels, not on the
+// number of intervals.
 
 class Spent {
-  // The rows of a lane from low to before high, sorted by start. Codes are from 0 to before `count`.
+  // Prepares the rows [low, high) of a lane, which are sorted by start. Codes are in [0, count).
   constructor(lane, low, high, codeOf, count) {
     const rows = high - low;
     this.startNs = lane.startNs.subarray(low, high);
@@ -21,7 +22,7 @@ class Spent {
     this.grid();
   }
 
-  // Number of intervals that start before each of a series of regularly spaced times.
+  // Computes the number of intervals that start before each of a series of equally spaced times.
   grid() {
     const rows = this.startNs.length;
     this.cells = Math.max(1, rows);
@@ -38,7 +39,7 @@ class Spent {
     return cell < 0 ? 0 : cell > this.cells ? this.cells : cell;
   }
 
-  // Number of intervals that have started by a time.
+  // Returns the number of intervals that have started at a given time.
   begun(timeNs) {
     const cell = this.cell(timeNs);
     let low = this.places[cell];
@@ -48,8 +49,8 @@ class Spent {
     return low;
   }
 
-  // Time spent up to a time, by code: the sums of all intervals that have started, minus the rest of
-  // an interval that is still running. Written into `spent`.
+  // Writes into `spent` the time that was spent until a given time, by code. This is the sum of all
+  // intervals that have started, minus the remaining part of an interval that is still running.
   until(timeNs, spent) {
     const { count, sums } = this;
     const next = this.begun(timeNs);
@@ -59,14 +60,14 @@ class Spent {
   }
 }
 
-// The sums of the ranks of a run, computed when first needed.
+// The running sums of all ranks of a run. They are computed when they are first needed.
 class SpentByRank {
   constructor(run) {
     this.run = run;
     this.made = new Map();
   }
 
-  // The sums by colour of operations, for a lane of operations.
+  // Returns the sums for a lane of operations, by color.
   work(lane, rank) {
     return this.of(`${rank} ${lane === this.run.compute}`, () => {
       const { paint } = this.run.operations;
@@ -87,7 +88,7 @@ class SpentByRank {
     });
   }
 
-  // The sums of bubbles, by cause or in total.
+  // Returns the sums of bubbles, by cause or in total.
   idle(rank, byCause) {
     return this.of(`${rank} ${byCause ? "causes" : "bubbles"}`, () => {
       const { bubbles, data } = this.run;

@@ -3,14 +3,14 @@
 // Maximum number of rows in the tables of hosts, profiles and memory.
 const MOST_LISTED = 256;
 
-// Minimum fraction of a window that counts as noticeable, the same as in the report.
+// Minimum fraction of a window that is noticeable. The value is the same as in the report.
 const NOTICEABLE = 0.01;
 
-// The mean of the primary ratio, and a description of its range and its limitations. Clock bounds are
-// only mentioned if they are wider than the confidence interval.
+// Returns the mean of the primary ratio, and a description of its range and limitations. Clock bounds
+// are mentioned only if they are wider than the confidence interval.
 function headlineOf(report) {
   const spread = report.summary.bubble_ratio[report.headline];
-  // For two values, the confidence interval is 12.7 standard errors to either side, so the values
+  // With two values, the confidence interval extends 12.7 standard errors to each side, so the values
   // themselves are more informative.
   const pair = spread.n === 2 ? ` (${percent(spread.min)} and ${percent(spread.max)} in two iterations)` : null;
   const interval = spread.ci95 === null ? "" : ` ± ${percent(spread.ci95)} (95 % confidence interval of the mean, n = ${spread.n})`;
@@ -64,12 +64,12 @@ function definitions(run) {
   ]));
 }
 
-// The ranks that tables list: all ranks, or the ranks in the timeline if there are very many.
+// Returns the ranks that tables list: all ranks, or only those in the timeline if there are very many.
 function listedRanks(run) {
   return run.report.ranks.slice(...run.listed);
 }
 
-// Busy time and bubble of each rank, means over the averaged iterations.
+// Table of the busy time and bubble of each rank, as means over the averaged iterations.
 function ranksTable(run) {
   const { means } = run;
   const phases = Object.keys(means.busy);
@@ -82,7 +82,8 @@ function ranksTable(run) {
     ["rank", ...phases, "bubble", "ratio", "launch gaps"], rows, { id: "ranks" });
 }
 
-// Communication times of each rank, means over the averaged iterations, or null if there is no communication.
+// Table of the communication times of each rank, as means over the averaged iterations. Null if there
+// is no communication.
 function communicationTable(run) {
   const { communication } = run.means;
   const columns = ["wait", "transfer", "exposed", "communication"];
@@ -154,7 +155,7 @@ function clocksTable(run) {
   const hosts = new Map();
   for (const own of run.report.profiles) hosts.set(`${own.host} ${own.clock_drift_ppm} ${own.clock_uncertainty_ns}`, own);
   const unit = commonUnit([...hosts.values()].map((own) => own.clock_offset_ns));
-  // If there are very many hosts, only the ones with the largest uncertainty are listed.
+  // If there are very many hosts, only the hosts with the largest uncertainty are listed.
   const least = [...hosts.values()].sort((a, b) => (b.clock_uncertainty_ns ?? Infinity) - (a.clock_uncertainty_ns ?? Infinity));
   const rows = (hosts.size > MOST_LISTED ? least.slice(0, MOST_LISTED) : [...hosts.values()]).map((own) => [
     clean(own.host, 80), time(own.clock_offset_ns, unit), own.clock_uncertainty_ns === null ? "unknown" : duration(own.clock_uncertainty_ns), significant(own.clock_drift_ppm),
@@ -168,7 +169,7 @@ function limitations(run) {
   return list(all.map((own) => `${clean(own.what, 200)}: ${clean(own.reason, 600)}${own.count ? ` (${own.count})` : ""}`));
 }
 
-// The caption of a table that lists only MOST_LISTED entries, or null if it lists all.
+// Returns the caption of a table that lists only MOST_LISTED entries, or null if it lists all entries.
 function fewOf(count, thing, which) {
   return count > MOST_LISTED ? `${MOST_LISTED} of ${counted(count, thing)}: ${which}` : null;
 }
@@ -181,7 +182,7 @@ function profilesTable(run) {
   return table(fewOf(profiles.length, "profile", "the first"), ["profile", "host", "format", "recorded (UTC)", "compute kernels", "linked", "in operations"], rows, { left: 4 });
 }
 
-// The time when a profile was recorded, or null if its file does not contain it.
+// Returns the time at which a profile was recorded, or null if the file does not contain the time.
 function dated(profile) {
   const ns = profile.session_utc_ns;
   return ns ? new Date(ns / 1e6).toISOString().slice(0, 16).replace("T", " ") : null;

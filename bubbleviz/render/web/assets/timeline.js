@@ -1,10 +1,11 @@
-// The timeline: one row per rank (or stage) on a canvas, its view and its selection, and what is at a point.
+// The timeline: a canvas with one row per rank or stage, its view and selection, and hit testing.
 
 const AXIS_HEIGHT = 40;
 const LEAST_SPAN_NS = 50;
-// Height of a row with room for its name, px, and the maximum number of rows that are this high.
+// Height in px of a row that has space for its name, and maximum number of rows of this height.
 const LEAST_NAMED = 11, MOST_NAMED = 64;
-// An iteration counts as in view if at least this share of it is in view, or it covers this share of the view.
+// An iteration is in view if more than this share of it is visible, or if it covers more than this
+// share of the view.
 const LEAST_SEEN = 0.1;
 
 class Timeline {
@@ -13,7 +14,8 @@ class Timeline {
     this.callbacks = callbacks;
     this.canvas = box.querySelector("canvas");
     this.tip = box.querySelector(".tip");
-    // Pixels are written, not drawn, and a canvas on a graphics card would have to transfer them each time.
+    // Pixels are written, not drawn. A canvas on a graphics card would have to transfer all pixels in
+    // each frame.
     this.context = this.canvas.getContext("2d", { alpha: false, willReadFrequently: true });
     this.lanes = { operations: true, communication: false, causes: false, critical: false };
     this.by = run.last - run.first > 64 ? "stage" : "rank";
@@ -131,17 +133,18 @@ class Timeline {
     if (!band) return;
     const margin = (band.span[1] - band.span[0]) * 0.02;
     this.show(band.span[0] - margin, band.span[1] + margin);
-    // Neighbouring iterations may overlap it and then are also in view.
+    // Adjacent iterations may overlap this one, and then they are in view as well.
     this.chosen = index;
   }
 
-  // The iteration that the ratios next to rows are of, or -1 for their means: the chosen one, or the only one in view.
+  // Index of the iteration whose ratios are shown next to rows, or -1 to show means. It is the chosen
+  // iteration, or else the only iteration in view.
   get ratedIteration() {
     const index = this.chosen >= 0 ? this.chosen : this.iterationInView();
     return this.run.hasRankRatios(index) ? index : -1;
   }
 
-  // The only iteration that is in view, or -1; slivers of its neighbours do not count.
+  // Returns the only iteration in view, or -1. Iterations of which only a sliver is visible are ignored.
   iterationInView() {
     const viewNs = this.untilNs - this.fromNs;
     const seen = this.bands.filter(({ span: [startNs, endNs] }) => {
@@ -151,7 +154,7 @@ class Timeline {
     return seen.length === 1 ? seen[0].index : -1;
   }
 
-  // Shows the ranks that the run has loaded since.
+  // Updates the timeline after the run has loaded other ranks.
   reload() {
     this.painter.forget();
     this.bands = this.iterationBands();
@@ -270,7 +273,8 @@ class Timeline {
 
   // --- from operation to operation, and from bubble to bubble
 
-  // From the selected bubble, or the left edge, to the next (1) or previous (-1) one on its rank.
+  // Selects the next (1) or previous (-1) bubble on the same rank, starting from the selected bubble or
+  // operation, or from the left edge.
   stepBubble(along) {
     const { bubbles, bubbleRows, operations } = this.run;
     const chosen = this.selectedBubble >= 0 ? bubbleRows : this.selected >= 0 ? operations : null;
@@ -284,7 +288,8 @@ class Timeline {
     if (at >= low && at < high) this.selectBubble(bubbles.row[at], { reveal: true });
   }
 
-  // From the selected operation to the next on its rank, or to the one at its time a row below.
+  // Selects the next or previous operation on the rank of the selected operation, or the operation at
+  // the same time on a row above or below.
   step(along, down) {
     const { run } = this;
     if (this.selected < 0) {

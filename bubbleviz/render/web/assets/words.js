@@ -57,7 +57,8 @@ function time(ns, [unit] = unitOf(ns)) {
   return ns === null || ns === undefined ? "–" : element("span", { title: exactly(ns) }, significant(ns / unit, 4));
 }
 
-// The unit for a column or table of durations: the unit of the longest one, but ms from 1 s to 100 s.
+// Returns the unit for a column or table of durations. It is the unit of the longest duration, but ms
+// if that duration is between 1 s and 100 s.
 function commonUnit(durations) {
   const most = durations.reduce((longest, ns) => Math.max(longest, Math.abs(ns ?? 0)), 0);
   return unitOf(most >= 1e9 && most < 1e11 ? 1e6 : most);
