@@ -1,7 +1,7 @@
 """The saved report on idle time: a model of the JSON that ``bubbleviz idle -o report.json`` writes.
 
-The order of the fields is the order of the keys. Times are nanoseconds on each profile's clock, and
-shares are fractions of 1. :func:`.idle.outputs.summary_of_idle` creates the summary.
+The fields are in the order of the keys in the JSON. Times are in ns on the clock of each profile,
+and shares are fractions of 1. :func:`.idle.outputs.summary_of_idle` creates the summary.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bubbleviz.report.summary import Average, LimitationEntry, RestrictionEntry
 
 #: Name and version of this model.
 IDLE_SCHEMA = "bubbleviz.idle/1"
-#: What compare and gate call the idle share of steps, and of complete captures.
+#: Names of the idle share of steps, and of the idle share of complete captures.
 IDLE_STEPS, IDLE = "idle-steps", "idle"
 Nanoseconds = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
@@ -26,8 +26,8 @@ class IdlePart(Struct, frozen=True):
     """A part of the idle time.
 
     Attributes:
-        name: Activity of the host during this idle time.
-        share: Idle time as a share of the window.
+        name: Activity of the host during this part of the idle time.
+        share: This part of the idle time as a fraction of the window.
     """
 
     name: str
@@ -35,13 +35,13 @@ class IdlePart(Struct, frozen=True):
 
 
 class IdleNumbers(Struct, frozen=True):
-    """Statistics on idle time over devices or their steps. Keys are names of idle shares.
+    """Statistics of the idle time of devices or of their steps.
 
     Attributes:
         iterations: Number of devices or steps.
-        bubble_ratio: Average of each idle share over the devices or steps, keyed by share name.
-        window_ns: Average length of the window of each share, keyed by share name.
-        bubble_parts: Parts of the idle time, the largest first.
+        bubble_ratio: Average of each idle share over the devices or steps, keyed by name.
+        window_ns: Average length of the window of each idle share, keyed by name.
+        bubble_parts: Parts of the idle time, largest first.
     """
 
     iterations: Count
@@ -51,15 +51,15 @@ class IdleNumbers(Struct, frozen=True):
 
 
 class GapExample(Struct, frozen=True, kw_only=True):
-    """The longest gap of an activity.
+    """The gap with the most idle time of an activity.
 
     Attributes:
-        rank: Index of the device in the report; left out in the activities of a single device.
+        rank: Index of the device in the report. Missing in the activities of a single device.
         start_ns: Start of the gap.
         end_ns: End of the gap.
-        before: Name of the work before the gap.
-        after: Name of the work after the gap.
-        step: Name of the step in which the gap begins, or None if it is in no step.
+        before: Name of the kernel or copy before the gap.
+        after: Name of the kernel or copy after the gap.
+        step: Name of the step in which the gap begins, or None if it begins outside of all steps.
         where: Ranges and calls around the gap on the launching thread, outermost first.
     """
 
@@ -77,15 +77,15 @@ class GapExample(Struct, frozen=True, kw_only=True):
 
 
 class ActivityEntry(Struct, frozen=True):
-    """Idle time attributed to an activity of the host.
+    """Idle time that is attributed to an activity of the host.
 
     Attributes:
         activity: Name of the activity.
-        idle_ns: Idle time attributed to the activity.
-        share: Share of all idle time, or None if there is no idle time.
-        gaps: Number of gaps with idle time of this activity.
-        longest_ns: Maximum idle time of this activity in one gap.
-        example: The gap with this maximum, or None for kernel-to-kernel gaps.
+        idle_ns: Idle time that is attributed to the activity.
+        share: Fraction of all idle time, or None if there is no idle time.
+        gaps: Number of gaps that contain idle time of this activity.
+        longest_ns: Maximum idle time of this activity in a single gap.
+        example: The gap with the maximum in ``longest_ns``, or None for kernel-to-kernel gaps.
     """
 
     activity: str
@@ -103,7 +103,7 @@ class WorkTotal(Struct, frozen=True):
         name: Name of the kernels or copies.
         work_class: Class of the kernels, or ``copies``.
         count: Number of kernels or copies.
-        time_ns: Sum of their times; concurrent work counts separately.
+        time_ns: Sum of the durations of all kernels or copies, even if they ran concurrently.
     """
 
     name: str
@@ -121,8 +121,8 @@ class CopyEntry(Struct, frozen=True):
         target: Kind of memory that the copies write.
         count: Number of copies.
         bytes: Number of bytes, or None if the size of any copy is unknown.
-        time_ns: Sum of the durations; concurrent copies count separately.
-        gb_per_s: Gigabytes per second, or None if bytes are unknown.
+        time_ns: Sum of the durations of all copies, even if they ran concurrently.
+        gb_per_s: Gigabytes per second, or None if ``bytes`` is unknown.
     """
 
     direction: str
@@ -135,17 +135,17 @@ class CopyEntry(Struct, frozen=True):
 
 
 class IdleStep(Struct, frozen=True):
-    """A step of a device: the host's range, clipped to the span of the device's work.
+    """A step of a device: a range on the host, clipped to the span of the device's work.
 
     Attributes:
         name: Name of the range, or None for the time outside of all steps.
-        start_ns: Start, or None for the time outside of all steps.
-        end_ns: End, or None for the time outside of all steps.
+        start_ns: Start of the step, or None for the time outside of all steps.
+        end_ns: End of the step, or None for the time outside of all steps.
         length_ns: Length of the step, or of the time outside of all steps.
-        busy_ns: Time in the step for which anything ran.
-        idle_ns: Time in the step for which nothing ran.
+        busy_ns: Time in the step during which the device was busy.
+        idle_ns: Time in the step during which the device was idle.
         duty_cycle: Busy time as a fraction of the length, or None if it is not measured.
-        activities: Idle time in ns by activity, the longest first.
+        activities: Idle time in ns by activity, longest first.
     """
 
     name: str | None
@@ -159,17 +159,18 @@ class IdleStep(Struct, frozen=True):
 
 
 class ProvedWait(Struct, frozen=True):
-    """Waits of a stream or host for work of one name on a stream, as events prove them.
+    """Waits of a stream or host for kernels or copies with one name, proved by recorded events.
 
     Attributes:
-        waiting: Stream that waits, or the call with which a host waits while the device is idle.
-        stream: Stream of the work that is waited for, with its device if that is another device.
-        work: Name of the work that is waited for.
-        kind: Kind of this work: ``compute``, ``communication`` or ``copy``.
+        waiting: Stream that waits, or the call in which a host waits while the device is idle.
+        stream: Stream of the work that is waited for. Work on another device also names the device.
+        work: Name of the kernels or copies that are waited for.
+        kind: Kind of the work that is waited for: ``compute``, ``communication`` or ``copy``.
         waits: Number of waits.
-        blocked_ns: Time for which the stream's next work was launched and waited, or for which a
-            host waited while the device was idle. Several streams may wait at a time.
-        without_compute_ns: Part of ``blocked_ns`` in which the device computed nothing.
+        blocked_ns: Time during which the next work of the stream was launched but waited, or during
+            which a host waited while the device was idle. Several streams may wait at the same
+            time.
+        without_compute_ns: Part of ``blocked_ns`` during which the device did not compute.
         idle_ns: Idle time of the device that is attributed to these waits.
     """
 
@@ -183,18 +184,18 @@ class ProvedWait(Struct, frozen=True):
     idle_ns: int
 
     def order(self) -> tuple[object, ...]:
-        """Return the sort key that puts the most time without compute first."""
+        """Return a sort key that puts waits with more time without compute first."""
         names = self.waiting, self.stream, self.work
         return (-self.without_compute_ns, -self.blocked_ns, *names)
 
 
 class LaunchQueue(Struct, frozen=True):
-    """Kernels and copies of a device that were launched but had not started.
+    """Number of kernels and copies of a device that were launched but had not started.
 
     Attributes:
-        mean: Mean number over the span.
+        mean: Mean number over the span of the device.
         most: Maximum number.
-        empty_ns: Time for which there were none.
+        empty_ns: Time during which the number was 0.
     """
 
     mean: Finite
@@ -203,12 +204,12 @@ class LaunchQueue(Struct, frozen=True):
 
 
 class GapChunk(Struct, frozen=True):
-    """A piece of a gap.
+    """A part of a gap during which the host had one activity.
 
     Attributes:
-        activity: Activity of the host during the piece.
-        start_ns: Start of the piece.
-        end_ns: End of the piece.
+        activity: Activity of the host during this part.
+        start_ns: Start of this part.
+        end_ns: End of this part.
     """
 
     activity: str
@@ -223,11 +224,11 @@ class GapEntry(Struct, frozen=True):
         start_ns: Start of the gap.
         end_ns: End of the gap.
         idle_ns: Length of the gap.
-        step: Name of the step in which it begins, or None if it is in no step.
+        step: Name of the step in which the gap begins, or None if it begins outside of all steps.
         activity: Activity of the host that takes the largest part of the gap.
-        before: Name of the work before the gap.
-        after: Name of the work after the gap.
-        chunks: Pieces of the gap by activity, in order of time.
+        before: Name of the kernel or copy before the gap.
+        after: Name of the kernel or copy after the gap.
+        chunks: Parts of the gap with one activity each, sorted by start.
     """
 
     start_ns: int
@@ -241,44 +242,46 @@ class GapEntry(Struct, frozen=True):
 
 
 class IdleRank(Struct, frozen=True):
-    """A device of a process, or a host whose operators count as work.
+    """A device of a process, or a host whose CPU operators are treated as work.
 
     Attributes:
-        index: Index in the report.
-        label: Name that is unique in the report.
-        profile: Path of its profile.
-        host: Host on which it was recorded.
+        index: Index of the device in the report.
+        label: Name of the device, unique in the report.
+        profile: Path of the profile that recorded the device.
+        host: Name of the host.
         pid: Process id.
-        device_id: Device number as the process sees it.
+        device_id: Device number as seen by the process.
         device: Display name of the device.
-        gpu: Product name of the GPU, or None if it is unknown.
-        start_ns: Start of its first work.
-        end_ns: End of its last work.
+        gpu: Product name of the GPU, or None if unknown.
+        start_ns: Start of the first work on the device.
+        end_ns: End of the last work on the device.
         span_ns: Time from the first start to the last end.
-        busy_ns: Time for which anything ran.
-        idle_ns: Time for which nothing ran.
-        compute_ns: Time for which a kernel other than communication ran.
-        communication_ns: Time for which a communication kernel ran.
-        copy_ns: Time for which a copy or memset ran.
-        exposed_communication_ns: Time for which communication ran without compute.
-        exposed_point_to_point_ns: Part of ``exposed_communication_ns`` in which a send or receive
-            kernel ran.
-        exposed_copy_ns: Time for which a copy or memset ran alone.
-        overlap: Share of communication that overlaps compute, or None without communication.
+        busy_ns: Time during which any work ran.
+        idle_ns: Time during which no work ran.
+        compute_ns: Time during which a kernel other than a communication kernel ran.
+        communication_ns: Time during which a communication kernel ran.
+        copy_ns: Time during which a copy or memset ran.
+        exposed_communication_ns: Time during which communication but no compute ran.
+        exposed_point_to_point_ns: Part of ``exposed_communication_ns`` during which a send or
+            receive kernel ran.
+        exposed_copy_ns: Time during which only copies or memsets ran.
+        overlap: Fraction of the communication time that overlaps compute, or None without
+            communication.
         duty_cycle: Busy time as a fraction of the span, or None if it is not measured.
         compute_duty: Compute time as a fraction of the span, or None if it is not measured.
-        activities: Idle time by activity, the longest first.
-        copies: Copies by direction and kinds of memory, the longest total first.
+        activities: Idle time by activity, longest first.
+        copies: Copies by direction and kinds of memory, longest total time first.
         steps_by: How steps were recognized.
-        steps: The steps in order, then the time outside of all steps, if there is any.
-        waits: Proved waits of its streams and hosts, the most time without compute first.
+        steps: The steps in order, followed by the time outside of all steps, if there is any.
+        waits: Proved waits of streams and hosts, most time without compute first.
         awaited_communication_ns: Exposed communication for which a stream is proved to have waited.
         awaited_copy_ns: Exposed copies for which a stream is proved to have waited.
-        launch_queue: Work that was launched but had not started, or None if it is unknown.
+        launch_queue: Number of kernels and copies that were launched but had not started, or None
+            if unknown.
         gaps: Number of gaps that are not short.
-        longest_gaps: The longest gaps, the longest first.
+        longest_gaps: The longest gaps, longest first.
         relative_score: Kernel time of the fastest device divided by the kernel time of this device,
-            over kernels that ran equally often on other devices, or None if there are none.
+            over kernels that ran equally often on other devices. None if there are no such kernels.
     """
 
     index: int
@@ -323,22 +326,23 @@ class IdleSummary(Struct, frozen=True):
         schema: Name and version of this model.
         version: Version of bubbleviz that wrote the report.
         headline: Name of the primary idle share.
-        iterations: Always empty: a report on idle time has no iterations of a pipeline.
-        summary: Statistics on idle time.
-        restrictions: Why busy and idle times are uncertain, the most severe first.
-        definitions: Meaning of each term.
-        shortest_ns: Length below which gaps are kernel-to-kernel gaps.
+        iterations: Always empty, because a report on idle time has no iterations of a pipeline.
+        summary: Statistics of the idle time.
+        restrictions: Reasons why busy and idle times are uncertain, most severe first.
+        definitions: Definitions, keyed by term.
+        shortest_ns: Gaps that are shorter than this are kernel-to-kernel gaps.
         window: The analyzed part of the run, as the user wrote it, or None for the complete run.
         span_ns: Sum of the spans of all measured devices.
         idle_ns: Sum of the idle times of all measured devices.
-        proved_idle_ns: Part of ``idle_ns`` in which a stream or a host is proved to have waited.
-        what_to_do_first: The most important advice in words.
-        activities: Idle time of all devices by activity, the longest first.
-        meanings: Meaning of each activity, keyed by its name.
-        kernels: Kernels and copies of all devices by name, the longest first.
-        copies: Copies of all devices by direction and kinds of memory, the longest total first.
-        ranks: Devices, in the order of profiles, then of processes and devices.
-        limitations: Values that could not be measured, and the reasons.
+        proved_idle_ns: Part of ``idle_ns`` during which a stream or a host is proved to have
+            waited.
+        what_to_do_first: The most important advice in sentences.
+        activities: Idle time of all devices by activity, longest first.
+        meanings: Meanings of activities, keyed by activity.
+        kernels: Kernels and copies of all devices by name, longest total time first.
+        copies: Copies of all devices by direction and kinds of memory, longest total time first.
+        ranks: Devices, sorted by profile, process and device.
+        limitations: Values that could not be measured, with the reasons.
     """
 
     schema: str
@@ -378,7 +382,7 @@ class IdleSummary(Struct, frozen=True):
 
     @property
     def has_steps(self) -> bool:
-        """Whether the primary idle share refers to steps rather than to complete captures."""
+        """Whether the primary idle share refers to steps instead of complete captures."""
         return self.headline != IDLE
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
 """The saved report: a model of the JSON that ``bubbleviz analyze -o report.json`` writes.
 
-The order of the fields is the order of the keys. Times are nanoseconds on the report's clock, and
-ratios and shares are fractions of 1. :func:`.summarizing.summarize` creates the summary.
+The fields are in the order of the keys in the JSON. Times are in ns on the clock of the report.
+Ratios and shares are fractions of 1. :func:`.summarizing.summarize` creates the summary.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ class Average(Struct, frozen=True):
 
     Attributes:
         mean: Mean, or None if there are no iterations.
-        std: Standard deviation (n - 1), or None for fewer than two iterations.
-        min: Smallest value.
-        max: Largest value.
-        ci95: Half width of the 95 % confidence interval of the mean (Student's t).
+        std: Standard deviation with n - 1 degrees of freedom, or None for fewer than two
+            iterations.
+        min: Smallest value, or None if there are no iterations.
+        max: Largest value, or None if there are no iterations.
+        ci95: Half width of the 95 % confidence interval of the mean (Student's t), or None for
+            fewer than two iterations.
         n: Number of iterations.
     """
 
@@ -48,7 +50,7 @@ class Average(Struct, frozen=True):
     n: Count
 
     def __post_init__(self) -> None:
-        """Refuse numbers that contradict each other."""
+        """Raise a ``ValueError`` if the numbers contradict each other."""
         if (self.mean is None) != (self.n == 0) or (self.std is None) != (self.n < 2):
             raise ValueError(f"mean, std and n = {self.n} contradict each other")
 
@@ -57,22 +59,22 @@ class RankEntry(Struct, frozen=True):
     """A device as one process sees it; see :class:`.operations.Rank`.
 
     Attributes:
-        index: Index in the report, to which all fields called ``rank`` refer.
-        global_rank: Number in the job, or None if it is unknown.
-        label: Name that is unique in the report.
+        index: Index of the rank in the report. All fields called ``rank`` contain this index.
+        global_rank: Global rank in the job, or None if unknown.
+        label: Name of the rank, unique in the report.
         host: Name of the host.
         pid: Process id.
-        device_id: Device number as the process sees it.
-        uuid: UUID of the GPU, or None if it is unknown.
-        gpu: Product name of the GPU, or None if it is unknown.
-        pci: PCI address of the GPU, or None if it is unknown.
-        stage: Stage of the pipeline, or None if it is unknown.
-        pipeline: Index of the pipeline, or None if it is unknown.
+        device_id: Device number as seen by the process.
+        uuid: UUID of the GPU, or None if unknown.
+        gpu: Product name of the GPU, or None if unknown.
+        pci: PCI address of the GPU, or None if unknown.
+        stage: Pipeline stage of the rank, or None if unknown.
+        pipeline: Index of the pipeline that the rank belongs to, or None if unknown.
         profile: Index of the profile that recorded the rank.
         relative_score: Kernel time of the fastest rank of the same stage divided by the kernel time
-            of this rank, or None if it is unknown.
-        individual_score: Kernel time of the rank's fastest iteration divided by the kernel time of
-            its last iteration, or None if it is unknown.
+            of this rank, or None if unknown.
+        individual_score: Kernel time of the rank in its fastest iteration divided by its kernel
+            time in its last averaged iteration, or None if unknown.
     """
 
     index: int
@@ -95,10 +97,10 @@ class StepEntry(Struct, frozen=True):
     """A sentence of ``what_to_do_first``, as data.
 
     Attributes:
-        code: Subject of the sentence; ``advice`` if it describes an entry of the report's
-            ``advice``.
-        advice: Index of that entry, or None for any other subject.
-        is_marked: Whether the advice is about at most half of the ranks, which pictures mark.
+        code: Subject of the sentence, or ``advice`` if the sentence is an entry of ``advice``.
+        advice: Index of the entry of ``advice``, or None for any other subject.
+        is_marked: Whether pictures mark the ranks that this advice names. These are at most half of
+            all ranks.
     """
 
     code: str
@@ -110,26 +112,29 @@ class AdviceEntry(Struct, frozen=True):
     """A change that would shorten iterations, in words; see :class:`.advice.Advice`.
 
     Attributes:
-        kind: Kind of the advice; kinds of faults that are removed together are joined by ``+``.
-        saving_ratio: Saved share of an iteration, or None if nothing is promised.
+        kind: Kind of the advice, for example ``rank`` or ``schedule``. If several faults are
+            removed together, their kinds are joined by ``+``.
+        saving_ratio: Saved fraction of an iteration, or None if no saving is promised.
         action: What to do, without the evidence.
-        place: Name of the fault or schedule, the same in every run of a job.
-        error_ratio: Half width of the 95 % confidence interval of ``saving_ratio``, or None if it
-            is unknown.
+        place: Name of the fault or schedule, which is the same in every run of a job.
+        error_ratio: Half width of the 95 % confidence interval of ``saving_ratio``, or None if
+            unknown.
         stages: Stages that have too much work.
-        measure: Names and values of the evidence.
-        ranks: Indices of the ranks to change; empty for all ranks or no specific ones.
-        rank_numbers: Numbers of these ranks in their job, ascending.
-        stage: Common stage of these ranks, or None if there are no ranks or several stages.
-        saving_ns: Mean saving over the averaged iterations, or None if nothing is promised.
+        measure: (name, value) pairs of the evidence, for example the time of a phase as a multiple
+            of its usual time.
+        ranks: Indices of the ranks to change. Empty for all ranks or no specific ranks.
+        rank_numbers: Numbers of the ranks in ``ranks`` in their job, in ascending order.
+        stage: Common stage of the ranks in ``ranks``, or None if there are no ranks or several
+            stages.
+        saving_ns: Mean saving per averaged iteration, or None if no saving is promised.
         iterations: Number of averaged iterations that the change shortens.
-        example_iteration: Index of the typical iteration among those in which the ranks are slow,
-            or None if the advice is not about slow iterations.
+        example_iteration: Index of the typical iteration among the iterations in which the ranks
+            are slow, or None if the advice is not about slow iterations.
         since_iteration: Index of the first iteration with the fault if it began during the run,
             otherwise None.
         evidence: Evidence that the change would help, in sentences, or "".
-        sentence: Action with its saving.
-        text: The sentence, followed by the evidence.
+        sentence: The action with its saving.
+        text: The action with its saving, followed by the evidence.
     """
 
     kind: str
@@ -152,22 +157,22 @@ class AdviceEntry(Struct, frozen=True):
 
     @property
     def share(self) -> str:
-        """The promised saving in percent with its error, or "unknown"."""
+        """Text of the promised saving in percent with its error, or "unknown"."""
         return format_saving(self.kind, self.place, self.saving_ratio, self.error_ratio)
 
     @property
     def short(self) -> str:
-        """The action, and the promised saving in percent."""
+        """The action, followed by the promised saving in percent."""
         return f"{self.action} ({self.share})"
 
     @property
     def action_and_evidence(self) -> str:
-        """The action and the evidence, without the saving."""
+        """The action, followed by the evidence, without the saving."""
         return join_sentences(self.action, self.evidence)
 
 
 def join_sentences(*sentences: str) -> str:
-    """Join sentences that have no full stop; empty ones are left out."""
+    """Join sentences that have no full stop. Empty sentences are left out."""
     return ". ".join(filter(None, sentences))
 
 
@@ -175,8 +180,8 @@ class RestrictionEntry(Struct, frozen=True):
     """A reason why the ratios do not describe a complete pipeline.
 
     Attributes:
-        code: Name of the reason, the same in every version.
-        text: The reason in words.
+        code: Code of the reason, for example ``ranks-missing``. It is the same in every version.
+        text: Text of the reason.
     """
 
     code: str = ""
@@ -184,22 +189,22 @@ class RestrictionEntry(Struct, frozen=True):
 
     @classmethod
     def list_of(cls, restrictions: Iterable[Restriction]) -> list[RestrictionEntry]:
-        """Return the entries of restrictions, in their order."""
+        """Return one entry per restriction, in the given order."""
         return [cls(restriction.code, restriction.text) for restriction in restrictions]
 
 
 class Columns(Struct, frozen=True):
-    """Base of tables that are stored as columns, one value per row."""
+    """Base class of tables that are stored as columns, with one value per row in each column."""
 
     def __post_init__(self) -> None:
-        """Refuse columns of different lengths."""
+        """Raise a ``ValueError`` if columns have different lengths."""
         values = [getattr(self, name) for name in self.__struct_fields__]
         if len(set(_list_lengths(values))) > 1:
             raise ValueError("columns of one table have different lengths")
 
 
 def _list_lengths(values: Iterable[object]) -> Iterator[int]:
-    """Yield the lengths of columns, including those in dictionaries of columns."""
+    """Yield the lengths of columns, including columns in dictionaries and in nested tables."""
     for value in values:
         if isinstance(value, list):
             yield len(value)
@@ -210,16 +215,16 @@ def _list_lengths(values: Iterable[object]) -> Iterator[int]:
 
 
 class WindowColumns(Columns, frozen=True):
-    """The window of one ratio on each rank, and the time spent on each kind of work in it.
+    """The window of one ratio on each rank, and what the rank did in the window.
 
     Attributes:
         start_ns: Start of the window.
         end_ns: End of the window.
-        compute_ns: Time during which any compute operation ran.
-        optimizer_ns: Time during which the optimizer ran.
-        overlap_ns: Time during which operations of other iterations ran.
-        unattributed_ns: Time of compute outside operations.
-        bubble_ns: Time that counts as bubble.
+        compute_ns: Time in the window during which any compute operation ran.
+        optimizer_ns: Time in the window during which the optimizer ran.
+        overlap_ns: Time in the window during which operations of other iterations ran.
+        unattributed_ns: Time in the window during which compute ran outside operations.
+        bubble_ns: Bubble time in the window.
         window_ns: Length of the window.
     """
 
@@ -234,14 +239,14 @@ class WindowColumns(Columns, frozen=True):
 
 
 class CommunicationColumns(Columns, frozen=True):
-    """Times of communication by rank; see :class:`.communication_times.CommunicationTimes`.
+    """Communication times of each rank; see :class:`.communication_times.CommunicationTimes`.
 
     Attributes:
-        wait_ns: Time of waiting for inputs and for other members of collectives.
-        transfer_ns: Time of transfers after their input was ready.
-        exposed_ns: Time of transfers during which the rank computed no operation.
+        wait_ns: Time for which the rank waited for inputs, and for other members of collectives.
+        transfer_ns: Time of receives and collectives, without the time in ``wait_ns``.
+        exposed_ns: Time during which data was transferred and the rank did not compute.
         communication_ns: Time during which any communication kernel ran.
-        overlapped_ns: Part of ``communication_ns`` during which compute kernels ran.
+        overlapped_ns: Part of ``communication_ns`` during which compute kernels ran as well.
     """
 
     wait_ns: list[int]
@@ -255,24 +260,24 @@ class RankColumns(Columns, frozen=True):
     """The ranks of an iteration, as columns. Keys are names of ratios, phases or causes.
 
     Attributes:
-        rank: Index of the rank.
+        rank: Index of each rank.
         busy_ns: Time during which operations of each phase ran.
         compute_ns: Time during which any compute operation ran.
-        active_ns: Time during which any compute kernel of these operations ran.
+        active_ns: Time during which any compute kernel of compute operations ran.
         kernel_ns: Time during which any kernel or copy ran.
         gap_ns: Time in operations during which no kernel ran.
-        unattributed_ns: Compute outside operations in the windows of ``schedule``, or None without
-            these windows.
-        overlap_ns: Time of other iterations' operations in the windows of ``schedule``, or None
-            without these windows.
+        unattributed_ns: Compute time outside operations in the window of ``schedule``, or None if
+            no rank has this window.
+        overlap_ns: Time in the window of ``schedule`` during which operations of other iterations
+            ran, or None if no rank has this window.
         bubble_ns: Bubble time of each ratio.
-        bubble_ratio: Value of each ratio, or None if it is unknown.
-        bubble_interval: Bounds of each ratio that needs a common clock, or None if they are
-            unknown for all ranks.
-        missing: Work that the rank lacks for a ratio, in words, or None if it lacks nothing.
+        bubble_ratio: Value of each ratio, or None if unknown.
+        bubble_interval: Clock bounds of each ratio that needs a common clock. None if the bounds of
+            all ranks are unknown.
+        missing: Text that names the work the rank lacks for a ratio, or None if nothing is missing.
         windows: Windows of each ratio.
-        cause_ns: Idle time, keyed by ratio and cause.
-        communication: Times of communication.
+        cause_ns: Idle time in the windows of each ratio, keyed by ratio and cause.
+        communication: Communication times.
     """
 
     rank: list[int]
@@ -296,25 +301,26 @@ class IterationEntry(Struct, frozen=True):
     """One iteration; see :class:`.iterations.Iteration`. Keys are names of ratios.
 
     Attributes:
-        index: Index in the report, to which all fields called ``iteration`` refer.
-        name: Name of the iteration in the names of ranges, or its number.
+        index: Index of the iteration in the report. All fields called ``iteration`` contain this
+            index.
+        name: Name of the iteration in range names, or its number.
         kind: ``training``, ``evaluation`` or ``inference``.
         complete: Whether the capture contains the complete iteration.
         averaged: Whether the iteration is part of the averages.
-        microbatches: Number of microbatches, or None if it is unknown.
+        microbatches: Number of microbatches, or None if unknown.
         start_ns: First start of work on any rank, or None without work.
         end_ns: Last end of work on any rank, or None without work.
-        window_ns: Mean length of the ranks' windows.
-        bubble_ratio: Value of each ratio, or None if it is unknown.
-        bubble_low: The ratio if compute outside operations were work.
-        bubble_overhead: Bubble relative to the work.
-        bubble_interval: Bounds of each ratio that needs a common clock, or None if they are
-            unknown.
-        incomplete: Whether a rank that takes part in the iteration is missing.
-        clocks_contradict: Whether clocks that a ratio needs contradict each other.
+        window_ns: Length of the window of each ratio, averaged over the ranks, or None if unknown.
+        bubble_ratio: Value of each ratio, or None if unknown.
+        bubble_low: Value that each ratio would have if compute outside operations were work.
+        bubble_overhead: Bubble time divided by the work.
+        bubble_interval: Clock bounds of each ratio that needs a common clock, or None if unknown.
+        incomplete: Whether a rank that took part in the iteration is missing.
+        clocks_contradict: Whether any ratio depends on clocks that contradict each other.
         clock_set: Whether a clock was set during the iteration.
-        cause_ns: Idle time, keyed by ratio and cause, summed over the ranks.
-        ranks: Ranks of the iteration, or None in reports without ranks.
+        cause_ns: Idle time in the windows of each ratio, keyed by ratio and cause, summed over the
+            ranks.
+        ranks: Ranks of the iteration, or None if the report was written without ranks.
     """
 
     index: int
@@ -341,10 +347,10 @@ class TimePart(Struct, frozen=True):
     """A part of a bubble or of a step; see :class:`.bubble_parts.BubblePart`.
 
     Attributes:
-        name: Cause of the idle time, or kind of work.
+        name: Cause of idle time, or kind of work, for example ``launch gaps``.
         meaning: Meaning of the name.
-        share: Mean share of the window.
-        time_ns: Mean time over averaged iterations and ranks.
+        share: Part of the window, as a fraction of 1; mean over averaged iterations.
+        time_ns: Mean time per rank and averaged iteration.
     """
 
     name: str
@@ -357,15 +363,16 @@ class KernelTimeEntry(Struct, frozen=True):
     """How long kernels ran in averaged iterations; see :class:`.kernel_time.KernelTime`.
 
     Attributes:
-        window_ns: Length of the windows of the primary ratio, summed over ranks.
-        kernel_ns: Time in these windows during which any kernel or copy ran.
-        bubble_ns: Bubble in these windows.
+        window_ns: Length of the windows of the primary ratio, summed over ranks and iterations.
+        kernel_ns: Time in the windows during which any kernel or copy ran.
+        bubble_ns: Bubble time in the windows.
         gap_ns: Time in operations during which no kernel ran.
-        unattributed_ns: Compute outside operations in these windows.
-        work_ns: Time of the compute operations.
-        share: ``kernel_ns`` as a share of ``window_ns``, or None without windows.
+        unattributed_ns: Compute time outside operations in the windows.
+        work_ns: Time of compute operations.
+        share: ``kernel_ns`` divided by ``window_ns``, or None without windows.
         beside_headline: Whether outputs quote ``sentence`` next to the primary ratio.
-        sentence: Sentence on how long kernels ran, or None if the primary ratio needs none.
+        sentence: Sentence about how long kernels ran, or None if it is not needed next to the
+            primary ratio.
     """
 
     window_ns: int
@@ -383,9 +390,9 @@ class StepSummary(Struct, frozen=True):
     """Parts of the time of a step.
 
     Attributes:
-        window: Name of the ratio whose window is a step.
-        parts: Parts of the step, whose shares add up to 1.
-        flops_use: Model FLOPs utilization, or None if FLOPs are not given.
+        window: Name of the ratio whose window is used as a step.
+        parts: Parts of the step. Their shares add up to 1.
+        flops_use: Model FLOPs utilization (MFU), or None if FLOPs are not given.
     """
 
     window: str
@@ -399,15 +406,16 @@ class Numbers(Struct, frozen=True):
     Attributes:
         iterations: Number of averaged iterations.
         bubble_ratio: Average of each ratio.
-        bubble_interval: Bounds of the mean of each ratio that needs a common clock, or None if
-            they are unknown.
-        bubble_low: Each ratio if compute outside operations were work.
-        bubble_overhead: Bubble relative to the work.
-        window_ns: Length of each ratio's window.
-        cause_ns: Idle time, keyed by ratio and cause, summed over iterations that have the ratio.
-        bubble_parts: Parts of the bubble of the primary ratio, the largest first.
+        bubble_interval: Clock bounds of the mean of each ratio that needs a common clock, or None
+            if unknown.
+        bubble_low: Average that each ratio would have if compute outside operations were work.
+        bubble_overhead: Average of the bubble time divided by the work.
+        window_ns: Average length of the window of each ratio.
+        cause_ns: Idle time, keyed by ratio and cause, summed over the averaged iterations in which
+            the ratio is known.
+        bubble_parts: Parts of the bubble of the primary ratio, largest first.
         kernel_time: Time for which kernels ran, compared with the bubble.
-        launch_gap: Share of the time of operations during which no kernel ran, or None if it is
+        launch_gap: Fraction of the time of operations during which no kernel ran, or None if
             unknown.
         step: Parts of the time of a step.
     """
@@ -426,15 +434,15 @@ class Numbers(Struct, frozen=True):
 
 
 class DeviationEntry(Struct, frozen=True):
-    """An operation that deviates from the schedule's order; see :class:`.deviations.Deviation`.
+    """An operation out of the planned order; see :class:`.deviations.Deviation`.
 
     Attributes:
         rank: Index of the rank.
         iteration: Index of the iteration.
         phase: Phase of the operation.
-        microbatch: Number of its microbatch.
-        chunk: Number of its chunk, or None if there is none.
-        what: ``late``, ``early``, ``missing``, ``extra`` or ``repeated``.
+        microbatch: Microbatch of the operation.
+        chunk: Model chunk of the operation, or None if there are no chunks.
+        what: Kind of deviation: ``late``, ``early``, ``missing``, ``extra`` or ``repeated``.
         places: Number of operations by which the operation is late or early.
     """
 
@@ -451,15 +459,15 @@ class ScheduleEntry(Struct, frozen=True):
     """The schedule that ran, or how a plan was followed; see :class:`.recognition.Recognition`.
 
     Attributes:
-        name: Name of the schedule, or None if it has none.
-        also: Other schedules with the same order.
-        exact: Whether all averaged iterations ran it exactly.
-        distance: Mean share of the planned operations that are not as planned, or None if the
-            order was not compared with a plan.
-        reason: Reason why there is no name, or how the name was recognized, or None.
+        name: Name of the schedule, or None if no known schedule was recognized.
+        also: Names of other schedules with the same order.
+        exact: Whether all averaged iterations followed the schedule exactly.
+        distance: Mean fraction of the planned operations that did not run as planned, or None if
+            the order was not compared with a plan.
+        reason: Text that explains why there is no name or how the name was recognized, or None.
         iterations: Schedule of each training iteration.
         deviation_count: Number of operations that deviate from the plan.
-        deviations: The first of these operations.
+        deviations: The first operations that deviate from the plan.
     """
 
     name: str | None
@@ -473,25 +481,24 @@ class ScheduleEntry(Struct, frozen=True):
 
 
 class PhaseTimeEntry(Struct, frozen=True):
-    """Times of the operations of one kind; see :class:`.phase_times.PhaseTime`.
+    """Times of one kind of operation; see :class:`.phase_times.PhaseTime`.
 
     Attributes:
         phase: Phase of the operations.
-        median_ns: Median busy time; for transfers the lower median of the transfer time.
-        stage: Stage of the ranks, or None if it is unknown.
-        chunk: Chunk of the model, or None if there is none.
-        virtual_stage: Position of the chunk in the model, or None if it is unknown.
-        gap_ns: Median time between the previous operation and an operation that waited for nothing,
-            or None if it is unknown.
-        pipeline_ns: Mean time in the slowest pipeline of the typical iteration, or None if it is
-            unknown.
+        median_ns: Median busy time. For transfers, it is the lower median of the transfer time.
+        stage: Stage of the ranks, or None if unknown.
+        chunk: Model chunk, or None if there are no chunks.
+        virtual_stage: Position of the model chunk in the model, or None if unknown.
+        gap_ns: Median time from the end of the previous operation to the start of an operation that
+            waited for nothing, or None if unknown.
+        pipeline_ns: Mean time in the slowest pipeline of the typical iteration, or None if unknown.
         mean_ns: Mean time.
-        std_ns: Standard deviation (n - 1) of the time, or None if it is unknown.
+        std_ns: Standard deviation of the time with n - 1 degrees of freedom, or None if unknown.
         n: Number of operations in all replicas and averaged iterations.
         min_ns: Minimum time.
         max_ns: Maximum time.
-        first_ns: Median time of the first microbatch, or None if it is unknown.
-        last_ns: Median time of the last microbatch, or None if it is unknown.
+        first_ns: Median time of the first microbatch, or None if unknown.
+        last_ns: Median time of the last microbatch, or None if unknown.
     """
 
     phase: str
@@ -511,21 +518,23 @@ class PhaseTimeEntry(Struct, frozen=True):
 
 
 class ChunkCostEntry(Struct, frozen=True):
-    """Costs of prompt chunks on a virtual stage; see :class:`.chunk_costs.ChunkCost`.
+    """Fitted time of prompt chunks on a virtual stage; see :class:`.chunk_costs.ChunkCost`.
 
     Attributes:
-        stage: Stage of the ranks, or None if it is unknown.
-        virtual_stage: Position of the chunk of the model, or None if it is unknown.
-        n: Number of chunks.
-        least_tokens: Number of tokens of the shortest chunk.
-        most_tokens: Number of tokens of the longest chunk.
-        fixed_ns: Time of a chunk without tokens, or the mean if all chunks are equally long.
-        token_ns: Time per token, or None if all chunks are equally long.
-        token_squared_ns: Time per token and token before it, or None if all chunks are equally
-            long.
-        residual_ns: Standard deviation of the residuals of the fit, or None if it is unknown.
-        explained: Share of the variance that the length explains, or None without variance.
-        prompt_tokens: Number of tokens of the longest prompt, or 0 if no chunk reads a prefix.
+        stage: Stage of the ranks, or None if unknown.
+        virtual_stage: Position of the model chunk in the model, or None if unknown.
+        n: Number of prompt chunks.
+        least_tokens: Number of tokens of the shortest prompt chunk.
+        most_tokens: Number of tokens of the longest prompt chunk.
+        fixed_ns: Constant term of the fit, or the mean time if all chunks have the same length.
+        token_ns: Linear term of the fit: time per token. None if all chunks have the same length.
+        token_squared_ns: Quadratic term of the fit, in ns per squared token. None if all chunks
+            have the same length.
+        residual_ns: Standard deviation of the residuals of the fit, or None if unknown.
+        explained: Fraction of the variance of the times that the fit explains, or None if the times
+            have no variance.
+        prompt_tokens: Number of tokens of the longest prompt if the fit uses prefixes, or 0
+            otherwise.
     """
 
     stage: int | None
@@ -542,13 +551,13 @@ class ChunkCostEntry(Struct, frozen=True):
 
 
 class EvenChunks(Struct, frozen=True):
-    """Chunks of a prompt that take equally long; see :func:`.prompt_chunks.find_even_chunks`.
+    """Prompt chunks that take equally long; see :func:`.prompt_chunks.find_even_chunks`.
 
     Attributes:
-        virtual_stage: The slowest virtual stage, or None if it is unknown.
+        virtual_stage: Virtual stage with the slowest chunks, or None if unknown.
         tokens: Number of tokens of each chunk.
         equal_ns: Time of the prompt in chunks of equal length.
-        even_ns: Time of the prompt in these chunks.
+        even_ns: Time of the prompt in chunks that take equally long.
     """
 
     virtual_stage: int | None
@@ -564,8 +573,8 @@ class OperationEntry(Struct, frozen=True):
         rank: Index of the rank.
         iteration: Index of the iteration.
         phase: Phase of the operation.
-        microbatch: Number of its microbatch, or None if there is none.
-        chunk: Number of its chunk, or None if there is none.
+        microbatch: Microbatch of the operation, or None if it has no microbatch.
+        chunk: Model chunk of the operation, or None if there are no chunks.
         start_ns: Start of the operation.
         end_ns: End of the operation.
     """
@@ -580,20 +589,21 @@ class OperationEntry(Struct, frozen=True):
 
 
 class Straggler(OperationEntry, frozen=True):
-    """An operation that took much longer than others of its kind.
+    """An operation that took much longer than other operations of the same kind.
 
     Attributes:
-        times_median: Time of the operation divided by the median of its kind.
+        times_median: Time of the operation divided by the median of all operations of this kind.
     """
 
     times_median: float
 
 
 class SlackEntry(OperationEntry, frozen=True):
-    """An operation off the critical path.
+    """An operation that is not on the critical path.
 
     Attributes:
-        slack_ns: Maximum delay of the operation's end that does not make the iteration longer.
+        slack_ns: Maximum time by which the end of the operation can be delayed without making the
+            iteration longer.
     """
 
     slack_ns: int
@@ -605,10 +615,10 @@ class CriticalPathEntry(Struct, frozen=True):
     Attributes:
         iteration: Index of the iteration.
         length_ns: Length of the path.
-        parts: Parts of the length, the largest first.
+        parts: Parts of the length, largest first.
         collectives: Collectives on the path, in order.
         operations: Operations on the path, in order.
-        slack: Operations off the path, or None if there are too many to list.
+        slack: Operations with slack, or None if there are too many to list.
     """
 
     iteration: int
@@ -623,10 +633,11 @@ class Change(Struct, frozen=True):
     """The typical iteration, replayed with one change; see :class:`.changes.Change`.
 
     Attributes:
-        name: Name of the change, the same in every version.
-        change: The change in words.
-        makespan_ns: Length of the iteration.
-        bubble_ratio: Its ``schedule`` ratio, or None for an iteration without length.
+        name: Name of the change, which is the same in every version.
+        change: Text that describes the change.
+        makespan_ns: Length of the iteration with the change.
+        bubble_ratio: Ratio ``schedule`` of the iteration with the change, or None if its length
+            is 0.
     """
 
     name: str
@@ -636,12 +647,12 @@ class Change(Struct, frozen=True):
 
 
 class Changes(Struct, frozen=True):
-    """The replayed typical iteration, and the same iteration under single changes.
+    """The typical iteration, replayed without changes and with single changes.
 
     Attributes:
-        makespan_ns: Length of the iteration as measured.
-        bubble_ratio: Its ``schedule`` ratio, or None for an iteration without length.
-        rows: The changes.
+        makespan_ns: Length of the iteration, replayed without changes.
+        bubble_ratio: Ratio ``schedule`` of this replay, or None if its length is 0.
+        rows: The replays with changes.
     """
 
     makespan_ns: Count
@@ -653,11 +664,12 @@ class StageTimesEntry(Struct, frozen=True):
     """Times of the stages for one microbatch, in ms; see :class:`.measured_times.StageTimes`.
 
     Attributes:
-        forward_ms: Time of the forward, one value for all stages or one per stage.
-        backward_ms: Time of the backward for the input, in the same form.
-        weight_ms: Time of the backward for the weights, in the same form.
+        forward_ms: Time of the forward, one value for all stages or one value per stage.
+        backward_ms: Time of the backward for the input, in the form of ``forward_ms``.
+        weight_ms: Time of the backward for the weights, in the form of ``forward_ms``.
         transfer_ms: Time of a transfer between two devices.
-        lengths: Length of each microbatch relative to the mean; empty if all are equal.
+        lengths: Length of each microbatch divided by the mean length. Empty if all microbatches
+            have the same length.
     """
 
     forward_ms: tuple[float, ...]
@@ -668,14 +680,14 @@ class StageTimesEntry(Struct, frozen=True):
 
 
 class SimulatedTimes(Struct, frozen=True):
-    """The times with which other schedules are simulated.
+    """The sizes and times with which other schedules are simulated.
 
     Attributes:
         stages: Number of stages.
         microbatches: Number of microbatches.
         chunks: Number of model chunks per stage.
         times: Times of the stages.
-        split: Whether both halves of the backward were measured.
+        split: Whether B and W were measured separately.
     """
 
     stages: int
@@ -686,20 +698,26 @@ class SimulatedTimes(Struct, frozen=True):
 
 
 class ChoiceEntry(Struct, frozen=True):
-    """The iteration as simulated with one schedule; see :class:`.choices.Choice`.
+    """An iteration that was simulated with one schedule; see :class:`.choices.Choice`.
 
     Attributes:
-        name: Name of the schedule; ``measured``, or ``no-delay`` for the same order without delays.
-        makespan_ms: Window over all stages, or None if it is unknown.
-        cost_ms: Maximum length of the window of a single stage, or None if it is unknown.
-        bubble_ratio: Ratio of the window that is compared.
-        peak_activations: Maximum number of microbatches whose activations a stage stores.
-        speedup: Share of the measured window that the schedule saves.
-        fits: Whether the schedule needs no more memory than the run, or than the memory limit.
+        name: Name of the schedule, ``measured`` for the order that ran, or ``no-delay`` for the
+            same order without delays.
+        makespan_ms: Time from the first start to the last end over all stages, or None if unknown.
+        cost_ms: Longest time from the first start to the last end on a single stage, or None if
+            unknown.
+        bubble_ratio: Bubble ratio in the window by which schedules are compared, or None if
+            unknown.
+        peak_activations: Maximum number of microbatches whose activations a stage stores at once,
+            or None if unknown.
+        speedup: Fraction of the measured window that the schedule saves, or None if unknown.
+        fits: Whether the schedule needs no more memory than the run, or than the memory limit. None
+            if memory is not compared.
         reason: Reason why the schedule cannot be simulated, or "".
-        peaks: Peak activations of each stage; empty if they are unknown.
+        peaks: Maximum number of microbatches whose activations each stage stores at once. Empty if
+            unknown.
         replicas: Number of copies of the model.
-        peak_bytes: Maximum memory of a device, or None if memory was not measured.
+        peak_bytes: Memory of the device that needs the most, or None if memory was not measured.
     """
 
     name: str
@@ -716,16 +734,16 @@ class ChoiceEntry(Struct, frozen=True):
 
 
 class WhatIfEntry(Struct, frozen=True):
-    """Other schedules at the times of the run; see :class:`.what_if.WhatIf`.
+    """Other schedules, simulated with the times of the run; see :class:`.what_if.WhatIf`.
 
     Attributes:
         reason: Reason why there are no rows, or "".
         window: Name of the ratio whose window is compared.
-        times: Times of the run, or None if they are unknown.
-        rows: The run, then other schedules, the best first.
-        reordered: Best order of unequal microbatches, and the share that it saves, or None.
-        limit_bytes: Memory of a device that schedules must fit in, or None for the memory of the
-            run.
+        times: Sizes and times of the run, or None if unknown.
+        rows: The order that ran, followed by other schedules, best first.
+        reordered: Best order of the microbatches, and the fraction of the makespan that this order
+            saves. None if all microbatches have the same length.
+        limit_bytes: Memory limit of a device, or None if the peak memory of the run is the limit.
     """
 
     reason: str
@@ -761,7 +779,8 @@ class SlowdownColumns(Columns, frozen=True):
 
     Attributes:
         number: Number or index of the stage, replica, rank, microbatch or iteration.
-        slowdown: Slowdown that it causes; 1 is no slowdown.
+        slowdown: Slowdown that the stage, replica, rank, microbatch or iteration causes. A value of
+            1 is no slowdown.
     """
 
     number: list[int]
@@ -786,19 +805,21 @@ class SlowdownEntry(Struct, frozen=True):
     """Cost of stragglers; see :class:`.slowdowns.Slowdowns`. A value of 1 is no slowdown.
 
     Attributes:
-        total: Slowdown of all work.
-        by_phase: Slowdown by phase.
-        by_stage: Slowdown by stage.
-        by_replica: Slowdown by replica of the pipeline.
-        by_rank: Slowdown by index of the rank.
-        by_microbatch: Slowdown by microbatch.
-        by_link: Slowdown by the stages of transfers.
-        by_iteration: Slowdown by index of the iteration.
-        worker_share: Share of the slowdown that the slowest 3 % of workers cause, or None.
-        last_stage_share: Share of the slowdown that the last stage causes, or None.
-        original_ns: Mean length of the replayed iterations.
+        total: Slowdown that all work causes together.
+        by_phase: Slowdown that each phase causes.
+        by_stage: Slowdown that each stage causes.
+        by_replica: Slowdown that each replica of the pipeline causes.
+        by_rank: Slowdown that each rank causes.
+        by_microbatch: Slowdown that each microbatch causes.
+        by_link: Slowdown that the transfers between two stages cause.
+        by_iteration: Slowdown of each iteration.
+        worker_share: Fraction of the slowdown that the slowest 3 % of the workers cause, or None if
+            there is no slowdown.
+        last_stage_share: Fraction of the slowdown that the last stage causes, or None if there is
+            no slowdown.
+        original_ns: Mean length of the iterations, replayed with measured times.
         ideal_ns: Mean length of ideal iterations.
-        replay_error: Error of the replay.
+        replay_error: Differences between the replayed and the measured iterations.
     """
 
     total: Positive
@@ -817,11 +838,11 @@ class SlowdownEntry(Struct, frozen=True):
 
 
 class LimitationEntry(Struct, frozen=True):
-    """A limit of the analysis; see :class:`.limitations.Limitation`.
+    """A result that could not be determined; see :class:`.limitations.Limitation`.
 
     Attributes:
         what: Subject of the limitation.
-        reason: The reason and its consequences.
+        reason: The reason for the limitation, and the consequences.
         count: Number of affected items, such as kernels or files.
     """
 
@@ -831,7 +852,7 @@ class LimitationEntry(Struct, frozen=True):
 
     @classmethod
     def list_of(cls, limitations: Iterable[Limitation]) -> list[LimitationEntry]:
-        """Return the entries of limitations, in their order."""
+        """Return one entry per limitation, in the given order."""
         return [cls(note.what, note.reason, note.count) for note in limitations]
 
 
@@ -839,8 +860,8 @@ class SavedTimeline(Struct, frozen=True):
     """Tables from which pictures are drawn; see :class:`.timeline.Timeline`.
 
     Attributes:
-        base_ns: Time to which all times of the tables are relative.
-        names: Texts; columns of names contain indices of them.
+        base_ns: Reference time. All times in the tables are relative to it.
+        names: Names that the tables refer to by index.
         tables: Columns, keyed by table and column. Unknown or missing values are None.
     """
 
@@ -857,40 +878,42 @@ class RunSummary(Struct, frozen=True):
         version: Version of bubbleviz that wrote the report.
         kind: ``training`` or ``inference``.
         headline: Name of the primary ratio.
-        headline_reason: Why it is the primary ratio.
-        convention: Convention that the names of ranges follow.
-        profiles: Profiles, in the order given.
-        ranks: Ranks, in the order of the pipeline.
-        what_to_do_first: The most important advice in words, or None.
-        first: The most important advice as data, one step per sentence; empty without advice.
-        then: Advice to follow next, as indices of ``advice``.
-        advice: Changes that would shorten iterations, the largest saving first.
+        headline_reason: Sentence that explains the choice of the primary ratio.
+        convention: Name of the convention that range names follow.
+        profiles: Profiles, in the given order.
+        ranks: Ranks, in pipeline order.
+        what_to_do_first: The most important advice in sentences, or None if nothing is advised.
+        first: The most important advice as data, one step per sentence. Empty if nothing is
+            advised.
+        then: Advice to follow next, as indices of entries of ``advice``.
+        advice: Changes that would shorten iterations, largest saving first.
         restrictions: Reasons why the ratios do not describe a complete pipeline, most severe first.
-        typical_iteration: Index of the typical iteration, or None.
+        typical_iteration: Index of the typical iteration, or None if no iteration has work.
         iterations_overlap: Whether consecutive iterations overlap, so that ``period`` is the
             primary ratio.
         iterations: All iterations.
         summary: Statistics over averaged iterations.
-        schedule: The schedule that ran, or None if it was not looked for.
-        plan: Comparison of the run with the given plan, or None without a plan.
-        phase_times: Times of operations by kind.
-        chunk_costs: Costs of chunks of prompts by virtual stage.
-        even_chunks: Chunks that take equally long, or None if they save nothing.
-        transfer_ns: Median transfer time of an input that was waited for, or None if none was.
-        microbatch_lengths: Lengths of microbatches relative to their mean, by iteration; empty if
-            all are equal.
+        schedule: The schedule that ran, or None if no schedule was looked for.
+        plan: Comparison of the run with the given plan, or None if no plan was given.
+        phase_times: Times of each kind of operation.
+        chunk_costs: Fitted times of prompt chunks, one entry per virtual stage.
+        even_chunks: Prompt chunks that take equally long, or None if they would not save enough.
+        transfer_ns: Median of all measured transfer times, or None if there are none.
+        microbatch_lengths: Length of each microbatch divided by the mean length, for each averaged
+            training iteration. Empty if unknown.
         imbalance: For each phase, the time of the slowest stage divided by the mean of all stages,
             minus 1.
         stragglers: The slowest operations.
-        critical_path: Critical path of the typical iteration, or None.
-        changes: The typical iteration with single changes, or None if it was not replayed.
-        what_if: Other schedules at the same times, or None if they were not simulated.
+        critical_path: Critical path of the typical iteration, or None if unknown.
+        changes: Replays of the typical iteration with single changes, or None if it was not
+            replayed.
+        what_if: Other schedules, simulated with the measured times, or None if not simulated.
         memory: Memory of ranks and operations, or None if it was not recorded.
         longest_bubbles: The longest bubbles.
-        slowdown: Cost of stragglers, or None if it is unknown.
+        slowdown: Cost of stragglers, or None if unknown.
         coverage: GPU time inside and outside operations, by rank.
-        unattributed_kernels: The kernels outside operations with the most time.
-        limitations: Results that could not be determined, and the reasons.
+        unattributed_kernels: Kernels outside operations that took the most time.
+        limitations: Results that could not be determined, with the reasons.
         methods: Sentence for the methods section of a paper.
         timeline: Tables from which pictures are drawn, or None for large runs.
     """
@@ -940,7 +963,7 @@ class RunSummary(Struct, frozen=True):
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Names of the hosts of the profiles."""
+        """Host name of each profile."""
         return tuple(profile.host for profile in self.profiles)
 
     @property
@@ -970,7 +993,7 @@ class RunSummary(Struct, frozen=True):
         return None if self.schedule is None else self.schedule.name
 
     def __repr__(self) -> str:
-        """Return the primary ratio and the sizes of the run; the tables would be too long."""
+        """Return the primary ratio and the sizes of the run, without the long tables."""
         ratio = f"{self.headline} bubble ratio {format_percent(self.bubble_ratio)}"
         ranks = format_count(len(self.ranks), "rank")
         iterations = format_count(self.summary.iterations, "averaged iteration")
@@ -978,16 +1001,16 @@ class RunSummary(Struct, frozen=True):
 
 
 def to_values(summary: Struct) -> dict[str, Any]:
-    """Return a summary as nested dictionaries and lists, ready to be written as JSON."""
+    """Convert a summary to nested dictionaries and lists that can be written as JSON."""
     values: dict[str, Any] = to_builtins(summary, enc_hook=_to_python_float)
     return values
 
 
 def _to_python_float(value: object) -> float:
-    """Convert a float of numpy to a float of Python.
+    """Convert a numpy float to a Python float.
 
     Raises:
-        NotImplementedError: The value is of another type.
+        NotImplementedError: The value is not a float.
     """
     if isinstance(value, float):
         return float(value)
