@@ -31,9 +31,9 @@ def choose_command(paths: Sequence[str], progress: Progress | None = None) -> tu
     ``_MAX_EXAMINED`` profiles names its operations as a known convention does, or is a report that
     nsys must export first. Otherwise, ``idle`` is chosen.
 
-    Only a sample of the names is read. A trace that must be decoded completely stays open for the
-    command. If no file can be read, the command is ``analyze``, which reports the error, and the
-    reason is "".
+    Only a sample of the names is read. If a trace must be decoded completely, the decoded trace is
+    kept for the command. If no file can be read, the command is ``analyze``, which reports the
+    error, and the reason is "".
 
     Args:
         paths: Files, directories and patterns.

@@ -58,9 +58,9 @@ def inspect(
             if not list_missing_passes(phases) and not user_patterns
             else name_words.generate_drafts(sample)
         )
-        # Matching every name against each convention takes time. If sampled names follow some
-        # conventions, only the iteration names of all other conventions are matched. Names that the
-        # drafts may match are read in the same pass.
+        # Matching every name against each convention takes time.
+        # If sampled names follow some conventions, the others only match names of iterations.
+        # Names that the drafts may match are read in the same pass.
         counted_conventions = user_patterns or tuple(score.convention for score in scores)
         if followed and not user_patterns:
             phases = [score.convention for score in scores if score.work + score.other]

@@ -11,8 +11,8 @@ from bubbleviz.conventions.kinds import is_nccl
 from bubbleviz.model.limitations import LimitationKind
 from bubbleviz.model.texts import format_count, format_percent, to_one_line
 
-#: Kinds of limitations that only a new recording or export removes. Until then, the causes of idle
-#: time are unknown.
+#: Kinds of limitations that only a new recording or export removes.
+#: Until the profile is recorded or exported again, the causes of idle time are unknown.
 _DAMAGED = frozenset(
     (
         LimitationKind.FILE_DAMAGED,
@@ -24,8 +24,7 @@ _DAMAGED = frozenset(
 _LOSSES = frozenset((LimitationKind.KERNELS_LOST, LimitationKind.GRAPHS_LOST))
 #: Maximum number of characters of an activity's name.
 _NAME = 40
-#: Minimum fraction of the time for which an activity, exposed communication or exposed copies are
-#: mentioned.
+#: Minimum share of the time for which an activity, exposed communication or copies are mentioned.
 SHARE = 0.1
 #: Advice on devices that are busy but do not compute.
 _WAITING = (
@@ -99,7 +98,7 @@ def advice(measurement: IdleMeasurement) -> tuple[str, ...]:
     """Return at least one sentence of advice, sorted by the time that it concerns, longest first.
 
     If a recording is damaged, the only advice is to record again. If work is missing from a
-    profile, the sentence about that comes first, unless the main idle activity already is
+    profile, advice on the missing work comes first, unless the main idle activity already is
     unrecorded work.
     """
     if not measurement.devices:

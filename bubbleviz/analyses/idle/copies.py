@@ -16,8 +16,8 @@ from bubbleviz.model.texts import format_percent
 
 #: Minimum share of the copy time that one kind of copies must take to get a hint.
 _MIN_SHARE = 0.5
-#: Mean size in bytes below which copies are small. Launching a small copy takes longer than its
-#: transfer.
+#: Mean size in bytes below which copies are small.
+#: The launch of a small copy takes longer than the transfer of its data.
 _SMALL = 64 * 1024
 #: Directions of copies between a host and a device. The host memory may be pinned.
 _OF_HOST = (Direction.HOST_TO_DEVICE, Direction.DEVICE_TO_HOST)
@@ -144,7 +144,7 @@ def describe_longest(totals: Sequence[CopyTotal]) -> str | None:
     below ``_MIN_SHARE`` of the time of all copies.
 
     Args:
-        totals: Copies by kind, the longest total first.
+        totals: Copies by direction and kinds of memory, longest total first.
     """
     sum_ns = sum(total.time_ns for total in totals)
     directed = [total for total in totals if total.direction is not Direction.UNKNOWN]

@@ -24,9 +24,10 @@ from bubbleviz.model.intervals import Intervals
 from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.profile import Activities, Profile
 
-#: Maximum launch latency: the time in ns from the start of the launching call to the start of the
-#: work. The latency is 5 to 10 us on an idle device, and up to 20 us with a clock error of 1 us or
-#: a slow host. Work that starts later waits for something else.
+#: Maximum launch latency in ns, from the start of the launching call to the start of the work.
+#: On an idle device, the launch latency is 5 to 10 us.
+#: With a clock error of 1 us or a slow host, the launch latency is up to 20 us.
+#: Work that starts later than this after its launch waits for something else.
 LATENCY_NS = 20_000
 
 

@@ -39,8 +39,8 @@ from bubbleviz.sources.in_memory import make_no_calls
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-#: Minimum length of a call or range in ns. Shorter calls and ranges are treated as part of the
-#: surrounding range.
+#: Minimum length of a call or range in ns.
+#: Shorter calls and ranges are treated as part of the surrounding range.
 GRAIN_NS = 1_000
 #: Approximate maximum number of calls in gaps; if there are more, the longest ones are kept.
 _MAX_CALLS = 1 << 20
@@ -122,7 +122,8 @@ class HostEvents(Table):
         end_ns: End of the range or call.
         activity: Number of the host activity. Calls that launched work have -1 until
             :meth:`select_for_rank` fills in their activity.
-        strength: Strength of the activity (:mod:`bubbleviz.conventions.host_activities`).
+        strength: Number that decides which of several overlapping events wins (the highest); see
+            :mod:`bubbleviz.conventions.host_activities`.
         launched: Row of the device activity that the call launched, or -1 if there is none.
         by: Row of the device activity that the call waited for, or -1 if there is none or it is
             unknown. If the call waited for several, the activity that ended last.
@@ -382,9 +383,9 @@ def collect_host_ranges(
 ) -> model.Ranges:
     """Collect the ranges of threads that overlap idle time, without steps.
 
-    XLA traces record modules and instructions on a separate thread for each device. The device, not
-    the host, executes them, so their ranges are renamed to ``ON_DEVICE``. All other ranges of
-    device threads are left out.
+    XLA traces record modules and instructions on a separate thread for each device. Ranges of these
+    modules and instructions are renamed to ``ON_DEVICE``, because the device executes them, not the
+    host. All other ranges of device threads are left out.
 
     Args:
         profile: The profile as read.

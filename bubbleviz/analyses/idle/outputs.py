@@ -311,9 +311,9 @@ def _list_gap_codes(rank: RankIdle, gaps: IdleIntervals) -> Iterator[tuple[int, 
 
 
 def _find_main_activities(idle: IdleIntervals) -> Ints:
-    """Return, for each gap number, the activity that takes most of the gap.
+    """Return, for each gap number, the number of the activity that takes most of the gap.
 
-    Activities are given by number. On ties, the smallest number wins.
+    On ties, the activity with the smallest number wins.
     """
     groups = group_rows(idle.activity, idle.interval)
     spent_ns = group_sum(groups.of_row, len(groups), idle.end_ns - idle.start_ns)

@@ -34,8 +34,8 @@ _MIN_LEGEND_SHARE = 0.0005
 REST_COLOUR = "#d3d8de"
 #: Height of a bar, and distance between the tops of two bars, in px.
 _BAR, _PITCH = 13.0, 16.0
-#: In px: heights of a strip with few and with many devices, height of the steps below a strip, gap
-#: between strips, maximum width of the labels to the left, and width of the column to the right.
+#: Heights of a strip with few and with many devices, and of the steps below a strip, in px.
+#: Gap between strips, maximum width of labels on the left, and width of the column on the right.
 _STRIP, _LOW_STRIP, _STEPS, _GAP, _WIDEST, _DUTY = 56.0, 20.0, 13.0, 12.0, 210.0, 62.0
 
 

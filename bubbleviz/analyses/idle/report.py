@@ -260,7 +260,7 @@ class RankIdle:
                 gets the time of all kinds and activities that are not listed.
 
         Returns:
-            Nanoseconds, shape (names, slices). The values of a slice add up to its length.
+            Time in ns, shape (names, slices). The times of a slice add up to the slice's length.
         """
         own_names = (*BUSY, *(total.activity for total in self.activities))
         index = {name: row for row, name in enumerate(names)}
@@ -293,7 +293,7 @@ class IdleMeasurement:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The path of each rank's profile."""
+        """Path of the profile of each rank."""
         return tuple(rank.path for rank in self.ranks)
 
     @property

@@ -28,8 +28,8 @@ from bubbleviz.report.idle_summary import GapExample
 
 #: Maximum number of host activities in the comparison of devices.
 _MAX_COMPARED = 5
-#: Maximum numbers of rows of devices, activities, steps, waits and kernels on one screen, with and
-#: without steps.
+#: Maximum numbers of devices, activities, steps, waits and kernels on one screen.
+#: The first tuple is used if the profiles contain named steps, and the second one otherwise.
 _ROWS_WITH_STEPS, _ROWS_WITHOUT_STEPS = (3, 3, 3, 1, 2), (4, 4, 0, 1, 3)
 #: Maximum number of kinds of copies on one screen.
 _MAX_COPY_ROWS = 2
@@ -49,8 +49,7 @@ _SHARES = {
 }
 #: Maximum numbers of characters of devices, waiting streams and awaited work in the table of waits.
 _DEVICE, _WHO, _WORK = 24, 30, 36
-#: Maximum number of characters of a full name, and maximum number of sentences of advice on the
-#: first screen.
+#: Maximum number of characters of a full name, and of sentences of advice on the first screen.
 _MAX_FULL_NAME, _ADVICE = 600, 2
 #: Minimum fraction of the idle time that waits must explain to be on the first screen.
 _MIN_PROVED = 0.1

@@ -37,8 +37,8 @@ from bubbleviz.model.synchronisation import EventRecords, Synchronisation, Waits
 NEVER = -(1 << 62)
 #: Maximum length of a chain in which each event is recorded after a wait for the previous event.
 _MAX_DEPTH = 32
-#: Maximum time in ns by which work may start before the awaited event completes. Work that starts
-#: earlier did not wait for the event, because the clock error is smaller than this.
+#: Maximum time in ns by which work may start before the awaited event completes.
+#: Work that starts earlier did not wait for the event, because clock errors are smaller than this.
 SLACK_NS = 1_000
 #: Kinds of work that a stream or a host can wait for.
 COMPUTE, COMMUNICATION, COPY = range(3)
@@ -476,15 +476,15 @@ def _find_held_work(
         activities: Kernels and copies.
         call: Launching call of each activity, or -1 if unknown.
         launched_ns: Start of the launching call of each activity.
-        returned_ns: Function that returns the ends of calls, given distinct, ascending rows.
+        returned_ns: Function that returns the end of each call, given distinct, ascending rows.
 
     Returns:
         One entry per run, sorted by ``work``:
 
         record: Row of the record of the event that completed last.
         work: Row of the delayed activity.
-        start_ns: Start of its wait.
-        end_ns: End of its wait.
+        start_ns: Time when the delayed activity started to wait.
+        end_ns: Time when the wait of the delayed activity ended.
     """
     run_end = np.flatnonzero(np.append(runs.run[1:] != runs.run[:-1], True)[: len(runs.run)])
     record = runs.record[find_latest_so_far(runs.run, completed_ns[runs.record])[run_end]]
@@ -517,7 +517,7 @@ def _find_ready_times(
         work: Rows of the activities, all with a known launching call.
         call: Launching call of each activity of the profile, or -1 if unknown.
         launched_ns: Start of the launching call of each activity of the profile.
-        returned_ns: Function that returns the ends of calls, given distinct, ascending rows.
+        returned_ns: Function that returns the end of each call, given distinct, ascending rows.
     """
     work_call = call[work].astype(np.int64)
     distinct_calls = find_distinct(work_call)
@@ -544,7 +544,7 @@ def find_waiting(
         streams: Stream of each activity, or -1 if unknown.
         call: Launching call of each activity, or -1 if unknown.
         launched_ns: Start of the launching call, undefined if the call is unknown.
-        returned_ns: Function that returns the ends of calls, given distinct, ascending rows.
+        returned_ns: Function that returns the end of each call, given distinct, ascending rows.
         kinds: Names of communication kernels.
     """
     waits = synchronisation.waits

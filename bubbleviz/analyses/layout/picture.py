@@ -32,8 +32,8 @@ _WORDS = {
     LayerKind.MTP: "multi-token prediction",
     LayerKind.HEAD: "head",
 }
-#: In px: height of a bar, gap between the two bars of a device, gap between devices, and widths of
-#: the columns to the left and right of the bars.
+#: Height of a bar, gap between the two bars of a device, and gap between devices, in px.
+#: The last two numbers are the widths of the columns to the left and right of the bars.
 _BAR, _PAIR_GAP, _DEVICE_GAP, _LEFT, _RIGHT = 15.0, 2.0, 9.0, 112.0, 74.0
 #: Gap between the chunks of a device, in px.
 _CHUNK_GAP = 3.0

@@ -48,8 +48,7 @@ _EVENT_COLUMNS = (
     "progress",
     *("name", "datatype", "algorithm", "protocol", "communicator"),
 )
-#: Suffix of the name of an event file: the id of the thread that wrote it, as in
-#: ``FILE-host-tid.txt``.
+#: Matches the thread id at the end of an event file's name, as in ``FILE-host-tid.txt``.
 _THREAD = re.compile(r"-\d+(?=(\.[A-Za-z]+)?$)")
 
 
@@ -69,7 +68,7 @@ class EventGpu:
         label: Display name.
         start_ns: Start times on the host's clock.
         end_ns: End times on the host's clock.
-        timing: Source of the times, as codes of :class:`.communications.Timing`.
+        timing: Source of the times, a code of :class:`.communications.Timing`.
         gpu_ns: Start times on the GPU's clock.
         bridge_ns: Host's clock minus GPU's clock, or None if they cannot be related.
     """
@@ -199,7 +198,7 @@ def _choose_host_times(events: NcclEvents, rows: Ints) -> tuple[Ints, Ints, Ints
     Returns:
         start_ns: Start time of each operation.
         end_ns: End time, or ``UNKNOWN``.
-        timing: Source of the times, as codes of :class:`.communications.Timing`.
+        timing: Source of the times, a code of :class:`.communications.Timing`.
     """
     start_ns, end_ns = events.host_start_ns[rows], np.full(len(rows), UNKNOWN)
     timing = np.full(len(rows), Timing.LAUNCH, np.int64)
@@ -327,7 +326,7 @@ def _align_gpu(gpu: EventGpu, pool: Kernels, used_places: set[int]) -> _AlignedG
     GPU's clock are kept.
 
     Args:
-        gpu: The operations of the GPU.
+        gpu: The GPU with its operations.
         pool: Kernels of the profiles.
         used_places: Places that other GPUs have matched. The place of this GPU is added, unless its
             process has only one place.
@@ -362,7 +361,7 @@ def _convert_times(gpu: EventGpu, line: ClockLine, *, use_gpu_clock: bool) -> tu
     """Convert the start and end times of operations to the profiles' clock.
 
     Args:
-        gpu: The operations of the GPU.
+        gpu: The GPU with its operations.
         line: Map from the matched clock to the profiles' clock.
         use_gpu_clock: Whether the GPU's clock was matched, not the host's.
     """

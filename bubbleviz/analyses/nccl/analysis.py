@@ -404,7 +404,7 @@ def _count_ranks(table: Communications, profiles: Sequence[NcclProfile]) -> tupl
     )
 
 
-#: Effect of recordings that start at different times, for a limitation. {} is a duration.
+#: Text on the effect of recordings that start at different times, where {} is a duration.
 _SKEW = "{} of its waiting are not that device's fault; leave them out with --window"
 
 

@@ -14,8 +14,8 @@ from bubbleviz.sources.nccl.events import STATES
 
 #: NCCL's hash of a communicator, or the PyTorch process group that owns it.
 Communicator = int | collectives.Group
-#: Number of bytes of an element, by datatype (``ncclDataType_t`` of nccl.h, ``ScalarType`` of
-#: c10/core/ScalarType.h).
+#: Number of bytes of an element, keyed by datatype.
+#: The names are those of ``ncclDataType_t`` in nccl.h and ``ScalarType`` in c10/core/ScalarType.h.
 SIZES = {
     **dict.fromkeys(("ncclInt8", "ncclChar", "ncclUint8"), 1),
     **dict.fromkeys(("ncclFloat8e4m3", "ncclFloat8e5m2"), 1),
@@ -30,7 +30,7 @@ SIZES = {
     **dict.fromkeys(("Long", "UInt64", "Double", "ComplexFloat"), 8),
     "ComplexDouble": 16,
 }
-#: Operations whose count is the part of one rank. With n ranks, they move n times these bytes.
+#: Operations that move n times the counted bytes, where n is the number of ranks.
 PER_RANK_OPERATIONS = frozenset(
     ("AllGather", "ReduceScatter", "AlltoAll", "AllToAll", "Gather", "Scatter")
 )

@@ -33,8 +33,7 @@ _EQUAL_COUNT_OPERATIONS = (PER_RANK_OPERATIONS - {"Gather", "Scatter"}) | {
     "Broadcast",
     "Reduce",
 }
-#: Descriptions that frameworks give to the process group of a pipeline: ``mesh_pp``,
-#: ``PIPELINE_MODEL_PARALLEL_GROUP``.
+#: Matches the description of a pipeline's process group, such as ``mesh_pp``.
 _PIPELINE = re.compile(r"(?:mesh_)?pp|pipeline\w*", re.IGNORECASE)
 
 

@@ -43,7 +43,7 @@ def find_inputs(paths: Sequence[str]) -> Mapping[InputFile, str]:
                 if Path(path).suffix in _SUFFIXES and describe_pointer(head) is not None:
                     pointers.add(path)
             except ProfileError:
-                # Reading it as a profile reports the same error, or skips it in a directory.
+                # The same error is reported when the file is read as a profile.
                 formats[path] = ""
         return formats[path] != "" or path in pointers
 

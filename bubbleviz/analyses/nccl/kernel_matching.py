@@ -26,18 +26,19 @@ from bubbleviz.sources.nccl.events import UNKNOWN
 GPU_TOLERANCE_NS = 20_000
 #: Maximum distance if the start was recorded by a thread of the host, which may have been asleep.
 HOST_TOLERANCE_NS = 1_000_000
-#: Maximum difference between the lengths of a kernel and its operation: a fraction of the kernel's
-#: length plus a time. The two lengths differ because they are measured at different points.
+#: Maximum difference in length between a kernel and its operation.
+#: The maximum is a fraction of the kernel's length plus a time in ns.
+#: The two lengths differ because they are measured at different points.
 _LENGTH_TOLERANCE, _LENGTH_TOLERANCE_NS = 0.25, 50_000
-#: Number of operations in a block: enough that chance does not match most of them with kernels, but
-#: few enough that drift does not separate them.
+#: Number of operations in a block.
+#: A smaller block could match kernels by chance, and drift would separate a larger block.
 _BLOCK_OPERATIONS = 64
 #: Maximum number of blocks to try. The profile may have recorded nothing during a block.
 _MAX_BLOCKS = 8
 #: Approximate number of differences that are sorted together, which limits the memory use.
 _DIFFERENCES_AT_ONCE = 1 << 20
-#: Minimum number of operations that a clear offset matches, relative to the next best offset. An
-#: offset that is not clear may be due to chance, or to a run that repeats itself.
+#: Minimum number of operations that a clear offset matches, relative to the next best offset.
+#: An offset that is not clear may be due to chance, or to a run that repeats itself.
 _CLEAR_RATIO = 1.5
 #: Minimum number of pairs, and minimum time span of the pairs, for fitting a drift.
 _MIN_DRIFT_PAIRS, _MIN_DRIFT_SPAN_NS = 16, 1_000_000_000
@@ -377,7 +378,7 @@ def _fit_correction(since_ns: Ints, distance_ns: Ints, drift: float) -> tuple[in
 
     Args:
         since_ns: Time of each pair, relative to the middle of the line.
-        distance_ns: Distance of each pair.
+        distance_ns: Start of the kernel minus converted start of the operation, for each pair.
         drift: Drift of the line so far.
 
     Returns:

@@ -49,9 +49,9 @@ _SEQUENCE_LIMIT = 1 << 40
 def find_epochs(table: Communications) -> Ints:
     """Return, for each row, the sequence number of the last anchor collective in the same file.
 
-    Anchors are the collectives of the communicator with the most ranks. All ranks call these in the
-    same order. If a file has lost its oldest entries, sends and receives are counted from an anchor
-    instead of from the start of the file.
+    Anchors are the collectives of the communicator with the most ranks, because all its ranks call
+    collectives in the same order. If a file has lost its oldest entries, sends and receives are
+    counted from an anchor instead of from the start of the file.
 
     Returns:
         The largest sequence number of an anchor at or before the row, or -1 if the file contains no
@@ -61,8 +61,8 @@ def find_epochs(table: Communications) -> Ints:
     is_collective = (table.peer == NONE) & (table.sequence >= 0)
     size = np.where(is_collective, np.array([*sizes, 0])[table.communicator], 0)
     is_anchor = (size > 0) & (table.communicator == table.communicator[size.argmax()])
-    # Sequence numbers grow within a file. Each file starts at a higher base than the previous
-    # file can reach, so a running maximum never crosses files.
+    # Sequence numbers grow within a file.
+    # The base of a file exceeds all numbers of earlier files, so the maximum never crosses files.
     file_base = table.source * _SEQUENCE_LIMIT
     anchor = np.where(is_anchor, table.sequence % _SEQUENCE_LIMIT + 1, 0)
     last_anchor = np.maximum.accumulate(file_base + anchor)
@@ -258,7 +258,7 @@ def align_clocks_by_ends(
     end when no unaligned clock has an operation in common with an aligned clock.
 
     Args:
-        table: Operations of all files, each on its own clock.
+        table: Operations of all files, each on the clock that recorded it.
         instance: Instance of each row, or -1.
         clocks: Clocks of the recordings.
         bases: Base number of each clock. Clocks with the same base agree already. Base 0 is the
@@ -301,14 +301,14 @@ def _measure_distances(
 
     Args:
         number: Instance of each operation.
-        end_ns: End of each operation on its own clock.
+        end_ns: End of each operation on the clock that recorded it.
         base: Base of the clock of each operation.
         unaligned: Bases that are not aligned.
 
     Returns:
         base: The chosen base, or -1 if there are no common operations.
-        distance_ns: For each common operation of this base, the end on the reference clock minus
-            the end on its own clock. Empty if there are no common operations.
+        distance_ns: For each common operation of the chosen base, the end on the reference clock
+            minus the end on the operation's clock. Empty if there are no common operations.
     """
     # The end of each instance on the reference clock, as recorded by an aligned member.
     is_aligned = ~np.isin(base, sorted(unaligned))

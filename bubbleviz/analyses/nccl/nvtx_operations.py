@@ -38,8 +38,9 @@ def collect_range_operations(
 ) -> tuple[Communications, int]:
     """Collect the operations of NCCL's ranges and match them with kernels.
 
-    The operations of a group are matched in order with the kernels of the same group and family. An
-    operation that matches none is matched with all kernels of its group, whatever their family.
+    The operations of a group are matched in order with the kernels of the same group and family. If
+    a group contains no kernel of an operation's family, the operation is matched with all kernels
+    of the group.
 
     Args:
         ranges: Ranges of NCCL.
@@ -135,8 +136,8 @@ def _lookup_payloads(
 def _find_ranks(payloads: Payloads, process: Ints, communicator: Ints, device: Ints) -> Ints:
     """Return the rank of operations in their communicator, from payloads that contain a rank.
 
-    The rank is looked up by (process, communicator, device). If payloads contain no or several
-    ranks for this key, it is looked up by (process, communicator).
+    The rank is looked up by (process, communicator, device). If the payloads contain no unique rank
+    for this key, the rank is looked up by (process, communicator).
 
     Args:
         payloads: Payloads of NCCL's ranges.

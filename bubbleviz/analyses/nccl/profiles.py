@@ -28,8 +28,8 @@ from bubbleviz.model.window import Window
 from bubbleviz.progress import Watch, unwatched
 
 _XLA_HINT = "XLA records no more; add NCCL's event files, or record a profile with nsys"
-#: Hints on how to record the operations of kernels. Keyed by profile format, or for all other
-#: formats by the API of the launching calls.
+#: Hints on how to record the operations of kernels, keyed by profile format.
+#: Hints for all other formats are keyed by the API of the launching calls.
 _RECORD_RANGES = {
     "xplane": _XLA_HINT,
     "xla-trace": _XLA_HINT,

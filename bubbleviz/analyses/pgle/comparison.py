@@ -8,10 +8,10 @@ from bubbleviz.analyses.pgle.costs import InstructionCost
 from bubbleviz.model import texts
 
 COLUMNS = ("instruction", "estimated_us", "measured_us", "ratio", "off_us", "executions")
-#: Result of a comparison, in three parts: (measured cost, estimate in us) pairs of the instructions
-#: that have both, sorted by decreasing absolute difference; the estimates of instructions that were
-#: not measured; and the measured costs of instructions that have no estimate. Both mappings are in
-#: us, keyed by instruction and sorted by name.
+#: Result of a comparison of measured costs with estimates, in three parts.
+#: The first part contains (measured cost, estimate in us) pairs, largest difference first.
+#: The second part maps instructions that were not measured to their estimates in us.
+#: The third part maps instructions without an estimate to their measured costs in us.
 CostComparison = tuple[
     Sequence[tuple[InstructionCost, float]], Mapping[str, float], Mapping[str, float]
 ]

@@ -56,7 +56,7 @@ def encode_costs(costs: Mapping[str, float], form: str) -> bytes:
 
     Args:
         costs: Costs in microseconds, keyed by instruction.
-        form: Key of :data:`FORMATS`.
+        form: Format of the file, a key of :data:`FORMATS`.
     """
     message = _make_message()()
     for name, cost_us in costs.items():

@@ -1,6 +1,6 @@
 """Parses the names of XLA's ranges: instructions, modules and compilations.
 
-XLA writes them in ``xla/service/gpu/nvtx_annotations`` (openxla/xla). All known formats::
+The names are written by ``xla/service/gpu/nvtx_annotations`` (openxla/xla). All known formats::
 
     Thunk:#hlo_op=fusion.3#
     Thunk:#hlo_op=fusion.3,hlo_module=jit_step,program_id=7#

@@ -23,8 +23,8 @@ _OF_COSTS = (
     LimitationKind.PROFILE_UNREADABLE,
 )
 
-#: Flags of the profiled run, and of the run that uses the costs. Source:
-#: docs.nvidia.com/jax-toolbox/performance-profiling/pgle-profile-guided-latency-estimation.
+#: Flags of the profiled run, and of the run that uses the costs.
+#: docs.nvidia.com/jax-toolbox/performance-profiling/pgle-profile-guided-latency-estimation
 PROFILE_FLAGS = (
     "--xla_gpu_enable_latency_hiding_scheduler=false",
     "--xla_gpu_disable_async_collectives=allreduce,allgather,reducescatter,collectivebroadcast,alltoall,collectivepermute",

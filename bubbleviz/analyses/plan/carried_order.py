@@ -19,8 +19,8 @@ from bubbleviz.schedules.simulation import Outcome
 _MAX_REORDERED = 800
 #: Number of candidates of a larger plan that are compared with PyTorch's messages.
 _N_COMPARED = 3
-#: Maximum number of operations of a plan whose messages are reordered after the comparison. Larger
-#: plans keep PyTorch's messages unless these deadlock.
+#: Maximum number of operations of a plan whose messages are reordered after the comparison.
+#: Larger plans keep PyTorch's messages, unless these messages deadlock.
 _MAX_OPTIMIZED = 5_000
 #: Makespan assigned to an order that deadlocks, longer than any real makespan.
 _DEADLOCKED = 1 << 62

@@ -38,8 +38,8 @@ _MAX_KEPT = 256
 #: Maximum step of a host's UTC clock, relative to its monotonic clock, that causes no event.
 _CLOCK_STEP_NS = 50_000_000
 
-#: Number of newest iterations that advice is based on. Advice mentions a fault two iterations after
-#: the fault began.
+#: Number of newest iterations that advice is based on.
+#: A fault appears in the advice two iterations after the fault began.
 _ADVISED = 3
 #: Name of the ratio that is unknown until the next iteration has begun.
 _PERIOD = "period"
@@ -48,8 +48,8 @@ _PERIOD = "period"
 TREND = 120
 #: Relative excess of compute time above which a rank is slow.
 SLOW = 0.1
-#: Limits above which a pause is long: its length as a multiple of the usual length, and its excess
-#: over the usual length as a fraction of the iteration's length.
+#: Multiple of the usual pause above which a pause can be long.
+#: Excess over the usual pause above which a pause is long, as a fraction of the iteration's length.
 _PAUSE_TIMES, _PAUSE_SHARE = 2.0, 0.02
 
 

@@ -98,7 +98,7 @@ def measure_paces(report: Report, iteration: Iteration) -> tuple[RankPace, ...]:
 
 
 def make_limit_check(texts: Sequence[str], max_exceeding: int) -> Callable[[WatchedIteration], str]:
-    """Return a function that checks one iteration after the other against limits.
+    """Return a function that checks iterations against limits, with one call per iteration.
 
     The function returns a sentence when a ratio has been above its limit in exactly
     ``max_exceeding`` consecutive iterations, otherwise "". An iteration in which the ratio is
