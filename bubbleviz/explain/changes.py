@@ -40,7 +40,7 @@ class Change:
     """The length and bubble ratio of an iteration that was replayed under one change.
 
     Attributes:
-        name: Identifier of the change, for example ``no-host``. It never changes.
+        name: Identifier of the change, for example ``no-host``, which is stable between versions.
         change: Description of the change for the user.
         makespan_ns: Time from the first forward to the last backward over all ranks.
         bubble_ratio: The ``schedule`` ratio of the iteration, or None if its makespan is 0.
@@ -134,8 +134,8 @@ def _measure_makespans(graph: Graph, duration_ns: Ints, delay_ns: Ints) -> Ints:
 def _remove_causes(graph: Graph) -> Iterator[_Scenario]:
     """Yield for each cause in ``_WITHOUT`` the scenario without the delays of this cause.
 
-    If the cause is COMMUNICATION, transfers also take no time. If it is COLLECTIVE, collectives
-    also take no time. A scenario is left out if it removes no delay and no work, except
+    If the cause is COMMUNICATION, transfers also take no time. If the cause is COLLECTIVE,
+    collectives also take no time. A scenario is left out if it removes no delay and no work, except
     ``no-transfer``.
     """
     instant_ns = _make_instant_durations(graph)
@@ -297,7 +297,7 @@ class _DisplacedOperations:
 
     Attributes:
         cells: Pair (iteration, rank) of each operation, as in its deviation.
-        row: Index of the operation among the operations that compute, or -1 if it is missing.
+        row: Index of the operation among the compute operations, or -1 if it is missing.
         places_late: Number of operations in place that ran before the operation although the
             operation was planned before them. Negative if the operation was early.
     """
@@ -318,7 +318,7 @@ def _assign_turns(
 
     Args:
         operations: Operations of all ranks.
-        rows: Rows of the operations that compute. The result counts positions in ``rows``.
+        rows: Rows of the compute operations. The result contains indices in ``rows``.
         deviations: All deviations of the run.
         iterations: For each iteration number of a deviation, the iteration in ``operations``.
     """

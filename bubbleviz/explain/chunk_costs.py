@@ -83,9 +83,9 @@ class ChunkCost:
     def split_prompt(self, first: int) -> tuple[int, ...]:
         """Divide the longest prompt into chunks that take as long as its first chunk.
 
-        The length x of each chunk solves the equation below. It is rounded down to a multiple of 64
-        tokens, but is at least 64. The last chunk is the rest of the prompt. If the fit does not
-        use prefixes, the result is empty::
+        The length x of each chunk solves the equation below. Lengths are rounded down to a multiple
+        of 64 tokens, but are at least 64. The last chunk is the remaining part of the prompt. If
+        the fit does not use prefixes, the result is empty::
 
             c x^2 + (b + 2 c prefix) x = time of the first chunk - a
 
@@ -109,8 +109,8 @@ def measure_chunk_costs(
 ) -> tuple[ChunkCost, ...]:
     """Fit the time of a chunk as a function of its number of tokens, for each virtual stage.
 
-    The result is sorted by virtual stage. It is empty if the number of tokens is unknown for all
-    complete forwards of averaged iterations.
+    The result is sorted by virtual stage. If the number of tokens is unknown for all complete
+    forwards of averaged iterations, the result is empty.
 
     Args:
         operations: Operations of all ranks.
@@ -256,8 +256,8 @@ def _fit_least_squares(
         factors: (a, b, c), or (a, b) if ``prefix`` is None.
         left_ns: Residual of each chunk in ns.
         error: Standard error of c or, if ``prefix`` is None, of b times half the range of the
-            tokens. It is infinite if the term of this factor is linearly dependent on the other
-            terms.
+            tokens. The error is infinite if the term of this factor is linearly dependent on the
+            other terms.
     """
     # Lengths are centered: otherwise the powers of similar lengths are almost linearly dependent.
     length_range = float(tokens.min()), float(tokens.max())

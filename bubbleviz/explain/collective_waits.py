@@ -81,7 +81,7 @@ def measure_collective_waits(
     last_rank = np.full(len(collectives), NONE, np.int64)
     last_operation = last_rank.copy()
     rows = np.flatnonzero(collectives.meeting >= 0)
-    # A member may have several pieces. It enters with the first and leaves with the last.
+    # A member may have several pieces. It enters with the first piece and leaves with the last one.
     groups = group_rows(collectives.meeting[rows], collectives.rank[rows])
     members = _list_members(collectives, rows, groups)
     previous_operation = _find_last_started_operations(operations, members.rank, members.start_ns)
@@ -161,8 +161,8 @@ def _find_last_members(
         previous_operation: Row of the last operation that each member's rank started before it
             entered, or -1.
     """
-    # Members that enter together were all blocked by another collective. They waited for the member
-    # that computed until just before they entered.
+    # Members that enter together were all blocked by another collective. All of them waited for the
+    # member that computed until just before that time.
     computed_ns = np.append(operations.end_ns, np.iinfo(np.int64).min // 2)[previous_operation]
     idle_ns = members.start_ns - computed_ns
     length_ns = members.end_ns - members.start_ns

@@ -112,7 +112,8 @@ def _find_receive_starts(operations: Operations, receive_of: Ints, rows: Ints) -
     """Return the start of the last receive of operations whose receive is recorded.
 
     An operation can have a receive inside it and a separate receive that names its microbatch. If
-    it has both, the receive that ends later is used. At equal ends, the inner receive is used.
+    an operation has both, the receive that ends later is used. At equal ends, the inner receive is
+    used.
 
     Args:
         operations: Operations of all ranks.
@@ -177,8 +178,8 @@ def measure_communication(
 def _find_bounds(stretch: Stretch) -> Intervals:
     """Return the start and end of each rank's window of the listed ratio in each iteration, in ns.
 
-    Both arrays have the shape (iterations, ranks). If there is no window, the start of the rank's
-    first work and the end of its last work in the iteration are returned.
+    The arrays of starts and ends have the shape (iterations, ranks). If a rank has no window in an
+    iteration, the start of its first work and the end of its last work are returned.
     """
     window, extents = stretch.windows[stretch.listed_ratio], stretch.extents
     has_window = window.is_known[:, None] & extents.present

@@ -86,8 +86,8 @@ class Inputs(Table):
 def find_dependencies(operations: Operations, ranks: tuple[Rank, ...]) -> Dependencies:
     """Find the dependencies between operations.
 
-    Operations without GPU work have no dependencies. The same applies to operations whose
-    iteration, microbatch or virtual stage is unknown. If an operation ran several times in an
+    Operations without GPU work have no dependencies. Operations whose iteration, microbatch or
+    virtual stage is unknown have no dependencies either. If an operation ran several times in an
     iteration, only its first run is a producer.
 
     Args:
@@ -169,9 +169,10 @@ def _number_results(
 
     Returns:
         result_id: Id of the result of each half; see the module's description.
-        input_id: Id of the result that each half needs. A forward needs the result of the previous
-            stage, a backward that of the next stage, and a W that of the B on the same stage. -1 if
-            there is no previous or next stage.
+        input_id: Id of the result that each half needs. A forward needs the result of the forward
+            on the previous stage, and a backward needs the result of the backward on the next
+            stage. A W needs the result of the B on the same stage. -1 if the previous or next stage
+            does not exist.
         forward_id: Id of the forward's result on the same stage; valid only for backwards.
     """
     row, stage = halves.row, halves.virtual_stage
@@ -263,7 +264,7 @@ def _find_nearest(
     """Return the nearest producer of each consumer's input, or -1 if there is none.
 
     The nearest producer is the one that ended last at or before the start of the consumer, in the
-    figure producer 2. If there is none, it is the producer that ended first after the start::
+    figure producer 2. If none ended by then, it is the producer that ended first after the start::
 
         end of producer 1  end of producer 2  start of the consumer  end of producer 3
                                  └────────────────┘
@@ -295,8 +296,8 @@ def _sort_by_time(
 ) -> tuple[Ints, Ints]:
     """Sort the ends of producers and the starts of consumers by result id, then by time.
 
-    At equal times, producers come first. A consumer that receives its input inside its span counts
-    as starting when this receive ends, if that is later.
+    At equal times, producers come first. If a consumer receives its input inside its span, the end
+    of this receive is used instead of the start of the consumer.
 
     Args:
         operations: Operations of all ranks.

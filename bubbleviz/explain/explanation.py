@@ -76,8 +76,8 @@ class Explanation:
         phase_times: How long operations take, by kind.
         path: Critical path of the typical iteration, or None if it is unknown.
         changes: Length of the typical iteration under each change, or empty if unknown.
-        no_path_reason: Reason why path and changes are unknown. It is "" if they are known, or if
-            another part of the report gives the reason.
+        no_path_reason: Reason why path and changes are unknown, or "" if both are known or another
+            part of the report gives the reason.
         slowdown_source: Input of the replay that measures slowdowns over all iterations, or None if
             the report has no slowdowns.
         replayed_ranks: Ranks from which path, changes and diagnosis are computed, or None for all.
@@ -173,8 +173,8 @@ def read_once(read: Callable[[], ExplainedRows], cache: list[ExplainedRows]) -> 
 def explain(run: Run, counts: Counts, map_stretches: MapStretches = map) -> Explanation:
     """Explain why a run has bubbles, and what bounds its typical iteration.
 
-    The critical path and the changes are left out if there is no typical iteration. They are also
-    left out if the typical iteration is too large to replay, if its ranks share no clock, or if its
+    The critical path and the changes are left out if the run has no typical iteration. The same
+    applies if the typical iteration is too large to replay, if its ranks share no clock, or if its
     dependencies are unknown.
 
     Args:
@@ -234,7 +234,7 @@ def explain(run: Run, counts: Counts, map_stretches: MapStretches = map) -> Expl
 def _measure_times(
     run: Run, averaged: Bools, parts: Sequence[StretchExplanation], typical: Iteration | None
 ) -> PhaseTimes:
-    """Measure how long the operations of a run take, and those of the slowest pipeline.
+    """Measure how long the operations of a run take, in all pipelines and in the slowest pipeline.
 
     Args:
         run: The merged profiles.
@@ -307,8 +307,8 @@ class _TypicalReplay:
     Attributes:
         path: Critical path of the iteration, or None if it is unknown.
         changes: Length of the iteration under each change, or empty if unknown.
-        reason: Reason why path and changes are unknown. It is "" if they are known, or if another
-            part of the report gives the reason.
+        reason: Reason why path and changes are unknown, or "" if both are known or another part of
+            the report gives the reason.
     """
 
     path: CriticalPath | None
@@ -328,7 +328,7 @@ def _replay_typical(
     Args:
         replayed: The ranks that are replayed.
         iteration: The typical iteration, or None if there is none.
-        operations: Operations of all ranks; rows of the path refer to them.
+        operations: Operations of all ranks. The rows of the returned path are rows of this table.
         is_replayed: Mask of the ranks that are replayed, or None if all are.
         unordered: Reason why dependencies between ranks are unknown, or "" if they are known.
     """

@@ -3,7 +3,7 @@
 Two commands use this table and define busy time differently. In ``analyze``, a rank is busy while
 it runs compute operations. In ``idle``, a GPU is busy while it runs any kernel or copy. Both
 commands find the gaps between busy times and split each gap at the ends of the waits before its
-next work. They split the gaps again at evidence that takes precedence, such as profiler overhead::
+next work. Then the pieces are split at evidence that takes precedence, such as profiler overhead::
 
     busy      ███│                   gap                   │███
     waits        ├─ input ───┤├─ launch ─┤├──── rest ─────┤
@@ -46,8 +46,8 @@ class IdleIntervals(Table):
             queue. -1 if there is neither.
         collective: Kind of the collective that the rank is in, or -1 if it is in none.
         activity: Index of the host activity, or -1 if the piece has a cause instead.
-        host_call: The call that the host was in, or -1 if unknown. It is a row of the operations'
-            names in ``analyze``, and a row of the host's events in ``idle``.
+        host_call: The call that the host was in, or -1 if unknown. In ``analyze``, a row of the
+            operations' names; in ``idle``, a row of the host's events.
         host_range: The innermost range that the host was in, as a row of the operations' names, or
             -1 if unknown.
         unrecorded: 1 if the rank may have run work that was not recorded, else 0.
@@ -117,7 +117,7 @@ class BusyTimes(Table):
         Returns:
             One row per gap. ``before`` is the work that ended last before the gap; at equal ends,
             the last row wins. ``after`` is the work that starts first after the gap; at equal
-            starts, the first row wins. Both are -1 if there is no such work on the rank.
+            starts, the first row wins. -1 if the rank has no work before or after the gap.
         """
         start_ns, end_ns = gaps
         by_end = sort_rows(self.end_ns)
@@ -186,8 +186,8 @@ def _fill_column(value: Ints | int, count: int) -> Ints:
 def split_at_waits(gaps: IdleIntervals, waits: Sequence[Wait]) -> IdleIntervals:
     """Split idle intervals at the ends of the waits before their next work.
 
-    Each wait begins at the end of the previous one. If it would end before it begins, it takes no
-    time, like wait 2::
+    Each wait begins at the end of the previous wait. A wait that would end before it begins takes
+    no time, like wait 2::
 
         gap         ├──────────────────────────────────┤
         until_ns            0     2    1

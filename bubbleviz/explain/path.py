@@ -65,8 +65,8 @@ class Graph:
         delay_ns: Time from the end of the last predecessor of each row to its start. If the row has
             no predecessor, the time from the start of the iteration to the start of the row.
         follows: Mask of the rows that have a predecessor.
-        delay_by_cause_ns: Idle time in the delay of each row by cause, shape (rows, causes). It is
-            0 for rows without a predecessor and for rows that are not operations.
+        delay_by_cause_ns: Idle time in the delay of each row by cause, shape (rows, causes). Rows
+            without a predecessor, and rows that are not operations, are 0.
     """
 
     work: Work
@@ -164,8 +164,8 @@ def build_work(
         included: Mask of the iterations.
         tokens: Pairs of an operation and the operation whose token it waits for.
         collectives: Collectives of all ranks.
-        turns: For each operation of the work, the operation whose position it takes in the order of
-            the rank. Both are indices in the work. None keeps the measured order.
+        turns: For each operation of the work, the index of the operation whose position it takes in
+            the order of the rank. None keeps the measured order.
     """
     operations = run.operations
     rows = find_computing_rows(operations, included)
@@ -293,7 +293,7 @@ class PathCollective:
 
     Attributes:
         what: Name of the kind of collective, as printed in reports.
-        last_rank: Rank that entered the collective last. The path reaches the collective there.
+        last_rank: Rank that entered the collective last, on which the path reaches the collective.
         rank: Rank on which the path continues after the collective.
         start_ns: Time at which ``last_rank`` entered the collective.
         end_ns: Time at which ``rank`` left the collective.
@@ -315,7 +315,7 @@ class CriticalPath:
         operations: Rows of the operations on the path, in order of time.
         length_ns: Time from the start of the path to the end of the iteration. The optimizer is
             part of the iteration.
-        parts: Parts of the path, sorted by time, largest first. Their times add up to
+        parts: Parts of the path, sorted by time, largest first. The times of all parts add up to
             ``length_ns``.
         collectives: Collectives on the path, in order of time.
         replayed: Rows of the iteration's operations whose slack is known, ascending.
@@ -387,8 +387,7 @@ def _trace_path(graph: Graph) -> tuple[Ints, Ints]:
 def _find_last_members(work: Work) -> Ints:
     """Return for each row the member of its collective that entered last.
 
-    The result is the row itself if it entered at the same time as the last member, or if it has no
-    meeting.
+    A row that has no meeting, or that entered at the same time as the last member, returns itself.
     """
     last_member = np.arange(len(work))
     met = np.flatnonzero(work.meeting != NONE)

@@ -74,8 +74,8 @@ class PhaseTimes:
     """How long operations take.
 
     Attributes:
-        kinds: Times of each kind of operation, followed by the times of each kind of receive. Both
-            are sorted by virtual stage, stage, chunk and phase.
+        kinds: Times of each kind of operation, followed by the times of each kind of receive.
+            Operations and receives are each sorted by virtual stage, stage, chunk and phase.
         transfer_ns: Median of all measured transfer times, or None if there are none.
         imbalance: Pairs of a printed phase name and its imbalance: the time of the slowest stage
             divided by the mean of all stages, minus 1. The time of a stage is the sum of the
@@ -93,7 +93,7 @@ class PhaseTimes:
 def mask_counted_operations(operations: Operations, is_included: Bools) -> Bools:
     """Return a mask of the operations whose times are included in statistics.
 
-    These are the complete forwards and backwards of a single microbatch. A W of all remaining
+    Complete forwards and backwards of a single microbatch are included. A W of all remaining
     microbatches, for example, is not included.
 
     Args:
@@ -151,10 +151,10 @@ def _find_starts_after_idling(
 ) -> tuple[Ints, Ints]:
     """Find operations whose start shows when their input arrived.
 
-    These are the operations for which no receive end is recorded, and whose rank ran no other
-    operation from the time when the input was ready to the start of the operation. The host must
-    have begun the operation by the time when the input was ready, unless the host itself computes
-    the operation.
+    No end of a receive may be recorded for the operation. Its rank must have run no other operation
+    from the time when the input was ready to the start of the operation. The host must have begun
+    the operation by the time when the input was ready, unless the host itself computes the
+    operation.
 
     Args:
         operations: Operations of all ranks.
@@ -166,7 +166,7 @@ def _find_starts_after_idling(
     """
     is_shown: Bools = (arrivals.exact_ns == NEVER) & (inputs.ready_ns != NEVER)
     is_shown &= (operations.has_span == 1) & (operations.start_ns >= inputs.ready_ns)
-    # A host that computes itself launches an operation only once its input is there.
+    # A host that computes itself launches an operation only once its input has arrived.
     is_host = operations.host_start_ns >= operations.start_ns
     is_shown &= is_host | (operations.host_start_ns <= inputs.ready_ns)
     rows = np.flatnonzero(is_shown)
@@ -401,8 +401,8 @@ def _summarize_operations(
     """Return the times of each kind of operation, sorted by key, and the slowest stragglers.
 
     A straggler takes more than 1.2 times the median of its kind. At most ten stragglers are
-    returned, as pairs of row and multiple of the median. They are sorted by multiple, largest
-    first; at equal multiples, by row.
+    returned, as pairs of row and multiple of the median, sorted by multiple, largest first. At
+    equal multiples, stragglers are sorted by row.
 
     Args:
         operations: Operations of the run.
@@ -526,7 +526,7 @@ def compute_multiples_of_median(
         times: Phase times of the run.
 
     Returns:
-        One value per operation. It is 0 if the operation is not included in the statistics
+        One value per operation. The value is 0 if the operation is not included in the statistics
         (:func:`mask_counted_operations`) or if the median is 0.
     """
     rows = np.flatnonzero(mask_counted_operations(operations, averaged))

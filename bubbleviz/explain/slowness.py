@@ -33,8 +33,8 @@ from bubbleviz.model.operations import Rank
 class Slowness:
     """Scores and slowdown of each rank, one row per rank.
 
-    The scores are defined as in NVIDIA's resiliency extension (straggler detection, usage guide).
-    They are computed over all kernels of F, B, W, BW, R and FB together. Scores range from 0 to 1,
+    The scores are defined as in NVIDIA's resiliency extension (straggler detection, usage guide),
+    and are computed over all kernels of F, B, W, BW, R and FB together. Scores range from 0 to 1,
     and 0.5 means twice as slow. The scores of a rank that ran no kernels are NaN.
 
     Attributes:
@@ -142,8 +142,8 @@ def compute_rank_slowdowns(
 ) -> dict[int, float]:
     """Return the slowdown S of each rank: the minimum of S of its stage and S of its replica.
 
-    This is the definition of Lin et al. (arXiv 2505.05713) for S of a worker. It needs one replay
-    per stage and one per replica instead of one per rank.
+    This is the definition of Lin et al. (arXiv 2505.05713) for S of a worker. The definition needs
+    one replay per stage and one per replica instead of one per rank.
 
     Args:
         ranks: Indices of the ranks.
@@ -210,8 +210,8 @@ def compute_median_of_stage(
     Args:
         stages: Stage of each rank, or None if unknown.
         values: One value per rank; NaNs are ignored.
-        is_pipeline: Whether ranks whose stage is unknown may do different work. If so, their median
-            is NaN. Otherwise they are compared with each other.
+        is_pipeline: Whether ranks whose stage is unknown may do different work. If true, the median
+            of these ranks is NaN. If false, these ranks are compared with each other.
     """
     medians = compute_median_of_peers(group_by_stage(stages), values)
     is_unknown = np.array([stage is None for stage in stages], bool)
@@ -236,7 +236,7 @@ def measure_excess(group: Ints, values: Floats) -> Floats:
 
 
 def compute_median_of_others(group: Ints, values: Floats) -> Floats:
-    """Return for each value the median of the other values of its group, or NaN if there are none.
+    """Return for each value the median of the other values of its group, or NaN if it is alone.
 
     ::
 

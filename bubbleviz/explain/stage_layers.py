@@ -1,10 +1,10 @@
 """Measure the time of each layer, and prepare the search for the best division into stages.
 
 The time of a stage is divided among its layers in proportion to their kernel time. On the first
-stage, kernels outside the ranges of layers are assigned to the embedding, and on the last stage to
-the head, if these have no ranges. On all other stages, the time of such kernels is divided among
-the layers in proportion to their kernel time. So the times of the layers of a stage add up to the
-time of the stage::
+stage, kernels outside the ranges of layers are assigned to the embedding if it has no ranges. On
+the last stage, these kernels are assigned to the head if it has no ranges. In all other cases,
+their time is divided among the layers in proportion to kernel time. So the times of the layers of a
+stage add up to the time of the stage::
 
     stage 0    kernels of   layer 0: 40   layer 1: 40   outside: 20       100 ms busy
                layers       embedding: 20 ms   layer 0: 40 ms   layer 1: 40 ms
@@ -29,8 +29,8 @@ from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout, build_l
 from bubbleviz.schedules.measured_times import build_workload
 from bubbleviz.schedules.workload import Workload, get_phase_times
 
-#: Minimum fraction of a phase's kernel time that must belong to layers. If it is smaller, the time
-#: of the phase is divided in the same proportions as the time of the forwards.
+#: Minimum fraction of a phase's kernel time that must belong to layers. If the fraction is smaller,
+#: the time of the phase is divided in the same proportions as the time of the forwards.
 _MIN_LAYER_FRACTION = 0.5
 #: The layer that kernels outside the ranges of layers are assigned to, on the first and on the last
 #: stage.

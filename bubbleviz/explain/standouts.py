@@ -112,8 +112,8 @@ def find_standouts(
 ) -> tuple[Standout, ...]:
     """Find the ranks and groups that stand out, sorted by their difference, largest first.
 
-    A rank stands out if its bubble ratio differs by at least 0.01 from the median of all ranks. It
-    also stands out if the time of one of its phases differs from the median of its stage by at
+    A rank stands out if its bubble ratio differs by at least 0.01 from the median of all ranks. A
+    rank also stands out if the time of one of its phases differs from the median of its stage by at
     least 5 % and at least ``min_time_ns``.
 
     Args:

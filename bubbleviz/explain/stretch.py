@@ -48,7 +48,8 @@ class Stretch:
         first_rank: Index in the run of the first rank of the stretch.
         first_row: Row in the run of the first operation of the stretch.
         ranks: The ranks of the stretch.
-        operations: Operations of the ranks. The ``names`` are empty, because there may be millions.
+        operations: Operations of the ranks, with empty ``names``, because a run can have millions
+            of names.
         busy: Intervals in which operations keep the ranks busy.
         running: Running times of kernels and copies.
         unattributed: Intervals of compute outside every operation.
@@ -138,7 +139,7 @@ def _cut_stretch(
         counts: Counted iterations of the run and their ratios.
         collectives: Collectives of the run, split into waiting and moving data.
         ranks: Half-open range (first, stop) of the ranks of the stretch.
-        is_kept: For each of these ranks, whether its bubbles and receives are kept after the
+        is_kept: For each rank of the stretch, whether its bubbles and receives are kept after the
             explanation.
         shared: The fields that all stretches share, keyed by name.
     """
@@ -237,7 +238,7 @@ def _renumber_last_operations(
     Returns:
         last_operation: Rows of the stretch. Operations of other stretches get rows from
             ``n_operations`` on, in the order of ``elsewhere``.
-        elsewhere: Rows in the run of these operations, ascending.
+        elsewhere: Rows in the run of the operations of other stretches, ascending.
     """
     is_elsewhere = last_operation >= first_row + n_operations
     is_elsewhere |= (last_operation != NONE) & (last_operation < first_row)

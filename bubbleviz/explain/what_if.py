@@ -51,12 +51,12 @@ class WhatIf:
         reason: Reason why there are no rows, or "" if there are rows.
         window: Name of the ratio whose window is compared. The window of ``schedule`` is the
             makespan. ``stage``, the longest window of a rank, is used if consecutive iterations
-            overlap. In that case, the simulation of one iteration gives only this lower bound of
-            the period.
+            overlap, because the simulation of one iteration then gives only this lower bound of the
+            period.
         ideal: The order of ``same_schedule``, or of 1F1B if it is unknown, simulated with equal
             stages and free transfers, or None if neither can be simulated.
         fastest_other: The fastest schedule that fits in memory and is not the schedule that ran.
-            None if there is none, or if other schedules were not simulated.
+            None if no schedule meets both conditions, or if other schedules were not simulated.
         best: Simulation of ``fastest_other``, or None if that schedule saves at most 1 % of the
             window.
         limit_bytes: Memory limit of a device, or None if the peak memory of the run is the limit.
@@ -329,10 +329,10 @@ def _find_peak(time_ns: Ints, change: Ints) -> float:
 
 
 def _scale_activations(rank: Ints, chunk: Ints, microbatch: Ints, phase: Ints) -> Ints:
-    """Return 1 for operations that allocate activations, -1 for those that free them, else 0.
+    """Return 1 for operations that allocate activations, -1 for operations that free them, else 0.
 
-    An F allocates activations. A W and a BW free them. A B frees them if its rank has no W of the
-    same microbatch and chunk.
+    An F allocates activations. A W and a BW free activations. A B frees activations if its rank has
+    no W of the same microbatch and chunk.
 
     Args:
         rank: Rank of each operation.

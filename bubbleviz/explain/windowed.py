@@ -42,7 +42,7 @@ def _select_rows(
 
     The operation rows and iterations in these two tables are renumbered.
 
-    All other tables are returned unchanged. They describe the whole run and use its row numbers.
+    All other tables are returned unchanged: they describe the whole run and use its row numbers.
 
     Args:
         explained: Function that returns the rows of the run.

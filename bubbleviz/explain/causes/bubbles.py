@@ -86,7 +86,7 @@ class Bubbles(IdleIntervals, ArrowTable):
     def waits_in_collective(self) -> Bools:
         """Mask of the bubbles in which a rank waits in a collective for the last member to enter.
 
-        These are the bubbles inside a collective whose cause is neither COLLECTIVE nor PROFILER.
+        A bubble inside a collective is marked if its cause is neither COLLECTIVE nor PROFILER.
         """
         within = (self.collective != NONE) & (self.cause != Cause.PROFILER)
         return np.asarray(within & (self.cause != Cause.COLLECTIVE), bool)
@@ -131,10 +131,11 @@ def add_host_activity(bubbles: Bubbles, hosts: HostActivities) -> Bubbles:
     Only bubbles whose cause is HOST change, and only if ``hosts`` has activities before the launch
     of the next operation:
 
-    - ``host_call`` becomes the name whose calls take the most time in the bubble. At equal times,
-      the smaller name id wins. It becomes -1 if these calls take less than half of the bubble.
-    - ``host_range`` becomes the shortest range that takes at least half of the bubble. It does not
-      change if there is no such range.
+    - ``host_call`` becomes the name whose calls take the most time in the bubble, or -1 if the
+      calls of this name take less than half of the bubble. At equal times, the smaller name id
+      wins.
+    - ``host_range`` becomes the shortest range that takes at least half of the bubble. If no range
+      takes that long, ``host_range`` does not change.
 
     Args:
         bubbles: Bubbles with their causes.
@@ -228,7 +229,7 @@ def _find_dominant_calls(pairs: _HostPairs) -> Ints:
 def _find_shortest_ranges(pairs: _HostPairs) -> Ints:
     """Find the shortest range that overlaps with at least half of each bubble.
 
-    At equal lengths, the first range wins. Bubbles without such a range are left out.
+    At equal lengths, the first range wins. Bubbles that have no range of this kind are left out.
 
     Args:
         pairs: Pairs of a bubble and a host activity.

@@ -2,9 +2,8 @@
 
 The times of all causes add up exactly to the idle time. Idle time before the first operation of a
 rank in an iteration counts as warm-up, and idle time after its last operation counts as drain.
-There are three exceptions: profiler overhead, collectives that move data, and time in which
-unrecorded work may have run. These keep their own cause, and so does idle time between the first
-and the last operation::
+Idle time between the first and the last operation keeps its own cause. So does profiler overhead,
+the time of collectives that move data, and time in which unrecorded work may have run::
 
     window   ├── warmup ──┤ first operation ... last operation ├── drain ──┤
 """
@@ -91,7 +90,7 @@ def measure_causes(
     Args:
         stretch: The stretch to explain, which consists of complete pipelines.
         inputs: Inputs that operations took from other ranks.
-        arrivals: Arrival times of these inputs, measured from receives.
+        arrivals: Arrival times of the inputs, measured from receives.
 
     Returns:
         causes: Idle time by cause in the windows of each ratio.
@@ -207,8 +206,8 @@ def _find_overlaps(idle: IdleIntervals, regions: _Regions) -> tuple[Ints, Ints, 
 def _list_regions(stretch: Stretch, ratio: RatioDefinition) -> _Regions:
     """Split the windows of a ratio into regions, and return the non-empty ones.
 
-    Idle time in a warm-up or drain region gets the cause of the region. In the other regions, it
-    keeps its own cause. Unknown windows have no regions::
+    Idle time in a warm-up or drain region gets the cause of the region. Idle time in all other
+    regions keeps its own cause. Unknown windows have no regions::
 
         low    first         last    drained        filling     high
          ├warmup┤  own cause  ├─drain─┤  own cause   ├──warmup──┤

@@ -277,8 +277,9 @@ def _explain_later_stage(
     input of the operation after it must have a known producer.
 
     :func:`_split_waits` estimates the time of each cause. If the estimates add up to less than the
-    wait, the rest keeps the cause DEPENDENCY. If they add up to more, all of them are scaled down
-    to the length of the wait. Within a wait, the causes are placed in the order of their codes.
+    wait, the remaining time keeps the cause DEPENDENCY. If the estimates add up to more than the
+    wait, all estimates are scaled down to its length. Within a wait, the causes are placed in the
+    order of their codes.
 
     Args:
         operations: Operations of all ranks.
@@ -361,7 +362,7 @@ def _sum_idle_before(idle: IdleIntervals, operation: Ints) -> Ints:
         operation: Rows of operations, which may repeat.
     """
     operations = find_distinct(idle.after)
-    # The last row, for operations without idle time before them, stays 0.
+    # The last row stays 0. It is for operations that have no idle time before them.
     time_ns = np.zeros((len(operations) + 1, len(Cause)), np.int64)
     row = np.searchsorted(operations, idle.after)
     np.add.at(time_ns, (row, idle.cause), idle.end_ns - idle.start_ns)
@@ -377,7 +378,7 @@ def _split_by_cause(pieces: IdleIntervals, interval_row: Ints, until_ns: Ints) -
         pieces: Pieces, sorted by interval and time.
         interval_row: For each piece, the row of ``until_ns`` of its interval, ascending.
         until_ns: End of each cause in ns since the start of the interval, ascending, shape
-            (intervals, causes). Only the time in ``pieces`` counts, not the time between them.
+            (intervals, causes). Time between the pieces of an interval is not included.
     """
     length_ns = pieces.end_ns - pieces.start_ns
     done_ns = np.cumsum(length_ns) - length_ns
@@ -395,6 +396,6 @@ def _split_by_cause(pieces: IdleIntervals, interval_row: Ints, until_ns: Ints) -
 
 
 def _sort_by_start(*parts: IdleIntervals) -> IdleIntervals:
-    """Concatenate pieces of one rank, and sort them by their starts."""
+    """Concatenate tables of pieces of one rank, and sort the pieces by start."""
     pieces = join_tables(parts)
     return pieces.take(sort_rows(pieces.start_ns))

@@ -187,7 +187,7 @@ def _list_waits(
         return Wait.of(until_ns, cause=cause, peer_operation=peer_operation)
 
     received_ns = _get_time_of_next(arrivals.exact_ns, next_operation)
-    # If the producer is unknown, waiting and transfer look the same. All of it counts as waiting.
+    # If the producer is unknown, waiting and transfer look the same, so both count as waiting.
     ready_ns = _get_time_of_next(inputs.ready_ns, next_operation)
     if not is_constant(received_ns):
         ready_ns = np.where(ready_ns == NEVER, received_ns, ready_ns)
@@ -240,8 +240,8 @@ def _split_in_collectives(
     """Split idle time inside collectives into waiting for the last member and moving data.
 
     Waiting gets the cause DEPENDENCY, and moving data the cause COLLECTIVE. If a rank waits in one
-    collective while another collective moves data, the time counts as moving data. So does time in
-    ``exposed`` that no row of ``collectives`` covers.
+    collective while another collective moves data, the time counts as moving data. Time in
+    ``exposed`` that no row of ``collectives`` covers also counts as moving data.
 
     Args:
         idle: Idle time, with all times on the line.
@@ -273,7 +273,8 @@ def _find_receive_launches(operations: Operations, arrivals: Arrivals) -> Ints:
     """Return the launch time of the last receive of each operation, or -1 if there is none.
 
     An operation can have a receive inside it and a separate receive that names its microbatch. If
-    it has both, the receive that ends later is used. At equal ends, the inner receive is used.
+    an operation has both, the receive that ends later is used. At equal ends, the inner receive is
+    used.
     """
     receive = arrivals.receive
     has_inner = operations.received_ns != NONE

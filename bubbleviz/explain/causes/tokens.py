@@ -39,8 +39,8 @@ def list_token_waits(operations: Operations, tokens: Dependencies, n_more: int =
         n_more: Number of chunks in flight beyond the largest number that was observed.
 
     Returns:
-        Pairs of a step on the first stage, and the step on the last stage whose token it needs. The
-        same pair can occur twice.
+        Pairs of a step on the first stage, and the step on the last stage whose token it needs. A
+        pair can occur twice.
     """
     waits = []
     for first_rank, last_rank in _pair_ranks(operations, tokens):

@@ -104,8 +104,9 @@ class PaceChanges:
     def estimate_rise(self, rank_row: Ints, iteration: Ints) -> Floats:
         """Return how much the logarithm of a rank's pace has risen by an iteration.
 
-        For a drifting rank, this is ``slope`` times the iteration number. For a rank that became
-        slower in a jump, it is ``jump_change`` from ``jump_begin`` on. It is 0 in all other cases.
+        The rise of a drifting rank is ``slope`` times the iteration number. The rise of a rank that
+        became slower in a jump is 0 before ``jump_begin`` and ``jump_change`` from then on. The
+        rise of all other ranks is 0.
 
         Args:
             rank_row: For each query, the row of the rank in this table.
@@ -172,12 +173,12 @@ class Effects:
         stages: Effects of the stages.
         iterations: Groups of computes of the same iteration.
         iteration_effect: Factor by which each iteration is slower on all ranks than the usual
-            iteration. It is 1 if only one of several ranks is slower.
+            iteration. The factor is 1 if only one of several ranks is slower.
         trend: The part of ``iteration_effect`` that grows steadily over the run, relative to the
             middle of the run. All values are 1 if there is no trend.
         microbatches: Groups of computes with the same microbatch, iteration and replica.
-        microbatch_effect: Factor by which each microbatch takes longer on every stage. It is 1 if
-            only one of several stages is slower.
+        microbatch_effect: Factor by which each microbatch takes longer on every stage. The factor
+            is 1 if only one of several stages is slower.
         paces: Pace of each rank in each iteration.
         residual: Time of each compute (``computes.time_ns``) divided by the product of all factors.
         noise: Standard deviation of the logarithm of ``residual``.
@@ -432,10 +433,10 @@ def _estimate_replica_lengths(
     """Estimate how much longer the sequences of each replica are by chance.
 
     The microbatches of a replica have random lengths. If their variance explains why a replica
-    takes longer, the replica is not slow but got more tokens. The replica is compared with the
-    median of the other replicas, and with the median of all replicas. Both logarithms must be
-    within four standard errors, which follow from the variance of ``effect`` and the number of
-    microbatches of the replica.
+    takes longer, the replica is not slow but got more tokens. The time of a replica is divided by
+    the median of the other replicas, and by the median of all replicas. Chance explains the time if
+    the logarithms of both ratios are within four standard errors. The standard error follows from
+    the variance of ``effect`` and the number of microbatches of the replica.
 
     Args:
         computes: The computes of the run.
@@ -519,8 +520,8 @@ def _fit_pace_changes(rank_row: Ints, iteration: Ints, log_pace: Floats) -> Pace
 def _fit_trend(series: Floats) -> Floats:
     """Fit a line through the logarithms of factors, and return the factors on the line.
 
-    The returned factors are relative to the middle of the series, so they are 1 there. If the line
-    is not rising (:func:`is_rising`), all factors are 1.
+    The returned factors are relative to the middle of the series, where the factor is 1. If the
+    line is not rising (:func:`is_rising`), all factors are 1.
 
     Args:
         series: Logarithm of the factor of each iteration.
@@ -554,7 +555,7 @@ def group_medians(group: Ints, n_groups: int, values: Floats) -> Floats:
 
 
 def _compute_median_bounds(group: Ints, n_groups: int, values: Floats) -> tuple[Floats, Floats]:
-    """Return the lower and the upper median of each group. They differ only if sizes are even."""
+    """Return the lower and the upper median of each group, which are equal for odd group sizes."""
     return group_medians(group, n_groups, values), -group_medians(group, n_groups, -values)
 
 
@@ -623,8 +624,9 @@ def fit_lines(group: Ints, x: Floats, y: Floats) -> tuple[Floats, Floats]:
 def is_rising(count: Ints | int, slope: Floats, explained: Floats) -> Bools:
     """Return a mask of the lines that rise enough, and more steadily than by chance.
 
-    A rising line has at least 6 points and rises by at least 0.03 in total. It explains at least 84
-    % of the variance if it has 6 points, 77 % if it has 7 points, and 70 % if it has more.
+    A rising line has at least 6 points and rises by at least 0.03 in total. The line must explain
+    at least 84 % of the variance if it has 6 points, 77 % if it has 7 points, and 70 % if it has
+    more.
 
     Args:
         count: Number of points of each line.

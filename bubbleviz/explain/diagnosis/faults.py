@@ -1,4 +1,4 @@
-"""Faults: reasons why work took longer than equal work, and how long it takes without them.
+"""Faults: reasons why work took longer than equal work, and how long it would otherwise take.
 
 The shape of a slowdown shows its cause. For example, all work of one rank is slow, all work of one
 stage, or one microbatch on every stage. Each function in ``SHAPES`` finds the faults of one shape
@@ -642,8 +642,8 @@ def _name_only_replica(replica: Ints, all_replicas: Ints) -> str:
     """Return ``replica N`` if a fault affects only one replica and the run has several, else "".
 
     Args:
-        replica: Replicas that the fault affects, or -1 if unknown. They may repeat.
-        all_replicas: Replicas of the run. They may repeat.
+        replica: Replicas that the fault affects, or -1 if unknown. Replicas may repeat.
+        all_replicas: Replicas of the run. Replicas may repeat.
     """
     affected = find_distinct(replica).tolist()
     is_one_of_several = len(affected) == 1 and len(find_distinct(all_replicas)) > 1
@@ -700,8 +700,8 @@ def _compare_links(evidence: Evidence, rows: Ints) -> Floats:
         rows: Rows of the sends and receives in the work table.
 
     Returns:
-        Ratio of each row. It is 0 if the transfer time of its link is unknown, or if the transfer
-        times of all other links are unknown.
+        Ratio of each row. The ratio is 0 if the transfer time of its link is unknown, or if the
+        transfer times of all other links are unknown.
     """
     work = evidence.work
     sender, receiver = work.link
@@ -824,10 +824,10 @@ def find_launch_gaps(evidence: Evidence) -> Iterator[Fault]:
     unknown whether communication kernels ran, ``detail`` of the faults is :data:`COMPUTE_GAPS`.
 
     The first fault has the ranks whose gaps, as a fraction of the time of their computes, exceed
-    the median of the other ranks by more than 5 percentage points. If it is removed, the gaps
-    shrink to that median. The second fault has all ranks with a fraction above 5 %. If it is
-    removed, there are no gaps, so its saving is an upper bound. The second fault is left out if all
-    of its ranks are in the first fault.
+    the median of the other ranks by more than 5 percentage points. If the first fault is removed,
+    the gaps shrink to that median. The second fault has all ranks with a fraction above 5 %. If the
+    second fault is removed, there are no gaps, so its saving is an upper bound. The second fault is
+    left out if all of its ranks are in the first fault.
     """
     computes = evidence.effects.computes
     gap_ns, length_ns = computes.gap_ns, computes.gap_ns + computes.time_ns
@@ -935,8 +935,8 @@ def _pair_phases(evidence: Evidence, kind: Ints, ratio: Floats) -> tuple[tuple[s
 def select_host_activities(hosts: HostActivities, name_id: Ints, phase: Ints) -> HostActivities:
     """Select host activities that can explain a delay, without duplicates.
 
-    Calls are kept, and so are ranges, except those that name operations. Activities before the late
-    launch of an operation are dropped unless the operation is an optimizer. Activities before late
+    Calls are kept. Ranges are kept unless they name an operation. Activities before the late launch
+    of an operation are dropped unless the operation is an optimizer. Activities before late
     launches of collectives, and during gaps inside operations, are kept.
 
     Args:

@@ -77,8 +77,8 @@ _MIN_SAVED_ITERATIONS = 3
 _MIN_WARM_UP = 1.5
 #: Minimum time between iterations that is reported, as a fraction of an iteration.
 _MIN_PAUSE = 0.01
-#: Maximum relative difference between replayed and measured iterations. If it is larger, no savings
-#: are promised.
+#: Maximum relative difference between replayed and measured iterations for which reports promise
+#: savings.
 _MAX_MISSED = 0.08
 #: Kinds of faults of which one can contain another of the same kind.
 _NESTED = ("link", "iteration", "launch", "late-start")
@@ -97,9 +97,9 @@ class Finding:
             the start of one iteration to the start of the next, because removing a fault reduces
             this time.
         saved_iterations: Number of iterations whose saving is noticeable.
-        error_ns: Half width of the 95 % confidence interval of ``saving_ns``. It combines Student's
-            t over the iterations that save time with the error of the replay. None if fewer than
-            three iterations save time.
+        error_ns: Half width of the 95 % confidence interval of ``saving_ns``, from Student's t over
+            the iterations that save time and from the error of the replay. None if fewer than three
+            iterations save time.
         is_measured: Whether the saving was measured directly, without a replay.
     """
 
@@ -148,7 +148,7 @@ class Diagnosis:
     def misses_measurement(self) -> bool:
         """Whether the replay differs from the measured iterations by more than 8 % on average.
 
-        If so, no saving is promised.
+        Reports promise no saving if this is true.
         """
         return self.missed_ratio > _MAX_MISSED
 
@@ -187,8 +187,8 @@ class _FaultReplay:
         """Return the time and the delay of each replayed row without faults.
 
         The faults of a scenario scale the times of their rows one after the other. Pauses are
-        removed last. They are subtracted in nanoseconds, so the scales of other faults do not
-        change them. The ``late_ns`` of a fault is subtracted from the delays of its rows.
+        removed last, by subtracting their length in ns, so the scales of other faults do not change
+        pauses. The ``late_ns`` of a fault is subtracted from the delays of its ``delayed`` rows.
 
         Args:
             scenarios: The faults that are removed in each scenario.
@@ -267,8 +267,9 @@ class _Baseline:
         """Replace the saving of a link that became slow by a measured saving.
 
         The measured saving is the mean length of the iterations since the change minus the mean
-        length of the iterations before it, times the fraction of slow iterations. It does not
-        depend on the replay, which cannot change transfers that have no rows in the work table.
+        length of the iterations before it, times the fraction of slow iterations. The measured
+        saving does not depend on the replay, which cannot change transfers that have no rows in the
+        work table.
 
         Args:
             finding: Finding of a single fault.
@@ -445,12 +446,12 @@ def _list_fault_pairs(faults: Sequence[Fault]) -> list[tuple[Fault, Fault]]:
 def _select_pairs_with_gain(paired: Sequence[Finding], single: Sequence[Finding]) -> list[Finding]:
     """Return the pairs that save clearly more than the sum of their two faults.
 
-    A pair must save more than 1.2 times the sum of the savings of its two faults. It must also save
-    more than the larger of the two savings by more than 2 % of an iteration.
+    A pair must save more than 1.2 times the sum of the savings of its two faults. The saving of the
+    pair must also exceed the larger of the two savings by more than 2 % of an iteration.
 
     Args:
         paired: Findings of two faults each.
-        single: Findings of one fault each. They contain every fault in ``paired``.
+        single: Findings of one fault each, including one for every fault in ``paired``.
     """
     saving_ns = {finding.faults[0].name: finding.saving_ns for finding in single}
     selected = []
@@ -610,8 +611,8 @@ def _find_pause_between_iterations(run: ReplayedRun) -> Iterator[Finding]:
     """Yield a finding if all ranks are idle between iterations.
 
     :func:`_measure_shared_pauses` measures the pause before each iteration. If no optimizer was
-    recorded, the usual pause may be an optimizer that has no name. In that case, the lower median
-    of all pauses is subtracted from each pause.
+    recorded, the usual pause may be an optimizer that has no name. So the lower median of all
+    pauses is subtracted from each pause if no optimizer was recorded.
 
     The pauses are reported if their mean is at least 1 % of the mean period. If there are several
     boundaries between iterations, at least two pauses must also be longer than 1 % of the mean
@@ -710,9 +711,9 @@ def _list_boundaries(run: ReplayedRun) -> _Boundaries:
 def _measure_shared_pauses(boundaries: _Boundaries) -> Ints:
     """Return the time in ns in which all ranks are idle before each later iteration.
 
-    This is the shortest idle time of any rank between the two iterations. It is limited to the time
-    from when the last rank ended the earlier iteration to when the first rank began the later one,
-    and is never negative.
+    The time is the shortest idle time of any rank between two consecutive iterations. It is limited
+    to the time from when the last rank ended the earlier iteration to when the first rank began the
+    later one. The time is never negative.
 
     Returns:
         One value per distinct iteration of ``boundaries``, ascending.
@@ -772,8 +773,9 @@ def _measure_launch_share(run: ReplayedRun, work: Work, gap_ns: Ints) -> Floats 
 
     A gap is time inside an operation in which no compute kernel ran. The time without any kernel is
     known only per rank and iteration, so all rows of a rank in an iteration get the same fraction.
-    It is the time without any kernel divided by the sum of the gaps, but at most 1. Optimizers are
-    excluded from both times. The result is None if the time without any kernel is unknown.
+    The fraction is the time without any kernel divided by the sum of the gaps, but at most 1.
+    Optimizers are excluded from both times. The result is None if the time without any kernel is
+    unknown.
 
     Args:
         run: The replayed run.
@@ -888,15 +890,14 @@ def _find_delay_starts(run: ReplayedRun, bubbles: Bubbles, cause: Cause) -> Ints
 
     - PROFILER: when the input of the operation was ready. Profiler overhead before that time does
       not delay the operation.
-    - Other causes, inference: the start of the bubble. If the bubble starts before the input was
-      ready, it does not delay the operation, because such a bubble can have the cause of a delay on
-      an earlier rank.
+    - Other causes, inference: the start of the bubble. But a bubble that starts before the input
+      was ready does not delay the operation, because its cause can be a delay on an earlier rank.
     - Other causes, training: the start of the bubble.
 
     Args:
         run: The replayed run.
         bubbles: Bubbles of one cause, each followed by an operation.
-        cause: Cause of these bubbles.
+        cause: Cause of the bubbles.
     """
     operations, dependencies = run.operations, run.explained().dependencies
     if cause != Cause.PROFILER and run_kind(operations.phase) != INFERENCE:
@@ -925,8 +926,8 @@ def _measure_late_first_launches(run: ReplayedRun, scenarios: Scenarios, rows: I
         rows: For each row of ``scenarios.work[: len(rows)]``, its row in the operations table.
 
     Returns:
-        Delay of each entry of ``rows``. It is 0 if the operation is not the first one, if its
-        launch is unknown, or if it is at most 20 us late. All delays of inference runs are 0.
+        Delay of each entry of ``rows``. The delay is 0 if the operation is not the first one, if
+        its launch is unknown, or if it is at most 20 us late. All delays of inference runs are 0.
     """
     operations = run.operations
     late_ns = np.zeros(len(rows), np.int64)

@@ -82,7 +82,7 @@ class _LinkSlack(Table):
 def find_link_changes(run: ReplayedRun) -> tuple[LinkChange, ...]:
     """Find the links that become slow during a run, sorted by replica and stages.
 
-    A link is a pair of stages in one replica. It became slow if three conditions hold:
+    A link is a pair of stages in one replica. A link became slow if three conditions hold:
 
     1. The sum of the least slack in both directions jumps significantly (:func:`.fit_jumps`). The
        slack is measured in units of the median duration of a consumer, without outliers.

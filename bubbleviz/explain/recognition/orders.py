@@ -264,9 +264,9 @@ def _number_chunks(cell: Ints, chunk: Ints) -> Ints:
 def _number_microbatches(cell: Ints, chunk: Ints, kind: Ints, number: Ints) -> Ints:
     """Renumber microbatches from 0 in each iteration. Unknown microbatches become 0.
 
-    A few missing numbers are kept as gaps. The chunks of an iteration can have different microbatch
-    numbers, for example in a pipeline that is fed from both ends. In that case, each chunk of a
-    rank is numbered separately (:func:`_number_from_zero`).
+    A few missing numbers are kept as gaps. If the chunks of an iteration have different microbatch
+    numbers, for example in a pipeline that is fed from both ends, each chunk of a rank is numbered
+    separately (:func:`_number_from_zero`).
 
     Args:
         cell: Index of the rank of each operation, ascending.
@@ -326,7 +326,7 @@ def _number_from_zero(group: Ints, number: Ints) -> Ints:
 
     If the median number of microbatches per group equals the number in the iteration, all groups
     share one numbering. The shared numbering keeps gaps if at most one number is missing for every
-    three that occur. Otherwise it has no gaps.
+    three that occur, and has no gaps otherwise.
 
     If the median group has fewer microbatches, each group is numbered separately and without gaps.
 

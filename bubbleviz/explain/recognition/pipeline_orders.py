@@ -172,7 +172,7 @@ def _count_devices(
 def _make_pipeline(
     devices: int, pairs: tuple[tuple[int, int], ...], patterns: Sequence[Ints]
 ) -> Pipeline:
-    """Build a pipeline from the orders of its ranks. Its list of cells stays empty.
+    """Build a pipeline from the orders of its ranks. The ``cells`` of the pipeline stay empty.
 
     Args:
         devices: Number of devices.

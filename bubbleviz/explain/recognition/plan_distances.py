@@ -31,8 +31,8 @@ _MAX_PLANNED = 2_000_000
 #: Pair of the orders of a plan, one per device, and the number of directions of the plan. A plan
 #: with two directions has two replicas that share the devices.
 Planned = tuple[tuple[Ints, ...], int]
-#: Function of a schedule and the numbers of devices, microbatches and chunks. It returns the plan,
-#: or None if the schedule does not exist in these sizes.
+#: Function of a schedule and the numbers of devices, microbatches and chunks, which returns the
+#: plan, or None if the schedule does not exist in these sizes.
 Plans = Callable[[Schedule, int, int, int], Planned | None]
 
 
@@ -47,7 +47,7 @@ def measure_distance(
 
     Returns:
         distance: Number of operations that are not as planned divided by the number of planned
-            operations. Both are summed over all ranks. 0 if no operation is planned.
+            operations, over all ranks. 0 if no operation is planned.
         differences: Difference between each order and the planned order of its device. If devices
             are unknown, each order is compared with a similar planned order
             (:func:`_match_nearest`).

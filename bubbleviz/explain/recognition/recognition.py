@@ -78,8 +78,8 @@ class Recognition:
         reason: Reason why there is no name, or how the schedule was recognized. A clause that
             starts in lower case, or "".
         iterations: The schedule of every training iteration.
-        judged: Indices of the iterations from which ``name`` is determined. These are the averaged
-            iterations if there are any; see :func:`_summarise_run`.
+        judged: Indices of the iterations from which ``name`` is determined: the averaged iterations
+            if there are any; see :func:`_summarise_run`.
         deviations: The first :data:`MAX_LISTED` deviations, sorted by iteration and pipeline.
         deviation_count: Number of all deviations.
         inferred: Whether microbatches were numbered in the order in which they ran, because range
@@ -266,7 +266,7 @@ def _list_differences(
 
     Args:
         pipeline: Orders of the pipeline in one iteration.
-        verdict: Verdict on these orders.
+        verdict: Verdict on the orders of the pipeline.
 
     Yields:
         cell: Index of the rank in the orders of the iteration.

@@ -7,12 +7,12 @@ peak: the maximum number of microbatches in flight on a device. A microbatch is 
 to its backward. With p devices, the peaks are:
 
 - ``zb-1p`` and ``zb-2p`` have one chunk and the peaks p and 2p (Qi et al., Zero Bubble Pipeline
-  Parallelism, arXiv 2401.10241, section 4). Their memory limit counts a microbatch between backward
-  and W with only a part M_W of M_B. So only the number of microbatches in flight is bounded.
+  Parallelism, arXiv 2401.10241, section 4). The memory limit in that paper counts a microbatch
+  between backward and W with only a part M_W of M_B. So only the number of microbatches in flight
+  is bounded.
 - ``zb-v``, ``v-half`` and ``v-min`` have two chunks in a V. Each chunk counts as half a microbatch.
-  The peaks are p, (p + 2) / 2 and (p + 4) / 3 (Qi et al., Pipeline Parallelism with Controllable
-  Memory, arXiv 2405.15362, section 3). These are the peaks of the orders that the authors'
-  scheduler builds.
+  The orders that the authors' scheduler builds have the peaks p, (p + 2) / 2 and (p + 4) / 3 (Qi
+  et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362, section 3).
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def sort_by_preference(names: Iterable[str]) -> tuple[str, ...]:
 def find_searched_schedules(ran: PipelineOrders, *, eager: bool = False) -> tuple[str, ...]:
     """Return the names of the searched schedules that the orders of a pipeline may follow.
 
-    The result is empty if the orders do not have the structure of searched orders. Otherwise, it
-    contains the schedules with the lowest peak that is at least the measured peak. A peak is the
-    maximum number of microbatches in flight on a device. Several schedules can have the same peak
-    if there are few devices or microbatches.
+    The result contains the schedules with the lowest peak that is at least the measured peak, or is
+    empty if the orders do not have the structure of searched orders. A peak is the maximum number
+    of microbatches in flight on a device. Several schedules can have the same peak if there are few
+    devices or microbatches.
 
     Args:
         ran: Orders of the pipeline. The result is empty if their devices are unknown or missing.

@@ -221,7 +221,7 @@ def _find_nearest(
 ) -> Verdict:
     """Return the verdict with the smallest distance over all interpretations of the orders.
 
-    For each interpretation, only the nearest plans are considered. They are accepted if their
+    For each interpretation, only the nearest plans are considered. A plan is accepted if its
     distance is at most :data:`.MAX_DISTANCE`, or if at most one operation differs. The verdict has
     no name if no plan is accepted. If several schedules have the same smallest distance, the first
     of :func:`.sort_by_preference` gives the name. At equal distances, the first interpretation
@@ -259,8 +259,8 @@ def _find_nearest(
 def _merge_backwards(ran: PipelineOrders) -> tuple[PipelineOrders, ...]:
     """Return the orders with each W that directly follows its backward fused into the backward.
 
-    The result is empty if the orders have at most 0.1 W per backward, or if more than 0.1 W per
-    backward remain. Otherwise, it contains one pipeline.
+    The result contains one pipeline, or is empty in two cases: the orders have at most 0.1 W per
+    backward, or more than 0.1 W per backward remain after fusing.
     """
     in_order = map(codes.order_by_microbatch, ran.orders)
     fused = tuple(map(codes.drop_eager_weights, in_order))

@@ -1,6 +1,6 @@
 """Measure the cost of stragglers over all iterations with published what-if definitions.
 
 The definitions are from Lin et al., "Understanding Stragglers in Large Model Training Using What-if
-Analysis" (arXiv 2505.05713). Their analyzer (``analyzer/wia.py``) replays a job twice, with its own
-times and with ideal times, in which all operations of a type take equally long.
+Analysis" (arXiv 2505.05713). The analyzer of this paper (``analyzer/wia.py``) replays a job twice,
+with measured times and with ideal times. All operations of a type have the same ideal time.
 """

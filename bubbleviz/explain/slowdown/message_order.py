@@ -1,9 +1,9 @@
 """Find the predecessors and successors of sends and receives on their rank.
 
-A compute is a row of the work table that computes, such as a forward or a backward. A send follows
-the compute that produces its data. A receive precedes the compute that consumes its data, and
-follows the previous compute in the same direction (forward or backward). Sends and receives of each
-direction run in an order of their own::
+A compute is a forward, a backward or any other row of the work table that is not communication. A
+send follows the compute that produces its data. A receive precedes the compute that consumes its
+data, and follows the previous compute in the same direction (forward or backward). Sends and
+receives of activations and gradients form four separate sequences::
 
     RECV_F  ├──┤           ├──┤
     compute     ├─ F0 ─┤       ├─ F1 ─┤       ├─ B0 ─┤
@@ -42,8 +42,8 @@ def order_messages(work: Work, rows: Ints, compute: Ints, computes: Ints) -> lis
     3. A compute follows the receives of its data.
     4. The receive of a compute follows the previous compute in the same direction (forward or
        backward) on the same rank in the same iteration. For example, RECV_F 3 follows F2.
-    5. The first backward transfers follow a forward of the warm-up. These are the two entries of
-       :func:`_order_first_backwards`.
+    5. The first backward transfers follow a forward of the warm-up. The list ends with the two
+       entries of :func:`_order_first_backwards`.
 
     Rules 2 to 4 apply only to transfers whose compute is known.
 
@@ -58,8 +58,8 @@ def order_messages(work: Work, rows: Ints, compute: Ints, computes: Ints) -> lis
         Nine entries: four for rule 1, one each for rules 2 to 4, and two for rule 5.
     """
     role, rank_iteration = work.role, work.rank_iteration
-    # In a V-shaped layout, the chunks of a rank send to both neighbors at the same time. So each
-    # link has an order of its own.
+    # In a V-shaped layout, the chunks of a rank send to both neighbors at the same time. So
+    # transfers are ordered separately for each link.
     link = group_rows(rank_iteration, *work.link).of_row
     streams = (np.flatnonzero(role == transfer_role) for transfer_role in POINT_TO_POINT)
     rows, compute = rows[compute != NONE], compute[compute != NONE]

@@ -256,8 +256,8 @@ def _mask_crossing(operations: Operations, messages: Messages) -> Bools:
 def _infer_transfers(run: ReplayedRun, rows: Ints, messages: Messages) -> Messages:
     """Infer transfers for messages without one, if the transfer time of their link is known.
 
-    A consumer that was launched while its rank was idle starts as soon as its input arrives. So it
-    shows how long data moves on its link::
+    A consumer that was launched while its rank was idle starts as soon as its input arrives. So the
+    time until its start shows how long data moves on the link::
 
         producer   ├─ F3 ─┤
         consumer           │ RECV │├─ F3 ─┤        idle since before the end of F3
@@ -266,10 +266,10 @@ def _infer_transfers(run: ReplayedRun, rows: Ints, messages: Messages) -> Messag
     (:func:`_has_data_moved_ahead`), a late receive does not show the transfer time, and its
     transfer is inferred as well.
 
-    An inferred transfer starts when its data was sent. It lasts until the data was received if the
-    message itself shows the transfer time, or if its receive was late and took more than
-    ``CLOCK_NS``. Otherwise it takes the median time of its link, but lasts at most until the data
-    was received.
+    An inferred transfer starts when its data was sent. If the message itself shows the transfer
+    time, or if its receive was late and took more than ``CLOCK_NS``, the transfer lasts until the
+    data was received. All other transfers take the median time of their link, but end no later than
+    the data was received.
 
     Args:
         run: The replayed run.
@@ -391,8 +391,8 @@ def compute_operation_times(operations: Operations, rows: Ints) -> tuple[Ints, I
     """Return the start and end of operations without waiting, so that none overlap on a rank.
 
     Without waiting, an operation starts ``busy_ns`` before its end. If an operation overlaps with
-    earlier operations of its rank, its start is moved to the latest end of these operations. Its
-    end is moved as well if the operation would otherwise end before it starts::
+    earlier operations of its rank, its start is moved to the latest end of these operations. An end
+    that would be before the moved start is moved to this start::
 
         stream 1   ├────── F3 ──────┤              ├────── F3 ──────┤
         stream 2        ├──── B1 ────────┤                          ├ B1 ┤

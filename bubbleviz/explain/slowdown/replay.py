@@ -133,8 +133,8 @@ def build_replay(work: Work, order: Dependencies) -> Replay:
 def _find_closing_positions(work: Work, rows: Ints) -> Ints:
     """Return the positions in ``rows`` of the rows that can end their iteration.
 
-    These are the optimizers, and all work of ranks that have no optimizer in the iteration. The
-    positions are sorted by iteration.
+    An optimizer can end its iteration. If a rank has no optimizer in the iteration, any of its rows
+    can. The positions are sorted by iteration.
 
     Args:
         work: Work table of all ranks.

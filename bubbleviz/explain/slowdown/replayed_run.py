@@ -43,7 +43,7 @@ class ExplainedRows:
         """Return the rows of the selected ranks.
 
         Args:
-            is_selected: Mask of the ranks to select. They must not take inputs from other ranks.
+            is_selected: Mask of the ranks to select, which must not take inputs from other ranks.
             rank: Rank of each operation.
         """
         return ExplainedRows(
@@ -165,7 +165,7 @@ class ReplayedRun:
         Rows of operations are renumbered. Ranks keep their indices.
 
         Args:
-            is_selected: Mask of the ranks to select. They must not take inputs from other ranks.
+            is_selected: Mask of the ranks to select, which must not take inputs from other ranks.
             rows: Tables about single operations of at least the selected ranks.
         """
         is_included = is_selected[self.operations.rank]

@@ -2,9 +2,9 @@
 
 :func:`build_work_of_run` builds the table and the order of its rows in five steps:
 
-1. Find the operations that compute (:func:`find_computing_rows`).
-2. List the inputs that they take from other ranks, with the send and the receive of each
-   (:func:`.list_messages`).
+1. Find the compute operations (:func:`find_computing_rows`).
+2. List the inputs that these operations take from other ranks, with the send and the receive of
+   each input (:func:`.list_messages`).
 3. Select the collectives that run outside of operations, one row per rank and collective
    (:func:`select_outer_collectives`).
 4. Concatenate the operations, sends, receives and collectives (:func:`build_work_table`). Rows with
@@ -168,7 +168,7 @@ def _build_collective_work(
 
 
 def find_computing_rows(operations: Operations, included: Bools) -> Ints:
-    """Return the rows of the complete operations that compute in the given iterations.
+    """Return the rows of the complete compute operations in the given iterations.
 
     Args:
         operations: Operations of all ranks.
@@ -191,7 +191,7 @@ def select_outer_collectives(
     Args:
         collectives: Collectives of all ranks.
         operations: Operations of all ranks.
-        included: Mask of the iterations that count.
+        included: Mask of the iterations to include.
     """
     is_included = np.append(included, False)[collectives.iteration]
     is_inner = _mask_inner_collectives(collectives, operations)
@@ -249,9 +249,9 @@ def _classify_collectives(
 ) -> tuple[tuple[Kind, ...], Ints]:
     """Return the kinds of collectives, and the index of the kind of each collective.
 
-    Collectives of one kind do the same work. They are the same NCCL operation and have the same
-    position in the launch order of their rank (:attr:`.CollectiveIntervals.order`). They also agree
-    in whether their members are on several stages, and in whether they are in several replicas.
+    Collectives of one kind do the same work: the same NCCL operation at the same position in the
+    launch order of their rank (:attr:`.CollectiveIntervals.order`). Either all or none of the
+    collectives of a kind have members on several stages. The same holds for several replicas.
 
     Args:
         collectives: Collectives of all ranks.
@@ -260,7 +260,7 @@ def _classify_collectives(
     """
     if not len(collectives):
         return (), np.empty(0, np.int64)
-    # A collective without known members gets a negative number of its own.
+    # A collective whose members are unknown gets a unique negative number.
     number = -2 - np.arange(len(collectives))
     meetings = group_rows(np.where(collectives.meeting == NONE, number, collectives.meeting))
     spans = []

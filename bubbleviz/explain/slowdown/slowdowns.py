@@ -44,7 +44,7 @@ from bubbleviz.model.grouping import (
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.schedules.timing import count_scenarios_together
 
-#: Percentage of the workers that count as the slowest, rounded up to at least one worker.
+#: Percentage of the workers that are the slowest workers, rounded up to at least one worker.
 _SLOWEST_PERCENT = 3
 
 
@@ -329,7 +329,7 @@ def compute_ideal_times(work: Work, own_ns: Ints) -> Ints:
     """Return the time of each row in an ideal iteration, in ns.
 
     Communication takes the median time of its kind, and all other work takes the mean time of its
-    kind. Both are rounded to integers.
+    kind. The times are rounded to integers.
 
     Args:
         work: Work table of all ranks.
@@ -469,7 +469,7 @@ def _measure_iteration_slowdowns(scenarios: Scenarios) -> dict[int, float]:
 def _measure_replay_error(scenarios: Scenarios) -> ReplayError:
     """Return the relative differences between replayed and measured iteration lengths.
 
-    The iterations are replayed at measured times, once without launch delays and once with them.
+    The iterations are replayed at measured times, once without and once with launch delays.
     """
     replay = scenarios.replay
     without_delays_ns = scenarios.lengths_ns[:, 0]

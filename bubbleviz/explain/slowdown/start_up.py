@@ -22,7 +22,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations
 
-#: Maximum time of collectives before the first compute, as a multiple of their usual time there.
+#: Maximum time of collectives before the first compute, as a multiple of the usual time.
 _MAX_LEAD = 2
 
 
@@ -32,9 +32,10 @@ def remove_start_up(
     """Cut or remove one-off collectives before the first compute of their iteration.
 
     A collective that begins before the first compute is shortened so that it begins with the first
-    compute. It is removed if it ends before the first compute begins. If collectives usually run
-    before the first compute, up to twice their usual time is kept. The usual time is the lower
-    median over the averaged iterations. If there is only one averaged iteration, nothing is kept.
+    compute. A collective that ends before the first compute begins is removed. If collectives
+    usually run before the first compute, up to twice their usual time is kept. The usual time is
+    the lower median over the averaged iterations. If only one iteration is averaged, nothing is
+    kept.
 
     Args:
         collectives: Collectives of all ranks, on one clock.
@@ -68,7 +69,7 @@ def _find_earliest_starts(
     Args:
         collectives: Collectives of the averaged iterations.
         operations: Operations of all ranks.
-        rows: Rows of the operations that compute in the averaged iterations.
+        rows: Rows of the compute operations in the averaged iterations.
         n_iterations: Number of iterations of the run, including those that are not averaged.
     """
     first_ns, last_ns = group_extents(

@@ -129,8 +129,8 @@ class Work(Table):
 
         For a row with a meeting, this is its transfer time: its end minus the latest start of the
         rows of its meeting, as in ``get_transfer_time`` of the published ``analyzer/wia.py``. The
-        difference can be negative. If it is -10 ms or less, the row had buffered the data, and its
-        transfer time is 0.
+        transfer time can be negative. But if it would be -10 ms or less, the row had buffered the
+        data, and its transfer time is 0.
         """
         met = np.flatnonzero(self.meeting != NONE)
         meetings = group_rows(self.meeting[met])
@@ -150,7 +150,7 @@ class Work(Table):
     def link(self) -> tuple[Ints, Ints]:
         """Source and destination stage of each send and receive.
 
-        Both are -1 for all other rows, and if the matching receive or send is missing.
+        The stages are -1 for all other rows, and if the matching receive or send is missing.
         """
         paired = np.flatnonzero(has_role(self.role, POINT_TO_POINT) & (self.meeting != NONE))
         is_send = has_role(self.role[paired], (Role.SEND_F, Role.SEND_B))

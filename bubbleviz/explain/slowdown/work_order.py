@@ -1,8 +1,8 @@
 """Find the predecessors of each row of a run's work, as far as the measured times show them.
 
 The operations of a rank keep their measured order. A collective follows the last operation that had
-ended when the collective began. If the collective was exposed, the next operation follows it.
-Otherwise the next optimizer follows it::
+ended when the collective began. The next operation follows the collective if the collective was
+exposed; otherwise the next optimizer follows the collective::
 
     compute     ├─ B6 ─┤├─ B7 ─┤                 ├ Optimizer ┤
     collective          ├─ bucket 0 ─┤├ bucket 1 ┤
@@ -38,7 +38,7 @@ def order_work(
 ) -> Dependencies:
     """Return the order of a run's work as pairs of a row and one of its predecessors.
 
-    The same pair can occur several times.
+    A pair can occur several times.
 
     Args:
         work: Work of the run: operations, then sends, then receives, then collectives.
@@ -141,11 +141,10 @@ def find_queued_transfers(work: Work, order: Dependencies) -> Pairs:
         RECV_F 5   ├▒▒▒▒▒▒ waits ▒▒▒▒▒▒│▓▓┤
         SEND_F 2          computed        ├▓▓┤
 
-    A transfer is queued if two conditions hold:
-
-    1. It started more than ``CLOCK_NS`` after its data was ready.
-    2. It started at most ``CLOCK_NS`` after the end of the last transfer of its rank and iteration
-       that ended before it and had waited for its peer (:func:`_find_waiting_transfers`).
+    The transfer ahead is the last transfer of the same rank and iteration that ended before the
+    queued transfer started and had waited for its peer (:func:`_find_waiting_transfers`). The
+    queued transfer must have started at most ``CLOCK_NS`` after the transfer ahead ended, and more
+    than ``CLOCK_NS`` after its data was ready.
 
     Args:
         work: Work table of all ranks.
@@ -191,7 +190,7 @@ def _find_ready_times(work: Work, transfers: Ints, order: Dependencies) -> Ints:
 def _find_waiting_transfers(work: Work) -> Ints:
     """Return the rows of the sends and receives that waited for their peer.
 
-    They started more than ``CLOCK_NS`` before their peer.
+    A transfer waited if it started more than ``CLOCK_NS`` before its peer.
     """
     transfers = np.flatnonzero(has_role(work.role, POINT_TO_POINT))
     meetings, start_ns = group_rows(work.meeting[transfers]), work.start_ns[transfers]
@@ -335,10 +334,10 @@ def _select_pairs_of_rank(work: Work, rows: Ints, matches: Ints) -> Pairs:
 def _find_followers(work: Work, computes: Ints, collectives: Ints) -> Pairs:
     """Return pairs of the row that follows a collective, and the collective.
 
-    If the collective was exposed, the first compute that started after it follows it. Otherwise the
-    first optimizer that started after it does. The collective was exposed if the compute before
-    that first compute ended at most ``CLOCK_NS`` after the collective. It was also exposed if there
-    is no such previous compute. Collectives that no row follows are left out.
+    An exposed collective is followed by the first compute that started after it ended. Any other
+    collective is followed by the first optimizer that started after it ended. A collective was
+    exposed if the compute before this first compute ended at most ``CLOCK_NS`` after the
+    collective, or if there is no previous compute. Collectives that no row follows are left out.
 
     Args:
         work: Work table of all ranks.
