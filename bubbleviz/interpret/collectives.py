@@ -1,7 +1,8 @@
-"""Collectives: which collective each communication kernel runs, its communicator, and its times.
+"""Collectives: the collective that each communication kernel runs, its communicator and its times.
 
-PyTorch's profiler describes the collective of each kernel. NCCL's ranges name their communicator; a
-kernel belongs to the last range that its thread had opened when it launched the kernel::
+PyTorch's profiler describes the collective of each kernel. The payloads of NCCL's own ranges
+contain the communicator. A kernel belongs to the last NCCL range that its thread opened before the
+launch of the kernel::
 
     thread   ├ ncclAllReduce ┤      ├ ncclAllGather ┤
     calls           ├ launch ┤             ├ launch ┤
@@ -44,9 +45,9 @@ from bubbleviz.model.payloads import Payloads
 from bubbleviz.model.phases import WORK
 from bubbleviz.model.profile import Activities
 
-#: Kernels whose names do not determine their operation.
+#: Matches the names of kernels that do not determine the NCCL operation.
 _VAGUE = r"^(?:void )?nccl\w*?(?:SendRecv|Generic)"
-#: Point-to-point operations. A batch of sends and receives is a single kernel.
+#: Point-to-point operations. A batch of sends and receives runs as a single kernel.
 _POINT_TO_POINT = ("Send", "Recv", "SendRecv")
 #: Maximum number of gradient buckets that a rank reduces in one iteration.
 _MAX_BUCKETS = 64
@@ -55,25 +56,27 @@ _MAX_BUCKETS = 64
 def find_operations_of_kernels(
     collectives: Collectives | None, linked: LinkedProfile
 ) -> tuple[Ints, tuple[str, ...]]:
-    """Find the NCCL operation of each kernel whose name does not determine it.
+    """Find the NCCL operation of each kernel whose name does not determine the operation.
 
-    NCCL implements all-to-alls with kernels named after sends and receives, and all of AMD's
-    kernels have the same name. PyTorch's profiler may record the operation of a kernel. Otherwise
-    the innermost range around the launch that names an operation determines it::
+    NCCL implements an all-to-all with kernels named after sends and receives, and all kernels of
+    AMD's library have the same name. PyTorch's profiler may record the operation of a kernel.
+    Otherwise, the operation is taken from the innermost range around the launch whose name contains
+    an NCCL operation::
 
         range     ├─ nccl:all_to_all ─┤
         call           ├ launch ┤
         kernel                      ├─ ncclDevKernel_SendRecv ─┤     an all-to-all
 
     Args:
-        collectives: Recorded collectives of kernels, by the rows of ``linked``, or None if none
-            were recorded.
-        linked: The profile, with ranges of NCCL operations.
+        collectives: Recorded collectives whose column ``kernel`` refers to the activities of
+            ``linked``, or None if none were recorded.
+        linked: The profile, its work linked to API calls. Its ranges include those of NCCL
+            operations.
 
     Returns:
-        operation: Index of ``names`` for each activity, or -1 if its name is sufficient or nothing
-            determines its operation.
-        names: NCCL's names of operations.
+        operation: For each activity, an index into ``names``. The value is -1 if the kernel name
+            determines the operation, or if the operation is unknown.
+        names: NCCL's names of operations, for example ``AllToAll``.
     """
     activities = linked.profile.activities
     is_vague = np.append(match_any(activities.names, (_VAGUE,)), False)
@@ -103,16 +106,19 @@ def find_operations_of_kernels(
 def _find_operations_by_range(
     linked: LinkedProfile, rows: Ints, operation_of_name: Ints
 ) -> tuple[Ints, Ints]:
-    """Find the operations of kernels by the innermost range around their launches that names one.
+    """Find the NCCL operations of kernels from the ranges around their launches.
+
+    The innermost range whose name contains an NCCL operation is used.
 
     Args:
-        linked: The profile.
+        linked: The profile, its work linked to API calls.
         rows: Rows of the kernels.
-        operation_of_name: Number of the operation that each range name contains, or -1.
+        operation_of_name: For each range name, the index of the NCCL operation that the name
+            contains, or -1 if it contains none.
 
     Returns:
-        launched: Rows of the kernels with such a range.
-        operation: Number of the operation of each of these kernels.
+        launched: Rows of the kernels whose operation was found.
+        operation: Index of the operation of each of these kernels.
     """
     ranges = linked.profile.ranges
     if len(operation_of_name) == 0:
@@ -128,7 +134,7 @@ def _find_operations_by_range(
 
 
 def select_collectives(collectives: Collectives, is_kept: Bools | None) -> Collectives:
-    """Select the collectives of the kernels that are kept, and renumber these kernels.
+    """Select the collectives whose kernels are kept, and renumber the column ``kernel``.
 
     Args:
         collectives: Collectives of all kernels.
@@ -143,16 +149,16 @@ def select_collectives(collectives: Collectives, is_kept: Bools | None) -> Colle
 def add_collectives(
     collectives: Collectives, operation: Ints, names: tuple[str, ...]
 ) -> Collectives:
-    """Add a collective for each kernel with a known operation and no recorded collective.
+    """Add a collective for each kernel whose operation is known but not recorded.
 
-    Each added collective is a separate operation. Its other columns are -1 (unknown), and it is not
-    uneven.
+    Each added collective gets a new operation number. It is not uneven, and its other columns are
+    -1 (unknown). The added collectives follow the recorded ones.
 
     Args:
         collectives: Recorded collectives.
-        operation: Operation of each activity, or -1 if unknown; see
+        operation: Index into ``names`` for each activity, or -1 if unknown, as returned by
             :func:`find_operations_of_kernels`.
-        names: Names of these operations.
+        names: Names of NCCL operations. They are appended to the names of ``collectives``.
     """
     rows = np.flatnonzero(operation != NONE)
     rows = rows[~np.isin(rows, collectives.kernel)]
@@ -170,9 +176,9 @@ def add_collectives(
 def rename_vague_kernels(linked: LinkedProfile) -> Activities:
     """Return the activities of a profile, with vague kernels named after their NCCL operation.
 
-    A kernel is vague if its name does not determine its operation. If its operation is found by
-    :func:`find_operations_of_kernels`, its new name is ``nccl:`` and the operation, for example
-    ``nccl:AllToAll``.
+    A kernel is vague if its name does not determine its NCCL operation. If
+    :func:`find_operations_of_kernels` finds the operation, the kernel is renamed to ``nccl:``
+    followed by the operation, for example ``nccl:AllToAll``.
     """
     collectives, activities = linked.profile.collectives, linked.profile.activities
     if collectives is not None:
@@ -191,14 +197,15 @@ def rename_vague_kernels(linked: LinkedProfile) -> Activities:
 def _find_recorded_operations(
     collectives: Collectives, operation_of_name: Ints, count: int
 ) -> Ints:
-    """Return the recorded operation of each activity, or -1 if none was recorded.
+    """Return the index of the recorded NCCL operation of each activity, or -1 if none is recorded.
 
-    A kernel with records of both sends and receives is a ``SendRecv``. Otherwise, the largest
-    operation number of its records is used.
+    A kernel whose records contain both sends and receives is a ``SendRecv``. Otherwise, the largest
+    operation index among the records of the kernel is used.
 
     Args:
         collectives: Recorded collectives.
-        operation_of_name: Number of the operation for each name of a record, or -1.
+        operation_of_name: For each name in ``collectives.names``, the index of the NCCL operation,
+            or -1 if unknown.
         count: Number of activities.
     """
     has_names = len(operation_of_name) > 0
@@ -213,13 +220,13 @@ def _find_recorded_operations(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RecordedCollectives(Table):
-    """Recorded collectives of kernels, one row per kernel, in ascending order; -1 is unknown.
+    """Recorded collectives of kernels, one row per kernel, sorted by kernel; -1 means unknown.
 
     Attributes:
-        kernel: Row of the activities.
-        operation: Number that all kernels of one operation share.
-        group: Index of ``groups``.
-        sequence: Number of the operation in its group.
+        kernel: Row of the kernel among the activities.
+        operation: Operation number, shared by all kernels of one collective.
+        group: Index into ``groups``.
+        sequence: Sequence number of the collective within its group.
         groups: Communicators and process groups.
     """
 
@@ -233,23 +240,23 @@ class RecordedCollectives(Table):
 def read_recorded_collectives(
     linked: LinkedProfile, activities: Activities, communication: Bools, kinds: Kinds
 ) -> RecordedCollectives:
-    """Read the group, sequence number and operation of the kernels of collectives.
+    """Read the group, sequence number and operation of each collective kernel.
 
-    PyTorch's records are used if the profile has any; records without a group are ignored. In a
-    profile without records, the group of a kernel is the communicator in NCCL's range around its
-    launch, and its sequence number and operation are unknown.
+    If the profile contains PyTorch's records of collectives, they are used; records without a group
+    are ignored. Otherwise, the group is taken from the payloads of NCCL's ranges, see
+    :func:`_match_payloads`. The result is empty if the profile has neither.
 
     Args:
-        linked: The profile, whose file is still open.
-        activities: Its activities, with vague kernels renamed.
+        linked: The profile, its work linked to API calls. Its file must still be open.
+        activities: Activities of the profile, with vague kernels renamed.
         communication: Mask of the communication kernels.
-        kinds: Kinds of kernels, by name.
+        kinds: Name patterns that classify kernels.
     """
     profile = linked.profile
     if profile.collectives is not None:
         recorded = select_collectives(profile.collectives, linked.sound)
         recorded = recorded.take(recorded.group != NONE)
-        # A batch of sends and receives is one kernel, and no collective.
+        # Keep one record per kernel: a batch of sends and receives has several records.
         recorded = recorded.take(group_rows(recorded.kernel).first)
         columns = recorded.kernel, recorded.operation, recorded.group, recorded.sequence
         return RecordedCollectives(*columns, recorded.groups)
@@ -268,17 +275,17 @@ def read_recorded_collectives(
 def _match_payloads(payloads: Payloads, rows: Ints, work: LinkedWork) -> RecordedCollectives:
     """Match each kernel with the last NCCL range that its thread opened before the launch.
 
-    Kernels without a launching call are left out. Ranges without a communicator or without bytes do
-    not count.
+    Kernels without a launching call are left out. Ranges whose payload contains no communicator or
+    no number of bytes are ignored.
 
     Args:
         payloads: Payloads of NCCL's ranges.
-        rows: Rows of the kernels of collectives.
+        rows: Rows of the collective kernels.
         work: All kernels and copies of the profile.
 
     Returns:
-        The kernels with such a range. Their group is its communicator; operations and sequence
-        numbers are -1 (unknown).
+        One row per kernel that has a matching range. The group is the communicator of the range.
+        Operation and sequence number are -1 (unknown).
     """
     has_communicator = payloads.communicator >= 0
     sizes = np.zeros(len(payloads.communicators), np.int64)
@@ -312,22 +319,23 @@ def build_collective_intervals(
 ) -> tuple[CollectiveIntervals, Ints]:
     """Build the collectives of ranks from their communication kernels.
 
-    Kernels with the same recorded operation are one collective. ``late_ns`` is 0; see
-    :func:`~bubbleviz.interpret.late_launches.find_late_collectives`.
+    Kernels with the same recorded operation are one collective. The column ``late_ns`` is 0; it is
+    set later by :func:`~bubbleviz.interpret.late_launches.find_late_collectives`.
 
     Args:
         keys: Operations of the ranks.
         work: All kernels and copies of the ranks.
         rows: Rows of the communication kernels between more than two ranks.
         launched_ns: Launch time of each of these rows, or ``NEVER`` if unknown.
-        exposed: Times when only these kernels ran.
-        kinds: Index of the kind of each kernel name, with a last entry for no name (-1), and the
-            names of kinds. The last kind is "" for kernels without a kind.
+        exposed: Start and end of the intervals in which only these kernels ran.
+        kinds: Pair (index, names). ``index`` gives the kind of each kernel name; an extra last
+            entry is for kernels without a name (-1). ``names`` are the names of the kinds; the last
+            one is "" and is used for kernels without a kind.
         recorded: Recorded collectives of the profile.
 
     Returns:
-        collectives: The relevant collectives, in order of start; see :func:`_select_relevant`.
-        first_kernel: Row of ``work`` of the first kernel of each.
+        collectives: The collectives that :func:`_select_relevant` keeps, sorted by start.
+        first_kernel: For each collective, the row of ``work`` of its first kernel.
     """
     kind_of_name, kind_names = kinds
     if len(rows) == 0:
@@ -361,14 +369,14 @@ def build_collective_intervals(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _MergedKernels(Table):
-    """Collectives, each from one or more kernels.
+    """Collectives that consist of one or more kernels.
 
     Attributes:
-        first_kernel: Row of the first kernel.
-        record: Row of the recorded collectives, or -1 if none was recorded.
-        launched_ns: Launch time of the first kernel, or its start if the launch is unknown.
-        start_ns: Start of the first kernel.
-        end_ns: End of the last kernel.
+        first_kernel: Row of ``work`` of the first kernel.
+        record: Row of the first kernel among the recorded collectives, or -1 if it has no record.
+        launched_ns: Launch time of the first kernel. If unknown, the start of the collective.
+        start_ns: Earliest start of the kernels.
+        end_ns: Latest end of the kernels.
     """
 
     first_kernel: Ints
@@ -383,7 +391,7 @@ def _merge_kernels(
 ) -> _MergedKernels:
     """Merge the kernels of each rank that have the same recorded operation.
 
-    A kernel without a record is a collective of its own.
+    A kernel without a recorded operation is a separate collective.
 
     Args:
         work: All kernels and copies of the ranks.
@@ -410,10 +418,11 @@ def _merge_kernels(
 
 
 def _find_iterations(keys: Operations, rank: Ints, owner: Ints, launched_ns: Ints) -> Ints:
-    """Return the iteration of each collective, or -1 before the first operation of its rank.
+    """Return the iteration of each collective, or -1 if it was launched before all iterations.
 
-    This is the iteration of the operation that owns it, or else of the operation that the rank
-    started last before the launch.
+    This is the iteration of the operation that owns the collective. If there is none, it is the
+    iteration of the last operation of the rank whose host start is at or before the launch.
+    Operations outside all iterations are ignored.
 
     Args:
         keys: Operations of the ranks.
@@ -431,23 +440,30 @@ def _find_iterations(keys: Operations, rank: Ints, owner: Ints, launched_ns: Int
 
 
 def number_by_launch(launched_ns: Ints, start_ns: Ints, *columns: Ints) -> Ints:
-    """Number rows that are equal in all columns by launch time, from 0; start time breaks ties."""
+    """Number the rows of each group from 0 in order of launch time; start time breaks ties.
+
+    Rows that are equal in all columns form a group.
+    """
     return number_within_groups(group_rows(*columns).of_row, launched_ns, start_ns)
 
 
 def _select_relevant(
     keys: Operations, table: CollectiveIntervals, exposed: intervals.Intervals
 ) -> Bools:
-    """Return a mask of the collectives to keep, which leaves out frequent ones inside operations.
+    """Return a mask of the collectives to keep.
 
-    A collective is kept if no operation that is work owns it, if the rank runs at most
-    ``_MAX_BUCKETS`` of its kind and group per iteration on average, or if only communication ran
-    during part of it. This leaves out the many collectives of tensor parallelism.
+    The many collectives of tensor parallelism inside operations are dropped. A collective is kept
+    if at least one of these conditions holds:
+
+    - No operation whose phase is in ``WORK`` owns the collective.
+    - The rank runs at most ``_MAX_BUCKETS`` collectives of this kind and group per iteration on
+      average.
+    - Only communication ran during part of the collective.
 
     Args:
         keys: Operations of the ranks.
         table: All collectives of the ranks, at least one.
-        exposed: Times when only communication ran.
+        exposed: Start and end of the intervals in which only communication ran.
     """
     is_owned = is_owned_by(keys, table.operation, WORK)
     group = group_rows(table.rank, table.kind, table.group).of_row

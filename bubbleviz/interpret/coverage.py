@@ -1,4 +1,4 @@
-"""Coverage: the share of each rank's GPU time inside operations, and the kernels outside."""
+"""Coverage: the share of GPU time inside operations per rank, and the kernels outside them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bubbleviz.model.profile import Ranges, get_tid
 if TYPE_CHECKING:
     from intervaltree import IntervalTree
 
-#: How many unattributed kernel names are listed for each rank.
+#: Maximum number of unattributed kernel names listed for each rank.
 LISTED = 5
 
 
@@ -27,7 +27,8 @@ LISTED = 5
 class Coverage:
     """Number of linked kernels and attributed GPU time of one profile.
 
-    Ranks are numbered within the profile. Kernels without a range are linked, but not attributed.
+    A kernel is linked if its launching call is known, and attributed if the call belongs to an
+    operation range. Ranks are numbered within the profile.
     """
 
     kernels: int
@@ -40,12 +41,13 @@ class Coverage:
 
 
 def make_rank_coverages(ranks: range, spent_ns: Ints) -> list[RankCoverage]:
-    """Return how long the kernels and copies of each rank ran.
+    """Build the coverage of each rank from the total durations of its kernels and copies.
 
     Args:
-        ranks: Index of each rank.
-        spent_ns: Total durations, one row per rank: copies, communication inside and outside
-            ranges, and compute inside and outside compute operations.
+        ranks: Indices of the ranks.
+        spent_ns: Total durations in ns, shape (ranks, 5). The columns are copies, communication
+            inside ranges, communication outside ranges, compute inside compute operations, and
+            compute outside them.
     """
     return [
         RankCoverage(rank, inside + loose, inside, linked + unlinked, linked, copies)
@@ -58,18 +60,18 @@ def make_rank_coverages(ranks: range, spent_ns: Ints) -> list[RankCoverage]:
 def find_unattributed_kernels(
     work: LinkedWork, unattributed: Bools
 ) -> Iterator[tuple[UnattributedKernels, int]]:
-    """Yield the unattributed kernels of each rank by name, those with the most time first.
+    """Yield the unattributed kernels of each rank, grouped by name.
 
-    At most ``LISTED`` names are yielded for each rank.
+    For each rank, the ``LISTED`` names with the longest total duration are yielded, longest first.
 
     Args:
         work: All kernels and copies of the ranks.
         unattributed: Mask of the compute kernels outside every compute operation.
 
     Yields:
-        kernels: The kernels of a name. The description of their launch is still empty.
-        longest: Activity of the longest of these kernels. The description of its launch is used
-            for all of them.
+        kernels: The kernels of a name. The field ``where`` is still empty.
+        longest: Activity row of the longest kernel of the name. Its launch is described in the
+            field ``where`` for all kernels of the name.
     """
     loose = np.flatnonzero(unattributed)
     for rank, of_rank in list_rows_by_value(work.rank[loose]):
@@ -92,10 +94,10 @@ def measure_coverage(
     """Return the coverage of one profile.
 
     Args:
-        linked: The linked profile, whose file is still open.
+        linked: The profile, its work linked to API calls and ranges. Its file must still be open.
         ranks: Coverage of each rank.
-        unattributed: Unattributed kernels with the most time, by name, and the activity of the
-            longest kernel of each name.
+        unattributed: Pairs returned by :func:`find_unattributed_kernels`: the kernels of a name and
+            the activity row of the longest of them.
     """
     work, n_kernels = linked.work, linked.profile.activities.kernels
     rule = work.rule[:n_kernels]
@@ -120,15 +122,15 @@ def measure_coverage(
 
 
 def _describe_launches(linked: LinkedProfile, activities: Sequence[int]) -> Iterator[str]:
-    """Yield where the host launched each of a handful of activities, in words.
+    """Yield a text for each activity that says where the host launched it.
 
-    The words name the launching thread, and the innermost operation range around the launch if
-    there is one. Other words are used if the launching call is unknown, or if several threads ran
-    backward at the launch.
+    The text names the launching thread and the innermost operation range around the launch, if
+    there is one. It says so if the launching call is unknown, or if several threads ran backward
+    passes during the launch.
     """
     work = linked.work
     names = {t.thread: t.name for t in linked.profile.threads}
-    # Hardly any range contains one of these few launches.
+    # Only a few ranges contain one of these launches, so building the trees is fast.
     around_launches = _select_ranges_around(linked.named_ranges, work.launched_ns[[*activities]])
     tree_of = cache(partial(_build_tree, around_launches))
     for activity in activities:
@@ -149,7 +151,7 @@ def _describe_launches(linked: LinkedProfile, activities: Sequence[int]) -> Iter
 
 
 def _select_ranges_around(named_ranges: Ranges, times_ns: Ints) -> Ranges:
-    """Return the ranges of all threads that contain any of a few times."""
+    """Return the ranges (of all threads) that contain any of the times, ends included."""
     times_ns = np.sort(times_ns)
     n_before_start = np.searchsorted(times_ns, named_ranges.start_ns)
     n_before_end = np.searchsorted(times_ns, named_ranges.end_ns, side="right")
@@ -157,11 +159,11 @@ def _select_ranges_around(named_ranges: Ranges, times_ns: Ints) -> Ranges:
 
 
 def _build_tree(named_ranges: Ranges, thread: int) -> IntervalTree:
-    """Return an interval tree of the ranges of a thread, with the range names as data.
+    """Build an interval tree of the ranges of a thread, with the range names as data.
 
     Ranges may overlap in any way. The tree has exclusive ends, 1 ns after the ends of the ranges.
     """
-    # It takes as long to import as to use.
+    # Importing this module takes as long as using it, so it is imported only when needed.
     from intervaltree import IntervalTree
 
     rows = np.flatnonzero(named_ranges.thread == thread).tolist()

@@ -1,19 +1,20 @@
-"""Damaged work: kernels and copies with impossible times, places or rows, and lost kernels.
+"""Damaged work: kernels and copies that are recorded wrongly, twice, or not at all.
 
-Work whose times contradict its launching call or the capture is left out::
+A kernel or copy whose times contradict its launching call or the capture is left out::
 
     calls          ├──────── capture ────────┤
     launch         │     ▼                   │
     sound          │      ████               │ ██     launched late in the capture, ended after it
-    left out       │ ██                      │        began before its own launch
-    left out   ██  │                         │    ███ lies outside the capture, and far from it
+    left out       │ ██                      │        started before its own launch
+    left out   ██  │                         │    ███ far outside the capture
 
-Launches without a recorded kernel are counted as lost if the capture went on::
+If a launch has no recorded kernel although the capture went on, its kernel is lost::
 
     launches     │ a  b  c  d  e  f │
     kernels      │  a  b     d      │     c is lost; e and f had not run when the capture ended
 
-Recording had stopped if the process goes on for longer than any work took from launch to end::
+If a process stays active for longer than any of its kernels took from launch to end, recording
+stopped before the process did::
 
     launches     │ a  b  c  d  e  f        synchronize │
     kernels      │  a  b  c                            │     d, e and f are lost
@@ -39,32 +40,34 @@ from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.texts import format_count, format_percent, list_first
 
-#: Maximum time from the start of work to its launching call that a clock difference explains, in
-#: ns.
+#: Maximum time in ns by which a kernel may start before its launching call because of clock noise.
 _CLOCK_GRAIN_NS = 100_000
-#: The same maximum if many kernels begin early, in ns.
+#: Maximum time in ns by which a kernel may start before its launching call if many kernels start
+#: early.
 _CLOCK_DRIFT_NS = 10_000_000
-#: Early kernels count as many if there is at least one in ``_MANY`` kernels.
+#: Many kernels start early if more than one in ``_MANY`` does.
 _MANY = 20
 #: Number of rows that are checked at a time, to save memory.
 _PIECE = 1 << 16
-#: Work in an unknown place is damaged if it is at most one in ``_FEW`` kernels and copies.
+#: Kernels and copies on an unknown process or device are damaged if they are at most one in
+#: ``_FEW`` of all kernels and copies.
 _FEW = 100
-#: Maximum number of places that a limitation lists.
+#: Maximum number of processes and devices that a limitation lists.
 _LISTED = 4
-#: Minimum usual duration of kernels that cannot have a duration of 0, in ns. Some profilers count
-#: in microseconds, so a short kernel may have no duration.
+#: Minimum median duration, in ns, of kernels for which a recorded duration of 0 is impossible. Some
+#: profilers count in microseconds, so the duration of a short kernel may be rounded to 0.
 _LONG_NS = 10_000
-#: Number of calls without work that are checked first. The others are checked only if one of these
-#: is lost.
+#: Number of calls without work that are checked first. The rest is checked only if one of these
+#: calls lost its kernel.
 _FIRST = 1 << 13
-#: Minimum share of lost kernels of a process that marks the ratios.
+#: Minimum share of lost kernels in a process for the bubble ratios to be marked as uncertain.
 _NOTICEABLE = 0.01
-#: Minimum number of lost kernels in a sample from which the total is estimated, to within a third.
+#: Minimum number of lost kernels in a sample for the estimate of the total to be used. The estimate
+#: is then accurate to within a third.
 _ENOUGH = 10
-#: Maximum duration of a kernel at the end of the capture, as a multiple of the longest other one.
+#: Multiple of the longest time from launch to end after which a missing kernel is lost, not late.
 _FAR_LONGER = 2
-#: Launch time of a thread without launches, and a time after the end of every capture.
+#: Sentinel times: before every launch, and after the end of every capture.
 _NEVER, _FOREVER = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)
 
 _Notes: TypeAlias = list[Limitation]
@@ -77,25 +80,25 @@ def check_times(
     launched_ns: Ints,
     capture_ns: tuple[int, int] | None,
 ) -> tuple[Bools | None, _Notes]:
-    """Check the times of work against its launching call and the capture.
+    """Check the times of kernels and copies against their launching calls and the capture.
 
-    The times are impossible if the work lies far outside the capture, or starts too early before
-    its call; see :func:`_find_early_work`.
+    The times are impossible if the kernel or copy is far outside the capture, or if it starts too
+    long before its launching call; see :func:`_find_early_work`.
 
-    The clocks of a GPU and its host differ by microseconds, or by milliseconds if the profiler
-    corrects their drift badly. Many kernels then begin too early by similar times, and nothing is
-    left out. A damaged time stands out from the others. Each device is checked separately.
+    The clocks of GPU and host differ by microseconds, or by milliseconds if the profiler corrects
+    the drift badly. With such drift, many kernels start too early by similar times, and they are
+    kept. A damaged time, in contrast, is an outlier. Each device is checked separately.
 
     Args:
         path: Path of the profile.
         activities: GPU activities of the profile, kernels before copies.
-        call: Launching call of each activity, or -1 if unknown.
-        launched_ns: Start time of these calls.
-        capture_ns: Start of the first call and end of the last, or None if no host made calls.
+        call: Row of the call that launched each activity, or -1 if unknown.
+        launched_ns: Start of the launching call of each activity, undefined if unknown.
+        capture_ns: Start of the first call and end of the last call, or None if there are no calls.
 
     Returns:
         is_possible: Mask of the activities whose times are possible, or None if all are.
-        notes: Limitations.
+        notes: Limitations that report early work, work outside the capture, and clock differences.
     """
     notes = list[Limitation]()
     is_early = np.zeros(len(activities), bool)
@@ -125,12 +128,12 @@ def check_times(
 
 
 def _starts_before_launch(start_ns: Ints, call: Codes, launched_ns: Ints) -> bool:
-    """Return whether any work starts more than clock noise before its launching call.
+    """Return whether any activity starts more than ``_CLOCK_GRAIN_NS`` before its launching call.
 
     Args:
         start_ns: Start of each activity.
-        call: Launching call of each activity, or -1 if unknown.
-        launched_ns: Start time of these calls.
+        call: Row of the call that launched each activity, or -1 if unknown.
+        launched_ns: Start of the launching call of each activity, undefined if unknown.
     """
     for first in range(0, len(call), _PIECE):
         piece = slice(first, first + _PIECE)
@@ -143,20 +146,22 @@ def _starts_before_launch(start_ns: Ints, call: Codes, launched_ns: Ints) -> boo
 def _find_early_work(
     activities: profile.Activities, call: Codes, launched_ns: Ints
 ) -> tuple[Bools, int, int]:
-    """Find the work that starts so early before its launching call that it is left out.
+    """Find the activities that must be left out because they start too long before their calls.
 
-    The limit is computed for each device; see :func:`_compute_early_limit`. Work without a known
-    call is kept.
+    An activity is left out if it starts more than :func:`_compute_early_limit` before its call. The
+    limit is computed for each device. Activities whose call is unknown are kept.
 
     Args:
         activities: GPU activities of the profile, kernels before copies.
-        call: Launching call of each activity, or -1 if unknown.
-        launched_ns: Start time of these calls.
+        call: Row of the call that launched each activity, or -1 if unknown.
+        launched_ns: Start of the launching call of each activity, undefined if unknown.
 
     Returns:
-        is_early: Mask of the work that is left out.
-        n_skewed: Number of activities that start before their call and are kept.
-        skew_ns: Longest time by which one of these starts before its call.
+        is_early: Mask of the activities that are left out.
+        n_skewed: Number of activities that are kept although they start more than
+            ``_CLOCK_GRAIN_NS`` before their call.
+        skew_ns: Maximum time in ns by which one of the ``n_skewed`` activities starts before its
+            call.
     """
     is_early = np.zeros(len(activities), bool)
     n_skewed = skew_ns = 0
@@ -173,16 +178,21 @@ def _find_early_work(
 
 
 def _compute_early_limit(delay_ns: Ints) -> int:
-    """Return how long before its launching call work may begin, in ns.
+    """Return the maximum time in ns by which an activity may start before its launching call.
 
-    If most work begins before its call, the limit is large enough to keep all work. It is
-    ``_CLOCK_DRIFT_NS`` if many activities begin more than ``_CLOCK_GRAIN_NS`` before their calls,
-    or if some do and at least as many begin before their calls by less. Otherwise it is
-    ``_CLOCK_GRAIN_NS``.
+    An activity is early if it starts more than ``_CLOCK_GRAIN_NS`` before its call. The first rule
+    that applies gives the result:
+
+    1. More than half of the activities start before their calls: ``IMPOSSIBLE_NS``, which keeps
+       all of them.
+    2. More than one in ``_MANY`` activities, and at least two, are early: ``_CLOCK_DRIFT_NS``.
+    3. Some activities are early, and at least as many start before their calls without being early:
+       ``_CLOCK_DRIFT_NS``.
+    4. Otherwise: ``_CLOCK_GRAIN_NS``.
 
     Args:
-        delay_ns: Time from the start of the call to the start of the work, for all work of a
-            device.
+        delay_ns: Time from the start of the launching call to the start of the activity, for all
+            activities of a device. Negative if the activity starts first.
     """
     n_negative = int((delay_ns < 0).sum())
     n_early = int((delay_ns < -_CLOCK_GRAIN_NS).sum())
@@ -198,18 +208,19 @@ def check_places(
     devices: Sequence[profile.Device],
     calling: Ints | None,
 ) -> tuple[Bools, _Notes]:
-    """Check the processes and devices of work against the list of devices and the calls.
+    """Check the ranks of kernels and copies against the list of devices and the calls.
 
-    A damaged identifier puts a kernel on a process or device that nothing else mentions::
+    A damaged identifier assigns a kernel to a process or device that nothing else mentions::
 
         calls of      process 1   process 2
         devices of    process 1   process 2
         kernels of    process 1   process 2   process 7     a few: left out
                        GPU 0       GPU 1       GPU 1
 
-    A rank is left out if it has at most one in ``_FEW`` kernels and copies, and its device is not
-    listed or its process made no call. If more work ran there, the lists are incomplete. The work
-    is then kept, and a limitation counts the devices that are not listed.
+    A rank is suspicious if its device is not listed or its process made no call. It is left out if
+    it has at most ``1 / _FEW`` of all kernels and copies (or only a single one). If a suspicious
+    rank has more, the list of devices is incomplete. The rank is then kept, and a limitation
+    reports the number of devices that are not listed. If all ranks would be left out, all are kept.
 
     Args:
         source: Source of the profile.
@@ -218,8 +229,8 @@ def check_places(
         calling: Processes that made calls, ascending, or None if no calls were recorded.
 
     Returns:
-        is_left_out: Mask of the ranks whose work is left out.
-        notes: Limitations.
+        is_left_out: Mask of the ranks that are left out, shape (ranks,).
+        notes: Limitations that report ranks that are left out and devices that are not listed.
     """
     places = activities.ranks.tolist()
     work = activities.count_by_rank()
@@ -267,23 +278,24 @@ def check_rows(
     calls: profile.CallLog,
     is_possible: Bools | None,
 ) -> tuple[Ints, Ints, _Notes]:
-    """Find work that is recorded twice, and kernels without a duration.
+    """Find rows that are recorded twice, and kernels whose duration is wrongly 0.
 
-    A call launches a kernel once, so two rows with the same call, name, device and times are
-    duplicates, except for nodes of a CUDA graph, which may run at the same time. A kernel cannot
-    have a duration of 0 if most kernels of its name are long.
+    A call launches a kernel only once, so two rows with the same correlation id, name, rank and
+    times are duplicates. Kernels of CUDA graphs are never duplicates, because equal nodes of a
+    graph may run at the same time. A duration of 0 is wrong if kernels with the same name are
+    usually long; see :func:`_find_zero_length_kernels`.
 
     Args:
         path: Path of the profile.
         activities: GPU activities of the profile, kernels before copies.
-        launches: Launches of the activities.
+        launches: Launching calls of all activities.
         calls: All API calls of the profile.
         is_possible: Mask of the activities whose times are possible, or None if all are.
 
     Returns:
-        duplicates: Rows that are left out because an earlier row is equal.
-        zero_length: Rows of the kernels without a duration. They are kept.
-        notes: Limitations.
+        duplicates: Rows that equal an earlier row and must be left out.
+        zero_length: Rows of the kernels whose duration is wrongly 0. These kernels are kept.
+        notes: Limitations that report both kinds of rows.
     """
     repeated, notes = _find_repeated_rows(activities, launches.sharing), list[Limitation]()
     if len(repeated):
@@ -310,11 +322,14 @@ def check_rows(
 
 
 def _find_repeated_rows(activities: profile.Activities, rows: Codes) -> Ints:
-    """Return the rows that equal an earlier row.
+    """Return those of the given rows that equal an earlier one of them.
+
+    Rows are equal if they have the same rank, correlation id, name, start and end, and if both are
+    kernels or both are copies.
 
     Args:
         activities: GPU activities of the profile, kernels before copies.
-        rows: Rows that share their correlation id with another row.
+        rows: Rows that share their correlation id with another row, ascending.
     """
     if len(rows) == 0:
         return np.empty(0, np.int64)
@@ -324,10 +339,10 @@ def _find_repeated_rows(activities: profile.Activities, rows: Codes) -> Ints:
 
 
 def _find_zero_length_kernels(activities: profile.Activities) -> Ints:
-    """Return the rows of kernels without a duration whose name has a long median duration.
+    """Return the rows of the kernels whose duration is 0 although kernels of that name are long.
 
-    The median is taken over the kernels of the name that have a duration; it must be at least
-    ``_LONG_NS``.
+    The median of the positive durations with the same name must be at least ``_LONG_NS``. Of two
+    middle values, the larger is used. The rows are grouped by name.
     """
     count = activities.kernels
     start_ns, end_ns = activities.start_ns[:count], activities.end_ns[:count]
@@ -353,15 +368,15 @@ class ProcessLoss:
     """Lost and recorded kernels of a process.
 
     Attributes:
-        process: Number of the process.
-        count: Number of lost kernels, an estimate if calls were sampled.
-        n_sampled: Number of lost kernels in the sample.
-        kernels: Number of recorded kernels that were launched while kernels can count as lost.
+        process: Process number.
+        count: Number of lost kernels. This is an estimate if the calls were sampled.
+        n_sampled: Number of lost kernels in the sample, or ``count`` without sampling.
+        kernels: Number of recorded kernels that were launched while missing kernels count as lost.
         launched_ns: Launch times of the lost kernels in the sample.
-        first_launch_ns: Launch time of the first recorded work of the process, or the smallest
-            number if unknown.
-        last_launch_ns: Launch time of the last recorded work of the process, or the largest number
-            if unknown.
+        first_launch_ns: Launch time of the first recorded kernel or copy of the process, or the
+            smallest int64 if unknown.
+        last_launch_ns: Launch time of the last recorded kernel or copy of the process, or the
+            largest int64 if unknown.
     """
 
     process: int
@@ -385,13 +400,13 @@ class ProcessLoss:
 
 @dataclass(frozen=True)
 class LostKernels:
-    """Kernels that were launched and not recorded.
+    """Kernels that were launched but not recorded.
 
     Attributes:
-        processes: Losses of each process that launched any kernel, by process number. Empty if no
-            kernel is lost.
+        processes: Losses of each process that launched any kernel, sorted by process number. Empty
+            if no kernel is lost.
         is_sampled: Whether only a sample of the calls without work was checked.
-        calls: Checked calls that lost their kernel.
+        calls: Launching calls of the lost kernels, among the checked calls.
     """
 
     processes: tuple[ProcessLoss, ...]
@@ -406,19 +421,20 @@ def find_lost_kernels(
     of_launch: tuple[Codes, Ints],
     calls: profile.CallLog,
 ) -> LostKernels:
-    """Find the kernels that were launched before recorded ones and are not in the profile.
+    """Find the kernels that were launched but are missing in the profile.
 
-    A launch counts only if its kernel should have been recorded; see :func:`find_recorded_until`
-    and :func:`find_recording_stops`. Processes that need not have lost kernels are left out. A
-    failed launch makes no kernel, and neither does a launch while a stream is captured into a CUDA
-    graph. If very many calls have no work, only a sample of them is checked.
+    A launch without a kernel counts only if its kernel should have been recorded; see
+    :func:`find_recorded_until` and :func:`find_recording_stops`. Failed launches, and launches
+    while a stream is captured into a CUDA graph, produce no kernel and are ignored. Processes whose
+    missing kernels have another explanation are left out; see :func:`_drop_explained_launches`. If
+    very many calls have no work, only a sample of the calls is checked.
 
     Args:
-        workless: Calls without work.
+        workless: Rows of the calls that launched no recorded work, or a sample of them.
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
-        of_launch: Index of the thread that launched each activity (undefined if the launch is
-            unknown), and the thread ids, indexed by it.
+        of_launch: Index of the launching thread of each activity (undefined if the launch is
+            unknown), and the id of the thread with each index.
         calls: All API calls of the profile.
     """
     rows, step = workless.sample(_FIRST)
@@ -450,19 +466,22 @@ def _drop_explained_launches(
     activities: profile.Activities,
     calls: profile.CallLog,
 ) -> profile.Calls:
-    """Return the calls without a kernel, except those of processes that need not have lost any.
+    """Return the calls without a kernel, except those whose process may have lost none.
 
     The kernels of a process may be linked to the wrong launches, or to none::
 
         launches     │ a1 a2   b1 b2          │
         kernels      │   a1 a1     b1 b1      │    as many as launches, so none is lost
 
-    - If launches have several kernels each, the others may belong to launches without one.
-    - If no kernel of a process is linked, the profile lacks the links.
+    All calls of a process are dropped in two cases:
+
+    - Some launches have more than one kernel. The surplus kernels are at least as many as the calls
+      without a kernel, so they may belong to these calls.
+    - The process has kernels, but none of them is linked to a launch. The profile lacks the links.
 
     Args:
         lost_calls: Checked calls without a kernel, at least one.
-        step: Number of calls that each checked call stands for.
+        step: Number of calls that each checked call represents.
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
         calls: All API calls of the profile.
@@ -484,9 +503,9 @@ def _drop_explained_launches(
 def _find_sharing_kernels(
     launches: Launches, activities: profile.Activities, calls: profile.CallLog
 ) -> tuple[Ints, Ints]:
-    """Find the kernels that share their launch with other kernels.
+    """Find the kernels that share their launch with other kernels of the same process.
 
-    Repeated rows and kernels of graph launches are left out.
+    Duplicate rows and kernels of graph launches are left out.
 
     Args:
         launches: Launching calls of all activities.
@@ -494,13 +513,13 @@ def _find_sharing_kernels(
         calls: All API calls of the profile.
 
     Returns:
-        rows: Rows of the kernels.
-        call: Row of the launching call of each.
+        rows: Rows of the kernels, ascending.
+        call: Row of the launching call of each of these kernels.
     """
     rows = launches.sharing[launches.sharing < activities.kernels]
     rows = np.setdiff1d(rows, _find_repeated_rows(activities, rows))
     call = launches.call[rows].astype(np.int64)
-    # A graph launch has many kernels.
+    # A graph launch legitimately has many kernels.
     is_launched = np.isin(
         call, calls.select_by_prefix(find_distinct(call[call != NONE]), KERNEL_LAUNCHES)
     )
@@ -515,16 +534,16 @@ def _count_by_process(
     activities: profile.Activities,
     of_launch: tuple[Codes, Ints],
 ) -> Iterator[ProcessLoss]:
-    """Yield the losses of each process that launched any kernel, by process number.
+    """Yield the losses of each process that launched any kernel, sorted by process number.
 
     Args:
-        lost_calls: Checked calls that lost their kernel.
-        step: Number of calls that each checked call stands for.
-        until_ns: Time of each thread until which kernels can count as lost.
+        lost_calls: Launching calls of the lost kernels, among the checked calls.
+        step: Number of calls that each checked call represents.
+        until_ns: For each thread, the time until which its kernels can count as lost.
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
-        of_launch: Index of the thread that launched each activity (undefined if the launch is
-            unknown), and the thread ids, indexed by it.
+        of_launch: Index of the launching thread of each activity (undefined if the launch is
+            unknown), and the id of the thread with each index.
     """
     n_kernels, first_ns, last_ns = _summarize_launches(until_ns, launches, activities, of_launch)
     process = profile.process_of(of_launch[1])
@@ -552,24 +571,25 @@ def _summarize_launches(
     activities: profile.Activities,
     of_launch: tuple[Codes, Ints],
 ) -> tuple[Ints, Ints, Ints]:
-    """Summarize the launches of each thread whose work was recorded.
+    """Summarize the launches of recorded work for each thread.
 
     Args:
-        until_ns: Time of each thread until which kernels can count as lost.
+        until_ns: For each thread, the time until which its kernels can count as lost.
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
-        of_launch: Index of the thread that launched each activity (undefined if the launch is
-            unknown), and the thread ids, indexed by it.
+        of_launch: Index of the launching thread of each activity (undefined if the launch is
+            unknown), and the id of the thread with each index.
 
     Returns:
-        n_kernels: Number of recorded kernels that each thread launched until ``until_ns``.
-        first_ns: First launch of recorded work, undefined without any.
-        last_ns: Last launch of recorded work, undefined without any.
+        n_kernels: For each thread, the number of recorded kernels launched at or before
+            ``until_ns``.
+        first_ns: For each thread, the first launch of recorded work. Undefined if there is none.
+        last_ns: For each thread, the last launch of recorded work. Undefined if there is none.
     """
     n_threads = len(of_launch[1])
     linked = np.flatnonzero(launches.call != NONE)
     launched_ns, thread = launches.start_ns[linked], of_launch[0][linked]
-    # A thread's bound may be the time of its own last launch, which counts as well.
+    # The comparison is inclusive because ``until_ns`` may be the last launch of the thread.
     is_counted = (linked < activities.kernels) & (launched_ns <= until_ns[thread])
     n_kernels = np.bincount(thread[is_counted], minlength=n_threads)
     first_ns, last_ns = group_extents(thread.astype(np.int64), n_threads, launched_ns, launched_ns)
@@ -579,13 +599,15 @@ def _summarize_launches(
 def find_recorded_until(
     launches: Launches, activities: profile.Activities, of_launch: tuple[Codes, Ints]
 ) -> Ints:
-    """Return the time of each thread until which all work that it launched should be recorded.
+    """Return, for each thread, the time until which all work it launched should be recorded.
+
+    See :func:`_compute_recorded_until` for the definition.
 
     Args:
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
-        of_launch: Index of the thread that launched each activity (undefined if the launch is
-            unknown), and the thread ids, indexed by it.
+        of_launch: Index of the launching thread of each activity (undefined if the launch is
+            unknown), and the id of the thread with each index.
     """
     linked = np.flatnonzero(launches.call != NONE)
     launched_ns, thread = launches.start_ns[linked], of_launch[0][linked]
@@ -602,31 +624,35 @@ def find_recording_stops(
     *,
     patience: int = 1,
 ) -> Ints:
-    """Return the time of each thread until which its work should be recorded.
+    """Extend the times until which the work of threads should be recorded.
 
-    This is ``until_ns``, or a later time if one of two observations justifies it:
+    The time of a thread stays ``until_ns`` unless one of two observations justifies a later time:
 
-    - Its process waited for all work of its only device. Work that was launched before the last
-      such wait began has ended.
-    - Recording stopped before its process did. The process is active until its last launch, or
-      until it last returns from waiting for the device. If this is after the end of its last
-      recorded work by more than a limit, recording stopped. The limit is ``patience`` times the
-      longest time from launch to end of any work of the process. All launches of a thread should
-      then have recorded work if one of its launches without work is older than the limit when the
-      process is last active.
+    - The process waited for all work of its only device. Everything launched before the last wait
+      started had ended, so the time is at least the start of this wait.
+    - Recording stopped before the process did. The process is last active at its last launch, or
+      when its last synchronizing call returns, whichever is later. Recording stopped if this is
+      more than a limit after the end of the last recorded work. The limit is ``patience`` times
+      the longest time from launch to end of any recorded work of the process. If a launch without
+      work is more than the limit before the last activity, the time of its thread becomes the
+      largest int64.
+
+    If every launch without work is before the time of its thread, ``until_ns`` is returned as it
+    is.
 
     Args:
         without_work: Launches without recorded work.
-        until_ns: Time of each thread, as returned by :func:`find_recorded_until`.
+        until_ns: Time for each thread, as returned by :func:`find_recorded_until`.
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
-        of_launch: Index of the thread that launched each activity (undefined if the launch is
-            unknown), and the thread ids, indexed by it.
+        of_launch: Index of the launching thread of each activity (undefined if the launch is
+            unknown), and the id of the thread with each index.
         calls: All API calls of the profile.
-        patience: Multiple of the longest time from launch to end.
+        patience: Factor for the limit.
 
     Returns:
-        Time of each thread, or the largest number if all its launches should have recorded work.
+        Time for each thread in ns, or the largest int64 if all launches of the thread should have
+        recorded work.
     """
     thread = _locate_threads(of_launch[1], without_work)
     is_late = without_work.start_ns >= until_ns[thread]
@@ -653,7 +679,10 @@ def find_recording_stops(
 
 
 def _locate_threads(threads: Ints, calls: profile.Calls) -> Ints:
-    """Return the index in ``threads`` of the thread of each call, for distinct threads."""
+    """Return for each call the index of its thread in ``threads``.
+
+    The threads must be distinct, and every call must belong to one of them.
+    """
     order = np.argsort(threads)
     index: Ints = order[find_positions(threads[order], calls.thread)]
     return index
@@ -662,17 +691,19 @@ def _locate_threads(threads: Ints, calls: profile.Calls) -> Ints:
 def _mask_overdue_launches(
     late_ns: Ints, launched_ns: Ints, ended_ns: Ints, returned_ns: Ints, patience: int
 ) -> Bools:
-    """Return a mask of the launches whose work is missing because the recording stopped before it.
+    """Return a mask of the launches whose work is missing because recording stopped too early.
 
-    The mask is all False if the recording did not stop before the process; see the second
-    observation of :func:`find_recording_stops`.
+    The limit is ``patience`` times the longest time from launch to end. Recording stopped if the
+    process was last active more than the limit after the last ``ended_ns``. If it did not stop, the
+    mask is all False. Otherwise, the mask contains the launches that are more than the limit before
+    the last activity, which is the latest of all launches and ``returned_ns``.
 
     Args:
-        late_ns: Times of the launches of a process without recorded work, at least one.
-        launched_ns: Launch times of its recorded work, at least one.
-        ended_ns: Ends of this work.
-        returned_ns: Times at which its threads returned from waiting for the device.
-        patience: Multiple of the longest time from launch to end.
+        late_ns: Start times of the launches of a process that have no recorded work, at least one.
+        launched_ns: Launch times of the recorded work of the process, at least one.
+        ended_ns: End times of the recorded work of the process.
+        returned_ns: Times at which synchronizing calls of the process returned.
+        patience: Factor for the limit.
     """
     last_active_ns = max(
         int(late_ns.max()), int(launched_ns.max()), int(returned_ns.max(initial=_NEVER))
@@ -686,17 +717,18 @@ def _mask_overdue_launches(
 def _find_last_synchronization(
     threads: Ints, activities: profile.Activities, calls: profile.CallLog
 ) -> Ints:
-    """Return when the process of each thread last began to wait for all work of its only device.
+    """Return when the process of each thread last started to wait for its only device.
 
     Processes with several devices are ignored, because they may have waited for another device.
 
     Args:
-        threads: The threads.
+        threads: Thread ids.
         activities: GPU activities of the profile, kernels before copies.
         calls: All API calls of the profile.
 
     Returns:
-        The time of each thread, or the smallest number if its process has no such wait.
+        Start of the last wait for each thread, or the smallest int64 if the process never waited
+        for its only device.
     """
     waits = find_device_waits(activities, calls)
     process = profile.process_of(threads)
@@ -709,7 +741,8 @@ def _find_last_synchronization(
 def find_device_waits(activities: profile.Activities, calls: profile.CallLog) -> profile.Calls:
     """Return the successful calls in which a process waited for all work of its only device.
 
-    Calls of processes with several devices are left out, because they may wait for another device.
+    These are calls such as ``cudaDeviceSynchronize`` and ``cuCtxSynchronize``. Calls of processes
+    with several devices are left out, because they may wait for another device.
 
     Args:
         activities: GPU activities of the profile, kernels before copies.
@@ -726,12 +759,12 @@ def find_device_waits(activities: profile.Activities, calls: profile.CallLog) ->
 
 
 def select_launched_before(calls: profile.Calls, until_ns: Ints, threads: Ints) -> profile.Calls:
-    """Return the calls that began before a time of their thread.
+    """Return the calls that start before the time given for their thread.
 
     Args:
         calls: Calls of these threads.
-        until_ns: Time of each thread.
-        threads: Distinct threads.
+        until_ns: Time for each thread, in ns.
+        threads: Distinct thread ids.
     """
     return calls.take(calls.start_ns < until_ns[_locate_threads(threads, calls)])
 
@@ -741,8 +774,8 @@ def _find_launches_without_kernel(
 ) -> profile.Calls:
     """Return the kernel launches without a recorded kernel.
 
-    Launches that failed, and launches while their process captured a stream into a CUDA graph, make
-    no kernel and are left out.
+    Launches that failed, and launches while the process captured a stream into a CUDA graph, are
+    left out because they produce no kernel.
 
     Args:
         rows: Rows of the calls to check.
@@ -761,23 +794,28 @@ def _find_launches_without_kernel(
 def _compute_recorded_until(
     launched_ns: Ints, start_ns: Ints, thread: Codes, threads: Ints
 ) -> Ints:
-    """Return the time of each thread until which all kernels that it launched should be recorded.
+    """Return, for each thread, the time until which all kernels it launched should be recorded.
 
-    This is the launch time of the thread's last recorded work. For a thread without recorded work
-    it is the last such time of its process, or the largest number if the process has no recorded
-    work.
+    The result is the smaller of two bounds, or the largest int64 if the process has no recorded
+    work. The first bound is the last launch of recorded work by the thread, or by its process if
+    the thread has no recorded work.
 
-    A stream may still wait when the capture ends, while other streams go on. The stream of a lost
-    kernel is not recorded, so it may have waited as long as any work of its process::
+    The second bound exists because a stream may still be waiting when the capture ends, while other
+    streams go on. The stream of a lost kernel is unknown, so the kernel may have waited as long as
+    any recorded work of the process. The bound is the last start of recorded work in the process,
+    minus the longest time from launch to start, plus 1 ns::
 
         launches     │ a     b     c     │
-        kernels      │   a        b   c  │    one at the time of c may have waited as long as b
+        kernels      │   a        b   c  │    a kernel launched with c may wait as long as b did
 
     Args:
-        launched_ns: Launch times of the work whose launch is known.
+        launched_ns: Launch times of the recorded work whose launch is known.
         start_ns: Start times of this work.
-        thread: Thread that launched it, as an index into ``threads``.
-        threads: Threads that made calls.
+        thread: Index into ``threads`` of the thread that launched this work.
+        threads: Ids of the threads that made calls.
+
+    Returns:
+        Time for each of ``threads``, in ns.
     """
     processes = group_rows(profile.process_of(threads))
     process = processes.of_row[thread]
@@ -794,8 +832,9 @@ def _compute_recorded_until(
 def _mask_captured_launches(launched: profile.Calls, calls: profile.CallLog) -> Bools:
     """Return a mask of the calls made while their process captured a stream into a CUDA graph.
 
-    Several threads may capture at once, and one thread may end a capture that another one began. A
-    capture without an end lasts until the profile ends. A capture that failed to begin has no end.
+    Several threads may capture at the same time, and a capture may be ended by a different thread
+    than the one that began it. A capture that is never ended lasts until the end of the profile.
+    Calls that failed to begin a capture are ignored.
     """
     begin_rows, end_rows = (
         calls.find_containing(f"Stream{edge}Capture") for edge in ("Begin", "End")
@@ -813,11 +852,13 @@ def _mask_captured_launches(launched: profile.Calls, calls: profile.CallLog) -> 
 def _count_open_captures(began_ns: Ints, ended_ns: Ints, time_ns: Ints) -> Ints:
     """Return the number of captures that are open at each time.
 
+    A capture is open at the time of its begin, but not at the time of its end. An end without an
+    open capture is ignored: its capture began before the profile.
+
     Args:
         began_ns: Times at which captures began.
-        ended_ns: Times at which captures ended. The end of a capture that began before the profile
-            does not end another capture.
-        time_ns: Times to count for. A capture that ends at such a time is no longer open.
+        ended_ns: Times at which captures ended.
+        time_ns: Times to count for.
     """
     edges_ns = np.concatenate((began_ns, ended_ns))
     change = np.repeat([1, -1], [len(began_ns), len(ended_ns)])
@@ -836,18 +877,18 @@ def describe_lost_kernels(
     sampled: bool,
     unknown: RankIntervals,
 ) -> Iterator[Limitation]:
-    """Yield a limitation for the lost kernels that no other limitation reports, if any.
+    """Yield the limitation for lost kernels that no other limitation reports.
 
-    It restricts the ratios only if a process or the file lost a noticeable share of its kernels
-    (see :func:`_is_noticeable`).
+    Nothing is yielded if the number of lost kernels is not larger than ``left_out``. The kind is
+    ``KERNELS_LOST`` if the loss is noticeable (see :func:`_is_noticeable`), otherwise ``COSTS``.
 
     Args:
         path: Path of the profile.
         processes: Losses of each process.
-        left_out: Number of kernels that were left out while reading, which another limitation
-            reports.
+        left_out: Number of kernels that were left out while reading. Another limitation reports
+            them.
         sampled: Whether only a sample of the calls without work was checked.
-        unknown: Times at which ranks may have run the lost kernels.
+        unknown: Intervals in which ranks may have run the lost kernels.
     """
     total = sum(loss.count for loss in processes)
     kernels = sum(loss.kernels for loss in processes)
@@ -862,10 +903,10 @@ def describe_lost_kernels(
     in_words = "less than 0.01 %" if lost_share < 1e-4 else f"{about}{format_percent(lost_share)}"
     is_noticeable = _is_noticeable(processes, factor, _ENOUGH if sampled else 1)
     launched_ns = unknown_ns = None
-    # A sample does not show which iterations lost nothing.
+    # With a sample, it is unknown which iterations lost no kernel, so no times are given.
     if not sampled:
         launched_ns = np.concatenate([loss.launched_ns for loss in processes])
-        # A lost kernel next to recorded work makes no idle time unknown, so its launch is added.
+        # If ``unknown`` has no interval for a lost kernel, its launch time still locates it.
         start_ns = np.concatenate((unknown.start_ns, launched_ns))
         end_ns = np.concatenate((unknown.end_ns, launched_ns))
         unknown_ns = start_ns, end_ns
@@ -885,11 +926,13 @@ def describe_lost_kernels(
 def _is_noticeable(processes: Sequence[ProcessLoss], factor: float, min_seen: int) -> bool:
     """Return whether any process, or the whole file, lost at least ``_NOTICEABLE`` of its kernels.
 
-    A process without recorded kernels is not a rank, so it counts only as part of the file.
+    The share is ``factor * lost / (factor * lost + recorded)``. Processes and the file are checked
+    only if at least one kernel, and at least ``min_seen`` sampled kernels, are lost. A process
+    without recorded kernels is not a rank, so its losses count only for the whole file.
 
     Args:
         processes: Losses of each process.
-        factor: Share of the lost kernels that no other limitation reports.
+        factor: Share of the lost kernels that no other limitation reports, from 0 to 1.
         min_seen: Minimum number of lost kernels in the sample.
     """
     whole_file = ProcessLoss(
@@ -910,8 +953,9 @@ def _is_noticeable(processes: Sequence[ProcessLoss], factor: float, min_seen: in
 def _describe_evidence(processes: Sequence[ProcessLoss]) -> str:
     """Return a clause that says how the profile shows that kernels are lost.
 
-    The evidence is that later kernels are recorded, that the process went on after its last
-    recorded work, or that no kernel of a process with launches is recorded.
+    For processes with recorded kernels, the clause says that the process went on after its last
+    recorded work if all lost kernels were launched after it, and otherwise that later kernels are
+    recorded. A second clause lists the processes that lost kernels and have no recorded kernels.
     """
     clauses = []
     of_ranks = [loss for loss in processes if loss.count and loss.kernels]
@@ -928,9 +972,9 @@ def _describe_evidence(processes: Sequence[ProcessLoss]) -> str:
 def _describe_effect(processes: Sequence[ProcessLoss]) -> str:
     """Return a clause on the effect of lost kernels on idle time.
 
-    If all were launched after the last recorded work of their process, the time from then on is
-    unknown. Kernels that were launched before the first recorded work are before the measured time.
-    The time of all other lost kernels counts as idle.
+    If all lost kernels were launched after the last recorded work of their process, the time from
+    then on is unknown. Kernels that were launched before the first recorded work are before the
+    measured time. The time of all other lost kernels counts as idle.
     """
     n_before = sum(loss.before_span for loss in processes)
     n_sampled = sum(loss.n_sampled for loss in processes)
@@ -947,5 +991,5 @@ def _describe_effect(processes: Sequence[ProcessLoss]) -> str:
 
 
 def _compute_loss_share(n_lost: float, kernels: int) -> float:
-    """Return the share of lost kernels among all kernels."""
+    """Return the share of lost kernels among lost and recorded kernels, from 0 to 1."""
     return n_lost / (n_lost + kernels)

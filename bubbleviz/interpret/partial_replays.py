@@ -1,8 +1,8 @@
 """Partial replays: graph launches with some recorded and some unrecorded kernels.
 
-A graph without conditional nodes runs the same kernels at each launch. A launch that ran fewer
-kernels ends sooner, so the next one starts sooner. If kernels ran but were not recorded, the time
-until the next launch does not change::
+A graph without conditional nodes runs the same kernels at each launch. A launch that runs fewer
+kernels ends sooner, so the kernels of the next launch start sooner. If kernels ran but were not
+recorded, the next kernels start at the usual time::
 
     kernels      ├ a ┤├ b ┤├ c ┤  ├ a ┤├ b ┤├ c ┤  ├ a ┤            ├ a ┤├ b ┤├ c ┤   not recorded
                  ├ a ┤├ b ┤├ c ┤  ├ a ┤├ b ┤├ c ┤  ├ a ┤  ├ a ┤├ b ┤├ c ┤             did not run
@@ -26,12 +26,14 @@ from bubbleviz.model.grouping import (
     sort_rows,
 )
 
-#: Minimum ratio of the number of complete launches to the number of launches that have as few
-#: kernels as the one in question. With fewer, neither kernel count is clearly the usual one.
+#: Minimum ratio of the number of launches with the usual number of kernels to the number of
+#: launches with as few kernels as the launch in question. Below it, neither number is clearly the
+#: usual one. Also the minimum number of complete launches.
 _FAR_MORE = 4
-#: Maximum number of launches with few kernels that are checked. The first ones are taken.
+#: Maximum number of launches with few kernels that are checked. Later launches are ignored.
 _MAX_SHORT = 256
-#: Number of preceding, and of following, launches that a launch with few kernels is compared with.
+#: Maximum number of launches before, and of launches after, a launch with few kernels that it is
+#: compared with.
 _NEAREST = 16
 #: Number of kernels whose launches are looked up together, to save memory.
 _PIECE = 1 << 16
@@ -45,17 +47,18 @@ def find_partial_replays(
 ) -> model.Calls:
     """Return the graph launches with some recorded and some unrecorded kernels.
 
-    A partial replay runs the kernels of a complete launch except for one contiguous stretch. At
-    least four times as many launches are complete as have the same number of kernels as this one,
-    and the device had as much time for it as for a complete launch. Partial replays cannot be
-    found if graph launches run concurrently.
+    The kernels of a partial replay are those of a complete launch with one contiguous stretch
+    missing. A launch is checked if some larger number of kernels is at least ``_FAR_MORE`` times as
+    common as its number of kernels. It is a partial replay if the device had about as much time for
+    it as for a complete launch; see :func:`_is_partial`. Partial replays cannot be found if graph
+    launches run concurrently.
 
     Args:
-        graph_launches: Graph launches with recorded work, by row.
+        graph_launches: Graph launches with recorded work, sorted by row.
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
-        of_launch: Index of the thread that launched each activity (undefined if the launch is
-            unknown), and the thread ids, indexed by it.
+        of_launch: Index of the launching thread of each activity (undefined if the launch is
+            unknown), and the id of the thread with each index.
     """
     if len(graph_launches) == 0:
         return graph_launches
@@ -96,13 +99,14 @@ def _find_graph_launches(rows: Ints, call: Codes) -> Codes:
 
 
 def _find_short_launches(n_kernels: Ints) -> Ints:
-    """Return the graph launches that have few kernels.
+    """Return the indices of the graph launches that have few kernels, ascending.
 
-    A launch has few kernels if some larger number of kernels is at least four times as common. At
-    most ``_MAX_SHORT`` launches are returned, the first ones.
+    A launch has few kernels if some larger number of kernels is at least ``_FAR_MORE`` times as
+    common. Launches without kernels are ignored. Only the first ``_MAX_SHORT`` launches are
+    returned.
 
     Args:
-        n_kernels: Number of kernels of each graph launch.
+        n_kernels: Number of recorded kernels of each graph launch.
     """
     n_launches = np.bincount(n_kernels)
     most_above = np.append(np.maximum.accumulate(n_launches[:0:-1])[::-1], 0)
@@ -113,10 +117,11 @@ def _find_short_launches(n_kernels: Ints) -> Ints:
 def _find_longer_launches(n_kernels: Ints, row: int) -> Ints:
     """Return the nearest graph launches whose number of kernels is larger and far more common.
 
-    At most ``_NEAREST`` launches before ``row``, and as many after it, are returned.
+    Far more common means at least ``_FAR_MORE`` times as many launches. Up to ``_NEAREST`` launches
+    before ``row`` and up to ``_NEAREST`` launches after it are returned, in ascending order.
 
     Args:
-        n_kernels: Number of kernels of each graph launch.
+        n_kernels: Number of recorded kernels of each graph launch.
         row: Index of a graph launch with few kernels.
     """
     n_launches = np.bincount(n_kernels)
@@ -129,14 +134,16 @@ def _find_longer_launches(n_kernels: Ints, row: int) -> Ints:
 def _group_kernels(
     selected: Ints, graph: Codes, activities: model.Activities
 ) -> Mapping[int, Ints]:
-    """Return the kernels of the chosen graph launches, as rows in order of their starts.
+    """Group the kernels of the selected graph launches by launch.
+
+    The result maps the index of each launch to the rows of its kernels, sorted by start.
 
     Args:
         selected: Indices of the graph launches.
         graph: Graph launch of each kernel, or -1 if something else launched it.
         activities: GPU activities of the profile, kernels before copies.
     """
-    # The last place of the mask is for kernels that something else launched (-1).
+    # The last entry of the mask is for kernels that were not launched by a graph (-1).
     is_chosen = make_mask(int(graph.max()) + 2, selected)
     kernels = np.flatnonzero(is_chosen[graph])
     kernels = kernels[sort_rows(graph[kernels], activities.start_ns[kernels])]
@@ -153,25 +160,27 @@ def _measure_available_times(
     activities: model.Activities,
     of_launch: tuple[Codes, Ints],
 ) -> Mapping[int, int]:
-    """Return the time that the device had for each chosen graph launch, in ns.
+    """Return the time in ns that the device had for each selected graph launch.
 
-    It is the time between the kernels launched before and after, see
-    :func:`~bubbleviz.interpret.unrecorded_work.find_times_between_kernels`, and may be negative.
+    This is the length of the interval between the kernels that the same thread launched on the same
+    device before and after; see
+    :func:`~bubbleviz.interpret.unrecorded_work.find_times_between_kernels`. It may be negative. The
+    result is keyed by the index of the launch.
 
     Args:
         selected: Indices of the graph launches.
-        kernels_of: Rows of the kernels of each chosen graph launch.
+        kernels_of: Rows of the kernels of each selected graph launch.
         graph_launches: All graph launches with recorded work.
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
-        of_launch: Index of the thread that launched each activity (undefined if the launch is
-            unknown), and the thread ids, indexed by it.
+        of_launch: Index of the launching thread of each activity (undefined if the launch is
+            unknown), and the id of the thread with each index.
     """
     times_ns: dict[int, int] = {}
     kernels = np.flatnonzero(launches.call[: activities.kernels] != NONE)
     thread_of_kernel = of_launch[1][of_launch[0][kernels]]
     rank_of = np.array([activities.rank[kernels_of[row][0]] for row in selected.tolist()], np.int64)
-    # There are few threads and devices.
+    # The loops are short: there are few threads and devices.
     for thread, of_thread in list_rows_by_value(graph_launches.thread[selected]):
         launched = kernels[thread_of_kernel == thread]
         for rank, of_rank in list_rows_by_value(rank_of[of_thread]):
@@ -195,15 +204,17 @@ def _is_partial(
 ) -> bool:
     """Return whether kernels of a graph launch ran but were not recorded.
 
-    At least ``_FAR_MORE`` of the longer launches must be complete: they run the same kernels and
-    one more contiguous stretch of kernels. The device must have had about as much time for this
-    launch as the median of the complete launches.
+    A longer launch is complete if removing one contiguous stretch of its kernels leaves the kernels
+    of this launch. There must be at least ``_FAR_MORE`` complete launches. The missing time is the
+    median sum of kernel durations of the complete launches, minus the sum for this launch. The time
+    that the device had for this launch must exceed half of the missing time. It must also exceed
+    the median for the complete launches minus half of the missing time.
 
     Args:
         row: Index of the graph launch.
-        longer: Graph launches with more kernels.
+        longer: Indices of the graph launches with more kernels to compare with.
         kernels_of: Rows of the kernels of each graph launch.
-        time_ns: Time that the device had for each graph launch.
+        time_ns: Time in ns that the device had for each graph launch.
         activities: GPU activities of the profile, kernels before copies.
     """
     names = activities.name_id
@@ -218,7 +229,7 @@ def _is_partial(
     missing_ns = np.median(complete_busy_ns) - _sum_durations(activities, kernels_of[row])
     usual_ns = np.median([time_ns[launch] for launch in complete])
     # If the missing kernels did not run, the time is shorter than usual by about their duration.
-    # If they ran, the time is at least their duration. The limits are halfway.
+    # If they ran, the time is at least their duration. The limits are halfway in between.
     return bool(time_ns[row] > max(usual_ns - missing_ns / 2, missing_ns / 2))
 
 
@@ -228,11 +239,11 @@ def _sum_durations(activities: model.Activities, rows: Ints) -> int:
 
 
 def _is_missing_one_stretch(names: Codes, more_names: Codes) -> bool:
-    """Return whether removing one contiguous stretch turns a sequence into a shorter one.
+    """Return whether removing one contiguous stretch turns the longer sequence into the shorter.
 
     Args:
-        names: The shorter sequence.
-        more_names: The longer sequence.
+        names: Name ids of the shorter sequence.
+        more_names: Name ids of the longer sequence.
     """
     count = len(names)
     n_first = _count_common(names, more_names[:count])

@@ -1,7 +1,7 @@
-"""Unrecorded work: launches whose kernels the profile lacks, and the idle time around them.
+"""Unrecorded work: launches whose kernels are not in the profile, and when these may have run.
 
-An unrecorded kernel started after the thread's previous kernels ended, and ended before the next
-kernel of the thread started, so the device may have been busy in between::
+An unrecorded kernel started after the previous kernels of its thread ended, and ended before the
+next kernel of its thread started. The device may have been busy in between::
 
     launches    │ a   b   c                │
     kernels     │   ├ a ┤           ├ c ┤  │      b was not recorded
@@ -29,20 +29,21 @@ from bubbleviz.model.grouping import find_distinct, list_rows_by_value, mask_run
 from bubbleviz.model.limitations import LEFT_OUT, Limitation, LimitationKind
 from bubbleviz.model.operations import RankIntervals
 
-#: Minimum share of the graph launches of a file, or of a device's span, that is marked, because the
-#: error of a ratio is then 1 % or more.
+#: Minimum share of the graph launches of a file, or of a device's span, for which ratios are marked
+#: as uncertain. The error of a ratio is then 1 % or more.
 _NOTICEABLE = 0.01
-#: Limits on the time from the start of the capture to the launch of work that earlier work delayed:
-#: in ns, and as a fraction of the time that the launched work waited. The larger limit applies.
+#: Maximum time from the start of the capture to the launch of work that may have been delayed by
+#: work from before the capture: in ns, and as a fraction of the wait of the launched work. The
+#: larger limit applies.
 _EARLY_NS, _EARLY_PART = 10_000_000, 0.5
-#: Minimum unexplained wait in ns: for waits that take at least ``_LARGE`` of the device's span, and
-#: for waits that take at least ``_NOTICEABLE`` of it.
+#: Minimum unexplained wait in ns, for waits that take at least ``_LARGE`` of the device's span, and
+#: for waits that take at least ``_NOTICEABLE`` of the span.
 _MIN_WAIT_NS, _LONG_WAIT_NS = 100_000, 5_000_000
-#: Minimum share of a device's span for which a short wait (``_MIN_WAIT_NS``) is reported.
+#: Minimum share of a device's span for a short wait (above ``_MIN_WAIT_NS``) to be reported.
 _LARGE = 0.1
-#: Maximum ratio of a usual wait to the longest idle time before other queued work.
+#: Ratio of a wait to the longest idle time before other queued work up to which the wait is normal.
 _USUAL = 2
-#: Parts of the names of CUDA and HIP API calls that queue a function of the host on a stream.
+#: Parts of the names of CUDA and HIP API calls that queue a host function on a stream.
 _HOST_FUNCTIONS = ("LaunchHostFunc", "StreamAddCallback")
 #: Maximum number of streams whose first work is checked.
 _MAX_STREAMS = 64
@@ -53,10 +54,10 @@ class LostGraphs:
     """Graph launches of processes whose kernels were recorded.
 
     Attributes:
-        calls: Launches without recorded work.
-        n_launches: Number of graph launches of these processes.
-        with_work: Graph launch calls with recorded work, in ascending order of row.
-        partial: Launches with some recorded and some unrecorded kernels.
+        calls: Graph launches without any recorded work that should have been recorded.
+        n_launches: Number of all graph launches of these processes.
+        with_work: Graph launches with recorded work, sorted by row.
+        partial: Graph launches with some recorded and some unrecorded kernels.
     """
 
     calls: model.Calls
@@ -66,18 +67,18 @@ class LostGraphs:
 
     @property
     def lost(self) -> model.Calls:
-        """Launches with unrecorded kernels: no kernel was recorded, or only some."""
+        """Graph launches with unrecorded kernels: ``calls``, then ``partial``."""
         return join_tables([self.calls, self.partial])
 
     def limitations(self, source: model.Source, unknown: RankIntervals) -> Iterator[Limitation]:
-        """Yield the limitation that counts the launches with unrecorded kernels, if there are any.
+        """Yield a limitation with the number of launches with unrecorded kernels, if there are any.
 
         Its kind is ``GRAPHS_LOST`` if at least ``_NOTICEABLE`` of the launches lack kernels,
         otherwise ``COSTS``.
 
         Args:
             source: Source of the profile.
-            unknown: Times at which ranks may have run the work of these launches.
+            unknown: Intervals in which ranks may have run the kernels of these launches.
         """
         n_lost = len(self.lost)
         if n_lost == 0:
@@ -120,19 +121,19 @@ def find_lost_graphs(
     activities: model.Activities,
     of_launch: tuple[Codes, Ints],
 ) -> LostGraphs:
-    """Find the graph launches without work in processes whose kernels were recorded.
+    """Find the graph launches without recorded work in processes whose kernels were recorded.
 
-    Launches that failed are left out, and so are launches whose work may not have run before the
-    capture ended. A call inside another graph launch call belongs to the same launch. ``partial``
-    of the result is empty; see
+    Failed launches are left out. Launches whose work may have run only after the end of the capture
+    are left out, too. A graph launch call inside another graph launch call belongs to the same
+    launch. ``partial`` of the result is empty; it is filled by
     :func:`~bubbleviz.interpret.partial_replays.find_partial_replays`.
 
     Args:
         calls: All API calls of the profile.
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
-        of_launch: Index of the thread that launched each activity (undefined if the launch is
-            unknown), and the thread ids, indexed by it.
+        of_launch: Index of the launching thread of each activity (undefined if the launch is
+            unknown), and the id of the thread with each index.
     """
     graph_calls = calls.at(calls.named(GRAPH_LAUNCHES))
     none = graph_calls.take(np.empty(0, np.int64))
@@ -158,22 +159,23 @@ def find_lost_graphs(
 def _find_recorded_processes(
     process: Ints, has_work: Bools, launches: Launches, activities: model.Activities
 ) -> Ints:
-    """Return the processes whose graph launches should have recorded work.
+    """Return the processes whose graph launches should have recorded work, ascending.
 
-    These are the processes with a graph launch that has work. A process without one counts if it
-    has kernels that calls launched, and fewer kernels of unknown launches than graph launches: each
-    graph runs at least one kernel, so these kernels cannot be the work of all graph launches.
+    A process is included if any of its graph launches has recorded work. Otherwise, two conditions
+    must hold: some kernels of the process are linked to calls, and there are fewer unlinked kernels
+    than graph launches. Each graph runs at least one kernel, so the unlinked kernels cannot be the
+    work of all graph launches.
 
     Args:
         process: Process of each graph launch.
-        has_work: Mask of graph launches that share their correlation id with work.
+        has_work: Mask of the graph launches that have recorded work.
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
     """
     with_work = find_distinct(process[has_work])
     processes = [with_work]
     is_linked = launches.call[: activities.kernels] != NONE
-    # There are few processes without a recorded graph.
+    # The loop is short: there are few processes without a recorded graph.
     for number, graph_launches in list_rows_by_value(process[~np.isin(process, with_work)]):
         is_of_process = activities.ranks[:, 0] == number
         kernels = np.flatnonzero(is_of_process[activities.rank[: activities.kernels]])
@@ -185,18 +187,18 @@ def _find_recorded_processes(
 
 
 def _merge_nested_calls(calls: model.Calls, has_work: Bools) -> tuple[model.Calls, Bools]:
-    """Merge calls with the calls inside them, so that each graph launch is one call.
+    """Merge nested calls, so that each graph launch is one call.
 
-    A profile may contain a runtime API call and the driver API call that it makes. Both are one
-    launch, and the work has the correlation id of only one of them.
+    A profile may contain a runtime API call and the driver API call inside it. The two calls are
+    one launch, but the kernels have the correlation id of only one of them.
 
     Args:
         calls: Calls that launch graphs, at least one.
-        has_work: Mask of calls that share their correlation id with work.
+        has_work: Mask of the calls that share their correlation id with recorded work.
 
     Returns:
-        outermost: The calls that are inside no other call of their thread, by row.
-        has_work: Mask of these calls: the call or a call inside it has work.
+        outermost: The calls that are not inside another call of their thread, sorted by row.
+        has_work: Mask of the outermost calls that have recorded work or contain a call that has.
     """
     order = sort_rows(calls.thread, calls.start_ns, -calls.end_ns)
     calls = calls.take(order)
@@ -205,7 +207,7 @@ def _merge_nested_calls(calls: model.Calls, has_work: Bools) -> tuple[model.Call
     launch = np.cumsum(is_outermost) - 1
     is_worked = np.bincount(launch, has_work[order]) > 0
     outermost = calls.take(is_outermost)
-    # Later look-ups need ascending rows.
+    # Later lookups need ascending rows.
     by_row = np.argsort(outermost.row)
     return outermost.take(by_row), is_worked[by_row]
 
@@ -217,24 +219,26 @@ def find_unknown_times(
     of_launch: tuple[Codes, Ints],
     is_timed: Bools | None = None,
 ) -> RankIntervals:
-    """Return the times at which each rank may have run work that was launched but not recorded.
+    """Return the intervals in which each rank may have run work that was launched but not recorded.
 
-    The work of a thread without recorded kernels may have run on any device of its process.
+    For each launch and rank, the interval is the one of :func:`find_times_between_kernels`, bounded
+    by the kernels that the same thread launched on the rank. If a thread has no recorded kernels,
+    the kernels of all threads of its process are used. Overlapping intervals of a rank are merged.
 
     Args:
         lost_launches: Launches with unrecorded kernels.
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
-        of_launch: Index of the thread that launched each activity (undefined if the launch is
-            unknown), and the thread ids, indexed by it.
-        is_timed: Mask of the activities with valid times, or None if all times are valid.
+        of_launch: Index of the launching thread of each activity (undefined if the launch is
+            unknown), and the id of the thread with each index.
+        is_timed: Mask of the activities whose times are valid, or None if all are valid.
     """
     parts = [RankIntervals.make_empty()]
     kernels = np.empty(0, np.int64)
     if len(lost_launches):
         kernels = _select_timed_kernels(launches, activities, is_timed)
     thread_of_kernel = of_launch[1][of_launch[0][kernels]]
-    # There are few threads with unrecorded work, and few devices.
+    # The loops are short: there are few threads with unrecorded work, and few devices.
     for thread, rows in list_rows_by_value(lost_launches.thread):
         launched = kernels[_mask_nearest_kernels(thread_of_kernel, thread)]
         for rank, of_rank in list_rows_by_value(activities.rank[launched]):
@@ -248,12 +252,12 @@ def find_unknown_times(
 def _select_timed_kernels(
     launches: Launches, activities: model.Activities, is_timed: Bools | None
 ) -> Ints:
-    """Return the rows of the kernels with a known launch and valid times.
+    """Return the rows of the kernels whose launch is known and whose times are valid.
 
     Args:
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
-        is_timed: Mask of the activities with valid times, or None if all times are valid.
+        is_timed: Mask of the activities whose times are valid, or None if all are valid.
     """
     is_linked = launches.call[: activities.kernels] != NONE
     if is_timed is not None:
@@ -262,15 +266,17 @@ def _select_timed_kernels(
 
 
 def _mask_nearest_kernels(thread_of_kernel: Ints, thread: int) -> Bools:
-    """Return a mask of the kernels that a thread launched, or its process if it launched none.
+    """Return a mask of the kernels that a thread launched.
+
+    If the thread launched none, the mask contains the kernels of all threads of its process.
 
     Args:
-        thread_of_kernel: Thread that launched each kernel.
-        thread: The thread.
+        thread_of_kernel: Id of the thread that launched each kernel.
+        thread: Id of the thread.
     """
     is_launched: Bools = thread_of_kernel == thread
     if not is_launched.any():
-        # The device of its work is unknown.
+        # The device that the thread uses is unknown.
         is_launched = model.process_of(thread_of_kernel) == thread >> 24
     return is_launched
 
@@ -278,18 +284,21 @@ def _mask_nearest_kernels(thread_of_kernel: Ints, thread: int) -> Bools:
 def locate_untimed(
     notes: Sequence[Limitation], calls: model.Calls, unknown: RankIntervals
 ) -> list[Limitation]:
-    """Return limitations, with the times at which work with invalid times may have run.
+    """Add to limitations the times at which work with invalid times may have run.
 
-    ``unknown_ns`` is set on the limitations of the kinds in ``LEFT_OUT``: the times in ``unknown``,
-    and the launch times of the work. All other limitations are unchanged. If there are no calls,
-    no limitation is changed.
+    ``unknown_ns`` is set on the limitations whose kind is in ``LEFT_OUT``. It contains the
+    intervals of ``unknown`` and an empty interval at each launch. All other limitations stay the
+    same. If there are no calls, no limitation changes.
 
     Args:
         notes: Limitations of any kind.
-        calls: Launches of the work with invalid times.
-        unknown: Times at which ranks may have run this work.
+        calls: Launching calls of the work with invalid times.
+        unknown: Intervals in which ranks may have run this work.
+
+    Returns:
+        One limitation for each of ``notes``, in the same order.
     """
-    # Work next to recorded work makes no idle time unknown, so its launch is added.
+    # If ``unknown`` has no interval for some work, its launch time still locates the work.
     start_ns = np.concatenate((unknown.start_ns, calls.start_ns))
     end_ns = np.concatenate((unknown.end_ns, calls.start_ns))
     kind = LimitationKind.KERNELS_IMPOSSIBLE
@@ -302,7 +311,7 @@ def locate_untimed(
 
 
 def join_intervals(tables: Sequence[RankIntervals], n_ranks: int) -> RankIntervals:
-    """Return the union of intervals that may overlap, sorted by (rank, start)."""
+    """Return the union of the intervals of several tables, sorted by (rank, start)."""
     joint = join_tables(tables)
     times = joint.start_ns, joint.end_ns
     return RankIntervals(*intervals.group_union(joint.rank, n_ranks, *times))
@@ -311,14 +320,14 @@ def join_intervals(tables: Sequence[RankIntervals], n_ranks: int) -> RankInterva
 def _find_open_times(
     launch_ns: Ints, launched_ns: Ints, activities: model.Activities, kernels: Ints
 ) -> tuple[Ints, Ints]:
-    """Return the nonempty intervals in which unrecorded work may have run.
+    """Return the nonempty intervals of :func:`find_times_between_kernels`.
 
     Args:
-        launch_ns: Launch time of each piece of unrecorded work.
+        launch_ns: Launch time of each unrecorded kernel.
         launched_ns: Launch time of each activity.
         activities: GPU activities of the profile, kernels before copies.
-        kernels: Rows of the kernels that the thread, or its process, launched on one device, at
-            least one.
+        kernels: Rows of the recorded kernels that the thread or its process launched on one device,
+            at least one.
 
     Returns:
         start_ns: Start of each interval.
@@ -332,19 +341,22 @@ def _find_open_times(
 def find_times_between_kernels(
     launch_ns: Ints, launched_ns: Ints, activities: model.Activities, kernels: Ints
 ) -> tuple[Ints, Ints]:
-    """Return the intervals in which launched work may run, bounded by other kernels.
+    """Return the interval in which the work of each launch may have run.
+
+    The interval is bounded by the recorded kernels that were launched before and after.
 
     Args:
-        launch_ns: Launch time of each piece of work.
+        launch_ns: Time of each launch.
         launched_ns: Launch time of each activity.
         activities: GPU activities of the profile, kernels before copies.
-        kernels: Rows of kernels that were launched on one device, at least one.
+        kernels: Rows of the recorded kernels that were launched on one device, at least one.
 
     Returns:
-        start_ns: Launch time of the work, or the latest end of the kernels launched before it,
-            whichever is later.
-        end_ns: Earliest start of the kernels launched after the work, which may be before
-            ``start_ns``. If there are none, it is the latest of ``launch_ns``.
+        start_ns: Start of each interval: the time of the launch or the latest end of the kernels
+            launched before it, whichever is later.
+        end_ns: End of each interval: the earliest start of the kernels launched after it. This may
+            be before ``start_ns``. If no kernel was launched later, it is the maximum of
+            ``launch_ns``.
     """
     order = kernels[np.argsort(launched_ns[kernels], kind="stable")]
     times_ns = launched_ns[order]
@@ -358,7 +370,7 @@ def find_times_between_kernels(
     return start_ns, end_ns
 
 
-# Work from before the capture kept a stream busy until the first recorded work on it started.
+# Work from before the capture kept a stream busy until the first recorded kernel on it started.
 #
 # ::
 #
@@ -377,27 +389,29 @@ def find_times_before_first_work(
     calls: model.CallLog,
     capture_start_ns: int,
 ) -> RankIntervals:
-    """Return the times at which ranks may have run work that was launched before the capture.
+    """Return the intervals in which ranks may have run work that was launched before the capture.
 
-    The first work on a stream usually starts as soon as it is launched. If it waited instead, work
-    from before the capture must have delayed it, provided that:
+    The first activity on a stream usually starts as soon as it is launched. If it waited instead,
+    work from before the capture must have delayed it, provided that:
 
-    - it was launched early in the capture, in ns or relative to its wait, and
-    - no recorded work explains the wait (see :func:`_is_unexplained`), and
-    - the device did not idle about as long before later work of a stream that had been launched,
-      and
+    - the first activity was launched early in the capture (see :func:`_select_waiting_work`), and
+    - no recorded work explains the wait, and the device was never idle for about as long before
+      later work that had been launched (see :func:`_is_unexplained`), and
     - the launching thread had not queued a host function (see :func:`_has_host_function`).
 
-    The interval starts when the launching call returns, and ends when the work starts. At most
-    ``_MAX_STREAMS`` streams are checked.
+    The interval starts when the launching call returns, and ends when the first activity starts.
+    Only the ``_MAX_STREAMS`` streams whose waiting first activities start earliest are checked.
 
     Args:
         activities: GPU activities of the profile, kernels before copies.
-        first: Row of the first work on each stream.
+        first: Row of the first activity on each stream.
         call: Row of the call that launched each activity, or -1 if unknown.
-        launched_ns: Start of the launching call, undefined if the call is unknown.
+        launched_ns: Start of the launching call of each activity, undefined if unknown.
         calls: All API calls of the profile.
         capture_start_ns: Start of the capture.
+
+    Returns:
+        Intervals of all ranks, merged and sorted by (rank, start).
     """
     is_queued = call != NONE
     is_queued[first] = False
@@ -409,7 +423,7 @@ def find_times_before_first_work(
         for rank in find_distinct(activities.rank[first]).tolist()
     }
     ranks, starts, end_parts = [], [], []
-    # The first work of few streams waited.
+    # The first activity waited only on a few streams.
     for row in first[np.argsort(activities.start_ns[first], kind="stable")][:_MAX_STREAMS].tolist():
         returned_ns = int(calls.at(np.array([call[row]], np.int64)).end_ns[0])
         due_ns = max(returned_ns, int(launched_ns[row]))
@@ -426,11 +440,15 @@ def find_times_before_first_work(
 def _select_waiting_work(
     activities: model.Activities, rows: Ints, launched_ns: Ints, capture_start_ns: int
 ) -> Ints:
-    """Select the work that was launched early in the capture and did not start at once.
+    """Select the activities that were launched early in the capture and waited before they started.
+
+    The wait from launch to start must exceed ``_MIN_WAIT_NS``. The time from the start of the
+    capture to the launch must not exceed ``_EARLY_NS`` or ``_EARLY_PART`` of the wait, whichever is
+    larger.
 
     Args:
         activities: GPU activities of the profile, kernels before copies.
-        rows: Rows of the work to select from, whose launches are known.
+        rows: Rows to select from. The launches of these activities must be known.
         launched_ns: Launch time of each activity.
         capture_start_ns: Start of the capture.
     """
@@ -444,8 +462,8 @@ def _select_waiting_work(
 def _has_host_function(calls: model.CallLog, row: int) -> bool:
     """Return whether the thread of a launch queued a host function before this launch.
 
-    Work that is launched afterwards on the stream waits until the function returns, and no profile
-    records when that is::
+    Work launched later on the stream waits until the function returns. No profile records the time
+    of the return::
 
         launches    │ function   a
         recorded    │                          ├ a ┤
@@ -465,12 +483,16 @@ def _has_host_function(calls: model.CallLog, row: int) -> bool:
 def _measure_longest_gap(
     activities: model.Activities, rank: int, is_queued: Bools, launched_ns: Ints
 ) -> int:
-    """Return the longest time that a device idled although its next work had been launched, in ns.
+    """Return the longest time in ns that a device idled although its next work had been launched.
+
+    The idle time before an activity starts at its launch or at the latest end of all earlier
+    activities of the device, whichever is later. The result is 0 if there is no idle time.
 
     Args:
         activities: GPU activities of the profile, kernels before copies.
-        rank: Index of the device.
-        is_queued: Mask of the work whose preceding gaps count; its launches are known.
+        rank: Index of the rank that uses the device.
+        is_queued: Mask of the activities before which idle time is measured. Their launches must be
+            known.
         launched_ns: Launch time of each activity, undefined if unknown.
     """
     rows = np.flatnonzero(activities.rank == rank)
@@ -482,17 +504,18 @@ def _measure_longest_gap(
 
 
 def _is_unexplained(activities: model.Activities, row: int, due_ns: int, usual_ns: int) -> bool:
-    """Return whether no recorded work explains why the first work on a stream started late.
+    """Return whether no recorded work explains why the first activity on a stream started late.
 
-    Work on any device that ended within ``_MIN_WAIT_NS`` of the start explains the wait. Otherwise,
-    the wait is unexplained if the device idled for long in total during the wait (see
-    :func:`_is_long_wait`), and its longest idle interval exceeds ``_USUAL`` times ``usual_ns``.
-    Time before the first work of the device does not count.
+    An activity on any device explains the wait if it started earlier and ended within
+    ``_MIN_WAIT_NS`` before or after the start. Otherwise, the wait is unexplained if the device
+    idled for long in total during the wait (see :func:`_is_long_wait`), and if its longest idle
+    interval during the wait exceeds ``_USUAL`` times ``usual_ns``. Time before the first activity
+    of the device does not count.
 
     Args:
         activities: GPU activities of the profile, kernels before copies.
-        row: Row of the work.
-        due_ns: Earliest time at which the work could have started.
+        row: Row of the first activity on the stream.
+        due_ns: Earliest time at which the activity could have started.
         usual_ns: Longest time that the device idled before other work that had been launched.
     """
     start_ns = int(activities.start_ns[row])
@@ -516,6 +539,9 @@ def _is_unexplained(activities: model.Activities, row: int, due_ns: int, usual_n
 def _is_long_wait(time_ns: int, idle_share: float) -> bool:
     """Return whether an unexplained wait is long enough to report.
 
+    This is the case above ``_MIN_WAIT_NS`` if the share is at least ``_LARGE``, and above
+    ``_LONG_WAIT_NS`` if the share is at least ``_NOTICEABLE``.
+
     Args:
         time_ns: Idle time during the wait, in ns.
         idle_share: Idle time as a fraction of the device's span.
@@ -526,7 +552,12 @@ def _is_long_wait(time_ns: int, idle_share: float) -> bool:
 
 
 def describe_work_before_capture(path: str, times: RankIntervals) -> tuple[Limitation, ...]:
-    """Return the limitation for work from before the capture, or none without such work."""
+    """Return the limitation for work from before the capture, or an empty tuple without such work.
+
+    Args:
+        path: Path of the profile.
+        times: Intervals in which ranks may have run work from before the capture.
+    """
     if len(times) == 0:
         return ()
     longest_ms = (times.end_ns - times.start_ns).max() / 1e6
