@@ -1,9 +1,9 @@
 """Communication candidates: kernels that count as compute but look or behave like communication.
 
-A list of names determines which kernels communicate, and users can extend it. If a library is
-missing from the list, its exposed communication counts as compute. Two properties reveal its
-kernels: parts of their names, and long durations during which other kernels run, as when compute
-hides a transfer::
+A list of name patterns determines which kernels are communication. Users can extend the list. If a
+library is missing from the list, its exposed communication counts as compute. Two properties reveal
+the kernels of such a library. Their names may contain typical words, and they may be long kernels
+that run at the same time as many other kernels, as when compute hides a transfer::
 
     gemm, norm, ...     ██ ████ ██ ███   ████ ██ ███
     exchange_rows        ████████████     █████████      on another stream
@@ -29,14 +29,14 @@ from bubbleviz.model.texts import to_one_line
 
 
 def add_communication(profile: Profile, kinds: naming.Kinds) -> Profile:
-    """Return a profile in which the copies that the user lists as communication are kernels.
+    """Turn the copies that the user lists as communication into kernels.
 
-    Activities are reordered, because kernels come before copies; streams and recorded copies are
-    reordered with them. If no name of a copy matches, the profile is returned unchanged.
+    Activities are reordered, because kernels must precede copies. Streams and recorded copies are
+    reordered in the same way. If no copy has a matching name, the profile is returned as it is.
 
     Args:
-        profile: The profile as it was read. Only copies that may be communication have a name.
-        kinds: Kinds of kernels, by name.
+        profile: The profile as it was read. Only copies that may be communication have names.
+        kinds: Name patterns that classify kernels.
     """
     activities = profile.activities
     name_id = activities.name_id[activities.kernels :]
@@ -57,39 +57,40 @@ def add_communication(profile: Profile, kinds: naming.Kinds) -> Profile:
 
 #: Subject of the limitation for names that look like communication.
 _BY_NAME = "kernels that look like communication"
-#: Maximum number of names in a limitation, and of characters of each name.
+#: Maximum number of kernel names in a limitation, and maximum number of characters of each name.
 _MAX_LISTED, _MAX_NAME_LENGTH = 3, 60
-#: Minimum share of a device's kernel time of a name that is checked.
+#: Minimum share of a device's kernel time that the kernels of a name must take to be checked.
 _MIN_SHARE = 0.01
-#: Maximum number of names that are checked per device; names with the most time come first.
+#: Maximum number of names that are checked per device. The names with the longest total time are
+#: checked.
 _MAX_NAMES = 16
 #: Approximate maximum number of consecutive kernels that are checked per device, and the size of
 #: the sample of start times from which they are chosen.
 _MAX_KERNELS, _N_SAMPLES = 200_000, 10_000
-#: Minimum share of a name's time in which other kernels run as well.
+#: Minimum share of the time of concurrent kernels during which other kernels must also run.
 _MIN_OVERLAP = 0.8
-#: Maximum number of unknown names per rank, and of kernels per name, that are compared between
-#: ranks.
+#: Maximum number of unknown names per rank, and maximum number of kernels per name, that are
+#: compared between ranks.
 _MAX_UNKNOWN, _MAX_SAMPLE = 4, 512
-#: Minimum number of other kernels that run entirely within at least half of its kernels.
+#: Minimum number of other kernels that must run entirely within a concurrent kernel.
 _MIN_OTHERS = 2
 
 
 def check_communication(profile: Profile, kinds: naming.Kinds) -> Iterator[Limitation]:
     """Yield limitations for kernels that count as compute but may be communication.
 
-    One limitation is on kernels whose names look like communication. Another one is on kernels that
-    overlap other kernels almost all the time, if launches are known; see
-    :func:`_mask_concurrent_names`.
+    The first limitation reports kernels whose names look like communication. The second reports
+    kernels that overlap other kernels almost all the time (see :func:`_mask_concurrent_names`). It
+    is yielded only if the profile records launches.
 
     Args:
-        profile: The profile, with work whose times are possible.
-        kinds: Lists of names of kernels.
+        profile: The profile, without kernels and copies whose times are impossible.
+        kinds: Name patterns that classify kernels.
     """
     activities, path = profile.activities, profile.source.path
     by_name = naming.mask_communication_candidates(activities.names, kinds)
     yield from _make_limitation(_BY_NAME, path, activities, by_name, "count as compute")
-    # Work without launches ran on a host, or all of a device's work is on one line.
+    # Without launches, the work ran on a host, or all work of a device is recorded on one line.
     if profile.launches_known:
         is_concurrent = _mask_concurrent_names(activities, kinds, by_name)
         words = "run at the same time as other kernels almost all the time, and count as compute"
@@ -107,8 +108,8 @@ def describe_candidates(profile: Profile, path: str, kinds: naming.Kinds) -> tup
 
     Args:
         profile: The profile.
-        path: Path of the profile in the sentences.
-        kinds: Lists of names of kernels.
+        path: Path of the profile to use in the sentences.
+        kinds: Name patterns that classify kernels.
     """
     profile = replace(profile, source=replace(profile.source, path=path))
     profile = add_communication(profile, kinds)
@@ -122,15 +123,16 @@ def _make_limitation(
 ) -> Iterator[Limitation]:
     """Yield one limitation for all kernels whose names are in the mask, if there are any.
 
-    It restricts the ratios only if the names look like communication and take at least
-    ``_MIN_SHARE`` of the kernel time.
+    The kind is ``COMMUNICATION_COUNTED`` if the subject is ``_BY_NAME`` and the kernels take at
+    least ``_MIN_SHARE`` of all kernel time, otherwise ``OTHER``. The reason lists the names with
+    the longest total time first.
 
     Args:
         subject: Subject of the limitation.
         path: Path of the profile.
         activities: GPU activities of the profile, kernels before copies.
-        is_candidate: Mask of the names.
-        words: Predicate that says what the kernels do.
+        is_candidate: Mask of the kernel names, indexed by name id.
+        words: Predicate of the reason, for example ``count as compute``.
     """
     if not is_candidate.any():
         return
@@ -148,7 +150,7 @@ def _make_limitation(
         repr(to_one_line(name, _MAX_NAME_LENGTH)) for name in names[:_MAX_LISTED]
     )
     suffix = f" and {len(rows) - _MAX_LISTED:,} more names" if len(rows) > _MAX_LISTED else ""
-    # Bubbles become noticeably smaller only if the kernels take enough of the kernel time.
+    # Bubbles are noticeably too small only if the kernels take enough of the kernel time.
     is_much = subject == _BY_NAME and total_ns[rows].sum() >= _MIN_SHARE * total_ns.sum()
     kind = LimitationKind.COMMUNICATION_COUNTED if is_much else LimitationKind.OTHER
     yield Limitation(
@@ -162,22 +164,23 @@ def _make_limitation(
 
 
 def format_addition(names: Sequence[str]) -> str:
-    """Return the line of a convention file that makes kernels of some names communication."""
+    """Return the line of a convention file that lists kernel names as communication."""
     regexes = dict.fromkeys(map(_make_regex, names))
     texts = (json.dumps(regex) if "'" in regex else f"'{regex}'" for regex in regexes)
     return f"communication = [{', '.join(texts)}]"
 
 
 def _make_regex(name: str) -> str:
-    """Return an escaped part of a kernel's name, for use as a regex.
+    """Return an escaped part of a kernel name, for use as a regular expression.
 
-    It is the start of the name without its arguments: at most 60 printable ASCII characters. If
-    they are blank or not part of the name, the part after the last ``::`` is used instead, and then
-    the full name.
+    Three texts are tried: the name without its signature, the part of it after the last ``::``, and
+    the full name. The result is the leading printable ASCII characters of a text, up to 60. The
+    first result that is not blank and occurs in the name wins. If there is none, the first
+    character of the name is returned.
     """
     plain = naming.trim_signature(name)
     for part in (plain, plain.rpartition("::")[2], name):
-        # What is not printable, or much too long, ends it.
+        # The match ends at the first character that is not printable, or after 60 characters.
         text = re.match(r"[ -~]{0,60}", part)
         if text is not None and text[0].strip() and text[0] in name:
             return re.escape(text[0])
@@ -185,22 +188,23 @@ def _make_regex(name: str) -> str:
 
 
 def find_unknown_kernels(profile: Profile, kinds: naming.Kinds) -> Iterator[UnknownKernels]:
-    """Yield the kernels of unknown names that take the most time on each rank of a profile.
+    """Yield the kernels with unknown names that take the most time on each rank of a profile.
 
-    A name must take at least ``_MIN_SHARE`` of the rank's kernel time. At most ``_MAX_UNKNOWN``
-    names are yielded per rank, longest total time first, and none without recorded launches. The
-    kernels are compared between ranks once the clocks of all profiles are known.
+    The kernels of a name must take at least ``_MIN_SHARE`` of the rank's kernel time. Up to
+    ``_MAX_UNKNOWN`` names are yielded per rank, longest total time first. Nothing is yielded if the
+    profile records no launches. The kernels are compared between ranks once the clocks of all
+    profiles are known.
 
     Args:
-        profile: The profile, with work whose times are possible.
-        kinds: Lists of names of kernels.
+        profile: The profile, without kernels and copies whose times are impossible.
+        kinds: Name patterns that classify kernels.
     """
     activities = profile.activities
-    # Names that look like communication have a limitation already.
+    # Names that look like communication are already reported by a limitation.
     is_unknown = naming.mask_unknown_kernels(
         activities.names, kinds
     ) & ~naming.mask_communication_candidates(activities.names, kinds)
-    # Work without launches ran on a host, or all of a device's work is on one line.
+    # Without launches, the work ran on a host, or all work of a device is recorded on one line.
     if not is_unknown.any() or not profile.launches_known:
         return
     n_names, rows_of = len(activities.names), activities.make_rank_lookup()
@@ -224,10 +228,13 @@ def find_unknown_kernels(profile: Profile, kinds: naming.Kinds) -> Iterator[Unkn
 
 
 def _select_largest_totals(total_ns: Ints, is_unknown: Bools) -> Ints:
-    """Return the unknown names that take much of a rank's kernel time, longest time first.
+    """Return the ids of the unknown names that take the most kernel time, longest time first.
+
+    A name must take at least ``_MIN_SHARE`` of the total time. Up to ``_MAX_UNKNOWN`` names are
+    returned.
 
     Args:
-        total_ns: Total time of the kernels of each name.
+        total_ns: Total duration of the kernels of each name on a rank.
         is_unknown: Mask of the unknown names.
     """
     is_long = is_unknown & (total_ns >= _MIN_SHARE * total_ns.sum()) & (total_ns > 0)
@@ -236,7 +243,7 @@ def _select_largest_totals(total_ns: Ints, is_unknown: Bools) -> Ints:
 
 
 def _take_middle_by_start(rows: Ints, start_ns: Ints) -> Ints:
-    """Sort the rows by their start, and return at most ``_MAX_SAMPLE`` rows from the middle."""
+    """Sort the rows by start, and return up to ``_MAX_SAMPLE`` rows from the middle."""
     ordered = rows[np.argsort(start_ns[rows], kind="stable")]
     first = max(len(ordered) - _MAX_SAMPLE, 0) // 2
     middle: Ints = ordered[first : first + _MAX_SAMPLE]
@@ -246,12 +253,12 @@ def _take_middle_by_start(rows: Ints, start_ns: Ints) -> Ints:
 def _mask_concurrent_names(activities: Activities, kinds: naming.Kinds, by_name: Bools) -> Bools:
     """Return a mask of the names of long kernels that almost always overlap other kernels.
 
-    Only unknown names are checked, with a sample of each rank's kernels. A name is in the mask if
-    its kernels are concurrent on any rank; see :func:`_is_concurrent`.
+    Only unknown names are checked, using a sample of the kernels of each rank. A name is in the
+    mask if its kernels are concurrent on any rank; see :func:`_is_concurrent`.
 
     Args:
         activities: GPU activities of the profile, kernels before copies.
-        kinds: Lists of names of kernels.
+        kinds: Name patterns that classify kernels.
         by_name: Mask of the names that look like communication. These names are not checked.
     """
     is_concurrent = np.zeros(len(activities.names), bool)
@@ -275,9 +282,10 @@ def _mask_concurrent_names(activities: Activities, kinds: naming.Kinds, by_name:
 
 
 def _sample_middle(rows: Ints, start_ns: Ints) -> Ints:
-    """Return about ``_MAX_KERNELS`` rows that start in the middle of the run, or all if fewer.
+    """Return about ``_MAX_KERNELS`` rows that start in the middle of the run.
 
-    The bounds of the middle are quantiles of a sample of the starts.
+    If there are no more rows than that, all are returned. The bounds of the middle are quantiles of
+    a sample of the starts.
     """
     if len(rows) <= _MAX_KERNELS:
         return rows
@@ -290,10 +298,10 @@ def _sample_middle(rows: Ints, start_ns: Ints) -> Ints:
 
 
 def _find_long_names(name: Ints, length_ns: Ints, unknown: Bools) -> list[int]:
-    """Return at most ``_MAX_NAMES`` unknown names with long kernels, longest total time first.
+    """Return up to ``_MAX_NAMES`` unknown names with long kernels, longest total time first.
 
-    A name must occur several times, take at least ``_MIN_SHARE`` of the time, and have a mean
-    duration of at least ``_MIN_OTHERS`` times the median duration of all kernels.
+    A name must occur at least twice and take at least ``_MIN_SHARE`` of the total time. Its mean
+    duration must be at least ``_MIN_OTHERS`` times the median duration of all kernels.
     """
     count = np.bincount(name, minlength=len(unknown))
     total_ns = np.bincount(name, length_ns, len(unknown))
@@ -306,10 +314,10 @@ def _find_long_names(name: Ints, length_ns: Ints, unknown: Bools) -> list[int]:
 
 
 def _is_concurrent(start_ns: Ints, end_ns: Ints, other_start_ns: Ints, other_end_ns: Ints) -> bool:
-    """Return whether kernels mostly overlap other kernels, and contain several of them.
+    """Return whether kernels mostly overlap other kernels and contain several of them.
 
-    At least ``_MIN_OVERLAP`` of their total time must overlap other kernels, and at least half of
-    them must each contain ``_MIN_OTHERS`` or more other kernels completely.
+    At least ``_MIN_OVERLAP`` of the total time of the kernels must overlap other kernels. At least
+    half of the kernels must each completely contain ``_MIN_OTHERS`` or more other kernels.
 
     Args:
         start_ns: Start of each kernel.
@@ -321,7 +329,7 @@ def _is_concurrent(start_ns: Ints, end_ns: Ints, other_start_ns: Ints, other_end
     overlap_ns = intervals.measure_within(other_times, start_ns, end_ns)
     if int(overlap_ns.sum()) < _MIN_OVERLAP * int((end_ns - start_ns).sum()):
         return False
-    # Other kernels within a kernel ended before its end and did not begin before its start.
+    # Other kernels within a kernel do not end after its end and do not start before its start.
     n_ended = np.searchsorted(np.sort(other_end_ns), end_ns, side="right")
     n_begun = np.searchsorted(np.sort(other_start_ns), start_ns, side="left")
     return bool(2 * int((n_ended - n_begun >= _MIN_OTHERS).sum()) >= len(start_ns))

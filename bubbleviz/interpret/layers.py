@@ -1,13 +1,13 @@
-"""Layers: how long the kernels of each layer of a model ran, by the layer ranges around launches.
+"""Layers: how long the kernels of each model layer ran.
 
-::
+A kernel belongs to the layer whose range was open when the kernel was launched::
 
     operation  F3.0.0 ├───────────────────────────┤
     layers     layers.0 ├─────┤ layers.1 ├────┤        outermost layer ranges inside an operation
     launches          │ │  │      │ │   │      │       the first and last belong to no layer
 
-PyTorch runs backward on a separate thread. Layer ranges count on the thread that launches, as
-hooks of modules and ``emit_nvtx`` open them there.
+PyTorch runs the backward pass on a separate thread. The layer range must be on the launching
+thread, because module hooks and ``emit_nvtx`` open their ranges there.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from bubbleviz.model.profile import Ranges
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LayerTimes(Table):
-    """Time of the compute kernels of each layer, by (rank, chunk, phase) of their operations.
+    """Time of compute kernels, one row per combination of rank, chunk, phase and layer.
 
     Attributes:
         rank: Index of the rank in its profile.
-        chunk: Chunk in the names of the operations, or -1 if they contain none.
+        chunk: Chunk in the names of the operations, or -1 if the names contain none.
         phase: Phase of the operations.
-        layer: Index of ``layers``, or -1 for kernels outside the ranges of layers.
-        kernel_ns: Sum of the durations of the kernels.
-        first_ns: Launch time of the first of these kernels.
-        layers: Distinct layers.
+        layer: Index into ``layers``, or -1 for kernels outside all layer ranges.
+        kernel_ns: Sum of the kernel durations, in ns.
+        first_ns: Earliest launch time of the kernels.
+        layers: Distinct layers, in the order in which range names mention them.
     """
 
     rank: Ints
@@ -53,15 +53,15 @@ class LayerTimes(Table):
 
 
 class LayerRanges:
-    """Outermost ranges of layers, by thread.
+    """Outermost layer ranges of each thread.
 
     Args:
-        ranges: Ranges of a profile with any names.
-        operations: Ranges that name operations. A layer range that contains the start of an
-            operation is not used.
+        ranges: All ranges of a profile.
+        operations: Ranges whose names denote operations. A layer range that contains the start of
+            an operation on its thread is not used.
 
     Attributes:
-        layers: Distinct layers.
+        layers: Distinct layers, in the order in which range names mention them.
     """
 
     def __init__(self, ranges: Ranges, operations: Ranges) -> None:
@@ -80,11 +80,13 @@ class LayerRanges:
         self._layer = np.append(layer_of_name[self._ranges.name_id], NONE)
 
     def around(self, thread: Ints, time_ns: Ints) -> Ints:
-        """Return the layer whose range is open on each thread at a time, or -1 if there is none.
+        """Return the index of the layer whose range is open on a thread at a time, or -1 if none.
+
+        Both ends of a range are inclusive.
 
         Args:
-            thread: Threads.
-            time_ns: Time for each thread.
+            thread: Thread id of each query.
+            time_ns: Time of each query.
         """
         ranges = self._ranges
         last = find_last_before(ranges.thread, ranges.start_ns, thread, time_ns, or_at=True)
@@ -100,13 +102,14 @@ def measure_layers(
 ) -> LayerTimes:
     """Measure how long the kernels of each layer ran in the operations of a profile.
 
-    A kernel belongs to the layer whose range was open on its launching thread at its launch, or to
-    layer -1 if there is none or its launch is unknown.
+    A kernel belongs to the layer whose range was open on the launching thread at its launch. The
+    layer is -1 if no layer range was open or if the launch is unknown. Only compute kernels of
+    operations whose phase is in ``WORK`` are measured.
 
     Args:
-        ranges: Ranges of layers.
+        ranges: Outermost layer ranges.
         work: All kernels and copies of the profile.
-        placed_ranges: Ranges of operations, by rank.
+        placed_ranges: Ranges assigned to ranks, with the operation of each range.
         keys: Operations of the profile.
     """
     rows, operation = _find_compute_kernels(work, placed_ranges, keys)
@@ -124,16 +127,16 @@ def measure_layers(
 def _find_compute_kernels(
     work: LinkedWork, placed_ranges: OperationRanges, keys: Operations
 ) -> tuple[Ints, Ints]:
-    """Find the compute kernels of the operations that are work of an iteration.
+    """Find the compute kernels of the operations whose phase is in ``WORK``.
 
     Args:
         work: All kernels and copies of the profile.
-        placed_ranges: Ranges of operations, by rank.
+        placed_ranges: Ranges assigned to ranks, with the operation of each range.
         keys: Operations of the profile.
 
     Returns:
         rows: Rows of the kernels.
-        operation: Operation of each of these kernels.
+        operation: Row of the operation that each of these kernels belongs to.
     """
     rows = np.flatnonzero(work.compute & (work.range != NONE))
     keys_of_rows = work.range[rows].astype(np.int64), work.rank[rows].astype(np.int64)
@@ -145,14 +148,14 @@ def _find_compute_kernels(
 
 
 def _find_outermost_ranges(ranges: Ranges, starts_ns: Ints) -> Ints:
-    """Return the rows of the ranges that no other range contains, in order of time.
+    """Return the rows of the ranges that no other range contains, sorted by start.
 
-    Ranges that contain the start of an operation are left out first, because they do not belong to
-    a single operation.
+    Ranges that contain the start of an operation are removed first, because they do not belong to a
+    single operation.
 
     Args:
         ranges: Layer ranges of one thread.
-        starts_ns: Starts of the operations on that thread, ascending.
+        starts_ns: Host starts of the operations on this thread, ascending.
     """
     n_before = np.searchsorted(starts_ns, ranges.start_ns, side="right")
     contains_start = np.searchsorted(starts_ns, ranges.end_ns, side="left") > n_before

@@ -1,4 +1,4 @@
-"""Limitations of operations: properties of one file that cannot be determined."""
+"""Limitations of operations: what the ranges and kernels of one file do not show."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from bubbleviz.model.phases import COMPUTE, COUNTED, Phase
 from bubbleviz.model.profile import Profile
 from bubbleviz.model.run_kinds import TRAINING, run_kind
 
-#: A limitation that a file may have: subject, reason and count. It has none if the count is 0.
+#: A possible limitation: subject, reason and count. It does not exist if the count is 0.
 Candidate: TypeAlias = tuple[str, str, int]
-#: Subject if names contain no microbatches.
+#: Subject of the limitation if names contain no microbatch numbers.
 _INFERRED = "microbatch numbers are inferred"
-#: Subject if names contain neither microbatches nor iterations.
+#: Subject of the limitation if names contain neither microbatches nor iterations.
 _UNDIVIDED = "iteration boundaries are unknown"
-#: Subject if names contain one microbatch for several, and no iterations.
+#: Subject of the limitation if all names contain the same microbatch and no iteration.
 _UNMARKED = "iterations and stages of ranks"
-#: Subject if kernels of forwards and backwards are missing.
+#: Subject of the limitation if kernels of forwards and backwards are missing.
 _WITHOUT_WORK = "forwards and backwards without GPU work"
 #: Minimum fraction of forwards and backwards without GPU work that is reported as missing kernels.
 _NOTICEABLE = 0.01
-#: Limitations of linking: the rule of the kernels that are counted, subject and reason.
+#: Limitations of linking: the link rule whose kernels are counted, the subject and the reason.
 _UNLINKED = (
     (
         LinkRule.UNLINKED,
@@ -60,13 +60,13 @@ _KINDS = {
 def list_limitations(
     profile: Profile, work: LinkedWork, operations: Operations, ranges: OperationRanges
 ) -> tuple[Limitation, ...]:
-    """Return the limitations of one profile.
+    """Return the limitations of the operations and of the linking of one profile.
 
     Args:
         profile: The profile.
-        work: Its linked work.
-        operations: Its operations.
-        ranges: Ranges of these operations, by rank.
+        work: Kernels and copies of the profile, linked to ranges.
+        operations: Operations of the profile.
+        ranges: Ranges assigned to ranks, with the operation of each range.
     """
     rules = work.rule[: profile.activities.kernels]
     is_unnumbered = make_mask(len(operations), ranges.operation[ranges.unnumbered])
@@ -89,10 +89,10 @@ def list_limitations(
 
 
 def make_limitations(path: str, candidates: Iterable[Candidate]) -> tuple[Limitation, ...]:
-    """Return the limitations of a file from candidates, without those whose count is 0.
+    """Turn candidates into limitations, leaving out candidates whose count is 0.
 
     Args:
-        path: Path of the file, which starts the reasons.
+        path: Path of the file. Each reason starts with it.
         candidates: Limitations that the file may have.
     """
     return tuple(
@@ -103,16 +103,17 @@ def make_limitations(path: str, candidates: Iterable[Candidate]) -> tuple[Limita
 
 
 def _find_kinds_with_work(operations: Operations) -> Bools:
-    """Return a mask of the operations of a (rank, chunk, phase) that has GPU work somewhere."""
+    """Return a mask of the operations for whose (rank, chunk, phase) any operation has GPU work."""
     groups = group_rows(operations.rank, operations.chunk, operations.phase)
     working = make_mask(len(groups), groups.of_row[operations.has_span == 1])
     return np.asarray(working[groups.of_row], bool)
 
 
 def _find_undivided_ranks(operations: Operations, ranges: OperationRanges) -> Ints:
-    """Return the ranks with several forwards and nothing that shows where an iteration ends.
+    """Return the ranks with several forwards whose iteration boundaries are unknown.
 
-    An iteration number or a microbatch in a name would show it, or an Optimizer.
+    Boundaries are unknown if the rank has no Optimizer, no iteration number in any name, and no
+    microbatch in the name of any forward.
     """
     is_forward = mask_phases(operations.phase, (Phase.F, Phase.FB))
     is_unnumbered = make_mask(len(operations), ranges.operation[ranges.unnumbered])
@@ -130,22 +131,27 @@ def _find_undivided_ranks(operations: Operations, ranges: OperationRanges) -> In
 def check_iteration_marks(
     operations: Operations, is_unnumbered: Bools, in_parts: Bools, ranks_with_names: Ints
 ) -> Candidate:
-    """Count the operations that repeat the only microbatch of a rank without iteration marks.
+    """Count the operations that repeat the only microbatch number of a rank.
 
-    In a training run, one name then stands for many microbatches. Every forward that follows a
-    backward starts an iteration, and consecutive forwards look like parts of a single forward::
+    In a training run, a single name then stands for many microbatches. Without marks of iterations,
+    every forward that follows a backward starts an iteration, and consecutive forwards look like
+    parts of a single forward::
 
         ranges       F0 F0 F0 B0 F0 B0 B0 B0
         operations   ├─ F0 ─┤ B0 F0 ├─ B0 ─┤
+
+    An F, B, W, BW or FB with a microbatch counts if it consists of several ranges or occurs again
+    in its iteration. Ranks with several microbatch numbers, with an Optimizer, or in
+    ``ranks_with_names`` are left out. The count is 0 if the run is not a training run.
 
     Args:
         operations: Operations of one file.
         is_unnumbered: Mask of the operations whose names contain no microbatch.
         in_parts: Mask of the operations that consist of several ranges.
-        ranks_with_names: Ranks whose iterations have names.
+        ranks_with_names: Ranks whose range names contain iteration numbers.
 
     Returns:
-        The limitation, with the number of these operations as its count.
+        The candidate limitation with this count.
     """
     is_numbered = mask_phases(operations.phase, COUNTED) & ~is_unnumbered
     is_repeated = is_numbered & (in_parts | (operations.occurrence > 0))
@@ -169,15 +175,18 @@ def check_iteration_marks(
 def check_operations(
     operations: Operations, *, inferred: bool, is_table: bool = False
 ) -> Iterator[Candidate]:
-    """Yield the limitations of operations: missing work, inferred numbers, cuts, repetitions.
+    """Yield the limitations of operations: missing work, inferred numbers, cuts and repetitions.
 
-    Candidates with a count of 0 are yielded, too. Forwards and backwards without GPU work count as
-    missing only in profiles, only if others of their rank, chunk and phase have work, and only if
-    they are at least ``_NOTICEABLE`` of all forwards and backwards.
+    Candidates with a count of 0 are also yielded. The kernels of a forward or backward without GPU
+    work are reported as missing only if all of this holds:
+
+    - The file is a profile, not a table.
+    - Other operations of the same rank, chunk and phase have GPU work.
+    - At least ``_NOTICEABLE`` of all forwards and backwards are affected.
 
     Args:
         operations: Operations of one file.
-        inferred: Whether some microbatch numbers were counted by order.
+        inferred: Whether any microbatch numbers were inferred from the order of operations.
         is_table: Whether the file is a table of operations rather than a profile.
     """
     is_compute = mask_phases(operations.phase, COMPUTE)

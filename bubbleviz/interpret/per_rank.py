@@ -1,7 +1,7 @@
-"""Measure each rank: the spans of its operations, its unexplained time, and its collectives.
+"""Measures each rank: the spans of its operations, its unattributed compute, and its collectives.
 
-One rank is handled at a time, so that its work fits into the cache. Ranks with little work are
-handled together, next to each other on one line of time.
+One rank is processed at a time, so that its data fits into the cache. Ranks with few kernels are
+processed together: their times are shifted onto one time axis so that they do not overlap.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table, TableT, joi
 from bubbleviz.model.grouping import lookup_values
 from bubbleviz.model.phases import COMPUTE, TRANSFERS
 
-#: Maximum number of kernels and copies of ranks that are handled together, and of cells in their
-#: table of operations by rank and range. Both then fit into the cache.
+#: Maximum number of kernels and copies in a group of ranks that are processed together, and maximum
+#: number of cells in the (rank, range) table of the group. Both limits fit into the cache.
 _TOGETHER, _ROOM = 1 << 15, 1 << 18
-#: Bounds of the section of a single rank, which contains all times.
+#: Bounds of the section of a single rank. The section contains all int64 times.
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
-#: Columns of times.
+#: Names of the columns that contain times.
 _TIMES, _HOST_TIMES = ("start_ns", "end_ns"), ("host_start_ns", "host_end_ns")
 _LAUNCH_TIMES = "launched_ns", "receive_start_ns", "receive_launched_ns"
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of time on which several ranks are placed next to each other.
+    """A time axis (line) onto which several ranks are shifted so that they do not overlap.
 
-    Apart from its kernels, each rank costs a few hundred calls of numpy. Ranks with little work
-    share these calls::
+    Processing a rank takes a few hundred numpy calls, even if it has few kernels. Ranks with few
+    kernels share these calls::
 
-        rank 0   5 ├─ what it did ─┤ 95        line   0 ├─────┤ 90
-        rank 1   7 ├─ what it did ───┤ 99                      91 ├──────┤ 183
+        rank 0   5 ├─ kernels ─┤ 95            line   0 ├─────┤ 90
+        rank 1   7 ├─ kernels ───┤ 99                          91 ├──────┤ 183
 
     Attributes:
-        ranks: Consecutive ranks.
+        ranks: Consecutive rank indices.
         packing: Sections of the line, one per rank.
     """
 
@@ -69,13 +69,14 @@ class Line:
 
     @staticmethod
     def of(ranks: range, *times: tuple[Codes, Ints, Ints]) -> Line:
-        """Return a line of time with a separate section for the given times of each rank.
+        """Build a line with a section for each rank that contains all its given times.
 
-        The line of a single rank has the times of the rank itself.
+        For a single rank, positions on the line equal the times of the rank.
 
         Args:
-            ranks: Consecutive ranks of a profile.
-            times: Columns (rank, start, end) of events on these ranks.
+            ranks: Consecutive rank indices of a profile.
+            times: Columns (rank, start, end) of events on these ranks. Several sets of columns may
+                be given.
         """
         if len(ranks) == 1:
             # A single rank needs no conversion: positions are times.
@@ -89,14 +90,17 @@ class Line:
         return Line(ranks, intervals.Packing.of(low_ns, np.maximum(low_ns, high_ns) + 1))
 
     def place(self, rank: Codes, time_ns: Ints, sentinel: int | None = None) -> Ints:
-        """Convert times of ranks to positions on the line. Times equal to ``sentinel`` are kept."""
+        """Convert times of ranks to positions on the line.
+
+        Times equal to ``sentinel`` are not converted.
+        """
         if len(self.ranks) == 1:
             return time_ns
         position = self.packing.place(rank - self.ranks.start, time_ns)
         return position if sentinel is None else np.where(time_ns == sentinel, sentinel, position)
 
     def to_time(self, rank: Codes, position: Ints) -> Ints:
-        """Convert positions on the line to times of their ranks. Positions of -1 are kept."""
+        """Convert positions on the line to times of their ranks. Positions of -1 stay -1."""
         if len(self.ranks) == 1:
             return position
         time_ns = position - self.packing.shift_ns[rank - self.ranks.start]
@@ -118,23 +122,26 @@ class Line:
         )
 
     def place_columns(self, table: TableT, rank: Codes, *columns: str) -> TableT:
-        """Return a table with the times in ``columns`` converted to positions. -1 is kept."""
+        """Return a table with the times in ``columns`` converted to positions; -1 stays -1."""
         return replace(table, **{n: self.place(rank, getattr(table, n), NONE) for n in columns})
 
     def convert_columns(self, table: TableT, rank: Codes, *columns: str) -> TableT:
-        """Return a table with the positions in ``columns`` converted to times. -1 is kept."""
+        """Return a table with the positions in ``columns`` converted to times; -1 stays -1."""
         return replace(table, **{n: self.to_time(rank, getattr(table, n)) for n in columns})
 
 
 def group_ranks(kernels: Ints, ranges: int) -> Iterator[range]:
-    """Yield ranges of consecutive ranks that are handled together, in ascending order.
+    """Split the ranks into groups of consecutive ranks that are processed together.
 
-    A group has at most ``_TOGETHER`` kernels and copies, unless it is a single rank with more. The
-    number of ranks in a group is also limited if the profile has very many ranges.
+    Each group contains as many ranks as possible. It has at most ``_TOGETHER`` kernels and copies,
+    unless it is a single rank with more, and at most ``max(1, _ROOM // (ranges + 1))`` ranks.
 
     Args:
         kernels: Number of kernels and copies of each rank.
-        ranges: Number of ranges of the profile. Each of them may have run on any rank.
+        ranges: Number of ranges of the profile whose names denote operations.
+
+    Yields:
+        The groups as ranges of rank indices, in ascending order.
     """
     first, max_ranks = 0, max(1, _ROOM // (ranges + 1))
     while first < len(kernels):
@@ -146,13 +153,15 @@ def group_ranks(kernels: Ints, ranges: int) -> Iterator[range]:
 
 @dataclass(frozen=True)
 class RankResults:
-    """Results of consecutive ranks.
+    """Measurements of consecutive ranks.
 
     Attributes:
-        tables: Tables, keyed by their names in recordings, and ``late`` for the late launches.
+        tables: Tables keyed by their names in recordings, for example ``operations`` and ``busy``.
+            The key ``late`` contains the late launches.
         coverage: Coverage of each rank.
-        unattributed: Unattributed kernels of each rank with the most time, by name, and the
-            activity of the longest kernel of each name.
+        unattributed: Pairs returned by
+            :func:`~bubbleviz.interpret.coverage.find_unattributed_kernels`: the unattributed
+            kernels of a name, and the activity row of the longest of them.
     """
 
     tables: dict[str, Any]
@@ -162,12 +171,12 @@ class RankResults:
 
 @dataclass(frozen=True)
 class _KernelKinds:
-    """Kinds of kernels, indexed by kernel name, with a last entry for no name (-1).
+    """Kinds of kernels, indexed by kernel name id. An extra last entry is for no name (-1).
 
     Attributes:
-        point_to_point: Mask of the names of kernels that communicate between two ranks.
-        collective: Index of the collective that kernels of each name carry out, and the names of
-            collectives. The last name is "" for no collective.
+        point_to_point: Mask of the kernel names that denote communication between two ranks.
+        collective: Pair (index, names). ``index`` gives the kind of collective for each kernel
+            name. ``names`` are the names of the kinds; the last one is "" and means no collective.
     """
 
     point_to_point: Bools
@@ -176,13 +185,13 @@ class _KernelKinds:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Receives(Table):
-    """Receives that were launched inside operations, one row per pair.
+    """Receive kernels that were launched inside operations, one row per (operation, receive) pair.
 
     Attributes:
-        operation: Operation that the receive was launched inside of.
-        start_ns: Start of the receive.
-        end_ns: End of the receive.
-        launched_ns: Time when the host launched it, or -1 if unknown.
+        operation: Row of the operation inside which the receive was launched.
+        start_ns: Start of the receive kernel.
+        end_ns: End of the receive kernel.
+        launched_ns: Launch time of the receive kernel, or -1 if unknown.
     """
 
     operation: Ints
@@ -200,24 +209,23 @@ def record_ranks(
     keys: model.Operations,
     kinds: Kinds,
 ) -> RankResults:
-    """Measure the operations, unexplained time, collectives and late launches of all ranks.
+    """Measure the operations, unattributed compute, collectives and late launches of all ranks.
 
     Args:
         linked: The profile, its work linked to API calls and ranges.
-        work: All work of the profile, with the kinds of kernels.
-        placed_ranges: Ranges that name operations, by rank.
-        receives: Row of each receive, and a compute range around its launch, one pair for each such
-            range.
+        work: All kernels and copies of the profile, classified as compute or communication.
+        placed_ranges: Ranges assigned to ranks, with the operation of each range.
+        receives: Pairs of a receive kernel (row of ``work``) and a compute range around its launch.
         collectives: Recorded collectives of the profile.
-        keys: Operations of the profile, in order of rank.
-        kinds: Kinds of kernels, by name.
+        keys: Operations of the profile, sorted by rank.
+        kinds: Name patterns that classify kernels.
 
     Returns:
-        Results of all ranks, in ascending order of rank. Tables refer to operations of the whole
-        profile.
+        Results of all ranks, in ascending order of rank. Operation columns of the tables refer to
+        rows of ``keys``.
     """
     if not linked.profile.launches_known:
-        # These calls stand for the work itself, and do not show when the host launched it.
+        # In such a profile, the calls represent the work itself, so they are not launches.
         work = work.replace_columns(rule=np.full(len(work), LinkRule.UNLINKED, np.int8))
     received = _find_receives(work, placed_ranges, receives)
     kernel_kinds = _classify_kernels(work.names, kinds)
@@ -237,17 +245,17 @@ def record_ranks(
 
 @dataclass(frozen=True)
 class _RankGroup:
-    """Consecutive ranks that are measured together, with all that belongs to them.
+    """Consecutive ranks that are measured together, with their work and operations.
 
-    Rows of operations are numbered from 0 within the group. All times are positions on the line,
-    except the launch times of ``work``, which are times of their ranks.
+    Operations are numbered from 0 within the group. All times are positions on the line, except the
+    launch times in ``work``, which are times of the ranks.
 
     Attributes:
-        line: Line of time with one section per rank.
-        work: Work of these ranks, with the operation that owns each row, or -1 if none does.
+        line: Time axis with one section per rank.
+        work: Kernels and copies of these ranks. The column ``operation`` is filled in.
         keys: Operations of these ranks.
-        receives: Receives inside these operations.
-        first_operation: Number of operations of all earlier ranks.
+        receives: Receive kernels that were launched inside these operations.
+        first_operation: Row of the first of these operations in the operations of all ranks.
     """
 
     line: Line
@@ -269,9 +277,9 @@ def _split_ranks(
     Args:
         linked: The profile, its work linked to API calls and ranges.
         work: All kernels and copies of the profile.
-        placed_ranges: Ranges that name operations, by rank.
-        receives: Receives inside operations.
-        keys: Operations of the profile, in order of rank.
+        placed_ranges: Ranges assigned to ranks, with the operation of each range.
+        receives: Receive kernels that were launched inside operations.
+        keys: Operations of the profile, sorted by rank.
     """
     activities, n_ranges = linked.profile.activities, len(linked.named_ranges)
     every_rank = np.arange(len(activities.ranks) + 1)
@@ -296,14 +304,14 @@ def _split_ranks(
 def _place_group(
     ranks: range, work: LinkedWork, keys: model.Operations, receives: _Receives, first: int
 ) -> _RankGroup:
-    """Return a group of ranks whose times are converted to positions on one line.
+    """Build a group of ranks, converting their times to positions on one line.
 
     Args:
-        ranks: Consecutive ranks.
-        work: Work of these ranks, with the operations that own it.
+        ranks: Consecutive rank indices.
+        work: Kernels and copies of these ranks, with the operations that own them.
         keys: Operations of these ranks.
-        receives: Receives inside these operations.
-        first: Number of operations of all earlier ranks.
+        receives: Receive kernels that were launched inside these operations.
+        first: Row of the first of these operations in the operations of all ranks.
     """
     line = _make_line(ranks, work, keys)
     rank_of_receive = keys.rank[receives.operation]
@@ -317,11 +325,12 @@ def _place_group(
 
 
 def _add_to_operations(tables: dict[str, Any], first: int) -> None:
-    """Add a number to the operations that tables refer to, in place. -1 (none) is kept.
+    """Add ``first`` to the column ``operation`` of several tables; -1 (none) stays -1.
 
     Args:
-        tables: Tables of a group of ranks, by name.
-        first: Number of operations of all earlier ranks.
+        tables: Tables of a group of ranks, keyed by name. ``busy``, ``collectives`` and ``late``
+            are replaced in this dict.
+        first: Row of the first operation of the group in the operations of all ranks.
     """
     for name in ("busy", "collectives", "late"):
         operation = tables[name].operation
@@ -332,13 +341,14 @@ def _add_to_operations(tables: dict[str, Any], first: int) -> None:
 def _find_receives(
     work: LinkedWork, placed_ranges: OperationRanges, receives: tuple[Ints, Ints]
 ) -> _Receives:
-    """Return the receives that were launched inside a range that is an operation of their rank.
+    """Return the receives that were launched inside an operation of their rank.
+
+    A pair is dropped if its range was not assigned to the rank of the receive.
 
     Args:
         work: All kernels and copies of the profile.
-        placed_ranges: Ranges that name operations, by rank.
-        receives: Row of each receive, and a compute range around its launch, one pair for each such
-            range.
+        placed_ranges: Ranges assigned to ranks, with the operation of each range.
+        receives: Pairs of a receive kernel (row of ``work``) and a compute range around its launch.
     """
     rows, of_range = receives
     rank = work.rank[rows].astype(np.int64)
@@ -351,11 +361,11 @@ def _find_receives(
 
 
 def _classify_kernels(names: Sequence[str], kinds: Kinds) -> _KernelKinds:
-    """Classify the names of kernels.
+    """Determine which kernel names denote collectives and point-to-point communication.
 
     Args:
-        names: Names of kernels.
-        kinds: Patterns for the kinds of kernels.
+        names: Kernel names.
+        kinds: Name patterns that classify kernels.
     """
     collective = np.full(len(names) + 1, len(kinds.collective_kinds))
     for name in np.flatnonzero(match_any(names, kinds.communication)).tolist():
@@ -370,20 +380,20 @@ def _classify_kernels(names: Sequence[str], kinds: Kinds) -> _KernelKinds:
 def _take_work(
     ranks: range, work: LinkedWork, rows: Codes, placed_ranges: OperationRanges, n_ranges: int
 ) -> LinkedWork:
-    """Return the work of ranks, with the operation that owns each row, or -1 if none does.
+    """Select the work of ranks, and fill in the operation that owns each row (-1 if none does).
 
     Args:
-        ranks: The ranks.
+        ranks: Consecutive rank indices.
         work: All kernels and copies of the profile.
-        rows: Rows of the work of these ranks, in order of (rank, row).
-        placed_ranges: Ranges of these ranks.
-        n_ranges: Number of ranges that name operations.
+        rows: Rows of the kernels and copies of these ranks, sorted by (rank, row).
+        placed_ranges: Ranges assigned to these ranks. Operations are numbered within the ranks.
+        n_ranges: Number of ranges whose names denote operations.
     """
-    # The last column stands for no range (-1).
+    # The last column is for work without a range (-1).
     operation_of = np.full((len(ranks), n_ranges + 1), NONE, np.int32)
     operation_of[placed_ranges.rank - ranks.start, placed_ranges.range] = placed_ranges.operation
     if len(ranks) == 1:
-        # The rows of a rank mostly follow each other, so they need not be copied.
+        # The rows of a rank are usually consecutive, so a slice avoids a copy.
         work = work.take(to_slice(rows))
         return work.replace_columns(operation=operation_of[0].take(work.range))
     work = work.take(rows)
@@ -393,16 +403,16 @@ def _take_work(
 def _record_together(
     group: _RankGroup, recorded: RecordedCollectives, kernel_kinds: _KernelKinds
 ) -> RankResults:
-    """Measure a group of ranks together, on one line of time; see :func:`record_ranks`.
+    """Measure a group of ranks together; see :func:`record_ranks`.
 
     Args:
         group: The ranks, with their work and operations.
         recorded: Recorded collectives of the profile.
-        kernel_kinds: Kinds of kernels by name.
+        kernel_kinds: Kinds of kernels, indexed by name id.
 
     Returns:
-        The results, with the positions on the line converted back to times of the ranks. Tables
-        refer to operations of these ranks, numbered from 0.
+        The results. Positions on the line are converted back to times of the ranks. Operations are
+        numbered from 0 within the group.
     """
     line = group.line
     measured = _measure_group(group)
@@ -452,13 +462,14 @@ def _record_together(
 
 @dataclass(frozen=True)
 class _MeasuredGroup:
-    """When the operations of a group of ranks ran, as positions on the line of the group.
+    """Times of the operations of a group of ranks, as positions on the line of the group.
 
     Attributes:
         operations: The operations, with the times of their spans, receives and launches.
-        busy: When each operation kept its GPU busy.
-        times: Times of the work.
-        thread: Thread that launched the first work of each operation, or -1 if unknown.
+        busy: Intervals in which each operation kept its GPU busy.
+        times: Times of the kernels and copies.
+        thread: Id of the thread that launched the first kernel or copy of each operation, or -1 if
+            unknown.
     """
 
     operations: model.Operations
@@ -483,11 +494,13 @@ def _measure_group(group: _RankGroup) -> _MeasuredGroup:
 
 
 def _find_collective_kernels(group: _RankGroup, kernel_kinds: _KernelKinds) -> Ints:
-    """Return the rows of the kernels that communicate between more than two ranks.
+    """Return the rows of the communication kernels that are not point-to-point.
+
+    A kernel is point-to-point if its name says so, or if a transfer between two ranks owns it.
 
     Args:
-        group: The ranks.
-        kernel_kinds: Kinds of kernels by name.
+        group: The ranks, with their work and operations.
+        kernel_kinds: Kinds of kernels, indexed by name id.
     """
     work = group.work
     rows = np.flatnonzero(work.communication)
@@ -498,13 +511,14 @@ def _find_collective_kernels(group: _RankGroup, kernel_kinds: _KernelKinds) -> I
 
 @dataclass(frozen=True)
 class _Exposure:
-    """When a group of ranks computed and when it ran collectives, on the line of the group.
+    """Intervals in which a group of ranks computed or ran collectives, on the line of the group.
 
     Attributes:
-        operating: When any compute operation kept its GPU busy.
-        computed: The same, and when compute kernels outside operations ran.
-        collecting: When kernels that communicate between more than two ranks ran.
-        exposed: When only these kernels ran: ``collecting`` without ``computed``.
+        operating: Intervals in which any compute operation kept its GPU busy.
+        computed: Union of ``operating`` and the intervals in which compute kernels outside
+            operations ran.
+        collecting: Intervals in which kernels that communicate between more than two ranks ran.
+        exposed: ``collecting`` minus ``computed``.
     """
 
     operating: intervals.Intervals
@@ -514,11 +528,11 @@ class _Exposure:
 
 
 def _measure_exposure(group: _RankGroup, measured: _MeasuredGroup, rows: Ints) -> _Exposure:
-    """Measure when a group of ranks computed, and when it only ran collectives.
+    """Measure when a group of ranks computed, and when it ran nothing but collectives.
 
     Args:
-        group: The ranks.
-        measured: When their operations ran.
+        group: The ranks, with their work and operations.
+        measured: Times of the operations.
         rows: Rows of the kernels that communicate between more than two ranks.
     """
     operating = merge_busy_times(group.keys, measured.busy, COMPUTE)
@@ -536,18 +550,18 @@ def _record_collectives(
     kernel_kinds: _KernelKinds,
     recorded: RecordedCollectives,
 ) -> tuple[CollectiveIntervals, LateLaunches]:
-    """Build the collectives of a group of ranks, and find those that the host launched late.
+    """Build the collectives of a group of ranks, and find the ones that the host launched late.
 
     Args:
-        group: The ranks.
+        group: The ranks, with their work and operations.
         rows: Rows of the kernels that communicate between more than two ranks.
-        sets: When the ranks computed, and when only these kernels ran.
-        kernel_kinds: Kinds of kernels by name.
+        sets: Intervals in which the ranks computed, and in which only these kernels ran.
+        kernel_kinds: Kinds of kernels, indexed by name id.
         recorded: Recorded collectives of the profile.
 
     Returns:
-        collectives: The collectives, as positions on the line.
-        late: The late launches of collectives.
+        collectives: The collectives. Their times are positions on the line.
+        late: Delays before late launches of collectives.
     """
     line, work = group.line, group.work
     launched_ns = line.place(work.rank[rows], work.get_launch_times(rows), NEVER)
@@ -565,13 +579,14 @@ def _record_collectives(
 
 
 def _make_line(ranks: range, work: LinkedWork, keys: model.Operations) -> Line:
-    """Return a line of time on which each rank has a separate section.
+    """Build a line on which each rank has a separate section.
 
-    A section is long enough for the work of the rank, its launches and its ranges on the host.
+    The section of a rank contains its kernels and copies, their launches, and the host times of its
+    operations.
 
     Args:
-        ranks: Consecutive ranks of a profile.
-        work: Work of these ranks.
+        ranks: Consecutive rank indices of a profile.
+        work: Kernels and copies of these ranks.
         keys: Operations of these ranks.
     """
     if len(ranks) == 1:
@@ -587,17 +602,17 @@ def _make_line(ranks: range, work: LinkedWork, keys: model.Operations) -> Line:
 
 
 def _find_last_receive(received_ns: Ints, receives: _Receives) -> Ints:
-    """Return the receive inside each operation that ended last, or -1 if there is none.
+    """Return for each operation the row of the receive that ended last, or -1 if there is none.
 
-    If several receives end at the same time, the first of them is returned.
+    If several receives end at the same time, the smallest row wins.
 
     Args:
-        received_ns: End of the last receive inside each operation.
+        received_ns: Latest end of the receives inside each operation.
         receives: The receives, with times on the same line.
     """
     last = np.full(len(received_ns), NONE, np.int64)
     is_last = receives.end_ns == received_ns[receives.operation]
-    # With several rows of an operation, the smallest index is assigned last.
+    # Rows are assigned in descending order, so the smallest row of an operation remains.
     rows = np.flatnonzero(is_last)[::-1]
     last[receives.operation[rows]] = rows
     return last

@@ -1,4 +1,4 @@
-"""Record: turns the file of one profile into operations, in one process of one machine."""
+"""Record: reads one profile and turns it into operations, within a single process."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ from bubbleviz.sources.nsys.files import export_report
 from bubbleviz.sources.readers import OpenFile, OpenOperations, find_reader
 from bubbleviz.timing import Step, record_steps, time_step
 
-#: Number of rows that are sampled to recognise names, and the number of them that must name a
-#: forward or backward. Otherwise the larger sample of a draft is used.
+#: Number of rows that are sampled to recognize range names, and the minimum number of complete
+#: forwards and backwards among them. With fewer, the larger default sample is used.
 _SMALL_SAMPLE, _MIN_OPERATIONS = 1 << 12, 1 << 6
 #: Maximum number of characters of a range name in an error message.
 _MAX_NAME_LENGTH = 40
-#: Part of the range names that XLA gives to instructions.
+#: Substring of the range names that XLA gives to instructions.
 _INSTRUCTION = "hlo_op="
-#: Files that sampling left open for the next reader, keyed by path. A trace that must be decoded as
-#: a whole is then decoded only once.
+#: Files that sampling left open for the next reader, keyed by path. A trace that must be decoded
+#: completely is thus decoded only once.
 _OPEN_FILES: dict[str, tuple[ExitStack, OpenFile]] = {}
 
-#: End of the command that an error message suggests if a draft works.
+#: End of the command that an error message suggests if a drafted convention works.
 _WITH_DRAFT = "--convention mine.toml"
 _MAX_PATHS_LENGTH = 400
 
 
 def draft_nothing(_: OpenFile, __: Mapping[str, int]) -> bool:
-    """Return False: no drafted convention works."""
+    """Return False. This is the default of ``ReadOptions.has_draft``: no draft is tried."""
     return False
 
 
@@ -59,15 +59,16 @@ class ReadOptions:
     """Options for reading profiles.
 
     Attributes:
-        conventions: Conventions of range names; empty to recognise them.
-        cross_thread: Whether a backward may be launched by another thread.
-        keep_export: Whether exports made from reports are kept.
+        conventions: Conventions for range names. If empty, the built-in conventions are tried.
+        cross_thread: Whether backward kernels may be launched from a thread without ranges.
+        keep_export: Whether to keep the exports that are made from nsys reports.
         jobs: Number of threads that read one file.
-        has_draft: Function that returns whether a drafted convention works on an open profile,
-            given its sampled names and how often they occur. It must belong to a module, because
-            the options are pickled.
-        memory: Whether memory events are read.
-        run_paths: Paths of the run, quoted for a shell; empty to use the path of each profile.
+        has_draft: Function that returns whether a drafted convention works for a profile. Its
+            arguments are the open profile and the number of occurrences of each sampled name. It
+            must be a module-level function, because the options are pickled.
+        memory: Whether to read memory events.
+        run_paths: Paths of the run, quoted for a shell, for suggested commands. If empty, the path
+            of each profile is used.
     """
 
     conventions: tuple[Convention, ...] = ()
@@ -82,17 +83,18 @@ class ReadOptions:
 def record(
     path: str, options: ReadOptions, watch: Watch = unwatched
 ) -> tuple[Recordings, tuple[Step, ...]]:
-    """Read and interpret one profile. Its kernels are not kept.
+    """Read and interpret one profile. The kernels are not kept in memory.
 
-    A table of operations on several clocks becomes one recording per clock.
+    A table of operations with several clocks becomes one recording per clock.
 
     Args:
         path: Path of the profile.
         options: Options for reading it.
-        watch: Called with the fraction of the profile that has been read.
+        watch: Callback that is called with the fraction of the profile that has been read.
 
     Returns:
-        The recording of the profile, and the time that each step took.
+        recordings: The recordings of the profile.
+        steps: The time that each step took.
 
     Raises:
         ProfileError: The profile cannot be read, or contains nothing that can be analysed.
@@ -105,7 +107,7 @@ def record(
 
 
 def rename_path(read: Recordings, path: str, new_path: str) -> Recordings:
-    """Return recordings with the path of a file replaced, in their sources and limitations.
+    """Replace the path of a file in the sources and limitations of recordings.
 
     Args:
         read: The recordings of the file.
@@ -128,19 +130,20 @@ def rename_path(read: Recordings, path: str, new_path: str) -> Recordings:
 def rename_limitations(
     notes: Iterable[Limitation], path: str, new_path: str
 ) -> tuple[Limitation, ...]:
-    """Return limitations that name a file by another path."""
+    """Replace every occurrence of a path in the reasons of limitations."""
     return tuple(replace(note, reason=note.reason.replace(path, new_path)) for note in notes)
 
 
 @contextmanager
 def export_of(path: str, *, keep: bool = False) -> Iterator[str]:
-    """Yield the path of the export of a profile; errors of a temporary export name its report.
+    """Export an nsys report, and yield the path of the export.
 
-    A file that is not a report of nsys needs no export, so its own path is yielded.
+    A file that is not an nsys report needs no export, so ``path`` itself is yielded. If an error
+    message contains the path of the export, the path of the report is used instead.
 
     Raises:
         ProfileError: nsys is not installed, or the export fails.
-        OutputError: The export is to be kept, but a file of that name exists.
+        OutputError: The export is to be kept, but a file with its name already exists.
     """
     with export_report(path, keep=keep) as file:
         try:
@@ -155,14 +158,15 @@ def export_of(path: str, *, keep: bool = False) -> Iterator[str]:
 def open_profile(
     path: str, jobs: int = 1, watch: Watch = unwatched, *, keep_export: bool = False
 ) -> Iterator[tuple[OpenFile, str]]:
-    """Open a profile, exported first if it is a report of nsys.
+    """Open a profile. An nsys report is exported first.
 
     Yields:
-        The open file, and the path that it is read from. Limitations contain this path.
+        file: The open file.
+        path: Path from which the file is read. Limitations contain this path.
 
     Raises:
         ProfileError: The profile cannot be read.
-        OutputError: The export is to be kept, but a file of that name exists.
+        OutputError: The export is to be kept, but a file with its name already exists.
     """
     with export_of(path, keep=keep_export) as export, open_file(export, jobs, watch) as file:
         yield file, export
@@ -170,10 +174,10 @@ def open_profile(
 
 @contextmanager
 def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[OpenFile]:
-    """Open a file, or return the one that :func:`sample_names` left open.
+    """Open a file, or use the file that :func:`sample_names` left open.
 
     Raises:
-        ProfileError: No reader knows the file, or it cannot be read.
+        ProfileError: No reader supports the file, or the file cannot be read.
     """
     open_entry = _OPEN_FILES.pop(path, None)
     if open_entry is not None:
@@ -185,10 +189,12 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Op
 
 
 def sample_names(path: str, globs: Sequence[str], watch: Watch = unwatched) -> Mapping[str, int]:
-    """Count the names in a sample of a file's ranges; see :class:`OpenFile`.
+    """Count how often each name occurs in a sample of a file's ranges; see :class:`OpenFile`.
+
+    If the reader must decode the file completely, the file is left open for :func:`open_file`.
 
     Raises:
-        ProfileError: No reader knows the file, or it cannot be read.
+        ProfileError: No reader supports the file, or the file cannot be read.
     """
     reader = find_reader(path)
     with ExitStack() as stack:
@@ -201,23 +207,24 @@ def sample_names(path: str, globs: Sequence[str], watch: Watch = unwatched) -> M
 
 
 def close_open_files() -> None:
-    """Close files that were left open and not used since."""
+    """Close the files that :func:`sample_names` left open and that nobody has used."""
     while _OPEN_FILES:
         _OPEN_FILES.popitem()[1][0].close()
 
 
 class _NothingNamedError(NothingToAnalyseError):
-    """No range names forward or backward; the message says which commands to use instead."""
+    """No range name denotes a forward or backward; the message suggests commands to use instead."""
 
 
 def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recordings:
-    """Read and interpret one export.
+    """Read and interpret one exported file.
 
-    A table of operations becomes one recording per clock. If nothing can be analysed, the error
+    A table of operations becomes one recording per clock. If nothing can be analyzed, the error
     suggests other commands that can read the profile.
 
     Raises:
-        NothingToAnalyseError: No range name follows a convention for forward and backward.
+        NothingToAnalyseError: No range name denotes a forward or backward, or the times of all
+            kernels are impossible.
     """
     with open_file(path, options.jobs, watch) as file:
         if isinstance(file, OpenOperations):
@@ -234,15 +241,15 @@ def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recordings:
 def _interpret_file(file: OpenFile, path: str, options: ReadOptions) -> Recordings:
     """Read and interpret an open file; see :func:`_record_export`.
 
-    The conventions of the options are used if they have patterns. Otherwise, conventions that a
-    sample of names follows are tried in rounds, and the first round that names a forward or a
-    backward is used. If it names only one of them and a drafted convention works, the file is
-    refused.
+    The conventions of the options are used if they have patterns. Otherwise, the conventions that
+    match a sample of the names are tried in rounds. The first round that recognizes a forward or a
+    backward is used. If it recognizes only one of the two passes and a drafted convention works,
+    the file is refused.
 
     Raises:
-        NothingToAnalyseError: No convention names a forward or backward, or no kernel has possible
-            times.
-        ProfileError: The file cannot be read, or contains two runs of the same ranks.
+        NothingToAnalyseError: No convention recognizes a forward or backward, or the times of all
+            kernels are impossible.
+        ProfileError: The file cannot be read, or it contains two runs of the same ranks.
     """
     requested = tuple(convention for convention in options.conventions if convention.patterns)
     with time_step("recognise names"):
@@ -262,7 +269,8 @@ def _interpret_file(file: OpenFile, path: str, options: ReadOptions) -> Recordin
             and not requested
             and options.has_draft(file, file.sample(("*",)))
         ):
-            # The convention names only one pass, which gives no ratio, but a draft names both.
+            # The convention recognizes only one pass, so no ratio can be computed. A draft
+            # recognizes both.
             break
         if len(missing_passes) < 2:
             return interpret(
@@ -282,11 +290,11 @@ def _interpret_file(file: OpenFile, path: str, options: ReadOptions) -> Recordin
 
 
 def _explain_missing_device(profile: Profile, path: str) -> str:
-    """Return the reason why a profile contains no work of a device, or "" if it contains some.
+    """Return the reason why a profile contains no GPU work, or "" if no limitation gives one.
 
     Args:
         profile: The profile.
-        path: Its path, which is left out of the reason.
+        path: Path of the profile. It is removed from the start of the reason.
     """
     reasons = [
         note.reason for note in profile.limitations if note.kind is LimitationKind.WITHOUT_DEVICE
@@ -297,15 +305,15 @@ def _explain_missing_device(profile: Profile, path: str) -> str:
 def _choose_conventions(
     file: OpenFile, requested: tuple[Convention, ...]
 ) -> tuple[tuple[Convention, ...], bool]:
-    """Choose the conventions to read a file with, by a sample of its range names.
+    """Choose the conventions for reading a file, based on a sample of its range names.
 
     Args:
         file: The open file.
-        requested: Conventions to use, or empty to recognise the built-in ones.
+        requested: Conventions to use. If empty, the built-in conventions that match are chosen.
 
     Returns:
         conventions: The conventions.
-        has_layers: Whether ranges of layers are in the sample, as in few profiles.
+        has_layers: Whether the sample contains layer ranges. Few profiles do.
     """
     available = requested or tuple(convention_file.built_in().values())
     sampled = file.sample((*collect_globs(available), *get_layer_globs()), _SMALL_SAMPLE)
@@ -318,8 +326,8 @@ def _recognize_conventions(
 ) -> tuple[Convention, ...]:
     """Return the conventions that range names follow.
 
-    A larger sample is read if no convention names complete forwards and backwards in at least
-    ``_MIN_OPERATIONS`` ranges of the small sample.
+    A larger sample is read if no convention recognizes at least ``_MIN_OPERATIONS`` complete
+    forwards and backwards in the small sample.
 
     Args:
         file: The open file.
@@ -335,18 +343,21 @@ def _recognize_conventions(
 def _suggest_commands(file: OpenFile, path: str) -> str:
     """Return a clause that suggests commands for a profile without operations.
 
-    An error message must suggest a command, but none that refuses the same profile. If the profile
-    has no work, ``inspect`` may show what went wrong.
+    Only commands that accept the profile are suggested. If no command accepts it, ``inspect`` is
+    suggested, because it may show what went wrong.
     """
     work = get_work(file)
-    # Without work, no command needs the names.
+    # If there is no work, no suggested command needs the names.
     names = () if work is None else file.sample((f"*{_INSTRUCTION}*",))
     commands = suggest_other_commands(work, path, names)
     return commands or f"bubbleviz inspect {quote_for_shell(path)} shows its contents"
 
 
 def get_work(file: OpenFile) -> Profile | None:
-    """Return the profile of an open file without its ranges, or None if it has no work."""
+    """Read the profile of an open file without its ranges.
+
+    The result is None if the profile contains no work or cannot be read.
+    """
     try:
         return file.read((), partial=True)
     except ProfileError:
@@ -356,19 +367,19 @@ def get_work(file: OpenFile) -> Profile | None:
 def suggest_other_commands(profile: Profile | None, path: str, names: Iterable[str] = ()) -> str:
     """Return a clause that suggests commands that need no operations, or "" if none works.
 
-    None works unless a device ran at least two kernels or copies with a duration.
+    The result is "" unless a device ran at least two kernels or copies with a positive duration.
 
     Args:
-        profile: The profile with its work, or None without any.
+        profile: The profile, or None if it has no work.
         path: Path to use in the commands.
-        names: Names of its ranges.
+        names: Range names of the profile.
     """
     if profile is None:
         return ""
     activities, file = profile.activities, quote_for_shell(path)
     working = activities.end_ns > activities.start_ns
     if not working.any() or np.bincount(activities.rank[working]).max() < 2:
-        # A device that ran a single kernel or copy has no idle time between its work.
+        # With a single kernel or copy per device, there is no idle time between kernels.
         return ""
     clauses = [f"bubbleviz idle {file} breaks down idle time"]
     used = find_distinct(activities.name_id[: activities.kernels]).tolist()
@@ -389,10 +400,10 @@ def _explain_missing_names(
     options: ReadOptions,
     missing_passes: Sequence[str],
 ) -> str:
-    """Return the reason why nothing can be analysed, a remedy, and the most frequent names.
+    """Return a text that says why nothing can be analyzed and what to do, with frequent names.
 
-    The remedy is the first that applies: ``explanation``, changing the user's convention, drafting
-    a convention if a draft may work, or commands that need no operations.
+    The remedy is the first of these that applies: ``explanation``, changing the convention that the
+    user gave, drafting a convention if a draft may work, or commands that need no operations.
 
     Args:
         file: The open profile.
@@ -400,7 +411,7 @@ def _explain_missing_names(
         path: Path of the profile.
         explanation: Reason why the profile contains no such names, or "" if unknown.
         options: Options for reading the profile.
-        missing_passes: The passes (forward, backward) that no range names.
+        missing_passes: The passes (``"forward"``, ``"backward"``) that no range name denotes.
     """
     sample = file.sample(("*",))
     shapes = count_shapes(sample, 5)

@@ -1,7 +1,7 @@
-"""Spans: when the work of each operation ran on its device, and when it kept the device busy.
+"""Spans: when the kernels of each operation ran, and when the operation kept its device busy.
 
-Most functions handle the work of one rank at a time, or of a few ranks next to each other on one
-line of time: it fits into the cache, and little memory is used.
+Most functions process one rank at a time, or a few ranks whose times are shifted onto one time axis
+so that they do not overlap. The data of such a group fits into the cache.
 """
 
 from __future__ import annotations
@@ -31,22 +31,23 @@ def classify_work(
     names: NameMeanings,
     kinds: Kinds,
 ) -> tuple[LinkedWork, Ints]:
-    """Classify kernels as compute or communication, and find those that receive.
+    """Classify kernels as compute or communication, and find the kernels that receive data.
 
-    A kernel is communication if its name matches the patterns of communication, otherwise compute.
-    Copies are neither.
+    A kernel is communication if its name matches ``kinds.communication``, otherwise compute. Copies
+    are neither.
 
     Args:
-        work: The linked work of a profile.
-        activities: The same work. Kernels have the names of the operations that they carry out.
-        named_ranges: Ranges that the work is linked to.
+        work: Kernels and copies of a profile, linked to ranges.
+        activities: The same kernels and copies. Kernels with vague names have the names of the
+            collectives that they carry out.
+        named_ranges: Ranges that the kernels and copies are linked to.
         names: Meanings of the range names, indexed by name id.
-        kinds: Kinds of kernels, by name.
+        kinds: Name patterns that classify kernels.
 
     Returns:
-        work: The work, with the names of ``activities`` and masks of the compute and communication
-            kernels.
-        receives: Rows of the kernels that receive from another rank.
+        work: The work, with the names of ``activities`` and with the columns ``compute`` and
+            ``communication``.
+        receives: Rows of the kernels that receive data from another rank.
     """
     by_name, kernels = match_any(activities.names, kinds.communication), slice(activities.kernels)
     compute, communication = np.zeros(len(activities), bool), np.zeros(len(activities), bool)
@@ -65,10 +66,10 @@ def classify_work(
 def _find_receives(
     work: LinkedWork, named_ranges: Ranges, names: NameMeanings, kinds: Kinds
 ) -> Ints:
-    """Return the rows of the kernels that receive from another rank.
+    """Return the rows of the communication kernels that receive data from another rank.
 
-    A communication range names its direction. Outside these ranges, the name of the kernel must
-    give it.
+    If the kernel is linked to a communication range, the name of the range decides. Otherwise, the
+    name of the kernel decides (``kinds.receives``).
     """
     rows = np.flatnonzero(work.communication)
     receives = match_any(work.names, kinds.receives)[work.name_id[rows]]
@@ -82,18 +83,19 @@ def _find_receives(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ActiveTime(Table):
-    """Time for which a rank computed and ran kernels in an iteration.
+    """Time in which each rank ran kernels in each iteration, one row per rank and iteration.
 
-    Kernels that overlap count once.
+    Overlapping kernels are counted once.
 
     Attributes:
         rank: Index of the rank.
         iteration: Iteration of the rank.
-        active_ns: Time in which compute kernels of its work ran.
-        kernel_ns: Time in which any kernel or copy ran, from the first start to the last end of its
-            work.
-        gap_ns: Time in which no kernel or copy ran while its work kept the GPU busy (launch gaps).
-        collective_gap_ns: Time in which a collective and no compute kernel ran while an operation
+        active_ns: Time in which compute kernels of operations with a phase in ``WORK`` ran.
+        kernel_ns: Time in which any kernel or copy ran, between the first start and the last end of
+            these operations.
+        gap_ns: Time in which no kernel or copy ran although one of these operations kept the GPU
+            busy (launch gaps).
+        collective_gap_ns: Time in which a collective but no compute kernel ran while an operation
             kept the GPU busy.
     """
 
@@ -106,12 +108,12 @@ class ActiveTime(Table):
 
 
 def is_owned_by(operations: Operations, owner: Codes, phases: tuple[Phase, ...]) -> Bools:
-    """Return a mask of the work that operations of the given phases own.
+    """Return a mask of the kernels and copies that operations of the given phases own.
 
     Args:
         operations: The operations.
-        owner: Operation of each piece of work, or -1 if none.
-        phases: Phases of the operations.
+        owner: Row of the operation that owns each kernel or copy, or -1 if there is none.
+        phases: Phases to include.
     """
     # The last entry is selected by owner -1, which means no operation.
     is_of_phase: Bools = np.append(mask_phases(operations.phase, phases), False)
@@ -120,20 +122,22 @@ def is_owned_by(operations: Operations, owner: Codes, phases: tuple[Phase, ...])
 
 @dataclass(frozen=True)
 class WorkTimes:
-    """When and how long the work of operations and of ranks ran.
+    """Times of the kernels and copies of operations and of ranks. All times are in ns.
 
     Attributes:
-        start_ns: Start of the span of each operation, or 0 without work.
-        end_ns: End of the span, or -1 without work.
+        start_ns: Start of the span of each operation, or 0 if it has no span.
+        end_ns: End of the span of each operation, or -1 if it has no span.
         kernels: Number of compute kernels of each operation.
-        first: Row of the work that each operation begins with, or -1 without work.
+        first: Row of the kernel or copy that starts the span of each operation, or -1 if it has no
+            span.
         active_ns: Time in which compute kernels of each operation ran.
-        worked_ns: The same sum over all work in the iteration of each operation, or 0 if the
-            operation does not count as work.
-        loose: Mask of the compute kernels outside all compute operations.
-        spent_ns: Total lengths of copies, communication inside ranges, communication outside,
-            compute kernels inside compute operations, and outside, shape (ranks, 5).
-        running: Intervals in which anything ran.
+        worked_ns: For each operation whose phase is in ``WORK``, the time in which compute kernels
+            of any such operation in its rank and iteration ran. For all other operations, 0.
+        loose: Mask of the compute kernels outside all compute operations, one per row of the work.
+        spent_ns: Total durations, shape (ranks, 5). The columns are copies, communication inside
+            ranges, communication outside ranges, compute inside compute operations, and compute
+            outside them.
+        running: Intervals in which any kernel or copy ran.
         communicating: Intervals in which communication kernels ran.
         computing: Intervals in which compute kernels ran.
         unattributed: Intervals in which compute kernels outside all compute operations ran.
@@ -154,9 +158,10 @@ class WorkTimes:
 
 
 def measure_times(keys: Operations, work: LinkedWork, ranks: range) -> WorkTimes:
-    """Measure when the work of ranks ran, and for how long.
+    """Measure when the kernels and copies of ranks ran, and for how long.
 
-    The span of an operation covers its work of one kind, the first in this list that it has::
+    The span of an operation lasts from the first start to the last end of its kernels or copies of
+    one kind. The kind is the first in this list of which the operation has any::
 
         communication operation   communication, compute, copies
         other operation           compute, copies
@@ -164,7 +169,7 @@ def measure_times(keys: Operations, work: LinkedWork, ranks: range) -> WorkTimes
     Args:
         keys: Operations of the ranks.
         work: All kernels and copies of the ranks.
-        ranks: The ranks.
+        ranks: Consecutive rank indices.
     """
     count, communicates = len(keys), mask_phases(keys.phase, COMMUNICATION)
     of = np.flatnonzero(mask_phases(keys.phase, WORK))
@@ -203,14 +208,15 @@ def measure_times(keys: Operations, work: LinkedWork, ranks: range) -> WorkTimes
 def _measure_without_library(
     work: LinkedWork, ranks: range, communicates: Bools, group: Codes, n_groups: int
 ) -> WorkTimes:
-    """Measure the times of work without the compiled part.
+    """Do the same as :func:`measure_times` without the native library.
 
     Args:
         work: All kernels and copies of the ranks.
-        ranks: The ranks.
+        ranks: Consecutive rank indices.
         communicates: Mask of the operations that are communication.
-        group: Group (rank and iteration) of each operation, or -1 if the operation is not work.
-        n_groups: Number of groups.
+        group: Number of the (rank, iteration) of each operation, or -1 if the phase of the
+            operation is not in ``WORK``.
+        n_groups: Number of distinct (rank, iteration) pairs.
     """
     owner, count = work.operation, len(communicates)
     is_owned, is_communication = owner >= 0, np.append(communicates, False)[owner]
@@ -243,15 +249,17 @@ def _measure_without_library(
 
 
 def _mask_spanning_work(work: LinkedWork, count: int, is_communication: Bools) -> Bools:
-    """Return a mask of the work that the spans of operations cover; see :func:`measure_times`.
+    """Return a mask of the kernels and copies that determine the spans of operations.
+
+    The rule is given in :func:`measure_times`.
 
     Args:
         work: All kernels and copies of the ranks.
         count: Number of operations.
-        is_communication: Mask of the work that communication operations own.
+        is_communication: Mask of the kernels and copies that communication operations own.
     """
-    # A lower number takes precedence: communication of a communication operation, compute, copies.
-    # Communication of other operations (3) is never part of a span.
+    # A lower number takes precedence: 0 is communication of a communication operation, 1 is
+    # compute, 2 is copies. Communication of other operations (3) is never part of a span.
     of_communication = np.where(work.communication, np.where(is_communication, 0, 3), 2)
     precedence = np.where(work.compute, 1, of_communication)
     lowest = np.full(count + 1, 2)
@@ -260,26 +268,26 @@ def _mask_spanning_work(work: LinkedWork, count: int, is_communication: Bools) -
 
 
 def _select_first_rows(is_first: Bools, owner: Codes, count: int) -> Codes:
-    """Return the flagged row of each operation, or -1 without one. The smallest row wins.
+    """Return the smallest masked row of each operation, or -1 if it has none.
 
     Args:
-        is_first: Mask of the work that starts when the span of its operation starts.
-        owner: Operation of each piece of work.
+        is_first: Mask of the kernels and copies that start when the span of their operation starts.
+        owner: Operation that owns each kernel or copy.
         count: Number of operations.
     """
     first = np.full(count, NONE, np.int32)
-    # With several rows of an operation, the smallest index is assigned last.
+    # Rows are assigned in descending order, so the smallest row of an operation remains.
     rows = np.flatnonzero(is_first)[::-1]
     first[owner[rows]] = rows
     return first
 
 
 def _measure_spent_times(work: LinkedWork, ranks: range, is_loose: Bools) -> Ints:
-    """Return the total lengths of the work of each rank by kind; see ``WorkTimes.spent_ns``.
+    """Return the total durations per rank and kind, as defined in ``WorkTimes.spent_ns``.
 
     Args:
         work: All kernels and copies of the ranks.
-        ranks: The ranks.
+        ranks: Consecutive rank indices.
         is_loose: Mask of the compute kernels outside all compute operations.
     """
     is_outside = work.communication & (work.range == NONE)
@@ -292,19 +300,19 @@ def _measure_spent_times(work: LinkedWork, ranks: range, is_loose: Bools) -> Int
 def _measure_communication(
     keys: Operations, work: LinkedWork, times: WorkTimes
 ) -> tuple[WorkTimes, Bools]:
-    """Return times with spans for compute operations whose kernels all communicate.
+    """Set the spans of compute operations that have communication kernels but no compute kernels.
 
-    The span covers these kernels, but not the copies of the operation. An example of such an
-    operation is an expert-parallel ``dispatch(F)``.
+    The new span covers the communication kernels, but not the copies of the operation. An example
+    is an expert-parallel operation such as ``dispatch(F)``.
 
     Args:
         keys: Operations of the ranks.
         work: All kernels and copies of the ranks.
-        times: Times of this work.
+        times: Times of the kernels and copies.
 
     Returns:
-        times: The times, with the spans of these operations.
-        only_communicates: Mask of these operations, which keep no GPU busy.
+        times: The times with the new spans.
+        only_communicates: Mask of the operations with new spans. They keep no GPU busy.
     """
     count = len(keys)
     may_only_communicate = (times.kernels == 0) & ~mask_phases(keys.phase, COMMUNICATION)
@@ -318,7 +326,7 @@ def _measure_communication(
     only_communicates = make_mask(count, owner)
     begins_span = work.start_ns[rows] == start_ns[owner]
     first = times.first.copy()
-    # With several rows at the same start, the one with the smallest index is assigned last.
+    # Rows are assigned in descending order, so the smallest row of an operation remains.
     first[owner[begins_span][::-1]] = rows[begins_span][::-1]
     spans = replace(
         times,
@@ -332,30 +340,31 @@ def _measure_communication(
 def measure_operations(
     keys: Operations, work: LinkedWork, receives: BusyIntervals, ranks: range
 ) -> tuple[Operations, BusyIntervals, WorkTimes]:
-    """Measure the spans of operations, and when they kept their GPU busy.
+    """Measure the spans of operations, and when operations kept their GPU busy.
 
-    The span of a communication operation covers its communication kernels, and the span of any
-    other operation its compute kernels. Without kernels of this kind, the span covers the kernels
-    of the other kind, and without any kernels the copies. An operation without GPU work has no
-    span.
+    The span of a communication operation covers its communication kernels. The span of any other
+    operation covers its compute kernels. If there are no kernels of this kind, the span covers the
+    kernels of the other kind. If there are no kernels at all, it covers the copies. An operation
+    without GPU work has no span. An operation keeps its GPU busy during its span, except while it
+    waits for a receive; see :func:`find_busy_intervals`.
 
     Args:
         keys: Operations of the ranks.
-        work: All work of the ranks, with the operations that own it.
-        receives: Times of the receives that were launched inside operations.
-        ranks: The ranks.
+        work: All kernels and copies of the ranks, with the operations that own them.
+        receives: Intervals of the receives that were launched inside operations.
+        ranks: Consecutive rank indices.
 
     Returns:
-        operations: The operations with their spans.
-        busy: When each operation kept its GPU busy.
-        times: Times of the work.
+        operations: The operations, with the columns of their spans, kernels and receives filled in.
+        busy: Intervals in which each operation kept its GPU busy.
+        times: Times of the kernels and copies.
     """
     times = measure_times(keys, work, ranks)
     times, only_communicates = _measure_communication(keys, work, times)
     count, has_span = len(times.first), times.first != NONE
     active = receives
     if len(receives):
-        # Only the work of operations with receives is needed, which are few.
+        # Only the kernels of operations with receives are needed. There are few such operations.
         owner = work.operation
         filling = work.compute & make_mask(count + 1, receives.operation).take(owner)
         of_waiting = intervals.group_union(owner, count, work.start_ns, work.end_ns, filling)
@@ -379,14 +388,20 @@ def measure_operations(
 def find_busy_intervals(
     start_ns: Ints, end_ns: Ints, has_span: Bools, waits: BusyIntervals, active: BusyIntervals
 ) -> BusyIntervals:
-    """Return when operations kept their GPU busy: their spans without the gaps of waiting receives.
+    """Return the intervals in which operations kept their GPU busy.
+
+    These are the spans, minus the time in which a receive of the operation ran but no compute
+    kernel of the operation did.
 
     Args:
         start_ns: Start of the span of each operation.
-        end_ns: End of the span.
-        has_span: Mask of the operations with a span.
-        waits: Times of the receives of operations.
-        active: Times at which operations with receives computed. A receive does not wait then.
+        end_ns: End of the span of each operation.
+        has_span: Mask of the operations that have a span.
+        waits: Intervals of the receives of each operation.
+        active: Intervals in which operations with receives ran compute kernels.
+
+    Returns:
+        Disjoint nonempty intervals, sorted by (operation, start).
     """
     rows = np.flatnonzero(has_span & (end_ns > start_ns))
     if not len(waits):
@@ -410,7 +425,7 @@ def find_busy_intervals(
 def merge_busy_times(
     operations: Operations, busy: BusyIntervals, phases: tuple[Phase, ...]
 ) -> intervals.Intervals:
-    """Return when operations of these phases kept the GPU busy."""
+    """Return the union of the intervals in which operations of these phases kept the GPU busy."""
     rows = mask_phases(operations.phase, phases)[busy.operation]
     return intervals.union(busy.start_ns, busy.end_ns, rows)
 
@@ -422,22 +437,24 @@ def measure_active_time(
     operating: intervals.Intervals,
     collecting: intervals.Intervals,
 ) -> tuple[ActiveTime, RunningTimes]:
-    """Measure how long kernels ran in each iteration of a rank, and in and between iterations.
+    """Measure how long kernels ran during the iterations of ranks, and between iterations.
 
     Args:
-        operations: Operations of the ranks, on one line of time.
-        times: Times of the work of these ranks.
-        busy: When each operation kept the GPU busy.
-        operating: When any compute operation kept the GPU busy, including operations that are no
-            work of an iteration.
-        collecting: When communication between more than two ranks ran.
+        operations: Operations of the ranks, on one time axis.
+        times: Times of the kernels and copies of these ranks, on the same axis.
+        busy: Intervals in which each operation kept the GPU busy.
+        operating: Intervals in which any compute operation kept the GPU busy, including operations
+            whose phase is not in ``WORK``.
+        collecting: Intervals in which communication between more than two ranks ran.
 
     Returns:
-        active: Times of each rank in each iteration.
-        running: Times in and between iterations. All have rank 0; the line of time gives the rank.
+        active: Times of each rank in each iteration that has operations with compute kernels.
+        running: Times of consecutive intervals in and between iterations, without intervals in
+            which nothing ran. The column ``rank`` is 0; the position on the time axis determines
+            the rank.
     """
     rows, low_ns, high_ns = _measure_iteration_extents(operations)
-    # Communication during which no compute kernel ran.
+    # Intervals in which communication but no compute kernel ran.
     exposed = intervals.difference(times.communicating, times.computing)
     launch_gaps = intervals.difference(merge_busy_times(operations, busy, WORK), times.running)
     start_ns, end_ns = _cut_time((times.running, times.communicating, exposed), low_ns, high_ns)
@@ -470,17 +487,17 @@ def measure_active_time(
 
 
 def _measure_iteration_extents(operations: Operations) -> tuple[Ints, Ints, Ints]:
-    """Measure when the work of each iteration of each rank began and ended.
+    """Measure when the work of each rank and iteration started and ended.
 
-    Only operations that are work and have kernels count.
+    Only operations whose phase is in ``WORK`` and that have compute kernels are used.
 
     Args:
-        operations: Operations of the ranks, on one line of time.
+        operations: Operations of the ranks, on one time axis.
 
     Returns:
-        row: Row of one operation of each iteration and rank.
-        low_ns: Start of the first span.
-        high_ns: End of the last span.
+        row: For each rank and iteration, the row of its first operation.
+        low_ns: Earliest start of the spans of these operations.
+        high_ns: Latest end of the spans of these operations.
     """
     rows = np.flatnonzero(mask_phases(operations.phase, WORK) & (operations.kernels > 0))
     groups = group_rows(operations.rank[rows], operations.iteration[rows])
@@ -493,12 +510,12 @@ def _measure_iteration_extents(operations: Operations) -> tuple[Ints, Ints, Ints
 def _find_collective_gaps(
     times: WorkTimes, operating: intervals.Intervals, collecting: intervals.Intervals
 ) -> intervals.Intervals:
-    """Return when a collective and no compute kernel ran while an operation kept the GPU busy.
+    """Return when a collective but no compute kernel ran while an operation kept the GPU busy.
 
     Args:
-        times: Times of the work of the ranks.
-        operating: When any compute operation kept the GPU busy.
-        collecting: When communication between more than two ranks ran.
+        times: Times of the kernels and copies of the ranks.
+        operating: Intervals in which any compute operation kept the GPU busy.
+        collecting: Intervals in which communication between more than two ranks ran.
     """
     uncovered = intervals.difference(collecting, times.computing)
     return intervals.difference(uncovered, intervals.difference(uncovered, operating))
@@ -507,18 +524,19 @@ def _find_collective_gaps(
 def _cut_time(
     sets: Sequence[intervals.Intervals], low_ns: Ints, high_ns: Ints
 ) -> tuple[Ints, Ints]:
-    """Cut the time of ranks into consecutive intervals, in and between their iterations.
+    """Cut the time axis into consecutive intervals, in and between iterations.
 
-    The work of an iteration is one interval. The time between is cut where sets start or end.
+    The bounds are the starts and ends of iterations. Between iterations, they are also the starts
+    and ends of the intervals in ``sets``.
 
     Args:
-        sets: Sets of intervals on one line of time.
+        sets: Sets of intervals on the time axis.
         low_ns: Start of the work of each iteration.
         high_ns: End of the work of each iteration.
 
     Returns:
         start_ns: Start of each interval, in ascending order.
-        end_ns: End of each interval.
+        end_ns: End of each interval, which is the start of the next one.
     """
     sections = intervals.union(low_ns, high_ns)
     between = [intervals.difference(part, sections) for part in sets]

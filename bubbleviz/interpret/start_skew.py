@@ -128,7 +128,7 @@ def find_recorded_devices(
         linked: The profile, its work linked to API calls and ranges.
         activities: Kernels, then copies of the profile. Kernels have the names of the operations
             that they carry out.
-        kinds: Kinds of kernels, by name.
+        kinds: Name patterns that classify kernels.
     """
     source = linked.profile.source
     utc_ns = source.session_utc_ns or 0
