@@ -1,4 +1,4 @@
-"""CUDA API calls of an nsys export, read in blocks."""
+"""Reads the CUDA API calls of an nsys export in blocks."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import NAME_OF_CALL, NOTHING
 from bubbleviz.timing import time_step
 
-#: Matches the version in the name of a call: cudaMalloc_v3020, cudaLaunchKernelExC_v11060_ptsz.
+#: Matches the version in the name of a call, as in ``cudaMalloc_v3020`` and
+#: ``cudaLaunchKernelExC_v11060_ptsz``.
 _VERSION = re.compile(r"_v[0-9]{4,}(?=_|$)")
-#: Upper bound of the number of calls. DuckDB does not support -1, which means no limit in SQLite.
+#: LIMIT of a query that must return all calls. SQLite's -1 for "no limit" fails in DuckDB.
 _MAX_CALLS = 1 << 60
-#: Maximum duration of a call that starts at 0. If the call is longer, its start is missing: CUPTI
-#: writes 0 for a missing time.
+#: Maximum duration in ns of a call that starts at time 0. If the call is longer, its start is
+#: missing, because CUPTI writes 0 for a missing time.
 _MAX_LENGTH_FROM_0_NS = 1_000_000_000
 
 
@@ -32,18 +33,19 @@ def find_calls(
     beginnings: tuple[str, ...],
     max_calls: int = _MAX_CALLS,
 ) -> Ints:
-    """Find the calls whose names have one of the given prefixes, in the order of rows.
+    """Find the calls whose names start with one of the given prefixes.
 
-    Calls without a correlation id are included, with the id ``NOTHING``.
+    Calls without a correlation id are included. Their id is ``NOTHING``.
 
     Args:
         export: The open export.
-        call_names: Names of calls, keyed by id.
-        beginnings: Prefixes of names.
-        max_calls: Maximum number of calls.
+        call_names: Names of calls, keyed by their id in ``StringIds``.
+        beginnings: Prefixes of call names.
+        max_calls: Maximum number of calls to return.
 
     Returns:
-        Row number, thread and correlation id of each call, shape (3, calls).
+        Array of shape (3, calls), sorted by row number. Its rows are row number, thread and
+        correlation id.
     """
     ids = sorted(i for i, name in call_names.items() if name.startswith(beginnings))
     if not ids:
@@ -53,18 +55,18 @@ def find_calls(
 
 @dataclass(frozen=True)
 class ExportedCalls:
-    """A :class:`~bubbleviz.model.profile.CallLog` that can be read as long as the export is open.
+    """A :class:`~bubbleviz.model.profile.CallLog` that reads from an open export.
 
     Attributes:
-        export: The open export.
-        call_names: Names of calls that launch work on a device, keyed by id in ``StringIds``.
+        export: The export, which must stay open.
+        call_names: Names of the calls that launch GPU work, keyed by their id in ``StringIds``.
     """
 
     export: Export
     call_names: Mapping[int, str]
 
     def blocks(self) -> Iterator[Calls]:
-        """Yield the calls that may have launched work, in the order of the export.
+        """Yield the calls that may have launched GPU work in blocks, in the order of the export.
 
         Raises:
             ProfileError: The export is damaged.
@@ -79,24 +81,25 @@ class ExportedCalls:
             yield calls
 
     def convert_block(self, numbers: range, columns: Ints) -> Calls:
-        """Convert a part of calls/all.sql to calls.
+        """Convert one part of the result of ``calls/all.sql`` to calls.
 
-        If the part has fewer rows than row numbers, the row numbers are read from the export.
+        If the part has fewer rows than row numbers, the row numbers of its rows are read from the
+        export.
 
         Args:
-            numbers: Range of row numbers of the part.
-            columns: Columns of the query.
+            numbers: Range of the row numbers that the part covers.
+            columns: Columns of the query for this part, shape (4, rows).
         """
         if columns.shape[1] == len(numbers):
             return _make_calls(np.arange(numbers.start, numbers.stop), columns)
-        # Row numbers are missing in this part, so they must be read.
+        # The row numbers of this part have gaps, so they must be read.
         binds = {"first": numbers[0], "last": numbers[-1]}
         return _make_calls(self.export.query_columns("calls/row_numbers", binds)[0], columns)
 
     def _iter_timed(self) -> Iterator[tuple[Ints, Ints]]:
-        """Yield thread and end of the calls that may have launched work and have possible times.
+        """Yield the threads and end times of the calls that may have launched GPU work, in blocks.
 
-        The threads are those of all calls, including calls with impossible times.
+        Calls with impossible times contribute a thread but no end time.
         """
         for _, block in self.export.stream("calls/all"):
             start_ns, end_ns, thread, _ = block[:, block[3] != NOTHING]
@@ -104,17 +107,23 @@ class ExportedCalls:
             yield thread, end_ns if is_possible is None else end_ns[is_possible]
 
     def find_latest_end_ns(self) -> int:
-        """Return the latest end of the calls that may have launched work, or 0 without calls."""
+        """Return the latest end in ns of the calls that may have launched GPU work.
+
+        Calls with impossible times are ignored. The result is 0 if there are no other calls.
+        """
         return max((int(end_ns.max(initial=0)) for _, end_ns in self._iter_timed()), default=0)
 
     def find_processes(self) -> Sequence[int]:
-        """Return the processes that made calls that may have launched work, ascending."""
+        """Return the processes whose calls may have launched GPU work, in ascending order."""
         return sorted(
             {p for t, _ in self._iter_timed() for p in find_distinct(process_of(t)).tolist()}
         )
 
     def at(self, rows: Ints) -> Calls:
-        """Return the calls in the given rows (distinct, ascending).
+        """Return the calls in the given rows.
+
+        Args:
+            rows: Row numbers, distinct and ascending.
 
         Raises:
             ProfileError: The export is damaged.
@@ -122,18 +131,24 @@ class ExportedCalls:
         return _make_calls(rows, self._read_columns(rows)[:4])
 
     def _read_columns(self, rows: Ints) -> Ints:
-        """Return the columns of calls/at.sql in the given rows (distinct, ascending).
+        """Return the columns of ``calls/at.sql`` in the given rows, shape (6, rows).
 
-        The name is -1 if unknown, and the error is 0 if there was none.
+        The name is -1 if it is unknown, and the error code is 0 if there was no error.
+
+        Args:
+            rows: Row numbers, distinct and ascending.
         """
         if len(rows) == 0:
             return np.empty((6, 0), np.int64)
         return self.export.read_rows("calls/at", rows)
 
     def names(self, rows: Ints) -> tuple[str, ...]:
-        """Return the name of the call in each row (distinct, ascending), or "" if unknown.
+        """Return the name of the call in each row, or "" if unknown.
 
-        The version of the API is removed from the names.
+        Version suffixes such as ``_v3020`` are removed.
+
+        Args:
+            rows: Row numbers, distinct and ascending.
         """
         name_id = self._read_columns(rows)[NAME_OF_CALL]
         texts = self.export.query_texts(find_distinct(name_id))
@@ -141,17 +156,23 @@ class ExportedCalls:
         return tuple(names.get(number, "") for number in name_id.tolist())
 
     def select_by_prefix(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
-        """Return the given rows (distinct, ascending) whose call's name has one of the prefixes."""
+        """Return those of the given rows whose call name starts with one of the prefixes.
+
+        Args:
+            rows: Row numbers, distinct and ascending.
+            beginnings: Prefixes of call names. Only names in ``call_names`` are considered.
+        """
         ids = [i for i, name in self.call_names.items() if name.startswith(beginnings)]
         return rows[np.isin(self._read_columns(rows)[NAME_OF_CALL], ids)]
 
     def named(self, beginnings: tuple[str, ...]) -> Ints:
-        """Return the rows of the calls whose name has one of the prefixes, ascending.
+        """Return the row numbers of the calls whose name starts with a prefix, in ascending order.
 
-        Calls without a correlation id, which launch no work, are left out.
+        Only names in ``call_names`` are considered. Calls without a correlation id are left out,
+        because they launch no work.
         """
         ids = [i for i, name in self.call_names.items() if name.startswith(beginnings)]
-        # Exports contain names that no call has. Searching for them would read all calls.
+        # An export may list names that no call has. Searching for them would read all calls.
         called = {*self.export.filter_called_names(ids)} if ids else set()
         names = {i: self.call_names[i] for i in ids if i in called}
         row, _, correlation_id = find_calls(self.export, names, beginnings)
@@ -159,9 +180,9 @@ class ExportedCalls:
         return launching
 
     def find_containing(self, letters: str) -> Ints:
-        """Return the rows of the calls whose name contains a text, ascending.
+        """Return the row numbers of the calls whose name contains a text, in ascending order.
 
-        Calls without a correlation id, which launch no work, are left out.
+        Calls without a correlation id are left out, because they launch no work.
         """
         names = self.export.find_strings((f"*{letters}*",))
         row, _, correlation_id = find_calls(self.export, names, ("",))
@@ -169,19 +190,27 @@ class ExportedCalls:
         return launching
 
     def mask_failed(self, rows: Ints) -> Bools:
-        """Return a mask of the rows (distinct, ascending) whose call returned an error."""
+        """Return a mask of the rows whose call returned an error.
+
+        Args:
+            rows: Row numbers, distinct and ascending.
+        """
         return np.asarray(self._read_columns(rows)[5] != 0, bool)
 
 
 def _make_calls(row: Ints, columns: Ints) -> Calls:
-    """Return the calls that have a correlation id and possible times, in the given order.
+    """Build the table of the calls that have a correlation id and possible times.
 
-    A call has no times if it starts at 0 and either ends at 0 or lasts more than a second. Calls
-    with a correlation id that are left out are counted in ``impossible``.
+    The times of a call are missing, and therefore not possible, if it starts at 0 and either ends
+    at 0 or lasts more than a second. Calls that have a correlation id but no possible times are
+    counted in ``impossible``.
 
     Args:
-        row: Row number of each call.
-        columns: Start, end, thread and correlation id of each call, shape (4, calls).
+        row: Row numbers of the calls.
+        columns: Array of shape (4, calls). Its rows are start, end, thread and correlation id.
+
+    Returns:
+        The calls, in the given order.
     """
     start_ns, end_ns, thread, correlation_id = columns
     keep = correlation_id != NOTHING

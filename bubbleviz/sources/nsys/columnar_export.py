@@ -1,12 +1,13 @@
-"""Columnar exports: the directories of ``nsys export --type parquetdir`` and ``arrowdir``.
+"""Reads columnar exports, which ``nsys export --type parquetdir`` and ``arrowdir`` write.
 
-Each file of such a directory is a table of the SQLite export, with the same columns. DuckDB runs
-the queries of ``sql/`` on them: every file is read through a view with the name of its table, in
-which whole numbers have 64 bits, as in SQLite, and rows have numbers. DuckDB reads Parquet files
-itself; Arrow files are read into memory by pyarrow.
+A columnar export is a directory with one file per table. The tables have the same columns as in an
+SQLite export. DuckDB runs the queries of ``sql/`` on views of these files. The views add row
+numbers and widen integers to 64 bits, as in SQLite. DuckDB reads Parquet files itself, and pyarrow
+reads Arrow files into memory.
 
-Newer versions of nsys write names in place of the ids of ``StringIds``. The views replace them by
-ids that no string has, and the view of ``StringIds`` contains these ids as well.
+Newer versions of nsys write names where older versions write ids of ``StringIds``. The views
+replace each name by an id that no string has, and the view of ``StringIds`` contains the new ids as
+well.
 """
 
 from __future__ import annotations
@@ -42,28 +43,28 @@ from bubbleviz.sources.sqlite.queries import EVERY_ROW, Binds
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Settings of DuckDB. Each thread that reads runs its own queries, and nothing is written.
+#: DuckDB settings. Every reader thread runs separate queries, and DuckDB must not write files.
 _SETTINGS = (
     "threads = 1",
     "temp_directory = ''",
-    # NULL comes first, as in SQLite.
+    # Sort NULL first, as SQLite does.
     "default_null_order = 'nulls_first_on_asc_last_on_desc'",
-    # The footer of a file is read once, and nothing else is kept in memory.
+    # Read the footer of each file only once, and keep nothing else in memory.
     "parquet_metadata_cache = true",
     "enable_external_file_cache = false",
-    # Pages that a part does not need are skipped, not read.
+    # Skip pages that a part does not need, instead of reading them.
     "disable_parquet_prefetching = true",
     "autoinstall_known_extensions = false",
     "autoload_known_extensions = false",
 )
-#: The elements of a JSON array as texts. SQLite's function of this name returns them as values, so
+#: Defines SQLite's ``JSON_EACH`` for DuckDB. It returns the elements of a JSON array as texts, so
 #: the queries cast numbers.
 _JSON_EACH = (
     "CREATE MACRO JSON_EACH(given) AS TABLE "
     """SELECT UNNEST(FROM_JSON(given, '["VARCHAR"]')) AS value"""
 )
-#: The test of a name against a table of patterns. DuckDB would join all names with all patterns,
-#: which takes ten times longer than a list of patterns.
+#: Matches an SQL expression that tests a name against a table of GLOBs. DuckDB would join all names
+#: with all GLOBs, which takes ten times longer than using a list of GLOBs.
 PATTERN_TEST = re.compile(
     r"EXISTS \(\s*SELECT 1 FROM (?P<table>\w+)\s*WHERE (?P<name>[\w.]+) GLOB \w+\.pattern\s*\)"
 )
@@ -71,36 +72,36 @@ _LIST_TEST = (
     r"LEN(LIST_FILTER((SELECT LIST(pattern) FROM \g<table>), "
     r"LAMBDA pattern: \g<name> GLOB pattern)) > 0"
 )
-#: Formats of files, by their endings.
+#: File formats, keyed by file suffix.
 _FORMATS = {".parquet": "Parquet", ".arrow": "Arrow", ".arrows": "Arrow"}
-#: Types that are cast to whole numbers of 64 bits.
+#: DuckDB types that the views cast to 64-bit integers.
 _NARROW_TYPES = frozenset(
     ("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "UTINYINT", "USMALLINT", "UINTEGER")
 )
-#: Columns that contain ids of ``StringIds``, or names in their place.
+#: Columns that contain ids of ``StringIds``, or names in place of these ids.
 _ID_COLUMNS = ("nameId", "demangledName", "textId")
-#: The only column whose bytes are not text.
+#: The only column whose bytes are not an encoded text.
 _BYTES_COLUMN = "binaryData"
-#: The first id of names that stand in place of ids.
+#: First id of the names that are stored in place of ids. It is larger than any id in ``StringIds``.
 _FIRST_NAME_ID = 1 << 40
-#: Name of the ENUM type that numbers names, and a query for their ids and texts as rows of
-#: ``StringIds``.
+#: Name of the ENUM type that numbers these names, and a query that returns their ids and texts as
+#: rows of ``StringIds``.
 _NAMES_TYPE = "names_in_place_of_ids"
 _NAMES = (
     f"SELECT {_FIRST_NAME_ID} + ENUM_CODE(CAST(name AS {_NAMES_TYPE})) AS id, name AS value, "
     "NULL AS _rowid_ "
     f"FROM (SELECT UNNEST(ENUM_RANGE(CAST(NULL AS {_NAMES_TYPE}))) AS name)"
 )
-#: Name of the column of row numbers of Arrow tables.
+#: Name of the column with row numbers that is added to Arrow tables.
 _ROW_NUMBER = "row number"
-#: Minimum number of rows of a part, and maximum number of parts of a table. DuckDB reads a group of
-#: rows again for every part, so more parts take more time; larger parts take more memory.
+#: Minimum number of rows per part, and maximum number of parts per table. More parts take more
+#: time, because DuckDB reads a row group again for every part. Larger parts take more memory.
 _PART_ROWS, _MAX_PARTS = 1 << 16, 16
-#: Maximum number of characters of DuckDB's own message in an error.
+#: Maximum number of characters of a DuckDB message that an error message quotes.
 _MAX_REASON = 120
-#: What DuckDB raises if values do not have the type that a query needs.
+#: Exceptions that DuckDB raises if values do not have the type that a query needs.
 _CONVERSION_ERRORS = (duckdb.ConversionException, duckdb.OutOfRangeException)
-#: Queries whose texts are filtered by patterns.
+#: Queries whose rows are selected by matching their texts with GLOBs.
 _BY_PATTERNS = ("ranges/named", "strings/matching")
 
 
@@ -110,9 +111,9 @@ class TableFile:
 
     Attributes:
         file: Path of the file.
-        source: The table in the FROM clause of a statement of DuckDB.
-        row_number: Expression for the number of a row, from 1.
-        types: DuckDB's type of each column, by the column's name.
+        source: SQL that reads the file, for the FROM clause of a DuckDB statement.
+        row_number: SQL expression for the row number, which starts at 1.
+        types: DuckDB types of the columns, keyed by column name.
     """
 
     file: Path
@@ -121,19 +122,23 @@ class TableFile:
     types: Mapping[str, str]
 
     def has_names(self, column: str) -> bool:
-        """Return whether a column contains names in place of ids of ``StringIds``."""
+        """Return whether a column contains names instead of ids of ``StringIds``."""
         return column in _ID_COLUMNS and self.types.get(column) == "VARCHAR"
 
     def select(self, columns: Sequence[str]) -> str:
-        """Return the statement that selects columns and row numbers, as SQLite stores them."""
+        """Return the SQL statement that selects columns and row numbers as SQLite would store them.
+
+        Args:
+            columns: Names of the columns to select.
+        """
         selected = [f"{self._value(name)} AS {_quote_identifier(name)}" for name in columns]
         selected.append(f"{self.row_number} AS _rowid_")
         return f"SELECT {', '.join(selected)} FROM {self.source}"
 
     def _value(self, column: str) -> str:
-        """Return the SQL expression for a column's values as SQLite would store them.
+        """Return the SQL expression that converts a column to the values that SQLite would store.
 
-        Names in place of ids become ids, whole numbers get 64 bits, and bytes become texts.
+        Names that replace ids become ids again, integers get 64 bits, and bytes become texts.
         """
         name, kind = _quote_identifier(column), self.types[column]
         if self.has_names(column):
@@ -141,7 +146,7 @@ class TableFile:
         if kind in _NARROW_TYPES:
             return f"CAST({name} AS BIGINT)"
         if kind == "UBIGINT":
-            # SQLite stores the same 64 bits as a signed number.
+            # SQLite stores the same 64 bits as a signed integer.
             signed = f"CAST({name} - {1 << 64} AS BIGINT)"
             return f"CASE WHEN {name} >= {1 << 63} THEN {signed} ELSE CAST({name} AS BIGINT) END"
         if kind == "BLOB" and column != _BYTES_COLUMN:
@@ -150,16 +155,16 @@ class TableFile:
 
 
 class ColumnarExport(export.Export):
-    """A directory that contains a file for each table. Each thread has a separate cursor.
+    """An export with one file per table. Each thread that reads has a separate cursor.
 
     Args:
         path: Path of the directory.
-        connection: Connection to a DuckDB database with a view for each table.
-        files: File of each table.
-        schema: Names of the columns of each table.
-        arrow: Arrow tables, keyed by the name under which views read them.
+        connection: Connection to a DuckDB database that has one view per table.
+        files: Files of the tables, keyed by table name.
+        schema: Column names of the tables, keyed by table name.
+        arrow: Arrow tables, keyed by the name under which the views read them.
         jobs: Number of threads that read.
-        watch: Called with the fraction that has been read.
+        watch: Progress callback. It receives the fraction that has been read.
     """
 
     def __init__(
@@ -182,7 +187,7 @@ class ColumnarExport(export.Export):
 
     @property
     def _cursor(self) -> duckdb.DuckDBPyConnection:
-        """The cursor of this thread, opened on first use."""
+        """The DuckDB cursor of the current thread, opened on first use."""
         if not hasattr(self._of_thread, "cursor"):
             cursor = self._connection.cursor()
             self.opened_cursors.callback(cursor.close)
@@ -193,13 +198,13 @@ class ColumnarExport(export.Export):
         return opened
 
     def describe_readers(self) -> str:
-        """Describe what reads the export."""
+        """Describe which library reads the export, and the formats of its files."""
         suffixes = sorted({table.file.suffix for table in self._files.values()})
         kinds = dict.fromkeys(_FORMATS[suffix] for suffix in suffixes)
         return f"DuckDB ({' and '.join(kinds)}, a file for each table)"
 
     def count_max_rows(self) -> int:
-        """Return an upper bound of the number of rows of every table."""
+        """Return an upper bound on the number of rows in any table."""
         return 1 + max(map(self.count_rows, self.schema), default=0)
 
     def count_rows(self, table: str) -> int:
@@ -214,7 +219,7 @@ class ColumnarExport(export.Export):
         return int(rows[0][0])
 
     def query_rows(self, name: str, binds: Binds | None = None) -> list[tuple[object, ...]]:
-        """Return the rows of a query with few rows, or with text columns."""
+        """Return the rows of a query. Only for queries with few rows or with text columns."""
         with self._report_errors(name):
             return list(self._execute(name, binds or {}).fetchall())
 
@@ -224,7 +229,7 @@ class ColumnarExport(export.Export):
             return _stack_integers([arrays[column] for column in query(name).columns])
 
     def _execute(self, name: str, binds: Binds) -> duckdb.DuckDBPyConnection:
-        """Run a query, whose result the connection of this thread returns."""
+        """Run a query with the cursor of the current thread, and return the cursor."""
         query_ = query(name)
         values = {parameter: binds[parameter] for parameter in query_.parameters}
         return self._cursor.execute(PATTERN_TEST.sub(_LIST_TEST, query_.text), values)
@@ -232,9 +237,10 @@ class ColumnarExport(export.Export):
     def _iter_parts(
         self, name: str, selection: export.Selection | None
     ) -> Iterator[export.Part[Ints | export.Named]]:
-        """Yield a function for each part of a table. It reads the part and returns its rows.
+        """Yield one function per part of a table. The function reads the part and returns its rows.
 
-        Parts have equal ranges of row numbers: at least 65,536, and at most 16 parts per table.
+        All parts but the last one cover the same number of row numbers, which is at least 65,536. A
+        table has at most 16 parts.
         """
         first, last = self.find_bounds(export.BOUNDS[name])
         n_rows = last - first + 1
@@ -264,10 +270,16 @@ class ColumnarExport(export.Export):
     def _read_named(
         self, name: str, selection: export.Selection, first: int, last: int
     ) -> export.Named:
-        """Return the selected rows among rows ``first`` to ``last`` of a query, with their texts.
+        """Return the selected rows of a query with their texts.
 
-        A NULL in an integer column of ranges/named raises an error. In other queries of ranges, it
-        makes the result empty.
+        If an integer column contains NULL, ``ranges/named`` raises an error, and other queries for
+        ranges return no rows.
+
+        Args:
+            name: Name of the query.
+            selection: Criteria that select the rows.
+            first: First row number to read.
+            last: Last row number to read, inclusive.
         """
         binds = _loosen_patterns(export.make_binds(selection, first, last))
         *columns, text = query(name).columns
@@ -278,7 +290,7 @@ class ColumnarExport(export.Export):
             if has_null and name == "ranges/named":
                 raise self._make_null_error()
             if has_null and name not in _BY_PATTERNS:
-                # The other queries of ranges only collect hints, so damaged rows give none.
+                # The other queries for ranges only collect hints, so damaged rows are no error.
                 return export.combine_named(np.empty((len(columns), 0), np.int64), ())
             values = _stack_integers(numbers)
         texts = np.ma.MaskedArray(arrays[text]).tolist()
@@ -287,10 +299,11 @@ class ColumnarExport(export.Export):
 
     @contextmanager
     def _report_errors(self, name: str) -> Iterator[None]:
-        """Convert errors of DuckDB in a query to errors for users.
+        """Convert DuckDB errors in a query to errors for users.
 
         Raises:
-            ProfileError: A file is damaged or contains values of another type.
+            ProfileError: A file is damaged or contains values of the wrong type.
+            MemoryError: Memory ran out.
         """
         try:
             yield
@@ -305,7 +318,7 @@ class ColumnarExport(export.Export):
             raise make_damage_error(self.path, query(name), str(error)) from error
 
     def _name_files_read(self, name: str) -> str:
-        """Return the names of the files that a query reads, joined by "or"."""
+        """Return the names of the files that a query reads, joined by " or "."""
         tables: list[str] = []
         for relation in query(name).requires:
             view = self.views.get(relation)
@@ -314,19 +327,20 @@ class ColumnarExport(export.Export):
 
 
 def _make_read_error(path: str, file: str, error: Exception) -> Exception:
-    """Return the error for a file that cannot be read.
-
-    It is a MemoryError if memory ran out, otherwise a ProfileError.
+    """Return the error for a file that cannot be read: a MemoryError or a ProfileError.
 
     Args:
         path: Path of the export.
         file: Name of the file.
-        error: Error that DuckDB or pyarrow raised.
+        error: Exception that DuckDB or pyarrow raised.
+
+    Returns:
+        A MemoryError if memory ran out, otherwise a ProfileError.
     """
     if isinstance(error, (MemoryError, duckdb.OutOfMemoryException)):
         return MemoryError()
     lines = str(error).splitlines() or [type(error).__name__]
-    # Remove the kind of error, and the path, which the message begins with.
+    # Remove the kind of error, and the path, because our message starts with the path.
     reason = re.sub(r"^[\w ]*Error: ", "", lines[0]).replace(f"{Path(path).resolve()}/", "")
     return ProfileError(
         f"{path}: {file} cannot be read ({to_one_line(reason, _MAX_REASON)}); the file is damaged "
@@ -335,28 +349,28 @@ def _make_read_error(path: str, file: str, error: Exception) -> Exception:
 
 
 def _has_null(column: Any) -> bool:
-    """Return whether a column contains NULL; only then it is a masked array."""
+    """Return whether a column that DuckDB returned contains NULL, in which case it is masked."""
     return bool(np.any(getattr(column, "mask", False)))
 
 
 def _stack_integers(columns: Sequence[Any]) -> Ints:
-    """Return columns of whole numbers, shape (columns, rows).
+    """Stack integer columns into one int64 array, shape (columns, rows).
 
     Raises:
-        ValueError: A column contains NULL, or values of another type.
+        ValueError: A column contains NULL, or values that are not integers.
     """
     for column in columns:
-        # Without rows, a column of NULL has no type.
+        # If there are no rows, the type of a column may be unknown.
         if len(column) and (column.dtype.kind not in "iu" or _has_null(column)):
             raise ValueError(NO_NUMBER)
     return np.stack([np.ma.getdata(column).astype(np.int64, copy=False) for column in columns])
 
 
 def _loosen_patterns(binds: Binds) -> Binds:
-    """Return the parameters of a query, with GLOB patterns converted from SQLite to DuckDB.
+    """Return query parameters in which all GLOBs are converted from SQLite to DuckDB.
 
-    The converted patterns may match more texts, so the rows must be filtered afterwards. Patterns
-    that match nothing because of an unclosed ``[`` are left out.
+    The converted GLOBs may match more texts, so the rows must be filtered afterwards. GLOBs that
+    match nothing because a ``[`` is never closed are removed.
     """
     loose = dict(binds)
     for name in ("first_letters", "floating_first", "floating_second", "floating_guard"):
@@ -369,7 +383,7 @@ def _loosen_patterns(binds: Binds) -> Binds:
 
 
 def _filter_by_patterns(rows: export.Named, globs: Sequence[str]) -> export.Named:
-    """Return the rows without a text, and those whose text matches one of the GLOB patterns."""
+    """Keep the rows that have no text, or whose text matches at least one of the SQLite GLOBs."""
     values, number, texts = rows
     fits = np.array([*match_any_glob(globs, texts), True], bool)
     # Rows without a text have the index -1, which selects the appended True.
@@ -378,13 +392,13 @@ def _filter_by_patterns(rows: export.Named, globs: Sequence[str]) -> export.Name
 
 
 def _quote_identifier(name: str) -> str:
-    """Return a name as an identifier of SQL."""
+    """Return a name quoted as an SQL identifier."""
     escaped = name.replace('"', '""')
     return f'"{escaped}"'
 
 
 def _quote_literal(text: str) -> str:
-    """Return a text as a literal of SQL."""
+    """Return a text quoted as an SQL string literal."""
     escaped = text.replace("'", "''")
     return f"'{escaped}'"
 
@@ -392,10 +406,14 @@ def _quote_literal(text: str) -> str:
 def _open_files(
     connection: duckdb.DuckDBPyConnection, path: str
 ) -> tuple[Mapping[str, TableFile], Mapping[str, pa.Table]]:
-    """Open the files of the tables that queries read; other files are ignored.
+    """Open the files of the tables that any query reads. All other files are ignored.
+
+    Args:
+        connection: Connection to DuckDB, in which Arrow tables are registered.
+        path: Path of the export.
 
     Returns:
-        files: File of each table.
+        files: Files of the tables, keyed by table name.
         arrow: Arrow tables in memory, keyed by the name under which DuckDB reads them.
 
     Raises:
@@ -427,7 +445,7 @@ def _open_files(
 
 
 def _describe_parquet(connection: duckdb.DuckDBPyConnection, path: str, file: Path) -> TableFile:
-    """Return the FROM clause, row numbers and column types for a Parquet file.
+    """Describe how DuckDB reads a Parquet file.
 
     Args:
         connection: Connection to DuckDB.
@@ -437,7 +455,7 @@ def _describe_parquet(connection: duckdb.DuckDBPyConnection, path: str, file: Pa
     Raises:
         ProfileError: The file cannot be read, or has two columns with the same name.
     """
-    # DuckDB interprets a path as a pattern.
+    # DuckDB interprets a path as a GLOB, so wildcards in the path must be escaped.
     escaped_path = _quote_literal(re.sub(r"([*?\[])", r"[\1]", str(file.resolve())))
     options = "file_row_number = true, hive_partitioning = false"
     source = f"read_parquet({escaped_path}, {options})"
@@ -454,20 +472,25 @@ def _describe_parquet(connection: duckdb.DuckDBPyConnection, path: str, file: Pa
 
 
 def _read_column_types(connection: duckdb.DuckDBPyConnection, source: str) -> dict[str, str]:
-    """Return DuckDB's type of each column of a table, by the column's name."""
+    """Return the DuckDB types of the columns of a table, keyed by column name.
+
+    Args:
+        connection: Connection to DuckDB.
+        source: SQL for the FROM clause.
+    """
     rows = connection.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()
     return {row[0]: row[1] for row in rows}
 
 
 def _read_arrow(path: str, file: Path, read: Collection[str]) -> pa.Table:
-    """Read the columns of an Arrow IPC file that queries need, and number its rows from 1.
+    """Read the columns of an Arrow IPC file that queries need, and add a column of row numbers.
 
-    The columns are copied: a file that is mapped into memory would end the process if another
-    program cut it short.
+    Row numbers start at 1. The columns are copied into memory instead of mapped, because the
+    process would be killed if another program truncated a mapped file.
 
     Args:
         path: Path of the export.
-        file: Path of the file, which contains a file or a stream of Arrow IPC.
+        file: Path of the file, in the Arrow IPC file or stream format.
         read: Names of the columns that queries read.
 
     Raises:
@@ -485,7 +508,7 @@ def _read_arrow(path: str, file: Path, read: Collection[str]) -> pa.Table:
             opened.seek(0)
             options = pa.ipc.IpcReadOptions(included_fields=fields or [0] if names else None)
             table = open_ipc(opened, options).read_all()
-        # Arrow checks nothing else before it is used, such as offsets of texts.
+        # By default, pyarrow does not check the contents of a file, such as offsets of strings.
         table.validate(full=True)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _make_read_error(path, file.name, error) from error
@@ -494,7 +517,7 @@ def _read_arrow(path: str, file: Path, read: Collection[str]) -> pa.Table:
 
 
 def _refuse_repeated(path: str, file: Path, names: Sequence[str]) -> None:
-    """Refuse a table with two columns with the same name, because SQL would read only the first.
+    """Raise an error if two columns have the same name, because SQL would read only the first one.
 
     Raises:
         ProfileError: Two columns have the same name, ignoring case.
@@ -509,12 +532,20 @@ def _refuse_repeated(path: str, file: Path, names: Sequence[str]) -> None:
 def _create_views(
     connection: duckdb.DuckDBPyConnection, path: str, files: Mapping[str, TableFile]
 ) -> Mapping[str, frozenset[str]]:
-    """Create a view for each table, and return the names of the columns of each table.
+    """Create one view per table.
 
-    The view of ``StringIds`` also contains the names that stand in place of ids, if there are any.
+    If files contain names in place of ids, the view of ``StringIds`` contains these names as well.
+
+    Args:
+        connection: Connection to DuckDB.
+        path: Path of the export.
+        files: Files of the tables, keyed by table name.
+
+    Returns:
+        Column names of the tables, keyed by table name.
 
     Raises:
-        ProfileError: Names in place of ids cannot be read.
+        ProfileError: The names cannot be read.
     """
     schema = {table: frozenset(file.types) for table, file in files.items()}
     selects = {
@@ -536,9 +567,12 @@ def _create_views(
 def _create_names(
     connection: duckdb.DuckDBPyConnection, path: str, files: Mapping[str, TableFile]
 ) -> bool:
-    """Create the ENUM type that numbers names in place of ids, and return whether there are any.
+    """Create the ENUM type that numbers the names that are stored in place of ids.
 
-    Names are numbered in the order in which they occur first.
+    Names are numbered in order of first appearance.
+
+    Returns:
+        Whether any column contains names in place of ids. If not, no type is created.
 
     Raises:
         ProfileError: The names cannot be read.
@@ -570,12 +604,12 @@ def _create_names(
 
 @contextmanager
 def open_directory(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[ColumnarExport]:
-    """Open a directory that contains a file for each table.
+    """Open a columnar export, which is closed on exit.
 
     Args:
         path: Path of the directory.
-        jobs: Number of threads that read.
-        watch: Called with the fraction that has been read.
+        jobs: Maximum number of threads that read.
+        watch: Progress callback. It receives the fraction that has been read.
 
     Raises:
         ProfileError: The directory is damaged or not an nsys export, or pyarrow is missing for
@@ -587,7 +621,7 @@ def open_directory(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterat
         connection.execute(_JSON_EACH)
         files, arrow = _open_files(connection, path)
         schema = _create_views(connection, path, files)
-        # A thread that waits for others reads as well.
+        # The main thread reads as well while it waits for the other threads.
         threads = max(1, min(jobs, count_cores() - 1))
         opened = ColumnarExport(path, connection, files, schema, arrow, threads, watch)
         with opened.opened_cursors:

@@ -1,4 +1,4 @@
-"""Copies of an nsys export: their sizes, directions and kinds of memory."""
+"""Reads the sizes, directions and memory kinds of the copies in an nsys export."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from bubbleviz.model.profile import Activities
 from bubbleviz.sources.activities import has_times
 from bubbleviz.sources.nsys.export import Export
 
-#: Kinds of copies with which the driver migrates pages (CUDA_MEMCPY_KIND_UVM_HTOD, _DTOH, _DTOD).
+#: Copy kinds of page migrations by the driver: ``CUDA_MEMCPY_KIND_UVM_HTOD``, ``_DTOH``, ``_DTOD``.
 KINDS_OF_MIGRATION = (11, 12, 13)
-#: Directions by their ids in ENUM_CUDA_MEMCPY_OPER.
+#: Directions of copies, keyed by id in ``ENUM_CUDA_MEMCPY_OPER``.
 _DIRECTIONS = {
     **dict.fromkeys((1, 3, 11), Direction.HOST_TO_DEVICE),
     **dict.fromkeys((2, 4, 12), Direction.DEVICE_TO_HOST),
@@ -23,7 +23,7 @@ _DIRECTIONS = {
     9: Direction.HOST_TO_HOST,
     10: Direction.PEER_TO_PEER,
 }
-#: Kinds of memory by their ids in ENUM_CUDA_MEM_KIND.
+#: Kinds of memory, keyed by id in ``ENUM_CUDA_MEM_KIND``.
 _MEMORY = {
     0: Memory.PAGEABLE,
     1: Memory.PINNED,
@@ -33,28 +33,28 @@ _MEMORY = {
     5: Memory.DEVICE,
     6: Memory.MANAGED,
 }
-#: Largest id of either table.
+#: Upper bound of the ids in both tables.
 _MAX_ID = 15
 
 
 def read_copies(export: Export, activities: Activities, group: Codes | None) -> Copies:
-    """Read the sizes, directions and kinds of memory of the copies of an export, without memsets.
+    """Read the sizes, directions and memory kinds of the copies of an export. Memsets are left out.
 
-    Details that the export lacks are unknown. Migrated pages are managed memory, unless the export
-    gives another kind.
+    Values that the export does not give are unknown. The memory of a page migration is managed
+    memory, unless the export gives a different kind.
 
     Args:
         export: The open export.
         activities: Activities of the export.
-        group: Group that each activity was sorted by, in the order of the export, or None if the
-            activities still have that order.
+        group: Groups by which the activities were sorted, one per activity, in the order of the
+            export. None if the activities were not sorted.
 
     Raises:
         ProfileError: The export is damaged.
     """
     start_ns, end_ns, *_ = export.query_columns("gpu_work/copies")
     n_copies = int(has_times(start_ns, end_ns).sum())
-    # Copies come after all kernels, and before all memsets.
+    # The activities contain all kernels, then all copies, then all memsets.
     copies = Copies.unknown(activities.kernels + np.arange(n_copies))
     if export.has("gpu_work/copy_memory"):
         start_ns, end_ns, source, target = export.query_columns("gpu_work/copy_memory")
@@ -65,7 +65,7 @@ def read_copies(export: Export, activities: Activities, group: Codes | None) -> 
         start_ns, end_ns, size, kind = export.query_columns("gpu_work/copy_sizes")
         timed = has_times(start_ns, end_ns)
         size, kind = size[timed], kind[timed]
-        # Only pages of managed memory are migrated, even if the kind of memory is unknown.
+        # Only managed memory is migrated, so the memory kind is known even if the export lacks it.
         is_managed = np.isin(kind, KINDS_OF_MIGRATION)
         source, target = (
             np.where(is_managed & (memory == Memory.UNKNOWN), Memory.MANAGED, memory)
@@ -84,6 +84,6 @@ def read_copies(export: Export, activities: Activities, group: Codes | None) -> 
 
 
 def _translate_ids(ids: Ints, codes: Mapping[int, int]) -> Ints:
-    """Return the code of each id, or 0 for ids without a code."""
+    """Translate ids to codes. Ids that are not in ``codes`` become 0, which means unknown."""
     by_id = np.array([codes.get(number, 0) for number in range(_MAX_ID + 1)], np.int64)
     return np.where((ids >= 0) & (ids <= _MAX_ID), by_id[np.clip(ids, 0, _MAX_ID)], 0)

@@ -1,7 +1,7 @@
-"""Exports of nsys: the same queries for every kind of file.
+"""Defines an nsys export, which answers the same queries for every file format.
 
-The schema is inspected before a query runs, and views hide the differences between versions of
-nsys. All kinds of exports return the same rows::
+The schema of a file is checked before a query runs, and views hide the schema differences between
+nsys versions. All formats return the same rows::
 
     pages of an SQLite file, decoded by compiled code         ─┐
     SQLite, without compiled code or for pages it rejects     ─┼─ Export ─ kernels, calls, ...
@@ -35,11 +35,12 @@ RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 NVTX = "NVTX_EVENTS"
 GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 STRINGS = "StringIds"
-#: The four kinds of ranges, as parameters of queries.
+#: The four kinds of NVTX ranges, as names of query parameters.
 KINDS = ("push_pop", "start_end", "nvtxt_push_pop", "nvtxt_start_end")
-#: Values other than integers that SQLite may store in a column, by their Python type.
+#: Descriptions of the non-integer values that SQLite may return, keyed by Python type.
 _TYPES = {type(None): "no value", str: "text", float: "a fraction"}
-#: Query for the first and last row number of a large table, keyed by the query that streams it.
+#: Queries for the first and last row number of the large tables, keyed by the query that streams
+#: the table.
 BOUNDS = {
     "gpu_work/kernels": "gpu_work/kernel_bounds",
     "gpu_work/kernels_and_streams": "gpu_work/kernel_bounds",
@@ -47,39 +48,42 @@ BOUNDS = {
     "ranges/lasting": "ranges/bounds",
     "calls/all": "calls/bounds",
 }
-#: Minimum number of rows of a table that is read by threads. A thread opens the file for itself.
+#: Minimum number of rows of a table to be read by the thread pool. Smaller tables are not worth the
+#: time that each thread needs to open the file.
 _MIN_POOL_ROWS = 1 << 13
-#: Number of parts that may be read ahead, in addition to one per thread.
+#: Number of parts that may be read ahead, in addition to one part per thread.
 _MAX_PARTS_AHEAD = 4
 
-#: Rows with a text: integer columns, shape (columns, rows); for each row the index of its text, or
-#: -1 for NULL; and the texts, which may contain duplicates.
+#: Rows that have a text: the integer columns, shape (columns, rows); the index of each row's text,
+#: or -1 for NULL; and the texts, which may contain duplicates.
 Named: TypeAlias = tuple[Ints, Ints, Sequence[str]]
 _RowsT = TypeVar("_RowsT")
 _MadeT = TypeVar("_MadeT")
-#: Reads the next part of a table: row numbers and rows, or None at the end of the table.
+#: A function that reads one part of a table. It returns the row numbers and the rows, or None at
+#: the end of the table.
 Part: TypeAlias = Callable[[], tuple[range, _RowsT] | None]
-#: Converts row numbers and columns to the wanted form, in the thread that reads them.
+#: A function that converts row numbers and columns. It runs in the thread that read them.
 _Make: TypeAlias = Callable[[range, Ints], Any]
-#: Parts that are being read: the future result, and the function that reads it.
+#: Parts that are being read ahead: the future result, and the function that reads the part.
 _Ahead: TypeAlias = deque[tuple[Future[Any], Part[Any]]]
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Rows of a table with names to read: selected by name, or by thread and time.
+    """Criteria that select the rows of a table with names, by name or by thread and time.
 
     Attributes:
         kinds: Codes of the four kinds of ranges, in the order of ``KINDS``.
-        globs: SQLite GLOB patterns. A text must match one of them.
-        text_ids: Ids of registered strings that match, ascending.
-        threads: Threads that opened the ranges, ascending.
-        shortest_ns: Minimum duration.
-        since_ns: Starts of intervals, disjoint and ascending per thread. A range that overlaps none
-            of the intervals of its thread may be left out. A range that lies outside the span of
-            all intervals is left out.
-        until_ns: Ends of these intervals.
-        bounds: Offsets of the intervals of each thread in ``since_ns``, with the total at the end.
+        globs: SQLite GLOBs. The text of a row must match at least one of them.
+        text_ids: Ids of the registered strings that match, in ascending order.
+        threads: Threads whose ranges are selected, in ascending order.
+        shortest_ns: Minimum duration of a range.
+        since_ns: Start times of intervals, thread by thread. The intervals of a thread are disjoint
+            and ascending. A range outside the span of all intervals is never selected. A range that
+            overlaps no interval of its thread may be left out.
+        until_ns: End times of the intervals.
+        bounds: For each thread, the first index of its intervals in ``since_ns`` and the index
+            after the last one, flattened to one tuple.
     """
 
     kinds: tuple[int, ...] = (0, 0, 0, 0)
@@ -93,15 +97,15 @@ class Selection:
 
 
 def make_binds(selection: Selection, first: int, last: int) -> Binds:
-    """Return the SQL parameters that select rows ``first`` to ``last`` (inclusive) of a table.
+    """Return the SQL parameters that select rows of a table.
 
-    If the selection contains several time intervals, only the earliest start and the latest end are
-    passed to SQL. Rows between the intervals are therefore read as well.
+    Only the earliest start and the latest end of the time intervals are passed to SQL, so rows
+    between two intervals are selected as well.
 
     Args:
-        selection: Criteria of the rows.
-        first: Number of the first row.
-        last: Number of the last row.
+        selection: Criteria that select the rows.
+        first: First row number to read.
+        last: Last row number to read, inclusive.
     """
     return {
         **dict(zip(KINDS, selection.kinds, strict=True)),
@@ -118,7 +122,7 @@ def make_binds(selection: Selection, first: int, last: int) -> Binds:
 
 
 def concatenate_named(parts: Sequence[Named]) -> Named:
-    """Concatenate one or more parts. Texts of different parts are not merged."""
+    """Concatenate one or more parts of a table. Equal texts of different parts are not merged."""
     if len(parts) == 1:
         return parts[0]
     all_texts = [text for _, _, texts in parts for text in texts]
@@ -131,17 +135,23 @@ def concatenate_named(parts: Sequence[Named]) -> Named:
 
 
 def combine_named(values: Ints, texts: Iterable[object]) -> Named:
-    """Combine integer columns, shape (columns, rows), with the text of each row, None for NULL."""
+    """Combine integer columns with the texts of the rows.
+
+    Args:
+        values: Integer columns, shape (columns, rows).
+        texts: One text per row, or None for NULL.
+    """
     numbering = Numbering[str]()
     number = [NONE if text is None else numbering.number(str(text)) for text in texts]
     return values, np.array(number, np.int64), numbering.values
 
 
 class Export(ABC):
-    """An open export of nsys. Several threads may query it at the same time.
+    """An open nsys export. Several threads may query it at the same time.
 
-    Large tables are read in parts by a thread pool; compiled code and SQLite release the
-    interpreter lock meanwhile. The order of parts does not depend on the number of threads::
+    A thread pool reads large tables in parts. This is parallel because compiled code and SQLite
+    release the global interpreter lock. The order of the parts does not depend on the number of
+    threads::
 
         parts            | 0 | 1 | 2 | 3 | 4 | 5 |
         pool thread 1      0       2   3
@@ -149,14 +159,15 @@ class Export(ABC):
         main thread      ──┤ 0 | 1 | 2 | 3 | ...       uses them in order, or helps to read
 
     Args:
-        path: Path as the user gave it.
-        schema: Names of the columns of each table.
-        noun: Noun for the kind of file, with its article, for messages.
+        path: Path as given by the user.
+        schema: Column names of the tables, keyed by table name.
+        noun: Kind of file with an article, such as "an SQLite database", for messages.
         jobs: Number of threads that read.
-        watch: Called with the fraction of rows of large tables that has been read.
+        watch: Progress callback. It receives the fraction of the rows of large tables that has been
+            read.
 
     Raises:
-        ProfileError: The tables are not those of nsys.
+        ProfileError: The file has none of the tables of an nsys export.
     """
 
     #: Whether the parts of a table may be read in any order.
@@ -177,7 +188,7 @@ class Export(ABC):
 
     @abstractmethod
     def describe_readers(self) -> str:
-        """Describe what has read the large tables so far, and why, if that is SQLite."""
+        """Describe what has read the large tables so far, and why if SQLite has read them."""
 
     @abstractmethod
     def count_rows(self, table: str) -> int:
@@ -185,7 +196,11 @@ class Export(ABC):
 
     @abstractmethod
     def query_rows(self, name: str, binds: Binds | None = None) -> list[tuple[object, ...]]:
-        """Return the rows of a query with few rows, or with text columns.
+        """Return the rows of a query. Only for queries with few rows or with text columns.
+
+        Args:
+            name: Name of the query.
+            binds: Values of the query's parameters.
 
         Raises:
             ProfileError: The file is damaged.
@@ -198,28 +213,35 @@ class Export(ABC):
         """Return the selected rows of a query with their texts.
 
         Args:
-            name: Name of the query: ranges/named, ranges/lasting, ranges/sample, calls/system or
-                strings/matching. Rows of ranges/sample that match no pattern may be included.
-            selection: Which rows to read.
-            stretches: First and last row number of each part of the table to read.
+            name: Name of the query: ``ranges/named``, ``ranges/lasting``, ``ranges/sample``,
+                ``calls/system`` or ``strings/matching``. The rows of ``ranges/sample`` may include
+                rows that match no GLOB.
+            selection: Criteria that select the rows.
+            stretches: Inclusive (first, last) row numbers of each part of the table to read.
 
         Raises:
-            ProfileError: A selected row has NULL or text in place of a number.
+            ProfileError: A selected row of ``ranges/named`` has NULL or text in place of a number.
         """
 
     @abstractmethod
     def count_max_rows(self) -> int:
-        """Return an upper bound of the number of rows of every table."""
+        """Return an upper bound on the number of rows in any table."""
 
     @abstractmethod
     def _query_columns(self, name: str, binds: Binds) -> Ints: ...
 
     @abstractmethod
     def _iter_parts(self, name: str, selection: Selection | None) -> Iterator[Part[Any]]:
-        """Yield a function per part of a table that reads this part, in the order of the table."""
+        """Yield one function per part of a table, in table order. The function reads the part."""
 
     def query_columns(self, name: str, binds: Binds | None = None) -> Ints:
-        """Return the int64 columns of a query, shape (columns, rows); no rows if it cannot run.
+        """Return the int64 columns of a query, shape (columns, rows).
+
+        If the export lacks a table or column that the query needs, there are no rows.
+
+        Args:
+            name: Name of the query.
+            binds: Values of the query's parameters.
 
         Raises:
             ProfileError: The file is damaged, or a value is not an integer.
@@ -229,7 +251,7 @@ class Export(ABC):
         return self._query_columns(name, binds or {})
 
     def read_rows(self, name: str, rows: Ints) -> Ints:
-        """Return the columns of selected rows of a query.
+        """Return the int64 columns of a query for the given row numbers.
 
         Args:
             name: Name of the query.
@@ -255,12 +277,12 @@ class Export(ABC):
         )
 
     def filter_called_names(self, numbers: Sequence[int]) -> Sequence[int]:
-        """Return all given name ids if any call has one of them, or else ().
+        """Return the given name ids, or () if no call has any of these names.
 
-        Readers that can decode pages return only the ids that a call has.
+        Subclasses that can decode pages return only the ids that at least one call has.
 
         Args:
-            numbers: Ids of names of calls in ``StringIds``.
+            numbers: Ids of call names in ``StringIds``.
         """
         binds: Binds = {"name_ids": json.dumps([*numbers]), "most": 1}
         return numbers if self.query_columns("calls/named", binds).size else ()
@@ -270,9 +292,9 @@ class Export(ABC):
         return QUERIES.has(name, self.schema, self.views)
 
     def find_missing(self, name: str) -> tuple[str, ...]:
-        """Return the missing tables and columns among those that a query reads in today's exports.
+        """Return the tables and columns that a query reads in current exports but this one lacks.
 
-        The query may be able to run nevertheless, through another variant of a view.
+        The query may still be able to run, using another variant of a view.
         """
         return find_missing(QUERIES.find_tables_read(name), self.schema)
 
@@ -280,7 +302,7 @@ class Export(ABC):
         """Check that a query can run.
 
         Raises:
-            SchemaError: It cannot run. The message names what the export lacks.
+            SchemaError: The query cannot run. The message names the missing tables and columns.
         """
         if not self.has(name):
             raise SchemaError(
@@ -289,23 +311,23 @@ class Export(ABC):
             )
 
     def query_rows_if_possible(self, name: str) -> list[tuple[object, ...]]:
-        """Return the rows of a small query, or no rows if it cannot run."""
+        """Return the rows of a small query, or no rows if the query cannot run."""
         return self.query_rows(name) if self.has(name) else []
 
     def query_value(self, name: str) -> object:
-        """Return the single value of a small query, or None if it cannot run or has no rows."""
+        """Return the first value of a small query, or None if it cannot run or returns no rows."""
         rows = self.query_rows_if_possible(name)
         return rows[0][0] if rows else None
 
     def query_texts(self, ids: Ints) -> dict[int, str]:
-        """Return the texts of the given registered strings, keyed by id."""
+        """Return the texts of the registered strings with the given ids, keyed by id."""
         rows = (
             self.query_rows("strings/by_id", {"ids": json.dumps(ids.tolist())}) if len(ids) else ()
         )
         return {self.to_integer(row[0]): str(row[1]) for row in rows}
 
     def find_strings(self, globs: tuple[str, ...]) -> Mapping[int, str]:
-        """Return the registered strings that match one of the patterns, keyed by id."""
+        """Return the registered strings that match at least one of the GLOBs, keyed by id."""
         if not globs:
             return {}
         (ids,), number, texts = self.read_named("strings/matching", Selection(globs=globs))
@@ -317,10 +339,10 @@ class Export(ABC):
         The result is (0, -1) if the table is missing or has no rows.
 
         Args:
-            name: Name of the query that reads the two row numbers.
+            name: Name of the query that returns the two row numbers, a value of ``BOUNDS``.
 
         Raises:
-            ProfileError: The last row number is below the first.
+            ProfileError: The last row number is smaller than the first.
         """
         if name not in self._bounds:
             rows = self.query_rows_if_possible(name)
@@ -331,10 +353,10 @@ class Export(ABC):
         return self._bounds[name]
 
     def to_integer(self, value: object) -> int:
-        """Return a value as an integer; SQLite may store text in any column.
+        """Check that a value is an integer, and return it. SQLite may store text in any column.
 
         Raises:
-            ProfileError: The value is no integer.
+            ProfileError: The value is not an integer.
         """
         if not isinstance(value, int):
             raise self._make_value_error(
@@ -343,7 +365,7 @@ class Export(ABC):
         return value
 
     def _make_value_error(self, problem: str) -> ProfileError:
-        """Return the error for a value that is not the expected number."""
+        """Return the error for a value that is not an integer as expected."""
         return ProfileError(
             f"{self.path}: {problem}, so it is damaged or was edited; {EXPORT_AGAIN}"
         )
@@ -352,11 +374,11 @@ class Export(ABC):
         return self._make_value_error(f"{NVTX} contains NULL (no value) in place of a number")
 
     def open_pool(self) -> ThreadPoolExecutor:
-        """Open the thread pool, and start to read kernels, which does not depend on range names.
+        """Open the thread pool, and start to read kernels, which does not require range names.
 
-        The row numbers of all large tables are read first, to report progress.
+        The first and last row numbers of all large tables are read first, to report progress.
         """
-        # The order is fixed, so that of several damaged tables the same one is always reported.
+        # Use a fixed order, so that the same table is reported if several tables are damaged.
         bounds = map(self.find_bounds, dict.fromkeys(BOUNDS.values()))
         self._all = sum(last - first + 1 for first, last in bounds)
         pool = self._pool = ThreadPoolExecutor(self.jobs, "bubbleviz-read")
@@ -364,7 +386,11 @@ class Export(ABC):
         return pool
 
     def begin(self, name: str, make: _Make | None = None) -> None:
-        """Start to read the first parts of a query in the background, for :meth:`stream`."""
+        """Start to read the first parts of a query in the background.
+
+        A later call of :meth:`stream` or :meth:`stream_converted` with the same arguments uses
+        these parts.
+        """
         if self.has(name) and (name, make) not in self._begun:
             parts = self._make_parts(name, make)
             ahead = islice(parts, self.jobs + _MAX_PARTS_AHEAD)
@@ -372,10 +398,10 @@ class Export(ABC):
             self._begun[name, make] = of_parts, parts
 
     def stream(self, name: str) -> Iterator[tuple[range, Ints]]:
-        """Yield the int64 columns of a query in parts, each with its range of row numbers.
+        """Yield the int64 columns of a query in parts, each with the row numbers it covers.
 
-        A part has fewer rows than row numbers if the query leaves rows out. Nothing is yielded if
-        the query cannot run.
+        A part has fewer rows than row numbers if row numbers have gaps or the query leaves rows
+        out. Nothing is yielded if the query cannot run.
 
         Raises:
             ProfileError: The file is damaged.
@@ -385,7 +411,12 @@ class Export(ABC):
     def stream_converted(
         self, name: str, make: Callable[[range, Ints], _MadeT]
     ) -> Iterator[tuple[range, _MadeT]]:
-        """Like :meth:`stream`, but yield the result of ``make`` for each part."""
+        """Do the same as :meth:`stream`, but yield the result of ``make`` for each part.
+
+        Args:
+            name: Name of the query.
+            make: Function that converts the row numbers and columns of a part.
+        """
         return self._stream(name, make)
 
     def _stream(self, name: str, make: _Make | None) -> Iterator[tuple[range, Any]]:
@@ -399,8 +430,8 @@ class Export(ABC):
         return parts if make is None else (partial(_read_and_make, p, make) for p in parts)
 
     def stream_named(self, name: str, selection: Selection) -> Iterator[Named]:
-        """Yield the selected rows of all parts in order; see :meth:`stream`."""
-        # Parts with texts are longer and take more memory than columns.
+        """Yield the selected rows of a query with their texts, part by part, in table order."""
+        # Parts with texts have more rows and take more memory, so fewer parts are read ahead.
         parts = self._read_in_order(name, deque(), self._iter_parts(name, selection), self.jobs + 2)
         return (rows for _, rows in parts)
 
@@ -413,9 +444,9 @@ class Export(ABC):
 
         Args:
             name: Name of the query.
-            ahead: Parts that are being read already.
-            parts: The parts after them.
-            window: Maximum number of parts that are read at a time.
+            ahead: Parts that are already being read.
+            parts: Functions that read the parts after the parts in ``ahead``.
+            window: Maximum number of parts that are read ahead.
         """
         try:
             while True:
@@ -433,10 +464,10 @@ class Export(ABC):
                 future.cancel()
 
     def _read_unstarted_parts(self, ahead: _Ahead) -> None:
-        """Read parts in this thread until the first part in ``ahead`` is available.
+        """Read parts in the current thread until the first part in ``ahead`` is available.
 
-        Only parts that no thread of the pool has started are read. Their entries in ``ahead`` are
-        replaced by finished futures. Nothing is read if the parts must be read in order.
+        Only parts that no pool thread has started are read. Their entries in ``ahead`` are replaced
+        by finished futures. Nothing is read unless ``any_order`` is true.
         """
         while self.any_order and ahead and not ahead[0][0].done():
             unstarted = (index for index, (future, _) in enumerate(ahead) if future.cancel())
@@ -446,23 +477,24 @@ class Export(ABC):
             ahead[index] = _read_now(ahead[index][1]), ahead[index][1]
 
     def _submit(self, name: str, part: Callable[[], Any]) -> Future[Any]:
-        """Submit a part to the pool, and return its future result.
+        """Submit a part to the thread pool, and return its future result.
 
-        The part is read now, in this thread, if the table is shorter than ``_MIN_POOL_ROWS``, there
-        is no pool, or no thread can be started. If no thread can be started, all later parts are
-        read this way too.
+        The part is instead read immediately, in the current thread, if the table has at most
+        ``_MIN_POOL_ROWS`` row numbers, if there is no pool, or if no thread can be started. In the
+        last case, all later parts are read in the current thread too.
         """
         first, last = self.find_bounds(BOUNDS[name])
         if last - first >= _MIN_POOL_ROWS and self._pool:
             try:
                 return self._pool.submit(part)
             except RuntimeError:
-                # Parts that follow one another must not be read by a thread that starts later.
+                # Stop using the pool, because consecutive parts must not be read by a thread that
+                # starts later.
                 self._pool = None
         return _read_now(part)
 
     def start_filter_called_names(self, numbers: Sequence[int]) -> Future[Sequence[int]]:
-        """Start :meth:`filter_called_names` in the background."""
+        """Start :meth:`filter_called_names` in the background, and return its future result."""
         return self._submit("calls/all", partial(self.filter_called_names, numbers))
 
 
@@ -472,7 +504,7 @@ def _read_and_make(part: Part[Ints], make: _Make) -> tuple[range, Any] | None:
 
 
 def _read_now(part: Callable[[], Any]) -> Future[Any]:
-    """Read a part in this thread, and return the result as a finished future."""
+    """Read a part in the current thread, and return the result or error as a finished future."""
     done: Future[Any] = Future()
     try:
         done.set_result(part())

@@ -1,7 +1,8 @@
-"""Files of nsys: directories of tables, and reports (``.nsys-rep``), which the user's nsys exports.
+"""Finds the files of columnar nsys exports, and exports ``.nsys-rep`` reports with the user's nsys.
 
-``nsys export --type parquetdir`` writes ``REPORT_pqtdir`` with a ``TABLE.parquet`` for each table,
-``arrowdir`` writes ``REPORT_arwdir`` with a ``TABLE.arrow``; ``--output`` gives another name.
+``nsys export --type parquetdir`` writes a directory ``REPORT_pqtdir`` with one ``TABLE.parquet``
+per table. ``--type arrowdir`` writes ``REPORT_arwdir`` with one ``TABLE.arrow`` per table. The
+option ``--output`` changes the name of the directory.
 """
 
 from __future__ import annotations
@@ -21,51 +22,51 @@ from bubbleviz.model.texts import escape_leading_dash, quote_for_shell, to_one_l
 from bubbleviz.signals import handle_signals
 from bubbleviz.sources.sqlite.queries import SQLITE
 
-#: Suffixes of the names that nsys gives to directories of tables.
+#: Suffixes that nsys appends to the names of columnar exports.
 ENDINGS = ("_pqtdir", "_arwdir")
-#: Suffixes of the files in such a directory. If a table has several files, the first suffix wins.
+#: Suffixes of the files in a columnar export. If a table has several files, the first suffix wins.
 TABLE_SUFFIXES = (".parquet", ".arrow", ".arrows")
-#: Tables, at least one of which is in every export.
+#: Every export has at least one of these tables.
 TABLES = ("StringIds", "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS")
-#: Names of tables that distinguish an export from other directories of Parquet files.
+#: Table names that distinguish an nsys export from other directories of Parquet files.
 _DISTINCTIVE_TABLES = (*TABLES, "META_DATA_EXPORT", "TARGET_INFO_SESSION_START_TIME")
 
 
 def is_columnar(path: str) -> bool:
-    """Return whether a path is a directory of tables of an export, complete or not.
+    """Return whether a path is a columnar export, which may be incomplete.
 
-    The directory name ends in a suffix that nsys uses, or the directory contains a table that
-    distinguishes an export.
+    A directory is a columnar export if its name ends in a suffix that nsys uses, or if it contains
+    a table that distinguishes an export.
     """
     directory = Path(path)
     if not directory.is_dir():
         return False
-    # The path may be "." or a symbolic link.
+    # Resolve the path, because it may be "." or a symbolic link.
     return directory.resolve().name.endswith(ENDINGS) or has_tables(path)
 
 
 def has_tables(path: str) -> bool:
-    """Return whether a directory contains a file of a table that distinguishes an export."""
+    """Return whether a directory contains a table that distinguishes an nsys export."""
     names = (f"{table}{suffix}" for table in _DISTINCTIVE_TABLES for suffix in TABLE_SUFFIXES)
     return any((Path(path) / name).is_file() for name in names)
 
 
 def find_report_stem(path: str) -> str:
-    """Return the path of the report that a directory was exported from, without its suffix.
+    """Return the path of the report from which a directory was exported, without file suffix.
 
-    Returns the path of the directory unchanged if its name has no known suffix.
+    If the name of the directory has no suffix that nsys uses, the path is returned unchanged.
     """
     return next((path.removesuffix(e) for e in ENDINGS if path.endswith(e)), path)
 
 
 def is_table_of_export(path: str) -> bool:
-    """Return whether a file is a table in a directory of tables of an export."""
+    """Return whether a path is the file of a table in a columnar export."""
     file = Path(path)
     return file.suffix in TABLE_SUFFIXES and file.is_file() and is_columnar(str(file.parent))
 
 
 def measure_bytes(path: str) -> int:
-    """Return the size of a profile in bytes: of a file, or of all files in a directory.
+    """Return the size of a profile in bytes. For a directory, the sizes of its files are added.
 
     Raises:
         OSError: The file or directory cannot be read.
@@ -84,9 +85,9 @@ def list_files(path: str) -> list[Path]:
 
 
 def find_table_files(path: str) -> Mapping[str, Path]:
-    """Return the file of each table in a directory, keyed and sorted by the name of the table.
+    """Return the files of the tables in a directory, keyed by table name and sorted by it.
 
-    If a table has several files, the first suffix in ``TABLE_SUFFIXES`` wins.
+    If a table has several files, the file whose suffix comes first in ``TABLE_SUFFIXES`` wins.
 
     Raises:
         OSError: The directory cannot be read.
@@ -100,18 +101,18 @@ def find_table_files(path: str) -> Mapping[str, Path]:
     return dict(sorted(files.items()))
 
 
-#: Maximum number of characters of nsys' own message in an error.
+#: Maximum number of characters of an nsys message that an error message quotes.
 _MAX_REASON = 200
 
-#: Suffixes of reports of Nsight Systems; ``.qdrep`` was used until 2021.
+#: Suffixes of Nsight Systems reports. ``.qdrep`` was used until 2021.
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 
 
 def is_report(path: str) -> bool:
     """Return whether a file is a report of Nsight Systems.
 
-    A report has one of ``REPORT_SUFFIXES``. An SQLite export with such a name is not a report. A
-    file with such a name that cannot be opened counts as a report.
+    A file is a report if its name has one of ``REPORT_SUFFIXES``, unless its contents are an SQLite
+    database. If the file cannot be opened, only the name counts.
     """
     if not path.endswith(REPORT_SUFFIXES):
         return False
@@ -126,17 +127,17 @@ def is_report(path: str) -> bool:
 def export_report(path: str, *, keep: bool = False) -> Iterator[str]:
     """Export a report with nsys, and yield the path of the export.
 
-    The export is a directory of Parquet tables if nsys can write one and DuckDB is installed to
-    read it. Otherwise, or if ``keep`` is true, it is an SQLite file. The export is removed on exit,
-    unless ``keep`` is true.
+    The export is a directory of Parquet tables if DuckDB is installed and nsys can write such a
+    directory. Otherwise, or if ``keep`` is true, it is an SQLite file. The export is removed on
+    exit, unless ``keep`` is true.
 
     Args:
         path: Path of any profile. If it is not a report, the path itself is yielded.
-        keep: Whether to keep an SQLite export next to the report, under the name nsys gives it.
+        keep: Whether to keep the export next to the report, with the suffix ``.sqlite``.
 
     Raises:
-        ProfileError: nsys is not installed, or it fails.
-        OutputError: The export should be kept, but a file of its name exists.
+        ProfileError: nsys is not installed, or the export failed.
+        OutputError: ``keep`` is true, but a file with the name of the export already exists.
     """
     if not is_report(path):
         yield path
@@ -152,7 +153,7 @@ def export_report(path: str, *, keep: bool = False) -> Iterator[str]:
         refuse_pointer(path)
         if not keep and find_spec("duckdb") is not None:
             target = Path(folder) / f"{Path(path).stem}{ENDINGS[0]}"
-            # Some versions of nsys add the suffix to any name.
+            # Some versions of nsys append the suffix even if the name already has it.
             candidates = (target, target.with_name(f"{target.name}{ENDINGS[0]}"))
             process = _run_export(path, "parquetdir", target)
             if isinstance(process, subprocess.CompletedProcess) and process.returncode == 0:
@@ -175,12 +176,12 @@ def _run_export(path: str, kind: str, target: Path) -> subprocess.CompletedProce
 
     Args:
         path: Path of the report.
-        kind: Type of the export.
+        kind: Type of the export, such as "sqlite".
         target: Path of the export.
 
     Returns:
-        The finished process; or the reason why nsys could not be started, which is "" if it is not
-        installed.
+        The finished process, or the reason why nsys could not be started. The reason is "" if nsys
+        is not installed.
     """
     nsys = shutil.which("nsys")
     if nsys is None:
@@ -195,12 +196,12 @@ def _run_export(path: str, kind: str, target: Path) -> subprocess.CompletedProce
 def _describe_failure(
     path: str, name: str, process: subprocess.CompletedProcess[bytes] | str
 ) -> str:
-    """Describe why a report could not be exported, with the command to export it by hand.
+    """Describe why a report could not be exported, and add the command to export it by hand.
 
     Args:
         path: Path of the report.
-        name: Name of the export.
-        process: Result of :func:`_run_export`.
+        name: File name of the export.
+        process: Return value of :func:`_run_export`.
     """
     by_hand = f"nsys export --type sqlite --output {quote_for_shell(name)} {quote_for_shell(path)}"
     if process == "":
@@ -216,7 +217,10 @@ def _describe_failure(
 
 
 def _find_last_line(output: bytes) -> str:
-    """Return the last line that contains letters, in which nsys gives its reason, or ""."""
+    """Return the last line of nsys output that contains a letter, or "" if there is none.
+
+    nsys writes the reason for a failure in this line. A trailing period is removed.
+    """
     lines = [
         to_one_line(line, _MAX_REASON) for line in output.decode("utf-8", "replace").splitlines()
     ]

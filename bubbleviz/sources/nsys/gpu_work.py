@@ -1,4 +1,4 @@
-"""Work of the GPUs in an nsys export: kernels, CUDA graphs, copies and memsets."""
+"""Reads the GPU work in an nsys export: kernels, CUDA graphs, copies and memsets."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from bubbleviz.sources.nsys.copies import KINDS_OF_MIGRATION
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import NOTHING, table_of
 
-#: Name ids of CUDA graphs, which have no name, and of migrations of managed memory.
+#: Name ids for CUDA graphs and for migrations of managed memory, which both have no name.
 _WHOLE_GRAPH, _MIGRATION = -2, -3
 
 
 def _read_graphs(export: Export) -> Ints:
-    """Read the CUDA graphs that were traced as a whole.
+    """Read the launches of CUDA graphs that were traced as a whole.
 
     Returns:
-        The columns of kernels, one row per graph launch, shape (6, graphs).
+        Array of shape (6, launches) with the same columns as kernels.
     """
     graphs = export.query_columns("gpu_work/graphs")
     return np.vstack((graphs, np.full(graphs.shape[1], _WHOLE_GRAPH)))
@@ -37,14 +37,15 @@ def _read_graphs(export: Export) -> Ints:
 
 @dataclass(frozen=True)
 class GpuWork:
-    """The work of the GPUs in an export.
+    """The GPU work in an export.
 
     Attributes:
-        activities: Kernels and graphs, then copies and memsets.
-        group: For each activity in the order of the export, the group that it was sorted by, or
-            None if the activities were not sorted.
-        streams: Stream of each activity, or -1 if unknown; or the error if streams are damaged.
-        limitations: What is missing from the work, such as launches without recorded kernels.
+        activities: Kernels and graphs, followed by copies and memsets.
+        group: Groups by which the activities were sorted, one per activity, in the order of the
+            export. None if the activities were not sorted.
+        streams: Stream of each activity, or -1 if unknown. If the streams are damaged, the error.
+        limitations: Limitations that say which GPU work is missing, such as launches without
+            recorded kernels.
     """
 
     activities: Activities
@@ -64,12 +65,12 @@ class GpuWork:
 
 
 def read_gpu_work(export: Export, call_names: Mapping[int, str]) -> GpuWork:
-    """Read the work of the GPUs. If streams are damaged, it is read without them.
+    """Read the GPU work of an export. If the streams are damaged, the work is read without streams.
 
     Args:
         export: The open export.
-        call_names: Names of the CUDA calls that launch work (``WORK_CALLS``), keyed by their id
-            in ``StringIds``.
+        call_names: Names of the CUDA calls that launch GPU work (``WORK_CALLS``), keyed by their
+            id in ``StringIds``.
 
     Raises:
         ProfileError: The export is damaged.
@@ -82,9 +83,9 @@ def read_gpu_work(export: Export, call_names: Mapping[int, str]) -> GpuWork:
 
 
 def _read_gpu_work(export: Export, call_names: Mapping[int, str], *, has_streams: bool) -> GpuWork:
-    """Read the work of the GPUs, with or without streams; see :func:`read_gpu_work`.
+    """Read the GPU work of an export, with or without streams; see :func:`read_gpu_work`.
 
-    Work without a process is assigned to the only process that made calls, if there is one.
+    If exactly one process made calls, work whose process is unknown is assigned to this process.
     """
     graphs, copies, memsets = _read_graphs(export), _read_copies(export), _read_memsets(export)
     max_kernels = _count_kernel_row_numbers(export)
@@ -137,7 +138,7 @@ def _read_gpu_work(export: Export, call_names: Mapping[int, str], *, has_streams
 
 
 def _count_kernel_row_numbers(export: Export) -> int:
-    """Return the number of row numbers from the first to the last kernel, both included.
+    """Return the last row number minus the first row number of the kernels, plus 1.
 
     The result is 0 if there are no kernels, or if the query for kernels cannot run.
     """
@@ -148,33 +149,37 @@ def _count_kernel_row_numbers(export: Export) -> int:
 def _make_builder(
     export: Export, max_kernels: int, other_work: Iterable[Ints]
 ) -> ActivitiesBuilder:
-    """Return a builder with room for the kernels of an export and for its other work.
+    """Return a builder with enough capacity for all GPU work of an export.
+
+    The capacity for kernels is limited to the number of rows that a table of the export can have.
 
     Args:
         export: The open export.
-        max_kernels: Number of row numbers of kernels. The room for kernels is this number, but at
-            most the number of rows that a table of the export can have.
-        other_work: Columns of graphs, copies and memsets.
+        max_kernels: Upper bound on the number of kernels.
+        other_work: Columns of graphs, copies and memsets, each of shape (columns, rows).
     """
     n_others = sum(work.shape[1] for work in other_work)
     return ActivitiesBuilder(min(max_kernels, export.count_max_rows()) + n_others)
 
 
 def _read_copies(export: Export) -> Ints:
-    """Read the copies, with the columns of kernels, shape (6, copies).
+    """Read the copies as an array of shape (6, copies), with the same columns as kernels.
 
-    The name id is that of a migration of managed memory, or -1.
+    The name id is ``_MIGRATION`` for migrations of managed memory, and -1 for other copies.
     """
     copies = export.query_columns("gpu_work/copies")
     is_migration = np.isin(copies[5], KINDS_OF_MIGRATION)
     copies[5] = np.where(is_migration, _MIGRATION, NONE)
-    # No call launches a migration. Its correlation id is 0, which a call may also have.
+    # No call launches a migration. The export gives it the correlation id 0, which a call may have.
     copies[4, is_migration] = NONE
     return copies
 
 
 def _read_memsets(export: Export) -> Ints:
-    """Read the memsets, with the columns of kernels and the name id -1, shape (6, memsets)."""
+    """Read the memsets as an array of shape (6, memsets), with the same columns as kernels.
+
+    The name id is -1.
+    """
     memsets = export.query_columns("gpu_work/memsets")
     return np.vstack((memsets, np.full(memsets.shape[1], NONE)))
 
@@ -182,16 +187,16 @@ def _read_memsets(export: Export) -> Ints:
 def _add_all_kernels(
     export: Export, builder: ActivitiesBuilder, max_kernels: int, *, has_streams: bool
 ) -> None:
-    """Add the kernels of an export, and check that none was lost.
+    """Add all kernels of an export to a builder, and check that no kernel was lost.
 
-    If fewer kernels than row numbers can be read, SQLite counts the rows of the table. Kernels were
-    lost if it counts more rows than were read.
+    If fewer kernels are read than there are row numbers, the rows of the table are counted. Kernels
+    were lost if the table has more rows than were read.
 
     Args:
         export: The open export.
-        builder: Builder that the kernels are added to.
-        max_kernels: Number of row numbers between the first and the last kernel.
-        has_streams: Whether to read the streams of kernels.
+        builder: Builder to add the kernels to.
+        max_kernels: Number of row numbers from the first to the last kernel.
+        has_streams: Whether to read the streams of the kernels.
 
     Raises:
         ProfileError: Some kernels cannot be read.
@@ -204,8 +209,8 @@ def _add_all_kernels(
         builder.add_kernels(block)
     if n_kernels == max_kernels:
         return
-    # SQLite silently stops at a page whose row numbers are damaged. In an edited table, rows may
-    # really be missing, so the number of rows decides.
+    # SQLite silently stops at a page whose row numbers are damaged. But rows may also have been
+    # deleted from the table, so compare with the number of rows.
     counts = export.query_rows("gpu_work/kernel_count")
     if n_kernels < max_kernels and n_kernels < sum(export.to_integer(row[1]) for row in counts):
         raise ProfileError(
@@ -215,14 +220,14 @@ def _add_all_kernels(
 
 
 def _add_streams(export: Export, query: str, work: Ints) -> Ints:
-    """Return the columns of work, followed by the stream as the last column.
+    """Append the stream to the columns of graphs, copies or memsets.
 
-    The columns are returned unchanged if there is no work, or if the export has no streams.
+    The columns are returned unchanged if there are no rows, or if the export lacks streams.
 
     Args:
         export: The open export.
-        query: Name of the query that returns start, end and stream of the same rows.
-        work: The columns, shape (columns, rows).
+        query: Name of the query that returns the start, end and stream of the same rows.
+        work: Columns of shape (columns, rows).
 
     Raises:
         ProfileError: The export is damaged.
@@ -233,7 +238,7 @@ def _add_streams(export: Export, query: str, work: Ints) -> Ints:
 
 
 def find_processes(export: Export) -> tuple[int, ...]:
-    """Return the processes that ran kernels or graphs, ascending."""
+    """Return the processes that ran kernels or graphs, in ascending order, without -1 (unknown)."""
     kernels = (block for _, block in export.stream("gpu_work/kernels"))
     processes_of_blocks = (
         find_distinct(process_of(block[3])) for block in chain(kernels, [_read_graphs(export)])
@@ -243,8 +248,8 @@ def find_processes(export: Export) -> tuple[int, ...]:
     )
 
 
-#: For each query: noun of the work, prefixes of the names of calls that launch it, and the verb for
-#: these calls.
+#: For each kind of GPU work: its noun in messages, the name prefixes of the calls that launch it,
+#: and the verb for launching it. The keys are also the names of the queries.
 _WORK_KINDS = {
     "kernels": (profile.KERNELS, KERNEL_LAUNCHES, "launch"),
     "graphs": ("CUDA graphs traced as a whole", (), ""),
@@ -254,15 +259,14 @@ _WORK_KINDS = {
 
 
 def _find_doubtful_names(call_names: Mapping[int, str], recorded: Mapping[str, bool]) -> list[int]:
-    """Return the ids of the names of calls whose work may have been lost.
+    """Return the ids of the names of calls whose GPU work may have been lost.
 
-    These are the names of calls that launch graphs, and of calls that launch a kind of work of
-    which nothing was recorded. An export may contain a name that no call has, so the caller must
-    check that a call has it.
+    A name qualifies if it launches graphs, or a kind of work that was not recorded at all. The
+    export may list names that no call has, so the caller must check which names calls have.
 
     Args:
-        call_names: Names of calls that launch work, keyed by id.
-        recorded: Whether any work was recorded, keyed by kind of work.
+        call_names: Names of the calls that launch GPU work, keyed by id.
+        recorded: Whether any work of a kind was recorded, keyed by kind, such as "kernels".
     """
     beginnings = [
         start for what in recorded if not recorded[what] for start in _WORK_KINDS[what][1]
@@ -277,17 +281,17 @@ def _iter_lost_work(
     recorded: Mapping[str, bool],
     kinds: Sequence[str],
 ) -> Iterator[Limitation]:
-    """Yield limitations for work that cannot be read, and for calls whose work was not recorded.
+    """Yield limitations for GPU work that cannot be read or was not recorded.
 
-    For each kind of work, yield a limitation if the table lacks columns. Otherwise, yield a
-    limitation if calls launched work of this kind but none was recorded. Launches of graphs are not
-    checked.
+    A kind of work yields a limitation if its table lacks columns. Otherwise, it yields a limitation
+    if calls launched work of this kind but no such work was recorded. The second check is skipped
+    for graphs.
 
     Args:
         export: The open export.
-        call_names: Names of calls that launch work, keyed by id.
-        recorded: Whether any work was recorded, keyed by kind of work.
-        kinds: Kinds of work to check, keys of ``_WORK_KINDS``.
+        call_names: Names of the calls that launch GPU work, keyed by id.
+        recorded: Whether any work of a kind was recorded, keyed by kind, such as "kernels".
+        kinds: Kinds of work to check, which are keys of ``_WORK_KINDS``.
     """
     for kind in kinds:
         noun, beginnings, make = _WORK_KINDS[kind]
@@ -306,14 +310,14 @@ def _iter_lost_work(
 def _report_lost_process(
     export: Export, count: int, processes: Sequence[int]
 ) -> tuple[Limitation, ...]:
-    """Return a limitation for kernels without a process, or () if ``count`` is 0.
+    """Return a limitation for kernels whose process is unknown, or () if there are none.
 
-    Correlation ids are unique only within a process, so these kernels cannot be linked to calls if
-    there are several processes.
+    Correlation ids are unique only within a process. If several processes made calls, a kernel
+    whose process is unknown cannot be linked to a call.
 
     Args:
         export: The open export.
-        count: Number of kernels without a process.
+        count: Number of kernels whose process is unknown.
         processes: Processes that made calls.
     """
     if not count:
@@ -331,8 +335,9 @@ def _report_lost_graphs(
 ) -> tuple[Limitation, ...]:
     """Return a limitation for processes that launched CUDA graphs but have no recorded kernels.
 
-    The limitation counts the graph launches of these processes. The result is () if there are none.
-    Graph launches of a process that has kernels are counted as lost work when calls are linked.
+    The limitation counts the graph launches of these processes. The result is () if there are no
+    such launches. If a process has recorded kernels, graph launches without work are counted later,
+    when calls are linked.
     """
     _, thread, ids = find_calls(export, call_names, GRAPH_LAUNCHES)
     process = process_of(thread[(thread != NONE) & (ids != NOTHING)])

@@ -1,4 +1,4 @@
-"""Allocations and frees in an nsys export (nsys profile --cuda-memory-usage=true)."""
+"""Reads allocations and frees, which nsys records with ``--cuda-memory-usage=true``."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.memory_events import MemoryEvents
 from bubbleviz.sources.nsys.export import Export
 
-#: Kinds of memory that are on the host: pageable and pinned.
+#: Codes of the kinds of host memory: pageable and pinned.
 _ON_HOST = (0, 1)
+#: Code of the operation that frees memory.
 _FREED = 1
 
 
 def read_memory(export: Export) -> MemoryEvents | None:
     """Return the allocations and frees of device memory in an export, or None if there are none.
 
-    The table contains processes but no threads, so each event counts for all threads of its
-    process. The change of a free is negative. The number of bytes in use is unknown (-1).
+    The export does not give the thread of an event, so an event applies to all threads of its
+    process. The size change of a free is negative. The total number of bytes in use is unknown
+    (-1).
 
     Raises:
         ProfileError: The export is damaged.

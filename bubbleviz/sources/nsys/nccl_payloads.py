@@ -1,9 +1,10 @@
-"""Payloads of NCCL's ranges: communicator, bytes, peer, root and rank of each operation.
+"""Decodes the payloads of NCCL's NVTX ranges.
 
-NCCL registers a layout for each function (``src/include/nvtx_payload_schemas.h``), which names its
-fields. nsys exports the layouts, and the payload of each range after a header of 32 bytes: domain,
-layout, size, and offset of the payload (or the size of header and payload together), each a
-little-endian 64-bit integer.
+A payload gives the communicator, message size, peer, root and rank of an operation. NCCL registers
+a payload layout for each function (``src/include/nvtx_payload_schemas.h``), which names the fields.
+nsys exports the layouts and the payloads. A payload follows a header of 32 bytes, which contains
+four little-endian 64-bit integers: the domain, the layout id, the size, and the offset of the
+payload (or the size of header and payload together).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.payloads import Payloads
 from bubbleviz.sources.nsys.export import Export
 
-#: Columns of :class:`Payloads`, keyed by the name of the field in the layouts.
+#: Columns of :class:`Payloads`, keyed by field name in the layouts.
 FIELDS = {
     "NCCL communicator ID": "communicator",
     "Message size [bytes]": "bytes",
@@ -33,7 +34,8 @@ FIELDS = {
 }
 _COMMUNICATOR = "NCCL communicator ID"
 _COLUMNS = tuple(column for column in FIELDS.values() if column != "communicator")
-#: Types of fields (``NVTX_PAYLOAD_ENTRY_TYPE_*`` of nvToolsExtPayload.h, on Linux).
+#: NumPy types of the fields, in the order of their type codes (``NVTX_PAYLOAD_ENTRY_TYPE_*`` in
+#: nvToolsExtPayload.h, on Linux).
 _CODES = " i1 u1 <i2 <u2 <i4 <u4 <i8 <u8 <i8 <u8 i1 u1 <i2 <u2 <i4 <u4 <i8 <u8 <f4 <f8"
 _TYPES = {code: kind for code, kind in enumerate(_CODES.split(" ")) if kind}
 _SIZE, _ADDRESS = 22, 23
@@ -42,7 +44,7 @@ _HEAD = 32
 _ROWS = 1 << 18
 _HEX = re.compile(r"(?:[0-9A-Fa-f]{2})+")
 
-#: First rows of a table of payloads, which are followed by the rows of ``_COLUMNS``.
+#: Indices of the first rows of a payload array. The rows for ``_COLUMNS`` follow.
 _READ, _START, _THREAD, _HASH = range(4)
 
 Bytes = npt.NDArray[np.uint8]
@@ -50,9 +52,9 @@ _Key = tuple[int, int]
 
 
 class _Field(NamedTuple):
-    """A field of a layout: its name, its numpy type, and its half-open range of offsets.
+    """A field of a layout: its name, its NumPy type, and its half-open byte range (at, end).
 
-    The type is "" if the code of the type is unknown.
+    The type is "" if the type code is unknown.
     """
 
     name: str
@@ -65,9 +67,9 @@ def read_payloads(export: Export) -> tuple[Payloads, tuple[Limitation, ...]]:
     """Read the payloads of NCCL's ranges in an nsys export.
 
     Returns:
-        payloads: The payloads.
-        limitations: A limitation if there are no payloads, or if some cannot be read because
-            their layout is unknown.
+        payloads: The payloads that contain a communicator.
+        limitations: A limitation if there are no payloads at all, or one that counts the payloads
+            that cannot be read because their layout is unknown.
 
     Raises:
         ProfileError: The export cannot be read.
@@ -88,9 +90,10 @@ def read_payloads(export: Export) -> tuple[Payloads, tuple[Limitation, ...]]:
 
 
 def _iter_blocks(export: Export) -> Iterator[list[tuple[object, ...]]]:
-    """Yield the start, thread and payload of ranges in blocks; nothing if the export has none.
+    """Yield blocks of (start, thread, payload) rows, one row per range that has a payload.
 
-    A block covers at least 262,144 row numbers, and there are about 1,024 blocks at most.
+    A block covers at least 262,144 row numbers, and there are at most about 1,024 blocks. Nothing
+    is yielded if the export lacks the tables or columns.
     """
     if not (export.has("ranges/payloads") and export.has("ranges/bounds")):
         return
@@ -101,10 +104,10 @@ def _iter_blocks(export: Export) -> Iterator[list[tuple[object, ...]]]:
 
 
 def _read_layouts(export: Export) -> Mapping[_Key, Sequence[_Field]]:
-    """Return the layouts of NCCL's functions, keyed by domain and layout id.
+    """Return the payload layouts of NCCL's functions, keyed by (domain, layout id).
 
-    A layout is NCCL's if it contains a communicator. Ids with two different layouts are left out,
-    and so are fields with an unknown type.
+    A layout belongs to NCCL if it contains a communicator. A layout is left out if the export gives
+    two different definitions of it. Fields whose type is unknown are left out of their layouts.
     """
     fields: dict[_Key, dict[int, _Field]] = {}
     ambiguous: set[_Key] = set()
@@ -131,17 +134,18 @@ def _read_layouts(export: Export) -> Mapping[_Key, Sequence[_Field]]:
 def _make_field(
     layout: Mapping[int, _Field], index: int, kind: object, name: str, offset: object
 ) -> _Field:
-    """Return a field of a layout.
+    """Make a field of a layout.
 
-    A field without an offset follows the previous field, aligned to its own size. If the previous
-    field is missing or has an unknown type, the offset is 0.
+    If the offset is unknown, the field starts where the previous field ends, rounded up to a
+    multiple of the field size. If the previous field is missing or its type is unknown, the offset
+    is 0.
 
     Args:
-        layout: Fields of the layout so far, by index.
+        layout: Fields of the layout so far, keyed by index.
         index: Index of the field.
-        kind: Code of its type.
+        kind: Type code of the field.
         name: Name of the field.
-        offset: Offset of the field, or another value if unknown.
+        offset: Offset of the field in bytes. Any value but a non-negative integer means unknown.
     """
     numpy_type = _TYPES.get(kind, "") if isinstance(kind, int) else ""
     size = np.dtype(numpy_type).itemsize if numpy_type else 1
@@ -155,16 +159,19 @@ def _make_field(
 def _decode_payloads(
     rows: Sequence[tuple[object, ...]], layouts: Mapping[_Key, Sequence[_Field]]
 ) -> Ints:
-    """Decode payloads, all payloads with the same layout and length at once.
+    """Decode hexadecimal payloads.
+
+    For speed, all payloads with the same length and header are decoded together.
 
     Args:
-        rows: Start, thread and hexadecimal payload of each range.
-        layouts: Layouts, keyed by domain and layout id.
+        rows: (start, thread, hexadecimal payload) of each range.
+        layouts: Layouts, keyed by (domain, layout id).
 
     Returns:
-        A table, shape (4 + fields, rows). Its rows are: 1 if the payload contains a communicator,
-        otherwise 0; the start of the range; the thread of the range; the hash of the communicator,
-        or 0; and the fields in the order of ``_COLUMNS``. An unknown start, thread or field is -1.
+        Array of shape (4 + fields, rows), one column per range. The first four rows are a flag
+        that is 1 if the payload contains a communicator, the start and the thread of the range,
+        and the communicator hash, or 0 if there is no communicator. The other rows are the fields
+        in the order of ``_COLUMNS``. An unknown start, thread or field is -1.
     """
     table = scatter((4 + len(_COLUMNS), len(rows)), [_READ, _HASH], 0)
     start_ns, thread, texts = (np.array(column, object) for column in zip(*rows, strict=True))
@@ -181,19 +188,19 @@ def _decode_payloads(
 def _fill_payloads(
     table: Ints, rows: Ints, raw: Bytes, layouts: Mapping[_Key, Sequence[_Field]]
 ) -> None:
-    """Decode payloads of one length, all payloads with the same header at once.
+    """Decode payloads of equal length and write them to the payload array.
 
-    The offset in the header is valid if it is not inside the header and the payload does not exceed
-    the bytes. If the offset is not valid, the fields follow the header immediately.
+    The fields start at the offset in the header. If the offset points into the header, or if offset
+    plus size exceed the number of bytes, the fields follow the header immediately.
 
     Args:
-        table: Table of payloads, changed in place.
-        rows: Rows of the payloads in the table.
-        raw: Bytes of the payloads, shape (rows, bytes).
-        layouts: Layouts, keyed by domain and layout id.
+        table: Payload array as returned by :func:`_decode_payloads`, changed in place.
+        rows: Columns of ``table`` to fill, one per payload.
+        raw: Bytes of the headers and payloads, shape (payloads, bytes).
+        layouts: Layouts, keyed by (domain, layout id).
     """
     head = raw[:, :_HEAD].copy().view("<i8").astype(np.int64)
-    # The upper halves of domain and layout are reserved.
+    # The upper 32 bits of the domain and the layout id are reserved.
     head[:, :2] &= 0xFFFFFFFF
     groups = group_rows(*head.T)
     for number, first in enumerate(groups.first.tolist()):
@@ -214,18 +221,18 @@ def _decode_hex(texts: npt.NDArray[np.object_], rows: Ints, size: int) -> tuple[
 
     Args:
         texts: All texts.
-        rows: Rows of the texts to decode.
-        size: Number of bytes of each text.
+        rows: Indices of the texts to decode.
+        size: Number of bytes that each text encodes.
 
     Returns:
-        rows: Rows of the texts that are hexadecimal.
-        content: Their bytes, shape (rows, size).
+        rows: Indices of the texts that are valid hexadecimal.
+        content: The decoded bytes of these texts, shape (rows, size).
     """
     try:
         content = bytes.fromhex("".join(texts[rows]))
     except ValueError:
         content = b""
-    # fromhex skips white space between digits, which results in fewer bytes.
+    # fromhex skips whitespace between digits, so there are too few bytes if a text contains some.
     if len(content) != len(rows) * size:
         rows = rows[[_HEX.fullmatch(text) is not None for text in texts[rows]]]
         content = bytes.fromhex("".join(texts[rows]))
@@ -233,14 +240,15 @@ def _decode_hex(texts: npt.NDArray[np.object_], rows: Ints, size: int) -> tuple[
 
 
 def _fill_fields(table: Ints, rows: Ints, raw: Bytes, layout: Sequence[_Field]) -> None:
-    """Decode the fields of payloads that have the same layout and length.
+    """Decode payloads with the same layout and length, and write them to the payload array.
 
-    Unknown fields, and fields beyond the end of the payload, are skipped.
+    Fields that are not in ``FIELDS``, and fields beyond the end of the payload, are skipped.
+    Negative values and values of 2^62 or more become -1.
 
     Args:
-        table: Table of payloads, changed in place.
-        rows: Rows of the payloads in the table.
-        raw: Bytes of the payloads without their headers, shape (rows, bytes).
+        table: Payload array as returned by :func:`_decode_payloads`, changed in place.
+        rows: Columns of ``table`` to fill, one per payload.
+        raw: Bytes of the payloads without their headers, shape (payloads, bytes).
         layout: Fields of the layout.
     """
     for entry in layout:
@@ -248,7 +256,7 @@ def _fill_fields(table: Ints, rows: Ints, raw: Bytes, layout: Sequence[_Field]) 
             continue
         column = raw[:, entry.at : entry.end].copy().view(entry.type)[:, 0]
         if entry.name != _COMMUNICATOR:
-            # A value that is out of range counts as missing.
+            # Values that are out of range are treated as missing.
             wide = column
             if column.dtype.kind != "f" and column.itemsize < 8:
                 wide = column.astype(int)
@@ -262,7 +270,7 @@ def _fill_fields(table: Ints, rows: Ints, raw: Bytes, layout: Sequence[_Field]) 
 
 
 def _build_payloads(table: Ints) -> Payloads:
-    """Build payloads from a table of payloads, in the same order."""
+    """Build :class:`Payloads` from a payload array, in the same order."""
     groups = group_rows(table[_HASH]).order_by_appearance()
     return Payloads(
         start_ns=table[_START],

@@ -1,4 +1,4 @@
-"""Builds the profile of an nsys export, and checks that the export can be analyzed."""
+"""Builds the profile of an nsys export, after checking that the export can be analyzed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from bubbleviz.sources.nsys.synchronisation import read_synchronisation
 from bubbleviz.sources.operations.arrow import check_installed
 from bubbleviz.timing import record_file, time_step
 
-#: Message for a table that is missing or empty.
+#: Messages for missing or empty tables, keyed by table name.
 _RECORD_AGAIN = {
     KERNEL: "no CUDA kernels were recorded; profile again with: nsys profile -t cuda,nvtx (with "
     "CUDA graphs, --cuda-graph-trace=node)",
@@ -38,13 +38,13 @@ _RECORD_AGAIN = {
     NVTX: "no NVTX ranges were recorded; profile again with: nsys profile -t cuda,nvtx, with "
     "ranges on in the framework",
 }
-#: Matches a word in warnings of nsys: a plain word, a version number, or an error code of CUPTI.
+#: Matches a word of an nsys warning: a plain word, a version number, or a CUPTI error code.
 _PLAIN_WORD = re.compile(r"\(?(?:[A-Za-z'-]{1,16}|[0-9][0-9.]{0,7}|CUPTI_[A-Z_]{1,60})\)?[.,:?]?")
-#: Maximum number of characters of a warning of nsys about CUDA.
+#: Maximum number of characters of an nsys warning about CUDA.
 _MAX_WARNING = 300
-#: Queries that an analysis requires.
+#: Queries that must be able to run for an analysis.
 _REQUIRED_QUERIES = ("gpu_work/kernels", "calls/all", "ranges/named")
-#: Tables whose rows are counted, keyed by the kind of their rows.
+#: Tables whose rows an inspection counts, keyed by what a row is called.
 _TABLE_OF_KIND = {
     "kernels": KERNEL,
     "CUDA API calls": RUNTIME,
@@ -56,20 +56,21 @@ _TABLE_OF_KIND = {
 
 
 def _explain_missing(export: Export, table: str) -> str:
-    """Return the message for a missing or empty table of kernels, calls or ranges."""
+    """Return the message about a missing or empty table of kernels, calls or ranges."""
     reason = "" if table == NVTX else _explain_missing_kernels(export)
     return reason or _RECORD_AGAIN[table]
 
 
 def _make_missing_error(export: Export, table: str) -> NothingToAnalyseError:
-    """Return the error for a missing or empty table of kernels, calls or ranges."""
+    """Return the error about a missing or empty table of kernels, calls or ranges."""
     return NothingToAnalyseError(f"{export.path}: {_explain_missing(export, table)}")
 
 
 def _explain_missing_kernels(export: Export) -> str:
     """Return the reason why no kernels were recorded although CUDA was traced, with advice.
 
-    The result is "" if kernels were recorded, or if CUDA was not traced.
+    The result is "" if kernels were recorded. It is also "" if CUDA does not seem to have been
+    traced, because the export contains neither CUDA API calls nor nsys warnings about CUDA.
     """
     if any(export.count_rows(table) for table in (KERNEL, GRAPH) if table in export.schema):
         return ""
@@ -89,10 +90,11 @@ def _explain_missing_kernels(export: Export) -> str:
 
 
 def _is_cuda_warning(text: str) -> bool:
-    """Return whether a text is a warning about CUDA that nsys itself wrote.
+    """Return whether a diagnostic text is an nsys warning about CUDA.
 
-    In such a warning, one of the first four words starts with ``CUDA`` or ``CUPTI``, and all words
-    match ``_PLAIN_WORD``. Other texts may contain output of the recorded program.
+    One of its first four words must start with ``CUDA`` or ``CUPTI``, all words must match
+    ``_PLAIN_WORD``, and it must not be longer than ``_MAX_WARNING`` characters. Other texts may
+    contain output of the profiled program.
     """
     words = text.split() if len(text) <= _MAX_WARNING else []
     is_about_cuda = any(word.startswith(("CUDA", "CUPTI")) for word in words[:4])
@@ -100,9 +102,10 @@ def _is_cuda_warning(text: str) -> bool:
 
 
 def _list_required_queries(export: Export) -> list[str]:
-    """Return the queries that must be able to run on this export.
+    """Return the names of the queries that must be able to run on this export.
 
-    An export of CUDA graphs that were traced as a whole needs no table of kernels.
+    An export without a kernel table needs no kernels if it has a table of CUDA graphs that were
+    traced as a whole.
     """
     has_only_graphs = KERNEL not in export.schema and GRAPH in export.schema
     return [
@@ -114,8 +117,8 @@ def _check_recorded(export: Export) -> None:
     """Check that the export has the tables and columns that an analysis needs.
 
     Raises:
-        NothingToAnalyseError: A table of kernels, calls or ranges is missing.
-        SchemaError: A column is missing.
+        NothingToAnalyseError: The table of kernels, calls or ranges is missing.
+        SchemaError: A required column is missing.
     """
     for table in _RECORD_AGAIN:
         if table not in export.schema and not (table == KERNEL and GRAPH in export.schema):
@@ -125,13 +128,13 @@ def _check_recorded(export: Export) -> None:
 
 
 def _check_ranges(export: Export) -> None:
-    """Check that ranges were recorded and that their names can be read.
+    """Check that the export contains ranges and that their names can be read.
 
-    The check passes if the export has ranges but no name matches.
+    The check passes even if no range name follows a convention.
 
     Raises:
-        NothingToAnalyseError: There are no ranges.
-        SchemaError: A table or column with names of ranges is missing.
+        NothingToAnalyseError: The export contains no ranges.
+        SchemaError: A table or column that contains range names is missing.
     """
     export.require("ranges/any")
     if not export.query_rows(
@@ -149,12 +152,13 @@ def _check_ranges(export: Export) -> None:
 def _iter_limitations(
     export: Export, ranges: profile.Ranges, kernel_names: Sequence[str]
 ) -> Iterator[Limitation]:
-    """Yield limitations for what the export lacks about ranges, its host, and names of kernels.
+    """Yield limitations for missing data about ranges, the host, GPUs, threads and kernel names.
 
     Args:
         export: The open export.
         ranges: Ranges of the profile.
-        kernel_names: Names of kernels.
+        kernel_names: Names of the kernels. Names that are missing in the export start with
+            ``<string``.
     """
     lost_names = LimitationKind.RANGE_NAMES_LOST
     missing = export.find_missing("ranges/named")
@@ -174,14 +178,14 @@ def _iter_limitations(
 def _describe_missing(
     export: Export, counts: Mapping[str, int | None]
 ) -> tuple[tuple[str, ...], bool]:
-    """Describe what is missing from an export.
+    """Describe what an export lacks for an analysis.
 
     Args:
         export: The open export.
-        counts: Number of rows of each table, or None if the table is missing.
+        counts: Row counts, keyed by table name, or None for missing tables.
 
     Returns:
-        missing: One sentence for each thing that is missing.
+        missing: Messages about missing tables, rows and columns.
         is_readable: Whether the export can be analyzed nevertheless.
     """
     missing = [name for query in _REQUIRED_QUERIES for name in export.find_missing(query)]
@@ -201,16 +205,22 @@ def _describe_missing(
     return tuple(losses), readable
 
 
-#: The name filter of an inspection, the ranges that it read, and the number of ranges that it left
-#: out because of impossible times.
+#: The result of an inspection: the name filter, the ranges that match it, and the number of ranges
+#: that were left out because of impossible times.
 _Inspected: TypeAlias = tuple[nvtx.NameFilter, profile.Ranges, int]
 
 
 def _select_matching(inspected: _Inspected, globs: Sequence[str]) -> tuple[profile.Ranges, int]:
-    """Return the ranges of an inspection whose names match one of some GLOB patterns.
+    """Return the ranges of an inspection whose names match at least one of the GLOBs.
 
-    The second result is the number of ranges that the inspection left out because of impossible
-    times, whatever their names.
+    Args:
+        inspected: Result of the inspection.
+        globs: SQLite GLOBs.
+
+    Returns:
+        ranges: The matching ranges.
+        n_impossible: Number of ranges that the inspection left out because of impossible times,
+            whether their names match or not.
     """
     _, ranges, n_impossible = inspected
     matches = np.array(match_any_glob(globs, ranges.names), bool)
@@ -218,32 +228,39 @@ def _select_matching(inspected: _Inspected, globs: Sequence[str]) -> tuple[profi
 
 
 def _open_calls(export: Export, names: nvtx.NameFilter) -> ExportedCalls | None:
-    """Return the calls of an export, or None if no call can have launched work."""
+    """Return the calls of an export, or None if no call can have launched GPU work."""
     has_calls = export.has("calls/all") and export.query_rows("calls/any")
     return ExportedCalls(export, names.call_names) if has_calls else None
 
 
 @dataclass(frozen=True)
 class NsysFile:
-    """An open export; see :class:`~bubbleviz.sources.readers.OpenFile`."""
+    """An open nsys export that profiles are read from.
+
+    See :class:`~bubbleviz.sources.readers.OpenFile`.
+    """
 
     export: Export
-    # Results of inspections, which an analysis reuses.
+    # Results of earlier inspections. An analysis reuses them.
     _inspected: list[_Inspected] = field(default_factory=list)
 
     def sample(self, globs: Sequence[str], rows: int = nvtx.SAMPLE_ROWS, /) -> Mapping[str, int]:
-        """Count the names that match in a sample of ranges, spread over the capture."""
+        """Count the matching names in a sample of the ranges.
+
+        See :func:`~bubbleviz.sources.nsys.ranges.sample_names`.
+        """
         return nvtx.sample_names(self.export, globs, rows)
 
     def read(self, globs: Sequence[str], *, partial: bool = False) -> profile.Profile:
-        """Return the profile. Its calls can be read as long as the export is open.
+        """Read the export as a profile.
 
-        Ranges that an inspection has read are reused.
+        Ranges that an inspection already read are reused. The profile reads calls, memory events
+        and other large tables on demand, so the export must stay open.
 
         Args:
-            globs: GLOB patterns. Ranges whose name matches none of them are left out.
-            partial: Whether to read the export even if it is incomplete: without calls, without
-                ranges, or with copies but without kernels.
+            globs: SQLite GLOBs. Ranges whose names match none of them are left out.
+            partial: Whether to accept an incomplete export, which may lack calls or ranges, or
+                contain only copies and no kernels.
 
         Raises:
             ProfileError: The export cannot be read.
@@ -258,7 +275,7 @@ class NsysFile:
             names = inspected[0] if inspected else nvtx.make_name_filter(export, globs)
         calls = _open_calls(export, names)
         if not partial and calls is not None:
-            # Threads that have finished reading kernels continue with calls.
+            # Threads that run out of kernels to read continue with calls.
             export.begin("calls/all", calls.convert_block)
         with time_step("read kernels") as rows:
             work = gpu_work.read_gpu_work(export, names.call_names)
@@ -308,9 +325,10 @@ class NsysFile:
         )
 
     def _find_inspected(self, globs: Sequence[str]) -> _Inspected | None:
-        """Return the result of an earlier inspection that used all of the patterns, or None.
+        """Return the first earlier inspection that used all of these GLOBs, or None.
 
-        Results with open ranges are not used, because their ends depend on other tables.
+        Inspections with ranges that were open at the end of the capture are not reused, because the
+        end times of these ranges depend on other tables.
         """
         for inspected in self._inspected:
             names, ranges, _ = inspected
@@ -321,7 +339,10 @@ class NsysFile:
     def _read_ranges(
         self, names: nvtx.NameFilter, last_ns: Callable[[], int]
     ) -> tuple[profile.Ranges, int]:
-        """Read the ranges of some names; see :func:`bubbleviz.sources.nsys.ranges.read_ranges`."""
+        """Read the ranges that match a name filter, or no ranges if the export has none.
+
+        See :func:`bubbleviz.sources.nsys.ranges.read_ranges`.
+        """
         if not names.globs or not self.export.has("ranges/named"):
             return make_no_ranges(), 0
         with time_step("read ranges") as rows:
@@ -332,8 +353,9 @@ class NsysFile:
     def inspect(self, globs: Sequence[str]) -> profile.Contents:
         """Return a summary of the contents of the export.
 
-        ``candidates`` counts the ranges that match one of ``globs``; ``ranges`` counts all rows of
-        the table of ranges. The ranges are kept for a later :meth:`read`.
+        In the summary, ``candidates`` counts the ranges per name whose names match one of the
+        GLOBs, and ``ranges`` counts all rows of the table ``NVTX_EVENTS``. The ranges are kept for
+        a later :meth:`read`.
 
         Raises:
             ProfileError: The file is damaged.
@@ -365,7 +387,12 @@ class NsysFile:
 
 
 def _make_no_kernels_error(export: Export, notes: Sequence[Limitation]) -> NothingToAnalyseError:
-    """Return the error for an export without kernels, or whose kernels were all left out."""
+    """Return the error for an export that contains no kernels, or none with possible times.
+
+    Args:
+        export: The open export.
+        notes: Limitations, which say whether kernels were left out.
+    """
     left_out = describe_invalid_times(notes)
     if not left_out:
         return _make_missing_error(export, KERNEL)
@@ -376,7 +403,7 @@ def _make_no_kernels_error(export: Export, notes: Sequence[Limitation]) -> Nothi
 
 @contextmanager
 def _open_threads(export: Export) -> Iterator[NsysFile]:
-    """Start the threads that read an export, and stop them on exit."""
+    """Start the threads that read an export, and stop these threads on exit."""
     pool = export.open_pool()
     try:
         yield NsysFile(export)
@@ -387,15 +414,15 @@ def _open_threads(export: Export) -> Iterator[NsysFile]:
 
 @contextmanager
 def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[NsysFile]:
-    """Open an SQLite export.
+    """Open an SQLite export, which is closed on exit.
 
     Args:
         path: Path of the file.
-        jobs: Number of threads that read it.
-        watch: Called with the fraction that has been read.
+        jobs: Maximum number of threads that read the file.
+        watch: Progress callback. It receives the fraction that has been read.
 
     Raises:
-        ProfileError: The file is being written, damaged, or not an nsys export.
+        ProfileError: The file is damaged, is not an nsys export, or is still being written.
     """
     with open_export(path, jobs, watch) as export, _open_threads(export) as file:
         yield file
@@ -403,19 +430,20 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Ns
 
 @contextmanager
 def open_directory(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[NsysFile]:
-    """Open a columnar export, a directory of Parquet or Arrow tables.
+    """Open a columnar export (a directory of Parquet or Arrow tables), which is closed on exit.
 
     Args:
         path: Path of the directory.
-        jobs: Number of threads that read it.
-        watch: Called with the fraction that has been read.
+        jobs: Maximum number of threads that read the directory.
+        watch: Progress callback. It receives the fraction that has been read.
 
     Raises:
-        ProfileError: The directory is damaged, or not an nsys export.
+        ProfileError: The directory is damaged or is not an nsys export, or DuckDB or pyarrow is
+            missing.
     """
     noun = "an export of Parquet or Arrow tables"
     check_installed(path, noun, "duckdb", otherwise="export it as SQLite")
-    # This module imports duckdb, which is an optional dependency and takes 100 ms to load.
+    # Importing this module loads duckdb, an optional dependency, which takes 100 ms.
     from bubbleviz.sources.nsys.columnar_export import open_directory
 
     with open_directory(path, jobs, watch) as export, _open_threads(export) as file:

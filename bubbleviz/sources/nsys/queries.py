@@ -1,4 +1,4 @@
-"""Queries and views of ``sql/nsys``."""
+"""Provides the queries and views of ``sql/nsys``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ QUERIES = Queries("nsys", "nsys", "export of nsys", EXPORT_AGAIN)
 query = QUERIES.query
 table_of = QUERIES.find_table
 
-#: Index of the name among the columns of calls/at.sql.
+#: Index of the column with the name id in the result of ``calls/at.sql``.
 NAME_OF_CALL = 4
-#: Value that queries return for a NULL correlation id or start of a wait.
+#: Value that queries return in place of NULL for a correlation id or the start of a wait.
 NOTHING = -(1 << 40)

@@ -1,4 +1,4 @@
-"""NVTX ranges of an nsys export: ranges with meaningful names, and long ranges."""
+"""Reads the NVTX ranges of an nsys export, selected by name or by duration."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from bubbleviz.sources.in_memory import make_ranges
 from bubbleviz.sources.nsys.export import Export, Named, Selection
 from bubbleviz.sources.sqlite.queries import ABSENT
 
-#: Codes of NVTX_EVENTS.eventType, in the order of ``KINDS``, for exports without
-#: ENUM_NSYS_EVENT_TYPE.
+#: Default codes of the four kinds of ranges in ``NVTX_EVENTS.eventType``, in the order of
+#: ``KINDS``, for exports without the table ``ENUM_NSYS_EVENT_TYPE``.
 _EVENT_TYPES = {
     "NvtxPushPopRange": 59,
     "NvtxStartEndRange": 60,
     "NvtxtPushPopRange": 70,
     "NvtxtStartEndRange": 71,
 }
-#: Prefixes of the names of CUDA calls that launch work. nsys does not record HIP.
+#: Name prefixes of the CUDA calls that launch GPU work. nsys does not record HIP calls.
 _WORK_CALL_PREFIXES = tuple(start for start in WORK_CALLS if start.startswith("cu"))
-#: Approximate number of rows in a sample of ranges, and number of pieces it consists of.
+#: Approximate number of rows in a sample of ranges, and number of pieces that form the sample.
 SAMPLE_ROWS = 1 << 14
 _SAMPLE_PIECES = 64
 
@@ -37,7 +37,7 @@ _SAMPLE_PIECES = 64
 def read_event_types(export: Export) -> tuple[int, ...]:
     """Return the codes of the four kinds of ranges, in the order of ``KINDS``.
 
-    A kind that the export does not list has its code in ``_EVENT_TYPES``.
+    If the export does not list a kind, its code is taken from ``_EVENT_TYPES``.
     """
     codes = dict(_EVENT_TYPES)
     for name, code in export.query_rows_if_possible("ranges/event_types"):
@@ -48,16 +48,18 @@ def read_event_types(export: Export) -> tuple[int, ...]:
 def sample_names(
     export: Export, globs: Sequence[str], max_rows: int = SAMPLE_ROWS
 ) -> Mapping[str, int]:
-    """Count the names in a sample of the ranges.
+    """Count the range names in a sample of the ranges.
 
-    The sample consists of 64 pieces that are spread evenly over the row numbers. A table with fewer
-    than ``max_rows`` row numbers is read completely. The result is empty if the export lacks the
-    tables or columns of the query.
+    The sample consists of about 64 pieces that are evenly spaced over the row numbers. A table with
+    at most ``max_rows`` row numbers is read completely.
 
     Args:
         export: The open export.
-        globs: GLOB patterns. Names that match none are left out.
+        globs: SQLite GLOBs. Names that match none of them are left out.
         max_rows: Approximate number of rows to read.
+
+    Returns:
+        Number of ranges in the sample, keyed by name. Empty if the export lacks tables or columns.
     """
     if not export.has("ranges/sample"):
         return {}
@@ -75,13 +77,15 @@ def sample_names(
 
 
 def _choose_sample_pieces(first: int, last: int, max_rows: int) -> list[tuple[int, int]]:
-    """Return the first and last row number of each piece of a sample, both included.
+    """Return the inclusive (first, last) row numbers of the pieces that form a sample.
 
-    Fewer than ``max_rows`` row numbers are a single piece. Without rows, there are no pieces.
+    A table with at most ``max_rows`` row numbers is a single piece. A table without rows has no
+    pieces. In a larger table, pieces of ``max_rows // 64`` rows start at every 64th part of the row
+    numbers.
 
     Args:
         first: First row number of the table.
-        last: Last row number of the table. It is less than ``first`` if there are no rows.
+        last: Last row number of the table. It is less than ``first`` if the table has no rows.
         max_rows: Approximate number of rows in the sample.
     """
     reads_all = last - first < max_rows
@@ -93,16 +97,17 @@ def _choose_sample_pieces(first: int, last: int, max_rows: int) -> list[tuple[in
 def _number_names(
     blocks: Sequence[tuple[Ints, Ints, Sequence[str]]], strings: Callable[[Ints], Mapping[int, str]]
 ) -> tuple[Ints, tuple[str, ...]]:
-    """Number the names of rows. A row without a text is named by its registered string.
+    """Number the names of rows. If a row has no text, its registered string is its name.
 
     Args:
-        blocks: For each block of rows, the id of each row's registered string, the index of its
-            text, or -1 for none, and the texts.
-        strings: Function that returns the registered strings of some ids, keyed by id.
+        blocks: Blocks of rows. Each block has the id of each row's registered string, the index of
+            each row's text, or -1 if it has no text, and the texts.
+        strings: Function that looks up registered strings. It takes ids and returns the strings,
+            keyed by id.
 
     Returns:
-        name_id: Index of each row's name, or -1 if it has none.
-        names: Distinct names.
+        name_id: For each row, the index of its name in ``names``, or -1 if it has no name.
+        names: The distinct names.
     """
     numbering = Numbering[str]()
     parts, text_ids = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
@@ -124,9 +129,10 @@ class NameFilter:
     """Names of the ranges and calls to read.
 
     Attributes:
-        globs: GLOB patterns of range names.
-        strings: Registered strings that match one of the patterns, keyed by id.
-        call_names: Registered names of calls that launch work (``WORK_CALLS``), keyed by id.
+        globs: SQLite GLOBs for range names.
+        strings: Registered strings that match at least one of the GLOBs, keyed by id.
+        call_names: Registered names of the calls that launch GPU work (``WORK_CALLS``), keyed by
+            id.
     """
 
     globs: tuple[str, ...]
@@ -135,13 +141,13 @@ class NameFilter:
 
 
 def make_name_filter(export: Export, globs: Sequence[str]) -> NameFilter:
-    """Look up the registered strings of ranges and of launching calls in one pass.
+    """Look up the registered names of ranges and launching calls.
 
-    ``StringIds`` may be long, so it is searched only once.
+    The table ``StringIds`` may be long, so it is searched only once for both.
 
     Args:
         export: The open export.
-        globs: GLOB patterns of range names.
+        globs: SQLite GLOBs for range names.
     """
     texts = export.find_strings((*globs, *(f"{start}*" for start in _WORK_CALL_PREFIXES)))
     calls = {i: text for i, text in texts.items() if text.startswith(_WORK_CALL_PREFIXES)}
@@ -154,16 +160,16 @@ def make_name_filter(export: Export, globs: Sequence[str]) -> NameFilter:
 def read_ranges(
     export: Export, names: NameFilter, last_ns: Callable[[], int]
 ) -> tuple[Ranges, int]:
-    """Read the ranges whose names match.
+    """Read the ranges whose names match a filter.
 
-    Ranges that were open at the end of the capture are marked as ``cut``. They end at the latest
-    time of the ranges that were read and of the other tables.
+    A range that was open at the end of the capture is marked as ``cut``. Its end is set to the
+    latest time among the ranges that were read and the other tables.
 
     Args:
         export: The open export.
-        names: Names of the ranges to read.
-        last_ns: Function that returns the latest time in other tables. It is called only if there
-            are open ranges.
+        names: Filter for the names of the ranges.
+        last_ns: Function that returns the latest time in the other tables, in ns. It is called only
+            if there are open ranges.
 
     Returns:
         ranges: The ranges with possible times.
@@ -195,21 +201,22 @@ def read_ranges(
 def _read_named_columns(
     export: Export, names: NameFilter, kinds: tuple[int, ...]
 ) -> tuple[Ints, Ints, tuple[str, ...]]:
-    """Read the ranges whose names match, without checking their times.
+    """Read the ranges whose names match a filter, without checking their times.
 
     Args:
         export: The open export.
-        names: Names of the ranges to read.
+        names: Filter for the names of the ranges.
         kinds: Codes of the kinds of ranges, as returned by :func:`read_event_types`.
 
     Returns:
-        columns: Start, end, kind, starting thread and ending thread, shape (5, ranges).
-        name_id: Index of each range's name.
+        columns: Array of shape (5, ranges). Its rows are start, end, kind, starting thread and
+            ending thread. The end of an open range is ``ABSENT``.
+        name_id: For each range, the index of its name in ``range_names``.
         range_names: Distinct names of the ranges.
     """
     selection = Selection(kinds, names.globs, tuple(sorted(names.strings)))
     blocks = [*export.stream_named("ranges/named", selection)]
-    # Only rows that passed the patterns come here.
+    # All rows in the blocks match a GLOB or a registered string, so every row has a name.
     texts = [(values[5], *of_rows) for values, *of_rows in blocks]
     name_id, range_names = _number_names(texts, lambda _: names.strings)
     columns = np.concatenate([np.empty((6, 0), np.int64), *(block[0] for block in blocks)], axis=1)
@@ -217,13 +224,13 @@ def _read_named_columns(
 
 
 def _find_latest_time(start_ns: Ints, end_ns: Ints, keep: Bools | None, min_ns: int) -> int:
-    """Return the latest start or end of some ranges, but at least ``min_ns``.
+    """Return the latest start or end time of ranges, or ``min_ns`` if it is later.
 
     Args:
-        start_ns: Start of each range.
-        end_ns: End of each range.
-        keep: Mask of the ranges to consider, or None for all.
-        min_ns: Minimum of the result.
+        start_ns: Start times of the ranges.
+        end_ns: End times of the ranges.
+        keep: Mask of the ranges to consider, or None to consider all ranges.
+        min_ns: Smallest value to return.
     """
     rows = slice(None) if keep is None else keep
     times_ns = np.concatenate((start_ns[rows], end_ns[rows]))
@@ -232,11 +239,11 @@ def _find_latest_time(start_ns: Ints, end_ns: Ints, keep: Bools | None, min_ns: 
 
 @dataclass(frozen=True)
 class LongRanges:
-    """A :class:`~bubbleviz.model.profile.RangeLog` that can be read as long as the export is open.
+    """A :class:`~bubbleviz.model.profile.RangeLog` that reads from an open export.
 
     Attributes:
-        export: The open export.
-        of_system: Whether to read calls of the operating system instead of ranges.
+        export: The export, which must stay open.
+        of_system: Whether to read calls of the operating system instead of NVTX ranges.
     """
 
     export: Export
@@ -245,18 +252,18 @@ class LongRanges:
     def lasting(
         self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
     ) -> Ranges:
-        """Return ranges of the given threads that last long enough and overlap any interval.
+        """Return the ranges of the given threads that are long enough and overlap an interval.
 
-        Only the start, end, thread and name of the ranges are read.
+        The result has only the start, end, thread and name of each range.
 
         Args:
             shortest_ns: Minimum duration of a range.
-            threads: Threads of the ranges.
-            since_ns: Starts of the intervals.
-            until_ns: Ends of the intervals.
-            of: Thread of each interval, or None if all intervals count for all threads. It only
-                limits what is read: a range that overlaps another thread's interval may be
-                returned.
+            threads: Threads whose ranges are returned.
+            since_ns: Start times of the intervals.
+            until_ns: End times of the intervals.
+            of: Thread of each interval, or None if all intervals apply to all threads. The thread
+                only reduces how much is read. A range that overlaps an interval of a different
+                thread may still be returned.
         """
         times = intervals.union(since_ns, until_ns)
         columns, named_blocks = [np.empty((3, 0), np.int64)], []
@@ -273,10 +280,10 @@ class LongRanges:
     def _read_blocks(
         self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
     ) -> Iterable[Named]:
-        """Return blocks of the rows that :meth:`lasting` needs, given the same arguments.
+        """Return the rows that :meth:`lasting` needs in blocks, given the same arguments.
 
-        They include rows that overlap none of the intervals. Nothing is read if all intervals are
-        empty, or if the export lacks the columns.
+        The blocks may include rows that overlap no interval. There are no blocks if all intervals
+        are empty, or if the export lacks tables or columns.
         """
         name = "calls/system" if self.of_system else "ranges/lasting"
         if not (since_ns < until_ns).any() or not self.export.has(name):
@@ -289,16 +296,15 @@ class LongRanges:
     def _select(
         self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
     ) -> Selection:
-        """Return the selection of rows that :meth:`lasting` reads, given the same arguments.
+        """Return the criteria for the rows that :meth:`lasting` reads, given the same arguments.
 
-        Overlapping intervals of a thread are united. If ``of`` is None, all intervals apply to all
-        threads. ``threads`` must be distinct and ascending.
+        Overlapping intervals of a thread are merged. ``threads`` must be distinct and ascending.
         """
         group = np.zeros_like(since_ns) if of is None else find_positions(threads, of)
         n_groups = 1 if of is None else len(threads)
         owner, starts, ends = intervals.group_union(group, n_groups, since_ns, until_ns)
         offsets = np.searchsorted(owner, np.arange(n_groups + 1))
-        # Intervals without a thread apply to all threads, so their bounds are repeated.
+        # If the intervals apply to all threads, every thread gets the same bounds.
         bounds = np.resize(np.column_stack((offsets[:-1], offsets[1:])), 2 * len(threads))
         return Selection(
             read_event_types(self.export),
@@ -311,30 +317,33 @@ class LongRanges:
 
 
 def _find_overlapping(start_ns: Ints, end_ns: Ints, times: Intervals) -> Ints:
-    """Return the rows of the ranges that overlap one of the intervals ``times``.
+    """Return the rows of the ranges that overlap at least one interval, in ascending order.
+
+    A range that only touches an interval does not overlap it.
 
     Args:
-        start_ns: Start of each range.
-        end_ns: End of each range.
-        times: Starts and ends of intervals, disjoint and ascending.
+        start_ns: Start times of the ranges.
+        end_ns: End times of the ranges.
+        times: Start and end times of the intervals, disjoint and ascending.
     """
-    # The number of intervals that end before the range, and the number that start before its end.
+    # A range overlaps an interval if the first interval that ends after the range's start begins
+    # before the range's end.
     first_interval = np.searchsorted(times[1], start_ns, side="right")
     return np.flatnonzero(first_interval < np.searchsorted(times[0], end_ns))
 
 
 def _order_names(name_id: Ints, names: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
-    """Number names in the order of the first row that has them, without names that no row has.
+    """Renumber names in order of first appearance and drop unused names.
 
     The result therefore does not depend on rows that were read and then left out.
 
     Args:
-        name_id: Index of each row's name, or -1 for none, which becomes the name "".
-        names: Names.
+        name_id: For each row, the index of its name in ``names``, or -1 if it has no name.
+        names: All names.
 
     Returns:
-        name_id: New index of each row's name.
-        names: Names of the rows.
+        name_id: For each row, the index of its name among the returned names.
+        names: The used names. Rows that had no name get the name "".
     """
     used_ids, first_row = np.unique(name_id, return_index=True)
     used_ids, ordered = used_ids[np.argsort(first_row)], Numbering[str]()

@@ -1,7 +1,8 @@
-"""SQLite exports: opened read-only, their schema checked, their columns read.
+"""Reads SQLite exports, which are opened read-only.
 
-The compiled part decodes large tables from the pages of the file. SQLite, which is slower, reads
-everything else, and the rest of a file with an unusual page. Both return the same rows.
+Compiled code decodes large tables directly from the pages of the file. SQLite, which is slower,
+reads all other tables. If compiled code cannot decode a page, SQLite reads the rest of the file.
+Both return the same rows.
 """
 
 from __future__ import annotations
@@ -25,16 +26,18 @@ from bubbleviz.sources.sqlite import database as sqlite
 from bubbleviz.sources.sqlite.pages import PageQuery, Pages, PageTable, open_pages, unpack_rows
 from bubbleviz.sources.sqlite.queries import ABSENT, EVERY_ROW, Binds, PlainColumn, Query
 
-#: Name of the row number in queries. A column of this name would hide it.
+#: Name of the row number in queries. A column with this name would hide the row number.
 _ROW_NUMBER = "_rowid_"
-#: Rows of a part. Reading them takes about 10 ms; with more, memory grows and threads wait longer.
+#: Number of rows per part. Reading a part takes about 10 ms. Larger parts would need more memory
+#: and make threads wait longer.
 ROWS = 1 << 17
-#: Rows of a part with names. Each part looks up the selected strings again.
+#: Number of rows per part with names. It is larger because each part looks up the selected strings
+#: again.
 _NAMED_ROWS = 1 << 18
-#: Maximum number of pages of strings that one call searches. It takes about 20 ms, and only then is
-#: Ctrl-C noticed.
+#: Maximum number of pages of ``StringIds`` that one call searches. Ctrl-C has no effect during a
+#: call, which takes about 20 ms.
 _STRING_PAGES = 4096
-#: Columns of gpu_work/kernels.sql.
+#: Columns of ``gpu_work/kernels.sql``.
 _KERNEL_COLUMNS = (
     PlainColumn("start"),
     PlainColumn("end"),
@@ -43,7 +46,7 @@ _KERNEL_COLUMNS = (
     PlainColumn("correlationId", NONE),
     PlainColumn("demangledName", NONE),
 )
-#: Queries that are answered from pages, with the columns of the table that each returns.
+#: Queries that can be answered by decoding pages, with the table columns that they return.
 PAGE_QUERIES: Mapping[str, PageQuery] = {
     "gpu_work/kernels": PageQuery(view="views/kernels/current", columns=_KERNEL_COLUMNS),
     "gpu_work/kernels_and_streams": PageQuery(
@@ -79,7 +82,7 @@ PAGE_QUERIES: Mapping[str, PageQuery] = {
             PlainColumn("textId", ABSENT),
         ),
         text="text",
-        # Rows are selected by the stored values of these columns.
+        # Columns whose stored values decide which rows are selected.
         selected=("start", "end", "eventType", "globalTid", "endGlobalTid", "textId"),
     ),
     "strings/matching": PageQuery(
@@ -91,13 +94,13 @@ PAGE_QUERIES: Mapping[str, PageQuery] = {
 class DirectReader:
     """Decodes large tables from the pages of an open file.
 
-    Every method returns None once a page is unusual, and SQLite reads the rest of the file. Threads
-    may use the reader at the same time.
+    A method returns None if it finds a page that is unusual and cannot be decoded. SQLite then
+    reads the rest of the file. Several threads may use the reader at the same time.
 
     Args:
         pages: The open file.
-        stored: Columns of its tables, rows of schema.sql.
-        views: Variant of each view that queries read, keyed by the name of the view.
+        stored: Column definitions of its tables, as returned by ``schema.sql``.
+        views: Selected variants of the views that queries read, keyed by view name.
     """
 
     def __init__(
@@ -105,7 +108,7 @@ class DirectReader:
     ) -> None:
         self._tables: dict[str, PageTable] = {}
         self._left_to_sqlite: list[str] = []
-        # Table with an unusual page, or "" as long as there is none.
+        # Name of the table with an unusual page, or "" if no unusual page has been found so far.
         self._unusual_table = ""
         variants = {view.name for view in views.values()}
         for name, page_query in PAGE_QUERIES.items():
@@ -116,11 +119,11 @@ class DirectReader:
             table = pages.open_table(rows, page_query) if readable else None
             if table is not None:
                 self._tables[name] = table
-            elif name != "calls/at":  # reads few rows
+            elif name != "calls/at":  # this query reads only a few rows
                 self._left_to_sqlite.append(table_of(name))
 
     def describe_readers(self) -> str:
-        """Describe what has read the file so far, and why, if that is SQLite."""
+        """Describe what has read the file so far, and why if SQLite has read it."""
         if self._unusual_table:
             reason = f"a page of {self._unusual_table} cannot be read directly, or memory was short"
             return f"compiled reader, then SQLite ({reason})"
@@ -131,11 +134,16 @@ class DirectReader:
         return f"compiled reader{left}"
 
     def _leave(self, name: str) -> None:
-        """Leave the file to SQLite because the table of a query has an unusual page."""
+        """Record that the table of a query has an unusual page, so that SQLite reads the file."""
         self._unusual_table = self._unusual_table or table_of(name)
 
     def read_columns(self, name: str, first: int, last: int) -> Ints | None:
-        """Return the int64 columns of rows ``first`` to ``last`` of a query.
+        """Return the int64 columns of a query for a range of row numbers.
+
+        Args:
+            name: Name of the query.
+            first: First row number to read.
+            last: Last row number to read, inclusive.
 
         Returns:
             The columns, shape (columns, rows), or None if SQLite must read them.
@@ -143,11 +151,11 @@ class DirectReader:
         return self._read_or_leave(name, lambda table: table.read_rows(first, last))
 
     def read_selected(self, name: str, rows: Ints) -> Ints | None:
-        """Return the int64 columns of a query in selected rows.
+        """Return the int64 columns of a query for the given row numbers.
 
         Args:
             name: Name of the query.
-            rows: Row numbers, distinct and ascending.
+            rows: Row numbers to read, distinct and ascending.
 
         Returns:
             The columns, shape (columns, rows), or None if SQLite must read them.
@@ -155,7 +163,10 @@ class DirectReader:
         return self._read_or_leave(name, lambda table: table.read_selected(rows))
 
     def filter_called_names(self, numbers: Sequence[int]) -> Sequence[int] | None:
-        """Return the given name ids that any call has, ascending, or None if SQLite must look."""
+        """Return the given name ids that at least one call has, in ascending order.
+
+        The result is None if SQLite must search for the names instead.
+        """
         if self._unusual_table or "calls/at" not in self._tables:
             return None
         table, used = self._tables["calls/at"], set[int]()
@@ -170,7 +181,11 @@ class DirectReader:
     def _read_or_leave(self, name: str, read: Callable[[PageTable], Ints | None]) -> Ints | None:
         """Read the table of a query from its pages, or return None if SQLite must read it.
 
-        If a page of the table cannot be decoded, SQLite reads this and every later table.
+        If a page of the table cannot be decoded, SQLite must read this table and all later ones.
+
+        Args:
+            name: Name of the query.
+            read: Function that reads the table and returns None if it cannot decode a page.
         """
         if self._unusual_table or name not in self._tables:
             return None
@@ -184,8 +199,9 @@ class DirectReader:
     ) -> export.Named | None:
         """Return the selected rows of a query, or None if SQLite must read them.
 
-        See :meth:`Export.read_named`. Queries of ranges select by different criteria: ranges/named
-        by name, ranges/lasting by thread and time, ranges/sample by kind and text only.
+        The query ``ranges/named`` selects ranges by name, ``ranges/lasting`` by thread and time,
+        and ``ranges/sample`` by kind and text only. For the arguments, see
+        :meth:`Export.read_named`.
         """
         by_time, sampled = name == "ranges/lasting", name == "ranges/sample"
         name = "ranges/named" if by_time or sampled else name
@@ -208,7 +224,7 @@ class DirectReader:
             options |= {"threads": selection.threads, "shortest": selection.shortest_ns}
             options |= {"times": (selection.since_ns, selection.until_ns, selection.bounds)}
         if sampled:
-            # Only the kind and the id of the text are read: other columns may be damaged.
+            # Read only the kind and the text id, because other columns may be damaged.
             table = replace(table, integers=table.integers[[2, 5]])
         text = column_index["text" if "text" in column_index else "value"]
         globs = selection.globs
@@ -222,13 +238,13 @@ class DirectReader:
 
 
 class SqliteExport(export.Export):
-    """An SQLite file. Each thread opens a separate connection.
+    """An SQLite export. Each thread that reads opens a separate connection.
 
     Args:
-        database: The file as opened by this thread.
-        stored: Columns of the tables that queries read, rows of schema.sql.
+        database: The file, as opened by the current thread.
+        stored: Column definitions of the tables that queries read, as returned by ``schema.sql``.
         jobs: Number of threads that read.
-        watch: Called with the fraction that has been read.
+        watch: Progress callback. It receives the fraction that has been read.
     """
 
     any_order = True
@@ -241,7 +257,7 @@ class SqliteExport(export.Export):
         database.create_views(
             {name: f"CREATE TEMP VIEW {name} AS\n{v.text}" for name, v in self.views.items()}
         )
-        # Reader of the largest tables, or the reason why their pages cannot be read directly.
+        # The reader for large tables, or the reason why pages cannot be decoded.
         self.direct: DirectReader | str = ""
         self.opened_files = ExitStack()
         self._of_thread = local()
@@ -249,7 +265,7 @@ class SqliteExport(export.Export):
 
     @property
     def database(self) -> sqlite.Database:
-        """The file as opened by this thread."""
+        """The file, as opened by the current thread. Each thread opens it on first use."""
         if not hasattr(self._of_thread, "database"):
             self._of_thread.database = sqlite.Database(self.path, QUERIES, self._first.views)
             self.opened_files.callback(self._of_thread.database.close)
@@ -257,12 +273,12 @@ class SqliteExport(export.Export):
         return database
 
     def describe_readers(self) -> str:
-        """Describe what has read the large tables so far, and why, if that is SQLite."""
+        """Describe what has read the large tables so far, and why if SQLite has read them."""
         direct = self.direct
         return f"SQLite ({direct})" if isinstance(direct, str) else direct.describe_readers()
 
     def count_max_rows(self) -> int:
-        """Return an upper bound of the number of rows of every table."""
+        """Return an upper bound on the number of rows in any table."""
         return self._first.max_rows
 
     def count_rows(self, table: str) -> int:
@@ -270,7 +286,7 @@ class SqliteExport(export.Export):
         return self.database.count_rows(table)
 
     def query_rows(self, name: str, binds: Binds | None = None) -> list[tuple[object, ...]]:
-        """Return the rows of a query with few rows, or with text columns."""
+        """Return the rows of a query. Only for queries with few rows or with text columns."""
         return self.database.query_rows(query(name), binds)
 
     def _query_columns(self, name: str, binds: Binds) -> Ints:
@@ -282,9 +298,10 @@ class SqliteExport(export.Export):
         return super()._read_rows(name, rows) if columns is None else columns
 
     def filter_called_names(self, numbers: Sequence[int]) -> Sequence[int]:
-        """Return the given name ids that any call has.
+        """Return the given name ids that at least one call has.
 
-        If SQLite must look, all ids are returned if any call has one of them, otherwise none.
+        If SQLite must search for the names, all ids are returned if any call has one of the names,
+        and no ids otherwise.
         """
         direct = self.direct
         called = direct.filter_called_names(numbers) if isinstance(direct, DirectReader) else None
@@ -293,10 +310,10 @@ class SqliteExport(export.Export):
     def _iter_parts(
         self, name: str, selection: export.Selection | None
     ) -> Iterator[export.Part[Ints | export.Named]]:
-        """Yield a function for each part of a table. It reads the part and returns its rows.
+        """Yield one function per part of a table. The function reads the part and returns its rows.
 
-        Parts have equal ranges of row numbers. A table whose row numbers are sparse is a single
-        part, because most parts would be empty.
+        All parts but the last one cover the same number of row numbers. A table with sparse row
+        numbers is a single part, because most of many parts would be empty.
         """
         first, last = self.find_bounds(export.BOUNDS[name])
         is_sparse = last - first >= self.count_max_rows()
@@ -315,9 +332,12 @@ class SqliteExport(export.Export):
         return part, self.read_range(name, part[0], part[-1])
 
     def read_range(self, name: str, first: int, last: int) -> Ints:
-        """Return the columns of a query in rows ``first`` to ``last``, both included.
+        """Return the int64 columns of a query for a range of row numbers, shape (columns, rows).
 
-        The shape is (columns, rows).
+        Args:
+            name: Name of the query.
+            first: First row number to read.
+            last: Last row number to read, inclusive.
         """
         columns = None
         if isinstance(self.direct, DirectReader):
@@ -343,10 +363,16 @@ class SqliteExport(export.Export):
     def _read_named(
         self, name: str, selection: export.Selection, first: int, last: int
     ) -> export.Named:
-        """Return the selected rows of a query, read by SQLite.
+        """Read the selected rows of a query with SQLite.
 
-        Damaged rows of ranges/named raise an error. Other queries of ranges only collect hints, so
-        they return no rows if any row is damaged.
+        Damaged rows of ``ranges/named`` raise an error. Other queries for ranges only collect
+        hints, so they return no rows if any row is damaged.
+
+        Args:
+            name: Name of the query.
+            selection: Criteria that select the rows.
+            first: First row number to read.
+            last: Last row number to read, inclusive.
         """
         binds = export.make_binds(selection, first, last)
         query_ = query(name)
@@ -377,14 +403,19 @@ class SqliteExport(export.Export):
 
 @contextmanager
 def open_export(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[SqliteExport]:
-    """Open an export read-only; it is closed on exit.
+    """Open an SQLite export read-only. It is closed on exit.
 
-    Large tables are read directly from its pages if that is possible, see :class:`DirectReader`.
+    Large tables are decoded from the pages of the file if possible, see :class:`DirectReader`.
+
+    Args:
+        path: Path of the file.
+        jobs: Maximum number of threads that read the file.
+        watch: Progress callback. It receives the fraction that has been read.
 
     Raises:
-        ProfileError: The file is being written, is damaged, or is not an SQLite database. Or a
-            table is a view or a virtual table, which could return an endless number of rows, or
-            hides its row numbers, which are needed to read it.
+        ProfileError: The file is damaged, is not an SQLite database, or is still being written.
+            Also raised if a table of the export is a view or a virtual table, which could return
+            an endless number of rows, or if a column hides the row numbers of a table.
     """
     with sqlite.open_database(path, QUERIES) as database:
         stored = sqlite.read_stored_columns(database, QUERIES.columns_read)
@@ -397,7 +428,7 @@ def open_export(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[
                     f"{path}: {relation} {problem}, which nsys never writes; {EXPORT_AGAIN}"
                 )
         columns = [row for row in stored if row[4] is not None]
-        # The thread that waits for the others reads as well, so there are as many as cores.
+        # The main thread reads as well while it waits, so all cores are used.
         threads = max(1, min(jobs, count_cores() - 1))
         export = SqliteExport(database, columns, threads, watch)
         with export.opened_files, open_pages(path) as pages:

@@ -1,4 +1,4 @@
-"""Synchronization in an nsys export: recorded events, and waits for them."""
+"""Reads CUDA event records and waits from an nsys export."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def read_synchronisation(
 
     Returns:
         synchronisation: Event records and waits, or None if no waits were recorded.
-        limitations: One limitation for each table that exists but lacks required columns.
+        limitations: One limitation per table that exists but lacks required columns. Event records
+            are checked only if there are waits.
 
     Raises:
         ProfileError: The export is damaged.

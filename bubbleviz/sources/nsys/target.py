@@ -13,7 +13,7 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import table_of
 
-#: The limitation if an optional query cannot run or returns no rows.
+#: What is missing if an optional query cannot run or returns no rows, keyed by query.
 _LIMITATION_OF_QUERY = {
     "target/threads": "thread names, which separate loaders and watchdogs from backward threads",
     "target/host": "the hostname; the file counts as a host of its own, --same-clock joins files",
@@ -23,9 +23,9 @@ _GPUS, _CUDA_DEVICES = "target/gpus", "target/cuda_devices"
 
 
 def read_source(export: Export) -> profile.Source:
-    """Return the host, versions and session start of an export.
+    """Return the host, the nsys and schema versions, and the session start of an export.
 
-    Without a hostname, the name of the file identifies the host.
+    If the export contains no hostname, the file name identifies the host.
     """
     rows = export.query_rows_if_possible("target/metadata")
     versions = {row[0]: row[1] for row in rows}
@@ -44,14 +44,14 @@ def read_source(export: Export) -> profile.Source:
 
 
 def _to_int(value: object) -> int | None:
-    """Return a value if it is an integer, or None."""
+    """Return the value if it is an integer, otherwise None."""
     return value if isinstance(value, int) else None
 
 
 def read_threads(export: Export) -> tuple[profile.Thread, ...]:
-    """Return the threads that have a name, sorted by thread number and name.
+    """Return the threads that have names, sorted by global thread id and name.
 
-    A thread with several names is returned once for each name.
+    A thread with several names is returned once per name.
     """
     rows = export.query_rows_if_possible("target/threads")
     thread_names = [
@@ -63,11 +63,12 @@ def read_threads(export: Export) -> tuple[profile.Thread, ...]:
 
 
 def read_devices(export: Export) -> tuple[profile.Device, ...]:
-    """Return the GPUs, with the device number that each process uses for them.
+    """Return the GPUs with their CUDA device numbers.
 
-    ``TARGET_INFO_CUDA_DEVICE`` contains the device numbers of each process. Without it, the device
-    number of the CUDA driver (``cuDevice``) is used for all processes, which may differ from
-    ``id``. If no GPU has one (reports of 2020 exported by a newer nsys), ``id`` is used.
+    The table ``TARGET_INFO_CUDA_DEVICE`` gives the device numbers that each process uses. The
+    result then has one entry per process and device. Without this table, the device number of the
+    CUDA driver (``cuDevice``), which may differ from ``id``, is used for all processes. If no GPU
+    has a ``cuDevice``, as in reports of 2020 that a newer nsys exported, ``id`` is used.
     """
     rows = export.query_rows_if_possible(_GPUS)
     gpus = {
@@ -78,7 +79,7 @@ def read_devices(export: Export) -> tuple[profile.Device, ...]:
     }
     if all(gpu.device_id == NONE for gpu in gpus.values()):
         gpus = {number: replace(gpu, device_id=number) for number, gpu in gpus.items()}
-    # If only some GPUs have a number, CUDA does not use the others.
+    # If only some of the GPUs have a device number, CUDA does not use the other GPUs.
     cuda_gpus = (gpu for gpu in gpus.values() if gpu.device_id != NONE)
     by_number = tuple(sorted(cuda_gpus, key=lambda d: d.device_id))
     unknown = profile.Device(None, NONE, "", None)
@@ -97,23 +98,23 @@ def read_devices(export: Export) -> tuple[profile.Device, ...]:
 
 
 def _parse_uuid(text: str) -> str | None:
-    """Return a UUID, or None if nsys wrote a placeholder of zeros."""
+    """Return a UUID, or None if it is empty or consists of zeros, which nsys writes if unknown."""
     return text if text.strip("0-") else None
 
 
 def read_overheads(export: Export) -> tuple[profile.Overheads, tuple[Limitation, ...]]:
-    """Return the times at which the profiler paused processes.
+    """Return the intervals in which the profiler delayed processes.
 
-    Pauses with impossible times are left out. So are pauses that start at 0, because 0 stands for a
-    missing time.
+    Intervals with impossible times are left out. Intervals that start at 0 are left out too,
+    because CUPTI writes 0 for a missing time.
 
     Returns:
-        overheads: The pauses with possible times.
-        limitations: A limitation that counts the pauses that were left out.
+        overheads: The intervals with possible times.
+        limitations: A limitation that counts the intervals that were left out, if there are any.
     """
     start_ns, end_ns, thread = export.query_columns("target/overheads")
     overheads = profile.Overheads(profile.process_of(thread), start_ns, end_ns)
-    # CUPTI writes 0 for a missing time. Times below 0 are before the start of the session.
+    # CUPTI writes 0 for a missing time. Negative times are valid and precede the session start.
     is_timed = start_ns != 0
     is_possible = profile.mask_possible(start_ns, end_ns)
     keep = is_timed if is_possible is None else is_timed & is_possible
@@ -122,9 +123,9 @@ def read_overheads(export: Export) -> tuple[profile.Overheads, tuple[Limitation,
 
 
 def find_limitations(export: Export) -> tuple[Limitation, ...]:
-    """Return limitations for missing hostnames, session starts, thread names, and GPU details.
+    """Return limitations for a missing hostname, session start, thread names and GPU details.
 
-    Each limitation says which table or column the export lacks, or which table has no rows.
+    A limitation says which tables or columns the export lacks, or which table has no rows.
     """
     losses = []
 
@@ -133,7 +134,7 @@ def find_limitations(export: Export) -> tuple[Limitation, ...]:
         missing = export.find_missing(name)
         if name == "target/threads":
             missing += export.find_missing("strings/by_id")
-        # Without unique ids of CUDA devices, the unique ids of the GPUs are used.
+        # If the UUIDs of CUDA devices are missing, the UUIDs of the GPUs are used.
         if missing and not (name == _CUDA_DEVICES and export.has(name)):
             losses.append((what, f"lacks {', '.join(missing)}"))
         elif empty:

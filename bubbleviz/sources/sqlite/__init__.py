@@ -1,1 +1,1 @@
-"""SQLite files of profilers: opened read-only, probed, and read by the queries of ``sql/``."""
+"""Opens SQLite files of profilers read-only and runs the queries in ``sql/`` on them."""

@@ -1,14 +1,13 @@
-"""Databases: SQLite files, opened read-only. Small queries return rows, large ones columns.
+"""Opens SQLite files read-only. Small queries return rows, and large queries return columns.
 
-Nothing is ever written to the file or to its directory: the file is opened as immutable, so SQLite
-creates no journal, and views are temporary views of the connection. Columns are read by the SQLite
-library of the ADBC driver, which creates no Python object per value and lets other threads run
-meanwhile.
+Nothing is ever written to the file or its directory. The file is opened as immutable, so SQLite
+creates no journal, and views are temporary views of the connection. The ADBC driver's SQLite
+library reads columns. It creates no Python object per value, and lets other threads run meanwhile.
 
-The statements in ``sql/`` run as they are. Statements that contain names of tables, such as row
-counts, are composed by SQLAlchemy. Importing it takes 0.2 s, so it is imported only when it is
-used: by ``inspect``, and to explain why there is nothing to analyze. Importing the driver takes
-10 ms and is unnecessary if pages are decoded.
+Statements in ``sql/`` run unchanged. SQLAlchemy composes statements that contain table names, such
+as row counts. Importing SQLAlchemy takes 0.2 s, so it is imported on first use, which is when a
+file is inspected or cannot be analyzed. Importing the ADBC driver takes 10 ms and is unnecessary if
+all queries are answered by decoding pages.
 """
 
 from __future__ import annotations
@@ -35,27 +34,27 @@ if TYPE_CHECKING:
     import adbc_driver_manager as adbc
     from arro3.core import Array, RecordBatch
 
-#: Number of rows in a batch if the size of the result is unknown.
+#: Number of rows per batch if the size of the result is unknown.
 _BATCH = 1 << 15
-#: Upper bound of the memory that a query needs, in bytes.
+#: Upper bound on the memory that a query needs, in bytes.
 _ROOM = 64 << 20
-#: Lower bound of the bytes of a row in any of the large tables.
+#: Lower bound on the size of a row in a large table, in bytes.
 _ROW_BYTES = 8
-#: Number of steps of SQLite's virtual machine between two checks for signals, a few milliseconds.
+#: Number of SQLite virtual machine steps between two checks for signals (a few milliseconds).
 _STEPS = 1_000_000
-#: Matches the text that the driver puts before SQLite's reason.
+#: Matches the prefixes that the ADBC driver puts before SQLite's error message.
 _AROUND = re.compile(r"^([A-Z_]+: |C Data interface error: |Failed to \w+ query: )+")
-#: Texts with which SQLite and the driver report that memory ran out.
+#: Parts of the error messages with which SQLite and the ADBC driver report that memory ran out.
 _NO_MEMORY = ("out of memory", "Cannot allocate memory")
-#: Reason for a column that contains non-integer values, for messages.
+#: What messages say if an integer column contains a value that is not an integer.
 NO_NUMBER = "something other than a whole number was found"
+#: Size of the header of an SQLite file in bytes.
 HEADER_BYTES = 100
-#: Definitions of tables and their columns: rows of schema.sql.
+#: Definitions of tables and their columns, which are the rows that ``schema.sql`` returns.
 StoredColumns: TypeAlias = Sequence[tuple[object, ...]]
-#: Suffixes of the files that SQLite writes next to a database: the rollback journal and the
-#: write-ahead log.
+#: Suffixes of the rollback journal and the write-ahead log, which SQLite writes next to a database.
 JOURNAL, LOG = "-journal", "-wal"
-#: Queries that run on the files of every profiler.
+#: Queries that can run on the SQLite files of any profiler.
 SQLITE_QUERIES = Queries("the profiler", "sqlite", "profile of any profiler", "copy it again")
 
 
@@ -66,10 +65,10 @@ def make_damage_error(
 
     Args:
         path: Path of the file.
-        query: The query.
-        reason: What is wrong.
-        maker: Queries of the profiler that wrote the file, or None to use the maker of the query.
-            Its advice ends the message.
+        query: The query that failed.
+        reason: What is wrong with the file.
+        maker: Queries of the profiler that wrote the file, whose advice ends the message. None
+            means the collection that the query belongs to.
     """
     return ProfileError(
         f"{path}: {query.tables} cannot be read ({reason}); the file is damaged or was cut "
@@ -92,21 +91,21 @@ def _report_damage(path: str, query: Query) -> Iterator[None]:
     except (adbc.Error, ValueError) as error:
         if any(text in str(error) for text in _NO_MEMORY):
             raise MemoryError from error
-        # SQLite's own reason, on one line and without the prefixes of the driver.
+        # Keep only SQLite's own message, on one line and without the prefixes of the driver.
         reason = (str(error).splitlines() or [type(error).__name__])[0].rpartition("[SQLite] ")[2]
         raise make_damage_error(path, query, _AROUND.sub("", reason)) from error
 
 
 def _iter_interrupts(caught: list[BaseException]) -> Iterator[bool]:
-    """Yield whether SQLite must stop, for its progress handler.
+    """Yield, for SQLite's progress handler, whether SQLite must stop.
 
-    Python does not handle signals such as Ctrl-C while SQLite runs. It handles them whenever SQLite
-    calls the progress handler. An exception that is raised then is collected, SQLite stops, and the
-    caller raises it. A generator is used because in a function the signal handler could run before
-    the ``try`` statement.
+    While SQLite runs, Python can handle signals such as Ctrl-C only when SQLite calls the progress
+    handler. If a signal handler raises an exception, the exception is collected and SQLite stops.
+    The caller then raises the exception. This is a generator because in a plain function, the
+    signal handler could run before the ``try`` statement.
 
     Args:
-        caught: List that the exception is appended to.
+        caught: List to which the exception is appended.
     """
     while True:
         try:
@@ -118,13 +117,12 @@ def _iter_interrupts(caught: list[BaseException]) -> Iterator[bool]:
 
 
 class Database:
-    """An open file. Threads do not share it: each thread opens a separate ``Database``.
+    """An open SQLite file. It cannot be shared, so each thread opens a separate ``Database``.
 
     Args:
-        path: Path of the file as the user gave it.
+        path: Path of the file as given by the user.
         maker: Queries of the profiler that wrote the file.
-        views: Statements that create the temporary views which queries read, keyed by the name of
-            the view.
+        views: Statements that create the temporary views for the queries, keyed by view name.
     """
 
     def __init__(self, path: str, maker: Queries, views: Mapping[str, str] | None = None) -> None:
@@ -139,7 +137,7 @@ class Database:
     def _small(self) -> tuple[sqlite3.Connection, list[BaseException]]:
         """The connection for small queries, and the exceptions that signal handlers raised.
 
-        It is opened on first use, with the temporary views.
+        The connection is opened on first use, and the temporary views are created.
         """
         try:
             connection = sqlite3.connect(_make_uri(self.path), uri=True)
@@ -149,7 +147,7 @@ class Database:
                 "smaller --jobs"
             ) from error
         self._opened.callback(connection.close)
-        # Bytes that are not UTF-8 are replaced.
+        # Replace bytes that are not valid UTF-8.
         connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         for statement in self.views.values():
             connection.execute(statement)
@@ -159,7 +157,7 @@ class Database:
 
     @cached_property
     def connection(self) -> adbc.AdbcConnection:
-        """The connection of the ADBC driver for large queries, opened on first use."""
+        """The ADBC connection for large queries, opened on first use."""
         import adbc_driver_manager as adbc
         import adbc_driver_sqlite
 
@@ -171,7 +169,7 @@ class Database:
                 stack.callback(_close, connection)
                 _execute(connection, self.views.values())
             except adbc.Error as error:
-                # The reason that the driver reports is misleading.
+                # Do not quote the driver, because the reason that it reports is misleading.
                 raise ProfileError(
                     f"{self.path}: cannot be opened; too many files may be open, or memory too "
                     "small: give a smaller --jobs"
@@ -181,17 +179,17 @@ class Database:
 
     @property
     def max_rows(self) -> int:
-        """Upper bound of the number of rows of every table, from the size of the file."""
+        """Upper bound on the number of rows in any table, derived from the size of the file."""
         return Path(self.path).stat().st_size // _ROW_BYTES + 1
 
     def create_views(self, views: Mapping[str, str]) -> None:
-        """Replace the temporary views which queries read.
+        """Replace the temporary views for the queries.
 
-        Views that stay the same are kept. The connections stay open, because opening them again
-        takes long for a file with many tables.
+        Views whose statements are unchanged are kept. The connections stay open, because reopening
+        a file with many tables takes long.
 
         Args:
-            views: Statements that create the views, keyed by the name of the view.
+            views: Statements that create the new views, keyed by view name.
         """
         unchanged = self.views.items() & views.items()
         statements = [
@@ -207,13 +205,13 @@ class Database:
         self.views = views
 
     def query_rows(self, query: Query, binds: Binds | None = None) -> list[tuple[object, ...]]:
-        """Return the rows of a query, with blobs as texts.
+        """Return the rows of a query. Blobs are converted to texts.
 
-        Bytes that are not UTF-8 are replaced by U+FFFD.
+        Bytes that are not valid UTF-8 are replaced by U+FFFD.
 
         Args:
             query: The query.
-            binds: Values of its parameters.
+            binds: Values of the query's parameters.
 
         Raises:
             ProfileError: The file is damaged.
@@ -227,7 +225,7 @@ class Database:
                 raise caught.pop() from None
             raise make_damage_error(self.path, query, str(error), self._maker) from error
         except UnicodeDecodeError as error:
-            # The error message of SQLite quotes a malformed schema and cannot be decoded.
+            # SQLite's error message quotes a malformed schema, and therefore cannot be decoded.
             raise make_damage_error(
                 self.path, query, "the schema is not text", self._maker
             ) from error
@@ -245,9 +243,15 @@ class Database:
         return int(rows)
 
     def find_extents(self, table: str, column: str) -> dict[object, tuple[int, int]]:
-        """Return the smallest and largest row number of each value of a column, keyed by the value.
+        """Find the smallest and largest row number at which each value of a column occurs.
 
-        Returns {} if the rows of the table have no row numbers (``WITHOUT ROWID``).
+        Args:
+            table: Name of the table.
+            column: Name of the column.
+
+        Returns:
+            (smallest, largest) row numbers, keyed by value. Empty if the table has no row numbers
+            (``WITHOUT ROWID``).
 
         Raises:
             ProfileError: The file is damaged.
@@ -268,8 +272,8 @@ class Database:
 
         Args:
             table: Name of the table.
-            columns: Column expressions of SQLAlchemy.
-            group_by: Column to group rows by, or None for no groups.
+            columns: SQLAlchemy expressions to select.
+            group_by: SQLAlchemy expression to group by, or None to not group.
 
         Raises:
             ProfileError: The file is damaged.
@@ -298,9 +302,9 @@ class Database:
 
         Args:
             query: The query.
-            binds: Values of its parameters.
-            rows: Expected number of rows, which becomes the batch size. Other threads can run
-                Python only while a batch is being read, so an exact number is best.
+            binds: Values of the query's parameters.
+            rows: Expected number of rows, which becomes the batch size. An exact number is best,
+                because other threads can run Python code only while a batch is being read.
 
         Raises:
             ProfileError: The file is damaged, or a column contains non-integer values.
@@ -313,21 +317,20 @@ class Database:
             return blocks[0] if len(blocks) == 1 else np.concatenate(blocks, axis=1)
 
     def read_batch(self, query: Query, binds: Binds, rows: int = _BATCH) -> RecordBatch | None:
-        """Return the result of a query with text columns as one batch, or None without rows.
+        """Return the result of a query with text columns as one batch, or None if it has no rows.
 
         Args:
             query: The query.
-            binds: Values of its parameters.
-            rows: An upper bound of the number of rows, if known. If the result has as many rows or
-                more, the query runs again with a larger batch.
+            binds: Values of the query's parameters.
+            rows: Initial batch size, which should exceed the number of rows. If the batch is full,
+                the query runs again with a larger batch.
 
         Raises:
             ProfileError: The file is damaged.
         """
         batch_rows = max(rows, 1)
         with _report_damage(self.path, query):
-            # The driver derives the type of a column from the first batch, so all rows must be in
-            # one batch.
+            # The driver infers column types from the first batch, so all rows must be in one batch.
             while (batches := self._query_batches(query, binds, batch_rows, single=True)) is None:
                 batch_rows <<= 4
         return batches[0] if batches else None
@@ -335,12 +338,15 @@ class Database:
     def _query_batches(
         self, query: Query, binds: Binds, batch_rows: int, *, single: bool = False
     ) -> list[RecordBatch] | None:
-        """Return the result of a query in batches, or None if ``single`` and a batch is full.
+        """Return the result of a query in batches.
+
+        The result is None if ``single`` is true and the first batch is full, because more rows may
+        follow.
 
         Args:
             query: The query.
-            binds: Values of its parameters.
-            batch_rows: Number of rows in a batch.
+            binds: Values of the query's parameters.
+            batch_rows: Maximum number of rows per batch.
             single: Whether all rows must be in one batch.
 
         Raises:
@@ -350,8 +356,8 @@ class Database:
         """
         import adbc_driver_manager as adbc
 
-        # The driver may end the process if memory runs out. Allocating memory here first raises
-        # MemoryError instead, except if other threads use up the memory in between.
+        # If memory runs out, the driver may end the process. This test allocation raises
+        # MemoryError first, unless other threads use up the memory afterwards.
         np.empty(_ROOM, np.uint8)
         text, number = DataType.string(), DataType.int64()
         values = [
@@ -377,16 +383,16 @@ class Database:
         except (adbc.Error, MemoryError):
             raise
         except Exception as error:
-            # Errors of single rows are plain Exceptions.
+            # The driver raises a plain Exception if it cannot read a row.
             raise ValueError(str(error)) from error
         finally:
-            # The reader keeps a reference to its statement, so it must be released first.
+            # Release the reader first, because it keeps a reference to its statement.
             stream = reader = None
             statement.close()
 
 
 def stack_integers(columns: Sequence[Array]) -> Ints:
-    """Convert columns of whole numbers to one array, shape (columns, rows).
+    """Stack integer columns into one int64 array, shape (columns, rows).
 
     Raises:
         ValueError: A column contains NULL or non-integer values.
@@ -398,27 +404,28 @@ def stack_integers(columns: Sequence[Array]) -> Ints:
 
 
 def decode_texts(column: Array) -> list[object]:
-    """Return the values of a column of texts, with None for NULL.
+    """Return the values of a text column as Python strings, with None for NULL.
 
-    The driver returns all values as blobs if one of them is a blob. Bytes that are not UTF-8 are
-    replaced by U+FFFD. A column of another type is returned unchanged.
+    The driver returns all values as blobs if one of the values is a blob, so blobs are decoded too.
+    Bytes that are not valid UTF-8 are replaced by U+FFFD. Values of columns of other types, such as
+    integers, are not converted.
     """
     if column.type not in {DataType.string(), DataType.binary()}:
         return list(column.to_pylist())
     raw: list[Any] = list(column.cast(DataType.binary()).to_pylist())
-    # Usually there is no NULL, and all texts are UTF-8.
+    # Try the usual case first: there is no NULL, and all texts are valid UTF-8.
     with suppress(TypeError, UnicodeDecodeError):
         return list(map(bytes.decode, raw))
     return [None if text is None else text.decode("utf-8", "replace") for text in raw]
 
 
 def _decode_blob(value: object) -> object:
-    """Return a value unchanged, or the text in a blob."""
+    """Decode a blob to a text. Any other value is returned unchanged."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def _execute(connection: adbc.AdbcConnection, texts: Iterable[str]) -> None:
-    """Run statements that return no rows."""
+    """Run SQL statements that return no rows."""
     import adbc_driver_manager as adbc
 
     for text in texts:
@@ -428,16 +435,17 @@ def _execute(connection: adbc.AdbcConnection, texts: Iterable[str]) -> None:
 
 
 def _close(handle: adbc.AdbcConnection | adbc.AdbcDatabase) -> None:
-    # After a signal, a statement may still be open. It is closed together with the connection.
+    # If a signal interrupted a query, its statement is still open, and closing raises RuntimeError.
+    # The statement is closed together with the connection.
     with suppress(RuntimeError):
         handle.close()
 
 
 def check_pages(path: str, maker: Queries) -> None:
-    """Check that a file is at least as long as its header says, which SQLite does not check.
+    """Check that a file is at least as long as its header says. SQLite does not check this.
 
     Raises:
-        ProfileError: The file was cut short.
+        ProfileError: The file is too short.
     """
     size = Path(path).stat().st_size
     with Path(path).open("rb") as file:
@@ -452,9 +460,10 @@ def check_pages(path: str, maker: Queries) -> None:
 
 
 def check_finished(path: str, maker: Queries) -> None:
-    """Check that no program is writing a file: it has no journal and no write-ahead log.
+    """Check that no program is writing a file.
 
-    An empty log is accepted.
+    A rollback journal or a non-empty write-ahead log next to the file shows that a program is
+    writing it.
 
     Raises:
         ProfileError: A program is writing the file, or died while writing it.
@@ -469,29 +478,36 @@ def check_finished(path: str, maker: Queries) -> None:
 
 
 def find_sidecar_files(path: str) -> list[Path]:
-    """Return the journal, the write-ahead log and its index if they exist next to a file."""
+    """Return the files that SQLite keeps next to a database file, if they exist.
+
+    These are the rollback journal, the write-ahead log, and the index of the log.
+    """
     resolved = str(Path(path).resolve())
     sidecars = (Path(resolved + suffix) for suffix in (JOURNAL, LOG, "-shm"))
     return [file for file in sidecars if file.exists()]
 
 
 def parse_page_counts(head: bytes) -> tuple[int, int]:
-    """Return the page size in bytes and the number of pages from the header of a file."""
+    """Parse the page size in bytes and the number of pages from the header of an SQLite file."""
     page_bytes = int.from_bytes(head[16:18], "big")
     return 65536 if page_bytes == 1 else page_bytes, int.from_bytes(head[28:32], "big")
 
 
 def _make_uri(path: str) -> str:
-    """Return the URI with which SQLite opens a file read-only and creates no other file."""
+    """Return the URI that makes SQLite open a file read-only and create no other file."""
     return f"file:{quote(os.fsencode(str(Path(path).resolve())))}?mode=ro&immutable=1"
 
 
 @contextmanager
 def open_database(path: str, maker: Queries) -> Iterator[Database]:
-    """Open a file read-only; it is closed on exit.
+    """Open an SQLite file read-only. It is closed on exit.
+
+    Args:
+        path: Path of the file.
+        maker: Queries of the profiler that wrote the file.
 
     Raises:
-        ProfileError: The file is being written or was cut short.
+        ProfileError: The file is still being written, or is too short.
     """
     check_finished(path, maker)
     check_pages(path, maker)
@@ -500,9 +516,9 @@ def open_database(path: str, maker: Queries) -> Iterator[Database]:
 
 
 def list_relations(path: str) -> frozenset[str]:
-    """Return the names of the tables and views of a file, or an empty set if it is damaged.
+    """Return the names of the tables and views in a file, or an empty set if the file is damaged.
 
-    The reader of the file reports the damage.
+    The damage is reported later, when the file is read.
     """
     with closing(Database(path, SQLITE_QUERIES)) as database, suppress(ProfileError, OSError):
         check_pages(path, SQLITE_QUERIES)
@@ -512,11 +528,11 @@ def list_relations(path: str) -> frozenset[str]:
 
 
 def read_stored_columns(database: Database, names: Collection[str] | None = None) -> StoredColumns:
-    """Return the definitions of the tables and views of a file, rows of schema.sql.
+    """Return the definitions of tables and views in a file, as returned by ``schema.sql``.
 
     Args:
         database: The open file.
-        names: Names of the tables and views, or None for all.
+        names: Names of the tables and views to return, or None to return all.
 
     Raises:
         ProfileError: The file is damaged.
@@ -526,7 +542,7 @@ def read_stored_columns(database: Database, names: Collection[str] | None = None
 
 
 def group_columns_by_table(stored: StoredColumns) -> Schema:
-    """Return the names of the columns of each table, without generated columns."""
+    """Return the column names of tables, keyed by table name. Generated columns are left out."""
     columns: dict[str, set[str]] = {}
     for table, _, _, _, column, _, _, hidden in stored:
         if column is not None:

@@ -1,7 +1,8 @@
-"""Pages: columns of whole numbers and texts, decoded from the pages of a file without SQLite.
+"""Decodes columns of integers and texts directly from the pages of an SQLite file.
 
-Only *plain* files, tables and pages are decoded: those that use the ordinary features of the file
-format. SQLite, which is slower, reads all others and is the reference. Both return the same rows.
+Only *plain* files, tables and pages are decoded, which use only the common features of the file
+format. SQLite, which is slower, reads all others. Both return the same rows, and SQLite is the
+reference.
 """
 
 from __future__ import annotations
@@ -28,42 +29,48 @@ from bubbleviz.sources.sqlite.database import (
 )
 from bubbleviz.sources.sqlite.queries import ABSENT, EVERY_ROW, SQLITE, PlainColumn
 
-#: Maximum and minimum embedded payload fraction and leaf payload fraction, which the format fixes.
+#: The maximum embedded, minimum embedded and leaf payload fractions, which the file format fixes.
 _FRACTIONS = bytes((64, 32, 32))
+#: Minimum number of usable bytes per page that the file format allows.
 _MIN_USABLE_BYTES = 480
+#: Latest schema format number, and code of the text encoding UTF-8, in the header of a file.
 _MAX_SCHEMA_FORMAT = 4
 _UTF8 = 1
-#: Matches a descending key. An INTEGER PRIMARY KEY DESC is not an alias of the row number.
+#: Matches a descending key. A column that is INTEGER PRIMARY KEY DESC is not an alias of the row
+#: number.
 _DESCENDING = re.compile(r"\bDESC\b", re.IGNORECASE)
 _TEXT_TYPES = ("CHAR", "CLOB", "TEXT")
 #: Number of leaf pages decoded in one call, which limits the memory that is allocated for rows.
 _PAGES_PER_PIECE = 512
-#: Last members of ``struct leaves`` if extents are neither written nor used.
+#: Last members of ``struct leaves`` if extents are neither recorded nor used.
 _UNTIMED = (None, NONE, NONE, NONE, 0)
 
 
-#: How NULL in a column is read: it makes the page unusual, it is read as the missing value, or it
-#: is read as the missing value and a stored value equal to that makes the page unusual.
+#: How NULL in an integer column is treated. ``UNUSUAL``: the page cannot be decoded. ``MISSING``:
+#: NULL becomes the missing value. ``DISTINCT``: NULL becomes the missing value too, and a page that
+#: contains the missing value itself cannot be decoded.
 UNUSUAL, MISSING, DISTINCT = range(3)
-#: Rows with a text: integer columns, shape (columns, rows); for each row the index of its text, or
-#: -1 for NULL; and the texts, with few duplicates. Bytes that are not UTF-8 are U+FFFD.
+#: Rows that have a text: the integer columns, shape (columns, rows); the index of each row's text,
+#: or -1 for NULL; and the texts, which may contain a few duplicates. Bytes that are not valid UTF-8
+#: are replaced by U+FFFD.
 NamedRows: TypeAlias = tuple[Ints, Ints, Sequence[str]]
-#: Rows with a text: integer columns, with the length of the text, or -1 for NULL, as the last one;
-#: and the concatenated texts.
+#: Rows that have a text: the integer columns, and the concatenated texts. The last integer column
+#: is the length of the text in bytes, or -1 for NULL.
 PackedRows: TypeAlias = tuple[Ints, bytes]
 
 
 @dataclass(frozen=True)
 class PageQuery:
-    """The columns that a query of ``sql/`` returns, if it only filters the rows of one table.
+    """The result columns of a query in ``sql/`` that only selects rows and columns of one table.
 
     Attributes:
-        columns: Columns of whole numbers, in the order in which the query returns them.
-        text: Name of the column of texts, which the query returns last, or "" if there is none.
-        view: Variant of the view that the query must read in the file, or "" if it reads the table.
-        selected: Columns by whose stored values rows are selected. None of them may be the row
-            number, which SQLite stores as NULL.
-        key: Column by which rows are sorted, or "" if they are sorted by row number.
+        columns: Integer columns, in the order in which the query returns them.
+        text: Name of the text column, which the query returns last, or "" if there is none.
+        view: Variant of the view that must be selected for the file, or "" if the query reads no
+            view.
+        selected: Names of the columns whose stored values decide which rows are selected. None of
+            these columns may be an alias of the row number, which SQLite stores as NULL.
+        key: Name of the column by which rows are sorted, or "" if rows are sorted by row number.
     """
 
     columns: tuple[PlainColumn, ...]
@@ -77,10 +84,10 @@ class FileShape(NamedTuple):
     """The layout of an open SQLite file.
 
     Attributes:
-        descriptor: File descriptor.
+        descriptor: File descriptor of the open file.
         page_bytes: Page size in bytes.
-        usable: Number of bytes of a page that are in use; the others are reserved.
-        pages: Number of pages.
+        usable: Number of usable bytes per page. The other bytes at the end are reserved.
+        pages: Number of pages in the file.
     """
 
     descriptor: int
@@ -91,20 +98,20 @@ class FileShape(NamedTuple):
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table whose leaf pages are known.
+    """A table in an SQLite file, with the page numbers of its leaf pages.
 
     Methods that read rows return None if a page is not plain.
 
     Attributes:
         pages: The open file.
-        leaf: Page numbers of the leaves, in the order of rows, shape (leaves,).
-        last_row: Last row number that each leaf may contain.
-        extents: Length of the longest row and earliest start of each leaf, shape (leaves, 2). The
-            length is -1 if the leaf was not read with its times yet.
-        integers: Columns of whole numbers that the query returns, shape (columns, 4): index in the
-            table, how NULL is read, the missing value, and whether the column is an alias of the
-            row number.
-        places: Index of each column of the table, keyed by name.
+        leaf: Page numbers of the leaf pages, in row order, shape (leaves,).
+        last_row: For each leaf page, the largest row number that it may contain, shape (leaves,).
+        extents: For each leaf page, the maximum duration and the earliest start of its rows, shape
+            (leaves, 2). The duration is -1 if the times of the leaf page have not been read yet.
+        integers: Integer columns that the query returns, shape (columns, 4). The second axis holds
+            the index of the column in the table, how NULL is treated, the missing value, and
+            whether the column is an alias of the row number.
+        places: Indices of the table's columns, keyed by column name.
     """
 
     pages: Pages
@@ -118,16 +125,16 @@ class PageTable:
     def from_root(
         pages: Pages, root: int, integers: Ints, places: Mapping[str, int]
     ) -> PageTable | None:
-        """Find the leaf pages of a table.
+        """Create a table by finding its leaf pages.
 
         Args:
             pages: The open file.
-            root: Page number of the root of the table's B-tree.
-            integers: Columns to read, as for the class.
-            places: Index of each column, keyed by name.
+            root: Page number of the root page of the table's B-tree.
+            integers: Integer columns that the query returns, see the class.
+            places: Indices of the table's columns, keyed by column name.
 
         Returns:
-            The table, or None if a page is not plain or memory is short.
+            The table, or None if a page is not plain or memory runs out.
         """
         file = pages.file
         if not 1 < root <= file.pages:
@@ -140,14 +147,14 @@ class PageTable:
         return PageTable(pages, leaf, last_row, extents, integers, places)
 
     def _find_leaves(self, first: int, last: int) -> tuple[int, int]:
-        """Return the half-open range of leaves that may contain rows ``first`` to ``last``."""
+        """Return the half-open range of leaf pages that may contain rows ``first`` to ``last``."""
         start, end = np.searchsorted(self.last_row, (first, last)).tolist()
         return start, min(end + 1, len(self.leaf))
 
     def iter_pieces(self, n_leaves: int = _PAGES_PER_PIECE) -> Iterator[tuple[int, int]]:
-        """Yield the first and last row number of each piece of the table, both included.
+        """Divide the table into pieces, and yield their inclusive (first, last) row numbers.
 
-        A piece has ``n_leaves`` leaves, and the last piece may have fewer.
+        Each piece has ``n_leaves`` leaf pages, except that the last piece may have fewer.
         """
         first = -(1 << 63)
         for last_leaf in range(n_leaves - 1, len(self.leaf) + n_leaves - 1, n_leaves):
@@ -156,9 +163,9 @@ class PageTable:
             first = last + 1
 
     def read_columns(self) -> Ints | None:
-        """Return the int64 columns of all rows, or None if a page is not plain.
+        """Return the int64 columns of all rows, shape (columns, rows).
 
-        The shape is (columns, rows).
+        The result is None if a page is not plain.
         """
         blocks = [np.empty((len(self.integers), 0), np.int64)]
         for piece in self.iter_pieces():
@@ -169,25 +176,25 @@ class PageTable:
         return np.concatenate(blocks, axis=1)
 
     def read_rows(self, first: int, last: int) -> Ints | None:
-        """Return the int64 columns of rows ``first`` to ``last``, or None if a page is not plain.
+        """Return the int64 columns of rows ``first`` to ``last``, inclusive, shape (columns, rows).
 
-        Both rows are included. The shape is (columns, rows).
+        The result is None if a page is not plain.
         """
         start, end = self._find_leaves(first, last)
-        # A row takes at least two bytes for its offset in the page, one each for its length, its
-        # number and the length of its header, and in the header one byte per column.
+        # Each row needs at least two bytes for its offset in the page. Its length, its row number
+        # and the length of its header need at least one byte each, as does each column's type.
         min_row_bytes = 6 + int(self.integers[:, 0].max(initial=0))
         max_rows = (end - start) * self.pages.file.page_bytes // min_row_bytes
         leaves = self.leaf, self.last_row, start, end, first, last
         return self._decode(leaves, None, min(last - first + 1, max_rows))
 
     def read_selected(self, rows: Ints) -> Ints | None:
-        """Return the int64 columns of selected rows, or None if a page is not plain.
+        """Return the int64 columns of the given rows, shape (columns, rows).
 
-        The shape is (columns, rows).
+        The result is None if a page is not plain. Rows that do not exist are left out.
 
         Args:
-            rows: Row numbers, distinct and ascending.
+            rows: Row numbers to read, distinct and ascending.
         """
         index = find_distinct(np.searchsorted(self.last_row, rows))
         index = index[index < len(self.leaf)]
@@ -197,12 +204,12 @@ class PageTable:
     def _decode(
         self, leaves: tuple[Argument, ...], rows: Ints | None, max_rows: int
     ) -> Ints | None:
-        """Return the columns of the rows on some leaves, or None if a page is not plain.
+        """Return the int64 columns of the rows on given leaf pages, or None if one is not plain.
 
         Args:
-            leaves: First members of ``struct leaves``, without the row numbers.
-            rows: Numbers of the rows to read, or None for all rows on these leaves.
-            max_rows: Maximum number of rows.
+            leaves: First members of ``struct leaves``, up to the range of row numbers.
+            rows: Row numbers to read, or None to read all rows in the range.
+            max_rows: Upper bound on the number of rows.
         """
         members = (*leaves, rows, 0 if rows is None else len(rows), *_UNTIMED)
         return native.decode_integers(
@@ -225,28 +232,32 @@ class PageTable:
         """Return the selected rows with their texts, or None if a page is not plain.
 
         A row is selected if its kind is one of ``kinds`` and its text matches one of ``globs``. A
-        row whose text is NULL is selected by the id of its text instead. If a column of threads is
-        given, a row must also last at least ``shortest`` and overlap an interval of its thread;
-        rows without a text are then selected whatever their id.
+        row whose text is NULL is selected by its text id instead. If a thread column is given, a
+        row must also last at least ``shortest`` and overlap an interval of its thread. In this
+        case, rows without a text are selected regardless of their text id.
 
         Args:
-            text: Index of the column of texts.
-            globs: SQLite GLOB patterns.
-            pieces: First and last row number of each piece of the table to read, or None for all.
-            before: Start of texts that are JSON objects with one member, such as ``{"message":``.
-                Then all rows are selected, and the text is the value of that member. It is NULL
-                unless it consists of printable ASCII characters without escapes.
+            text: Index of the text column.
+            globs: SQLite GLOBs.
+            pieces: Inclusive (first, last) row numbers of each piece of the table to read, or None
+                to read the whole table.
+            before: Start of texts that are JSON objects with one member, such as ``{"message":``,
+                or "". If given, all rows are selected, and the text of a row is the value of this
+                member. The text is NULL unless it consists of printable ASCII characters without
+                escapes.
             kinds: Four codes. Used if ``kind`` is given.
-            ids: Ids of texts, ascending, or None for any id. Used if ``id`` is given.
-            threads: Threads, ascending. Used if ``thread`` is given.
-            times: Starts and ends of intervals, disjoint and ascending for each thread; and the
-                bounds of each thread's intervals among them. Used if ``thread`` is given.
-            fields: Indices of columns: ``kind``, ``id`` (of the text), ``start``, ``end`` and
-                ``thread``. With ``start`` and ``end``, the extents of leaves are determined, or
-                used to skip leaves if ``thread`` is given. ``shortest`` is the minimum duration.
+            ids: Text ids in ascending order, or None to accept any id. Used if ``id`` is given.
+            threads: Threads in ascending order. Used if ``thread`` is given.
+            times: Starts and ends of intervals, disjoint and ascending per thread, and the (first,
+                stop) indices of each thread's intervals, flattened. Used if ``thread`` is given.
+            fields: Indices of the columns ``kind``, ``id`` (the text id), ``start``, ``end`` and
+                ``thread``, and the minimum duration ``shortest``. If ``start`` and ``end`` are
+                given without ``thread``, the extents of the leaf pages are recorded. If ``thread``
+                is given too, the extents are used to skip leaf pages.
 
         Returns:
-            The integer columns, with the length of the text as the last one, and the texts.
+            The integer columns, followed by a column with the lengths of the texts, and the
+            concatenated texts.
         """
         if any("\0" in glob for glob in globs):
             return None
@@ -283,7 +294,7 @@ class PageTable:
 
 
 def unpack_rows(rows: PackedRows) -> NamedRows:
-    """Return packed rows with their texts as strings, nearly all of which are distinct."""
+    """Convert packed rows to rows with texts as strings. Few of the texts are duplicates."""
     columns, packed = rows
     numbers_and_bounds = native.number_texts(packed, columns[-1])
     if numbers_and_bounds is None:
@@ -298,24 +309,24 @@ def unpack_rows(rows: PackedRows) -> NamedRows:
 
 @dataclass(frozen=True)
 class Pages:
-    """An open plain file. Several threads may use it at the same time."""
+    """An open plain SQLite file. Several threads may use it at the same time."""
 
     file: FileShape
 
     def open_table(self, stored: StoredColumns, query: PageQuery) -> PageTable | None:
         """Return the table that a query reads, or None if its pages cannot be decoded.
 
-        Pages can be decoded only if the stored values are the values that SQLite returns: the
-        columns are declared with integer and text types, none is generated, and rows are stored in
-        the order of ``key``.
+        Pages can be decoded only if SQLite would return the stored values unchanged and in the same
+        order. This requires columns with integer and text types, no generated columns, and rows
+        stored in the order of the query's ``key``.
 
         Args:
-            stored: The table's columns, rows of schema.sql.
-            query: The columns that the query reads.
+            stored: Column definitions of the table, as returned by ``schema.sql``.
+            query: Columns that the query returns.
         """
         root, definition = stored[0][1], str(stored[0][2])
         places = {str(row[4]): int(str(row[3])) for row in stored}
-        # SQLite compares type names case-insensitively in ASCII only.
+        # SQLite ignores the case of type names, but only for ASCII letters.
         kinds = {str(row[4]): str(row[5]) for row in stored}
         types = {name: kind.upper() if kind.isascii() else kind for name, kind in kinds.items()}
         keys = {str(row[4]) for row in stored if row[6]}
@@ -323,7 +334,7 @@ class Pages:
         is_alias = len(keys) == 1 and all(types[key] == "INTEGER" for key in keys)
         is_descending = is_alias and _DESCENDING.search(definition)
         is_plain = not any(row[7] for row in stored) and not is_descending
-        # With other types, SQLite may store an integer but return a float or text.
+        # For other column types, SQLite may store an integer but return a float or text.
         is_plain &= all("INT" in types.get(column.name, "") for column in query.columns)
         text_type = types.get(query.text, "")
         is_plain &= not query.text or any(kind in text_type for kind in _TEXT_TYPES)
@@ -337,12 +348,12 @@ class Pages:
 def _encode_columns(
     columns: Sequence[PlainColumn], places: Mapping[str, int], aliases: Collection[str]
 ) -> Ints:
-    """Return columns of whole numbers as the rows of ``PageTable.integers``.
+    """Encode integer columns for compiled code, in the form of ``PageTable.integers``.
 
     Args:
-        columns: The columns that a query returns.
-        places: Index of each column of the table, keyed by name.
-        aliases: Names of columns that are an alias of the row number.
+        columns: Integer columns that a query returns.
+        places: Indices of the table's columns, keyed by column name.
+        aliases: Names of the columns that are an alias of the row number.
     """
     null = {None: UNUSUAL, ABSENT: DISTINCT}
     rows = [
@@ -359,13 +370,13 @@ def _encode_columns(
 
 @contextmanager
 def open_pages(path: str) -> Iterator[Pages | str]:
-    """Open a file to read its pages directly; the file is closed on exit.
+    """Open an SQLite file to decode its pages. The file is closed on exit.
 
     Args:
         path: Path of a file that no other program is writing.
 
     Yields:
-        The open file, or the reason why its pages cannot be read directly.
+        The open file, or the reason why its pages cannot be decoded.
     """
     if not native.is_available():
         yield explain_absence()
@@ -387,10 +398,10 @@ def open_pages(path: str) -> Iterator[Pages | str]:
 
 
 def _read_page_layout(descriptor: int) -> FileShape | None:
-    """Return the layout of a file from its header, or None if the header is not plain.
+    """Read the layout of a file from its header, or return None if the header is not plain.
 
-    A plain file is in UTF-8, uses no write-ahead log and no auto-vacuum, and is exactly as long as
-    its header says.
+    A plain file stores text in UTF-8, uses neither a write-ahead log nor auto-vacuum, and has
+    exactly the size that its header gives.
     """
     try:
         head, file_bytes = os.pread(descriptor, HEADER_BYTES, 0), os.fstat(descriptor).st_size
@@ -408,10 +419,10 @@ def _read_page_layout(descriptor: int) -> FileShape | None:
         head.startswith(SQLITE)
         and page_bytes.bit_count() == 1
         and usable >= _MIN_USABLE_BYTES
-        # A rollback journal, not a write-ahead log, as nsys writes it.
+        # The file uses a rollback journal, as nsys does, and not a write-ahead log.
         and head[18] == head[19] == 1
         and head[21:24] == _FRACTIONS
-        # The page count in the header is valid for the last change of the file.
+        # The page count in the header is up to date.
         and read_integer(24) == read_integer(92)
         and pages * page_bytes == file_bytes
         and 1 <= read_integer(44) <= _MAX_SCHEMA_FORMAT

@@ -1,10 +1,11 @@
-"""Queries and views of ``sql/``, with the tables and columns that each requires.
+"""Loads the queries and views of ``sql/``, and finds out which of them a file supports.
 
 A query is one ``SELECT`` statement. If the tables of a profiler differ between its versions, the
-query reads a view instead, so that it is the same for every version. Each folder of
-``sql/PROFILER/views`` is a view, and each file in it is a variant for files that have the columns
-it requires. A comment at the top of each file describes its result, and lines of the form
-``-- requires: NAME(column, column)`` list the tables and views that it reads.
+query reads a view, so that the query itself is the same for all versions. Each folder in
+``sql/PROFILER/views`` is a view. Each file in such a folder is a variant of the view, for files
+that have the columns that the variant requires. A comment at the top of each SQL file describes the
+result, and lines of the form ``-- requires: NAME(column, column)`` list the tables and views that
+the statement reads.
 """
 
 from __future__ import annotations
@@ -16,34 +17,35 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TypeAlias
 
-#: First bytes of every SQLite file.
+#: First bytes of an SQLite file.
 SQLITE = b"SQLite format 3\0"
-#: First and last row number that a table can have.
+#: Smallest and largest row number that a table can have.
 EVERY_ROW = (-(1 << 63), (1 << 63) - 1)
-#: Values of a query's parameters.
+#: Values of query parameters, keyed by parameter name.
 Binds: TypeAlias = Mapping[str, int | str | None]
-#: Names of the columns of each table.
+#: Column names of tables, keyed by table name.
 Schema: TypeAlias = Mapping[str, frozenset[str]]
-#: Names of the required columns of each table or view.
+#: Required column names of tables or views, keyed by table or view name.
 Requirements: TypeAlias = Mapping[str, tuple[str, ...]]
 
 _REQUIRES = re.compile(r"^-- requires: (\w+)\(([^)]*)\)$", re.MULTILINE)
 _COMMENT = re.compile(r"--.*")
 _PARAMETER = re.compile(r"\$(\w+)")
-#: Matches a column of the result, which is followed by a comment that describes it.
+#: Matches a result column, which is followed by a comment that describes it.
 _COLUMN = re.compile(r"\bAS (\w+),?  -- ")
 
-#: Value that replaces NULL in columns in which NULL has a meaning. No value in a file may equal it.
+#: Value that queries return for NULL if NULL has a meaning. No stored value may be equal to it.
 ABSENT = -(1 << 63)
 
 
 @dataclass(frozen=True)
 class PlainColumn:
-    """A column of whole numbers that a query returns as the table contains it.
+    """An integer column that a query returns unchanged, except for NULL.
 
     Attributes:
         name: Name of the column in the profiler's table.
-        missing: Value that the query returns for NULL, or None if NULL is damage.
+        missing: Value that the query returns for NULL, or None if NULL means that the file is
+            damaged.
     """
 
     name: str
@@ -52,16 +54,16 @@ class PlainColumn:
 
 @dataclass(frozen=True)
 class Query:
-    """One file of ``sql/``.
+    """A query or a variant of a view, which is one file in ``sql/``.
 
     Attributes:
-        maker: Queries of the profiler whose files it reads.
-        name: Path without the folder of the profiler and the suffix: ``"gpu_work/kernels"`` for
-            ``sql/nsys/gpu_work/kernels.sql``.
-        text: The statement.
-        columns: Names of the columns that it returns.
-        parameters: Names of its parameters, in the order in which SQLite numbers them.
-        requires: Tables and views that it reads, with the columns of each.
+        maker: The collection of queries that this query belongs to.
+        name: Path of the file in the profiler's folder, without suffix. For example, the name of
+            ``sql/nsys/gpu_work/kernels.sql`` is ``"gpu_work/kernels"``.
+        text: The SQL statement.
+        columns: Names of the columns that the statement returns.
+        parameters: Names of the statement's parameters, in the order in which SQLite numbers them.
+        requires: Tables and views that the statement reads, with the required columns.
     """
 
     maker: Queries
@@ -73,7 +75,7 @@ class Query:
 
     @property
     def tables(self) -> str:
-        """Names of the tables that it reads in today's files, for messages."""
+        """Names of the tables that the query reads in current files, for messages."""
         if not self.requires:
             return "the database"
         return " or ".join(self.maker.find_tables_read(self.name))
@@ -81,7 +83,7 @@ class Query:
 
 @cache
 def sql_root() -> Path:
-    """Return the ``sql`` folder in the package (in a wheel) or in the checkout."""
+    """Return the path of the ``sql`` folder, which is in the installed package or the checkout."""
     packaged, checkout = (parent / "sql" for parent in Path(__file__).resolve().parents[2:4])
     return packaged if packaged.is_dir() else checkout
 
@@ -90,9 +92,9 @@ class Queries:
     """The queries and views for the SQLite files of one profiler.
 
     Args:
-        program: Name of the program that writes the files.
-        folder: Name of the folder of its queries in ``sql/``.
-        noun: Noun for the files, for messages.
+        program: Name of the program that writes the files, for messages.
+        folder: Name of the profiler's folder in ``sql/``.
+        noun: What messages call a file, such as "export of nsys".
         again: Advice for a file that cannot be read, for messages.
     """
 
@@ -101,10 +103,10 @@ class Queries:
         self._root, self._queries = sql_root() / folder, dict[str, Query]()
 
     def query(self, name: str) -> Query:
-        """Return a query, or a variant of a view, by its name.
+        """Return the query or the variant of a view with this name.
 
         Raises:
-            FileNotFoundError: It does not exist, which is a defect of the package.
+            FileNotFoundError: No file has this name, which is a bug in this package.
         """
         if name not in self._queries:
             text = (self._root / f"{name}.sql").read_text(encoding="utf-8")
@@ -123,12 +125,12 @@ class Queries:
         return frozenset(file.relative_to(self._root).with_suffix("").as_posix() for file in files)
 
     def exists(self, name: str) -> bool:
-        """Return whether this profiler has a query of that name."""
+        """Return whether there is a query with this name for this profiler."""
         return name in self._names
 
     @cached_property
     def columns_read(self) -> Mapping[str, frozenset[str]]:
-        """Columns of each table that are read by any query or by any variant of a view."""
+        """Columns that any query or any variant of a view reads, keyed by table name."""
         read: dict[str, frozenset[str]] = {}
         for name in self._names:
             for table, columns in self.query(name).requires.items():
@@ -137,7 +139,7 @@ class Queries:
 
     @cached_property
     def view_variants(self) -> Mapping[str, tuple[Query, ...]]:
-        """Variants of each view. Variants that read more columns come first."""
+        """Variants of the views, keyed by view name. Variants that read more columns come first."""
         variants = {}
         for folder in (self._root / "views").iterdir():
             names = sorted(file.stem for file in folder.iterdir())
@@ -147,9 +149,15 @@ class Queries:
         return variants
 
     def select_views(self, schema: Schema) -> Mapping[str, Query]:
-        """Return the first variant of each view whose columns a file has.
+        """Return, for each view, the first variant whose tables and columns a file has.
 
-        Views without a suitable variant are left out.
+        Views without such a variant are left out.
+
+        Args:
+            schema: Column names of the file's tables.
+
+        Returns:
+            The selected variants, keyed by view name.
         """
         views = {}
         for view, variants in self.view_variants.items():
@@ -159,9 +167,9 @@ class Queries:
         return views
 
     def find_tables_read(self, name: str) -> Requirements:
-        """Return the tables and columns that a query reads in today's files.
+        """Return the tables and columns that a query reads in current files.
 
-        Instead of a view, these are the tables of its first variant.
+        If the query reads a view, the tables and columns of the view's first variant are returned.
         """
         tables: dict[str, tuple[str, ...]] = {}
         for relation, columns in self.query(name).requires.items():
@@ -170,16 +178,16 @@ class Queries:
         return tables
 
     def find_table(self, name: str) -> str:
-        """Return the name of the first table that a query reads in today's files."""
+        """Return the name of the first table that a query reads in current files."""
         return next(iter(self.find_tables_read(name)))
 
     def has(self, name: str, schema: Schema, views: Mapping[str, Query]) -> bool:
-        """Return whether a query can run: it exists, and the file has its views and columns.
+        """Return whether a query exists and can run on a file.
 
         Args:
             name: Name of the query.
-            schema: Columns of the tables of the file.
-            views: Variants of views that the file has.
+            schema: Column names of the file's tables.
+            views: Variants selected for the file, as returned by :meth:`select_views`.
         """
         return self.exists(name) and all(
             relation in views
@@ -190,7 +198,10 @@ class Queries:
 
 
 def find_missing(requires: Requirements, schema: Schema) -> tuple[str, ...]:
-    """Return the names of missing tables (``TABLE``) and of missing columns (``TABLE.column``)."""
+    """Return the required tables (as ``TABLE``) and columns (as ``TABLE.column``) that are missing.
+
+    The columns of a missing table are not listed.
+    """
     missing: list[str] = []
     for table, columns in requires.items():
         if table not in schema:

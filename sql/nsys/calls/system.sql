@@ -1,7 +1,7 @@
--- Operating-system calls that some threads (a JSON array) made, with a minimum duration.
+-- Operating system calls of the given threads (a JSON array) with a minimum duration.
 --
--- Only calls that overlap an interval are returned. nsys -t osrt records waits, file accesses and
--- other long calls. The columns are those of ranges/named.sql.
+-- Only calls that overlap the given time interval are returned. nsys -t osrt records waits, file
+-- accesses and other long calls. The columns are the same as in ranges/named.sql.
 --
 -- requires: OSRT_API(start, end, globalTid, nameId)
 SELECT
@@ -14,7 +14,7 @@ SELECT
     NULL AS text  -- every name is registered
 FROM OSRT_API AS called
 WHERE
-    -- The difference of damaged times may not fit in 64 bits.
+    -- If times are damaged, their difference may not fit in 64 bits.
     CAST(called."end" AS HUGEINT) - called.start >= $shortest
     AND called.globalTid IN (
         SELECT CAST(wanted.value AS BIGINT) FROM JSON_EACH($threads) AS wanted

@@ -1,13 +1,13 @@
--- All memory copies on a device, in the order of the export.
+-- All memory copies on devices, in the order of the export.
 --
--- Kinds 11 to 13 (CUDA_MEMCPY_KIND_UVM_HTOD, _DTOH, _DTOD) are pages of managed memory that the
--- driver migrates when they are accessed. No call launches them.
+-- Kinds 11 to 13 (CUDA_MEMCPY_KIND_UVM_HTOD, _DTOH, _DTOD) are page migrations: the driver moves
+-- pages of managed memory when they are accessed. No call launches a page migration.
 --
 -- requires: copies(row_number, start_ns, end_ns, device_id, process, correlation_id, kind)
 SELECT
     copy.start_ns AS start_ns,  -- when the copy began on the device
     copy.end_ns AS end_ns,  -- when it ended
-    copy.device_id AS device_id,  -- device number as the process sees it
+    copy.device_id AS device_id,  -- device number, as numbered in the process
     COALESCE(copy.process, -1) AS process,  -- host id and process id, shifted left by 24 bits
     COALESCE(copy.correlation_id, -1) AS correlation_id,  -- pairs with calls/all.sql
     COALESCE(copy.kind, -1) AS kind  -- ENUM_CUDA_MEMCPY_OPER

@@ -1,4 +1,4 @@
--- The kinds of memory that each copy moved data between, in the order of copies.sql.
+-- Source and target memory kinds of all memory copies, in the order of copies.sql.
 --
 -- requires: CUPTI_ACTIVITY_KIND_MEMCPY(start, end, srcKind, dstKind)
 SELECT

@@ -1,4 +1,4 @@
--- The size and direction of every memory copy, in the order of copies.sql.
+-- Sizes and directions of all memory copies, in the order of copies.sql.
 --
 -- requires: CUPTI_ACTIVITY_KIND_MEMCPY(start, end, bytes, copyKind)
 SELECT

@@ -1,9 +1,9 @@
--- The stream of every CUDA graph that was traced as a whole, in the order of graphs.sql.
+-- Streams of all CUDA graphs that were traced as a whole, in the order of graphs.sql.
 --
 -- requires: CUPTI_ACTIVITY_KIND_GRAPH_TRACE(start, end, streamId)
 SELECT
     graph.start AS start_ns,  -- when it began on the device
     graph."end" AS end_ns,  -- when it ended
-    COALESCE(graph.streamId, -1) AS stream_id  -- stream number as the process's device sees it
+    COALESCE(graph.streamId, -1) AS stream_id  -- stream number, as numbered in the process
 FROM CUPTI_ACTIVITY_KIND_GRAPH_TRACE AS graph
 ORDER BY graph._rowid_

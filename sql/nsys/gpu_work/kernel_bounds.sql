@@ -1,9 +1,9 @@
--- The first and the last row of the table of kernels, if it has rows.
+-- First and last row number of the table of kernels. No rows if the table is empty.
 --
 -- requires: CUPTI_ACTIVITY_KIND_KERNEL(start)
 SELECT
-    (SELECT MIN(other._rowid_) FROM CUPTI_ACTIVITY_KIND_KERNEL AS other) AS first_row,  -- id
-    kernel._rowid_ AS last_row,  -- id
+    (SELECT MIN(other._rowid_) FROM CUPTI_ACTIVITY_KIND_KERNEL AS other) AS first_row,  -- row id
+    kernel._rowid_ AS last_row,  -- row id
     kernel.start AS start_ns  -- start of the last event
 FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel
 ORDER BY kernel._rowid_ DESC

@@ -1,8 +1,8 @@
--- Number of kernels on each device. Damaged row numbers do not end the scan of the table early.
+-- Number of kernels per device number. Damaged row numbers do not end this scan of the table early.
 --
 -- requires: CUPTI_ACTIVITY_KIND_KERNEL(deviceId)
 SELECT
-    kernel.deviceId AS device_id,  -- device number as the process sees it
+    kernel.deviceId AS device_id,  -- device number, as numbered in the process
     COUNT(*) AS kernels  -- number of kernels that ran on devices with this number
 FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel
 GROUP BY kernel.deviceId

@@ -4,11 +4,11 @@
 SELECT
     kernel.start_ns AS start_ns,  -- when the kernel began on the device
     kernel.end_ns AS end_ns,  -- when it ended
-    kernel.device_id AS device_id,  -- device number as the process sees it
+    kernel.device_id AS device_id,  -- device number, as numbered in the process
     COALESCE(kernel.process, -1) AS process,  -- host id and process id, shifted left by 24 bits
     COALESCE(kernel.correlation_id, -1) AS correlation_id,  -- pairs with calls/all.sql
     COALESCE(kernel.name_id, -1) AS name_id,  -- StringIds.id of the full name
-    COALESCE(kernel.stream_id, -1) AS stream_id  -- stream number as the process's device sees it
+    COALESCE(kernel.stream_id, -1) AS stream_id  -- stream number, as numbered in the process
 FROM kernels AS kernel
 WHERE kernel.row_number BETWEEN $first AND $last
 ORDER BY kernel.row_number

@@ -1,9 +1,9 @@
--- The stream of every memset, in the order of memsets.sql.
+-- Streams of all memsets, in the order of memsets.sql.
 --
 -- requires: CUPTI_ACTIVITY_KIND_MEMSET(start, end, streamId)
 SELECT
     memset.start AS start_ns,  -- when it began on the device
     memset."end" AS end_ns,  -- when it ended
-    COALESCE(memset.streamId, -1) AS stream_id  -- stream number as the process's device sees it
+    COALESCE(memset.streamId, -1) AS stream_id  -- stream number, as numbered in the process
 FROM CUPTI_ACTIVITY_KIND_MEMSET AS memset
 ORDER BY memset._rowid_

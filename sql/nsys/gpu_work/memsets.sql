@@ -1,10 +1,10 @@
--- Every memset on a device, in the order of the export.
+-- All memsets on devices, in the order of the export.
 --
 -- requires: CUPTI_ACTIVITY_KIND_MEMSET(start, end, deviceId, correlationId, globalPid)
 SELECT
     memset.start AS start_ns,  -- when the memset began on the device
     memset."end" AS end_ns,  -- when it ended
-    memset.deviceId AS device_id,  -- device number as the process sees it
+    memset.deviceId AS device_id,  -- device number, as numbered in the process
     COALESCE(memset.globalPid, -1) AS process,  -- host id and process id, shifted left by 24 bits
     COALESCE(memset.correlationId, -1) AS correlation_id  -- pairs with calls/all.sql
 FROM CUPTI_ACTIVITY_KIND_MEMSET AS memset

@@ -1,20 +1,21 @@
--- NVTX ranges of some threads (a JSON array) that overlap an interval, with a minimum duration.
+-- NVTX ranges of the given threads (a JSON array) with a minimum duration.
 --
--- Ranges that were open when the capture ended are left out. The columns are those of named.sql.
+-- Only ranges that overlap the given time interval are returned. Ranges that were open at the end
+-- of the capture are left out. The columns are the same as in named.sql.
 --
 -- requires: ranges(row_number, start_ns, end_ns, event_type, thread, end_thread, text, text_id)
 SELECT
     lasting.start_ns AS start_ns,  -- when the range was pushed or started
     lasting.end_ns AS end_ns,  -- when it was popped or ended
-    lasting.event_type AS event_type,  -- push/pop or start/end
-    COALESCE(lasting.thread, -1) AS thread,  -- thread that opened it
+    lasting.event_type AS event_type,  -- code of the kind: push/pop or start/end
+    COALESCE(lasting.thread, -1) AS thread,  -- thread that opened the range
     COALESCE(lasting.end_thread, -1) AS end_thread,  -- thread that ended a start/end range
     COALESCE(lasting.text_id, -9223372036854775807 - 1) AS text_id,  -- StringIds.id; -2^63 if none
-    lasting.text AS text  -- its name, or NULL if registered
+    lasting.text AS text  -- name, or NULL if the name is registered
 FROM ranges AS lasting
 WHERE
     lasting.row_number BETWEEN $first AND $last
-    -- The difference of damaged times may not fit in 64 bits.
+    -- If times are damaged, their difference may not fit in 64 bits.
     AND CAST(lasting.end_ns AS HUGEINT) - lasting.start_ns >= $shortest
     AND lasting.thread IN (
         SELECT CAST(wanted.value AS BIGINT) FROM JSON_EACH($threads) AS wanted

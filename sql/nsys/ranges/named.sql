@@ -1,11 +1,11 @@
 -- NVTX ranges whose name may follow a convention, in a range of rows, in the order of the export.
 --
--- Names are filtered in the query, so that an export with many other ranges costs only its scan. The
--- patterns are JSON arrays; DISTINCT makes SQLite parse them once instead of for every row. Patterns
--- that begin with a letter are tested only if one pattern for all first letters matches. Of the other
--- patterns, two are tested directly, and the rest only if a pattern for their common text matches. A
--- name is a text or a registered string. strings/matching.sql finds the registered strings that
--- match; it explains why the filter is in both files.
+-- The query filters the names, so that ranges with other names cost only the scan of the table. The
+-- GLOBs are JSON arrays. DISTINCT makes SQLite parse an array once instead of for every row. GLOBs
+-- that start with a letter are tested only if one GLOB for all first letters matches. Two of the
+-- other GLOBs are tested directly. The remaining GLOBs are tested only if a GLOB for their common
+-- text matches. A name is a text or a registered string. strings/matching.sql finds the registered
+-- strings that match, and explains why both files contain the filter.
 --
 -- requires: ranges(row_number, start_ns, end_ns, event_type, thread, end_thread, text, text_id)
 -- requires: strings(id)
@@ -17,15 +17,15 @@ floating AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH($floating) AS
 SELECT
     named.start_ns AS start_ns,  -- when the range was pushed or started
     COALESCE(named.end_ns, -9223372036854775807 - 1) AS end_ns,  -- when it was popped or ended; -2^63 if open
-    named.event_type AS event_type,  -- push/pop or start/end
-    COALESCE(named.thread, -1) AS thread,  -- thread that opened it
+    named.event_type AS event_type,  -- code of the kind: push/pop or start/end
+    COALESCE(named.thread, -1) AS thread,  -- thread that opened the range
     COALESCE(named.end_thread, -1) AS end_thread,  -- thread that ended a start/end range
     COALESCE(named.text_id, -9223372036854775807 - 1) AS text_id,  -- StringIds.id; -2^63 if none
-    named.text AS text  -- its name, or NULL if registered
+    named.text AS text  -- name, or NULL if the name is registered
 FROM ranges AS named
 WHERE
     named.row_number BETWEEN $first AND $last
-    -- This condition rejects nearly all names. It has no subqueries, so it is checked first.
+    -- This condition rejects nearly all names. It is tested first because it has no subqueries.
     AND (
         named.text GLOB $first_letters
         OR named.text GLOB $floating_first

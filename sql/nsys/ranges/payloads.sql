@@ -1,13 +1,13 @@
--- Bytes of the extended payloads of NVTX ranges, in a range of rows, in the order of the export.
+-- Extended payloads of the NVTX ranges in a range of rows, in the order of the export.
 --
 -- requires: NVTX_EVENTS(start, globalTid, binaryData)
 SELECT
     carrying.start AS start_ns,  -- when the range was pushed or started
-    COALESCE(carrying.globalTid, -1) AS thread,  -- thread that opened it
+    COALESCE(carrying.globalTid, -1) AS thread,  -- thread that opened the range
     CASE LOWER(TYPEOF(carrying.binaryData))
         WHEN 'blob' THEN HEX(carrying.binaryData)
         ELSE CAST(carrying.binaryData AS TEXT)
-    END AS payload  -- in hexadecimal digits
+    END AS payload  -- payload in hexadecimal digits
 FROM NVTX_EVENTS AS carrying
 WHERE
     carrying._rowid_ BETWEEN $first AND $last

@@ -1,10 +1,10 @@
--- Names of ranges in some rows.
+-- Names of the NVTX ranges in a range of rows.
 --
 -- requires: ranges(row_number, event_type, text, text_id)
 SELECT
-    named.event_type AS event_type,  -- push/pop or start/end
+    named.event_type AS event_type,  -- code of the kind: push/pop or start/end
     COALESCE(named.text_id, -9223372036854775807 - 1) AS text_id,  -- StringIds.id; -2^63 if none
-    named.text AS text  -- name of the range, or NULL if registered
+    named.text AS text  -- name, or NULL if the name is registered
 FROM ranges AS named
 WHERE
     named.row_number BETWEEN $first AND $last

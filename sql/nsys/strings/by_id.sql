@@ -1,8 +1,8 @@
--- The texts of some string ids, given as a JSON array. The table is never read completely.
+-- Registered strings with the given ids (a JSON array). The query does not scan the table.
 --
 -- requires: strings(id, value)
 SELECT
-    string.id AS id,  -- number that other tables refer to
+    string.id AS id,  -- id that other tables refer to
     string.value AS value  -- text of the string
 FROM strings AS string
 WHERE

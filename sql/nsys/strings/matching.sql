@@ -1,8 +1,8 @@
--- Registered strings whose text matches one of the GLOB patterns.
+-- Registered strings whose text matches at least one of the GLOBs.
 --
--- ranges/named.sql filters the texts of ranges in the same way. The filter is in both files, because
--- a view has no parameters: a view of all names would have to join the strings to every range before
--- filtering.
+-- ranges/named.sql filters the texts of ranges in the same way. Both files contain the filter,
+-- because a view cannot have parameters. A view of all names would have to join the strings to
+-- every range before filtering.
 --
 -- requires: strings(id, value)
 WITH
@@ -11,7 +11,7 @@ anchored AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH($anchored) AS
 floating AS (SELECT DISTINCT given.value AS pattern FROM JSON_EACH($floating) AS given)
 
 SELECT
-    string.id AS id,  -- number that other tables refer to
+    string.id AS id,  -- id that other tables refer to
     string.value AS value  -- text of the string
 FROM strings AS string
 WHERE

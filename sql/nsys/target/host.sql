@@ -1,7 +1,7 @@
--- The name of the recorded host. No other part of its environment is read.
+-- Hostname of the profiled host. Nothing else of its environment is read.
 --
 -- requires: TARGET_INFO_SYSTEM_ENV(name, value)
-SELECT env.value AS hostname  -- name that the host gives itself
+SELECT env.value AS hostname  -- hostname
 FROM TARGET_INFO_SYSTEM_ENV AS env
 WHERE env.name = 'Hostname'
 ORDER BY env._rowid_

@@ -1,4 +1,4 @@
--- Times when the profiler paused a process: nsys to write records, CUPTI to hand over buffers.
+-- Intervals in which nsys or CUPTI delayed a process, for example to write records.
 --
 -- requires: overheads(source, row_number, start_ns, end_ns, thread)
 SELECT

@@ -1,4 +1,4 @@
--- Every host call and every range, in the order of their ids.
+-- All host calls and ranges, sorted by id.
 --
 -- requires: host_regions(row_number, start_ns, end_ns, process_id, thread_id, name_id, event_id)
 SELECT

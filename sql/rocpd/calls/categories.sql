@@ -1,4 +1,4 @@
--- The names of some kinds of events, given by id (a JSON array).
+-- Names of the event kinds with the given ids (a JSON array).
 --
 -- requires: categories(id, name)
 SELECT

@@ -4,7 +4,7 @@
 SELECT
     event.id AS event_id,  -- id
     COALESCE(event.category_id, -1) AS category_id,  -- id of a kind in categories.sql
-    COALESCE(event.stack_id, 0) AS stack_id,  -- shared by a call and the work that it launched, or 0
-    COALESCE(event.correlation_id, 0) AS correlation_id  -- id given by the tool, or 0 if there is none
+    COALESCE(event.stack_id, 0) AS stack_id,  -- id shared by a call and its GPU work, or 0
+    COALESCE(event.correlation_id, 0) AS correlation_id  -- id from the recording tool, or 0
 FROM events AS event
 ORDER BY event.id

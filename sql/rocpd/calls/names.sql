@@ -1,4 +1,4 @@
--- The names of some functions, given by id (a JSON array).
+-- Names of the functions with the given ids (a JSON array).
 --
 -- requires: rocpd_string(id, string)
 SELECT

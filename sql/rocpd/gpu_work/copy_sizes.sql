@@ -1,4 +1,4 @@
--- The size of every copy, in the order of copies.sql.
+-- Sizes of all copies, in the order of copies.sql.
 --
 -- requires: rocpd_memory_copy(id, size)
 SELECT COALESCE(copied.size, -1) AS size  -- number of bytes

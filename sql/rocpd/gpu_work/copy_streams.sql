@@ -1,4 +1,4 @@
--- The stream and the queue of every copy, in the order of copies.sql.
+-- Streams and queues of all copies, in the order of copies.sql.
 --
 -- requires: copy_streams(row_number, stream_id, queue_id)
 SELECT

@@ -1,4 +1,4 @@
--- The name of every kernel in the programs.
+-- Names of all kernels in the programs.
 --
 -- requires: symbols(id, name)
 SELECT

@@ -1,4 +1,4 @@
--- The stream and the queue of every kernel, in the order of kernels.sql.
+-- Streams and queues of all kernels, in the order of kernels.sql.
 --
 -- requires: dispatch_streams(row_number, stream_id, queue_id)
 SELECT

@@ -1,4 +1,4 @@
--- The nodes that were recorded.
+-- The recorded nodes.
 --
 -- requires: rocpd_info_node(id, hostname, machine_id)
 SELECT

@@ -1,6 +1,6 @@
--- Every host call and every range, in the order of their ids.
+-- All host calls and ranges, sorted by id.
 --
--- ROCTx marks, which have no length, are left out.
+-- ROCTx marks are left out, because they have no duration.
 --
 -- requires: rocpd_api(id, pid, tid, start, end, apiName_id)
 -- requires: rocpd_string(id, string)

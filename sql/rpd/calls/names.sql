@@ -1,4 +1,4 @@
--- The names of some functions, given by id (a JSON array). A ROCTx range is named UserMarker.
+-- Names of the functions with the given ids (a JSON array). ROCTx ranges are named UserMarker.
 --
 -- requires: rocpd_string(id, string)
 SELECT

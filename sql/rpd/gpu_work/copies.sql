@@ -1,4 +1,4 @@
--- Every copy and fill, in the order of their ids.
+-- All copies and fills, sorted by id.
 --
 -- requires: work(row_number, start_ns, end_ns, process_id, agent_id, call_id, kind, is_kernel)
 -- requires: copy_calls(call_id, size)

@@ -1,4 +1,4 @@
--- The queue of every copy and fill, in the order of copies.sql.
+-- Queues of all copies and fills, in the order of copies.sql.
 --
 -- requires: work(row_number, is_kernel)
 -- requires: rocpd_op(id, queueId)

@@ -1,4 +1,4 @@
--- The names of kernels.
+-- Names of kernels.
 --
 -- requires: rocpd_op(description_id)
 -- requires: rocpd_string(id, string)

@@ -1,4 +1,4 @@
--- The queue of every kernel, in the order of kernels.sql.
+-- Queues of all kernels, in the order of kernels.sql.
 --
 -- requires: work(row_number, is_kernel)
 -- requires: rocpd_op(id, queueId)

@@ -1,4 +1,4 @@
--- Every kernel that ran on a device, in the order of their ids.
+-- All kernels that ran on devices, sorted by id.
 --
 -- requires: work(row_number, start_ns, end_ns, process_id, agent_id, kernel_id, call_id, is_kernel)
 SELECT

@@ -2,11 +2,11 @@
 --
 -- requires: CUPTI_ACTIVITY_KIND_RUNTIME(start, end, globalTid, correlationId, nameId)
 SELECT
-    call._rowid_ AS row_number,  -- order of the rows
+    call._rowid_ AS row_number,  -- row number
     call.start AS start_ns,  -- when the host entered the call, ns since the session's start
     call."end" AS end_ns,  -- when the call returned, on the same clock
     call.globalTid AS thread,  -- host id, process id and thread id
-    call.correlationId AS correlation_id,  -- CUPTI's number of the call, unique within a process
-    call.nameId AS name_id,  -- StringIds.id of its name
+    call.correlationId AS correlation_id,  -- CUPTI's correlation id, unique within a process
+    call.nameId AS name_id,  -- StringIds.id of the name
     NULL AS error  -- not recorded
 FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call

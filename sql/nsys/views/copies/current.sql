@@ -2,11 +2,11 @@
 --
 -- requires: CUPTI_ACTIVITY_KIND_MEMCPY(start, end, deviceId, correlationId, globalPid, copyKind)
 SELECT
-    copy._rowid_ AS row_number,  -- order of the rows
+    copy._rowid_ AS row_number,  -- row number
     copy.start AS start_ns,  -- when it began on the device, ns since the session's start
     copy."end" AS end_ns,  -- when it ended, on the same clock
-    copy.deviceId AS device_id,  -- device number as the process sees it
+    copy.deviceId AS device_id,  -- device number, as numbered in the process
     copy.globalPid AS process,  -- host id and process id, shifted left by 24 bits
-    copy.correlationId AS correlation_id,  -- CUPTI's number of the launching call
+    copy.correlationId AS correlation_id,  -- CUPTI's correlation id of the launching call
     copy.copyKind AS kind  -- ENUM_CUDA_MEMCPY_OPER.id
 FROM CUPTI_ACTIVITY_KIND_MEMCPY AS copy

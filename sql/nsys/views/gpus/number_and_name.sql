@@ -2,9 +2,9 @@
 --
 -- requires: TARGET_INFO_GPU(id, name)
 SELECT
-    gpu._rowid_ AS row_number,  -- order of the rows
+    gpu._rowid_ AS row_number,  -- row number
     gpu.id AS gpu_id,  -- number of the GPU on its host
-    gpu.id AS device_id,  -- same as gpu_id; the driver's number is not recorded
+    gpu.id AS device_id,  -- same as gpu_id, because the driver's number is not recorded
     gpu.name AS name,  -- product name
     NULL AS uuid,  -- not recorded
     NULL AS pci  -- not recorded

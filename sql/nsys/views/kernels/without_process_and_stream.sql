@@ -2,12 +2,12 @@
 --
 -- requires: CUPTI_ACTIVITY_KIND_KERNEL(start, end, deviceId, correlationId, demangledName)
 SELECT
-    kernel._rowid_ AS row_number,  -- order of the rows
+    kernel._rowid_ AS row_number,  -- row number
     kernel.start AS start_ns,  -- when it began on the device, ns since the session's start
     kernel."end" AS end_ns,  -- when it ended, on the same clock
-    kernel.deviceId AS device_id,  -- device number as the process sees it
+    kernel.deviceId AS device_id,  -- device number, as numbered in the process
     NULL AS process,  -- not recorded
-    kernel.correlationId AS correlation_id,  -- CUPTI's number of the launching call
+    kernel.correlationId AS correlation_id,  -- CUPTI's correlation id of the launching call
     kernel.demangledName AS name_id,  -- StringIds.id of the full name
     NULL AS stream_id  -- not recorded
 FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel

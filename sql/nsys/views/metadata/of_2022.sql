@@ -2,7 +2,7 @@
 --
 -- requires: EXPORT_META_DATA(name, value)
 SELECT
-    meta._rowid_ AS row_number,  -- order of the rows
+    meta._rowid_ AS row_number,  -- row number
     meta.name AS name,  -- name of the entry, such as EXPORT_SCHEMA_VERSION
-    meta.value AS value  -- text of the string
+    meta.value AS value  -- value of the entry
 FROM EXPORT_META_DATA AS meta

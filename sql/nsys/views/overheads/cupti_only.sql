@@ -1,9 +1,9 @@
--- Overheads of the profiler, if nsys recorded none of its own.
+-- Profiler overheads in exports that contain only overheads of CUPTI.
 --
 -- requires: CUPTI_ACTIVITY_KIND_OVERHEAD(start, end, globalTid)
 SELECT
     1 AS source,  -- 0: nsys, 1: CUPTI
-    cupti._rowid_ AS row_number,  -- order of the rows of the source
+    cupti._rowid_ AS row_number,  -- row number in the table of the source
     cupti.start AS start_ns,  -- when it began, ns since the session's start
     cupti."end" AS end_ns,  -- when it ended, on the same clock
     cupti.globalTid AS thread  -- host id, process id and thread id

@@ -1,10 +1,10 @@
--- Overheads of the profiler: those of nsys (source 0) and those of CUPTI (source 1).
+-- Profiler overheads: overheads of nsys (source 0) and of CUPTI (source 1).
 --
 -- requires: PROFILER_OVERHEAD(start, end, globalTid)
 -- requires: CUPTI_ACTIVITY_KIND_OVERHEAD(start, end, globalTid)
 SELECT
     0 AS source,  -- 0: nsys, 1: CUPTI
-    nsys._rowid_ AS row_number,  -- order of the rows of the source
+    nsys._rowid_ AS row_number,  -- row number in the table of the source
     nsys.start AS start_ns,  -- when it began, ns since the session's start
     nsys."end" AS end_ns,  -- when it ended, on the same clock
     nsys.globalTid AS thread  -- host id, process id and thread id
@@ -12,7 +12,7 @@ FROM PROFILER_OVERHEAD AS nsys
 UNION ALL
 SELECT
     1 AS source,  -- 0: nsys, 1: CUPTI
-    cupti._rowid_ AS row_number,  -- order of the rows of the source
+    cupti._rowid_ AS row_number,  -- row number in the table of the source
     cupti.start AS start_ns,  -- when it began, ns since the session's start
     cupti."end" AS end_ns,  -- when it ended, on the same clock
     cupti.globalTid AS thread  -- host id, process id and thread id

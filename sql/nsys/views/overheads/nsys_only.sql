@@ -1,9 +1,9 @@
--- Overheads of the profiler, if CUPTI recorded none.
+-- Profiler overheads in exports that contain only overheads of nsys.
 --
 -- requires: PROFILER_OVERHEAD(start, end, globalTid)
 SELECT
     0 AS source,  -- 0: nsys, 1: CUPTI
-    nsys._rowid_ AS row_number,  -- order of the rows of the source
+    nsys._rowid_ AS row_number,  -- row number in the table of the source
     nsys.start AS start_ns,  -- when it began, ns since the session's start
     nsys."end" AS end_ns,  -- when it ended, on the same clock
     nsys.globalTid AS thread  -- host id, process id and thread id

@@ -2,7 +2,7 @@
 --
 -- requires: NVTX_EVENTS(start, end, eventType, globalTid, textId)
 SELECT
-    named._rowid_ AS row_number,  -- order of the rows
+    named._rowid_ AS row_number,  -- row number
     named.start AS start_ns,  -- when it was pushed, started or marked, ns since the session's start
     named."end" AS end_ns,  -- when it was popped or ended, on the same clock, or NULL
     named.eventType AS event_type,  -- ENUM_NSYS_EVENT_TYPE.id: push/pop, start/end, mark and others

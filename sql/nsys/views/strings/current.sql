@@ -1,7 +1,7 @@
--- Texts of all string ids.
+-- Registered strings.
 --
 -- requires: StringIds(id, value)
 SELECT
-    string.id AS id,  -- id by which other tables refer to the text
+    string.id AS id,  -- id that other tables refer to
     string.value AS value  -- the text
 FROM StringIds AS string

@@ -2,12 +2,12 @@
 --
 -- requires: CUPTI_ACTIVITY_KIND_SYNCHRONIZATION(start, deviceId, streamId, correlationId, globalPid, eventId, eventSyncId)
 SELECT
-    wait._rowid_ AS row_number,  -- order of the rows
+    wait._rowid_ AS row_number,  -- row number
     wait.globalPid AS process,  -- host id and process id, shifted left by 24 bits
-    NULLIF(wait.deviceId, 4294967295) AS device_id,  -- device number as the process sees it
-    NULLIF(wait.streamId, 4294967295) AS stream_id,  -- NULL: the row names no stream
-    NULLIF(wait.eventId, 4294967295) AS event_id,  -- NULL: the row names no event
-    NULLIF(NULLIF(wait.eventSyncId, 4294967295), 0) AS pairing,  -- shared with the record of the event
-    wait.correlationId AS correlation_id,  -- CUPTI's number of the waiting call
+    NULLIF(wait.deviceId, 4294967295) AS device_id,  -- device number, as numbered in the process
+    NULLIF(wait.streamId, 4294967295) AS stream_id,  -- stream, or NULL if the row has none
+    NULLIF(wait.eventId, 4294967295) AS event_id,  -- event, or NULL if the row has none
+    NULLIF(NULLIF(wait.eventSyncId, 4294967295), 0) AS pairing,  -- id of the awaited record
+    wait.correlationId AS correlation_id,  -- CUPTI's correlation id of the waiting call
     wait.start AS start_ns  -- when the host began it, ns since the session's start
 FROM CUPTI_ACTIVITY_KIND_SYNCHRONIZATION AS wait

@@ -4,6 +4,6 @@
 SELECT
     agent.id AS id,  -- id
     agent.type AS type,  -- CPU, GPU or NIC
-    agent.type_index AS type_index,  -- number among the agents of its type
+    agent.type_index AS type_index,  -- index among the agents of the same type
     COALESCE(NULLIF(agent.product_name, ''), agent.name) AS name  -- product name
 FROM rocpd_info_agent AS agent

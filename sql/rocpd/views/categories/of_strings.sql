@@ -1,4 +1,4 @@
--- Kinds of events, from the table of strings.
+-- Kinds of events, in files that store their names in the table of strings.
 --
 -- requires: rocpd_string(id, string)
 SELECT

@@ -1,4 +1,4 @@
--- Streams and queues of copies in schema 4, in which the track determines them.
+-- Streams and queues of copies in schema 4, in which a track has a stream and a queue.
 --
 -- requires: rocpd_memory_copy(id, track_id)
 -- requires: rocpd_track(id, stream_id, queue_id)

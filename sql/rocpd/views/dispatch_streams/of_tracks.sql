@@ -1,4 +1,4 @@
--- Streams and queues of kernels in schema 4, in which the track determines them.
+-- Streams and queues of kernels in schema 4, in which a track has a stream and a queue.
 --
 -- requires: rocpd_kernel_dispatch(id, track_id)
 -- requires: rocpd_track(id, stream_id, queue_id)

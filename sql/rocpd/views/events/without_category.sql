@@ -4,7 +4,7 @@
 SELECT
     event.id AS id,  -- id
     NULL AS category_id,  -- not recorded
-    event.stack_id AS stack_id,  -- shared by a call and the work that it launched
-    event.correlation_id AS correlation_id,  -- id given by the tool that recorded it
-    event.extdata AS extra  -- JSON: the text of a range
+    event.stack_id AS stack_id,  -- id shared by a call and its GPU work
+    event.correlation_id AS correlation_id,  -- id from the recording tool
+    event.extdata AS extra  -- JSON object with the text of a range
 FROM rocpd_event AS event

@@ -5,5 +5,5 @@ SELECT
     thread.id AS id,  -- id
     thread.tid AS tid,  -- thread id of the operating system
     thread.pid AS process_id,  -- rocpd_info_process.id
-    thread.name AS name  -- NULL if the tool recorded none
+    thread.name AS name  -- name, or NULL if none was recorded
 FROM rocpd_info_thread AS thread

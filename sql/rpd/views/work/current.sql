@@ -14,7 +14,7 @@ launches AS (
 )
 
 SELECT
-    op.id AS row_number,  -- id
+    op.id AS row_number,  -- row number
     op.start AS start_ns,  -- when it began on the device, ns of the node's clock
     op."end" AS end_ns,  -- when it ended, on the same clock
     call.pid AS process_id,  -- process that launched it
