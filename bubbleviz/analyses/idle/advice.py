@@ -98,7 +98,7 @@ def advice(measurement: IdleMeasurement) -> tuple[str, ...]:
     """Return at least one sentence of advice, sorted by the time that it concerns, longest first.
 
     If a recording is damaged, the only advice is to record again. If work is missing from a
-    profile, advice on the missing work comes first, unless the main idle activity already is
+    profile, advice on the missing work comes first, unless the main idle activity is already
     unrecorded work.
     """
     if not measurement.devices:
@@ -128,7 +128,10 @@ def advice(measurement: IdleMeasurement) -> tuple[str, ...]:
 
 
 def _advise_to_record_devices(measurement: IdleMeasurement) -> str:
-    """Return advice for profiles that contain only hosts: how to record the devices."""
+    """Return advice for profiles that contain only hosts: how to record the devices.
+
+    If XLA recorded all profiles, the advice is to run the program on an accelerator.
+    """
     record = "record their activity too (ProfilerActivity.CUDA, or that of the accelerator)"
     if _is_of_xla(measurement):
         record = (

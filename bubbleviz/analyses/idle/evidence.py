@@ -327,7 +327,13 @@ def _find_threads(
 
 
 def _note_short_calls(profile: Profile, shortest_ns: int) -> tuple[Limitation, ...]:
-    """Return a limitation if short calls were left out because there were too many."""
+    """Return a limitation if short calls were left out because there were too many, otherwise ().
+
+    Args:
+        profile: The profile.
+        shortest_ns: Minimum length of calls. A length above ``GRAIN_NS`` means that there were too
+            many calls.
+    """
     if shortest_ns <= host.GRAIN_NS:
         return ()
     return (

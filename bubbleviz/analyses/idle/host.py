@@ -261,7 +261,7 @@ def _classify_calls(
 
     Returns:
         activity: Number of the activity of each call.
-        strength: Strength of the activity.
+        strength: Strength of the activity of each call; see :class:`HostEvents`.
         is_waiting: Mask of the calls in which the host waits.
     """
     classified = {name: lookup.classify_call(name) for name in set(names.tolist())}

@@ -43,7 +43,11 @@ def format_output(measurement: IdleMeasurement, name: str, gaps: int) -> str:
 
 
 def render(measurement: IdleMeasurement) -> str:
-    """Render the report as an HTML page."""
+    """Render the report as an HTML page.
+
+    The page contains the title, the advice, the tables that have rows, the picture, the limitations
+    and the data of the timeline.
+    """
     title, *advice_texts = (
         escape(to_one_line(text, 600)) for text in (make_title(measurement), *advice(measurement))
     )

@@ -94,7 +94,11 @@ def draw_idle(measurement: IdleMeasurement) -> str:
 
 
 def _list_limitations(measurement: IdleMeasurement) -> str:
-    """Return a line that lists the limitations without their reasons, because these name files."""
+    """Return a line that lists the subjects of limitations, with counts other than 1.
+
+    The counts of limitations with the same subject are added. Reasons are left out, because reasons
+    name files.
+    """
     counts = Counter[str]()
     for limitation in measurement.limitations:
         counts[limitation.what] += limitation.count
@@ -183,7 +187,7 @@ def _draw_steps(page: Page, rank: RankIdle, left: float, origin_ns: int, scale: 
 
 
 def _draw_axis(page: Page, left: float, right: float, top: float, total_ns: int) -> None:
-    """Draw the time axis below the strips, with grid lines up to ``top``."""
+    """Draw the time axis below the strips, with grid lines up to ``top``, and move down."""
     marks, unit = ticks(total_ns, 10)
     lines = []
     for time_ns, text in marks:

@@ -127,7 +127,12 @@ def _find_unknown_kernels(
 def _find_limitations(
     profile: Profile, evidence: Evidence, ranks: Sequence[RankIdle]
 ) -> Iterator[Limitation]:
-    """Yield reasons why idle time could not be attributed completely."""
+    """Yield reasons why idle time could not be attributed completely.
+
+    A limitation is yielded for each of these cases, if it occurs: a device ran a single kernel or
+    copy; more than half of the streams' waits refer to unrecorded events; the call that launched
+    the work after a gap is unknown; or no range of a host overlaps idle time.
+    """
     path, waiting = profile.source.path, evidence.waiting
     single = sum(rank.is_single for rank in ranks)
     if single:

@@ -204,7 +204,7 @@ def _add_up_waits(
     sums = [intervals.group_sum(groups.of_row, len(groups), column).tolist() for column in columns]
 
     def describe_stream(row: int) -> str:
-        """Return the stream of an activity, with its device if that is another device."""
+        """Describe the stream of an activity, with its device if it ran on another device."""
         text, rank = f"stream {int(waiting.streams[row])}", int(activities.rank[row])
         if rank == device.rank:
             return text

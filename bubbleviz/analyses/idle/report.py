@@ -253,7 +253,7 @@ class RankIdle:
         return (whole_ns - self.exposed_communication_ns) / whole_ns if whole_ns else None
 
     def sum_slices(self, names: Sequence[str]) -> Ints:
-        """Sum the time of each slice by name.
+        """Sum the time of each slice by the given names.
 
         Args:
             names: Names of kinds of work and of activities, such as ``compute``. The last name also

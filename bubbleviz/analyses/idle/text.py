@@ -195,7 +195,7 @@ def make_copy_table(measurement: IdleMeasurement, top: int, hint: str = "") -> b
 
 
 def _explain_activities(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
-    """Yield the meanings of the first activities, and the longest gap of each.
+    """Yield the meanings of the longest activities, and the longest gap of each activity.
 
     An activity without a meaning is left out of the first list, and one without an example gap is
     left out of the second list.
@@ -356,7 +356,10 @@ def _compare_devices(measurement: IdleMeasurement, top: int) -> Iterator[blocks.
 
 
 def make_activity_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
-    """Make a table of the ``top`` longest host activities, with the total in the last row."""
+    """Make a table of the ``top`` longest host activities.
+
+    The last two rows are an empty row and the total of all activities.
+    """
     rows = [
         {
             "activity": blocks.truncate_name(total.activity),
@@ -443,7 +446,7 @@ def _describe_example(measurement: IdleMeasurement, total: ActivityIdle, gap: Ga
 
 
 def _describe_idlest_step(measurement: IdleMeasurement) -> str:
-    """Describe the step with the most idle time, or return "" if no step has a name."""
+    """Describe the named step with the most idle time, or return "" if no step has a name."""
     steps = [step for rank in measurement.devices for step in rank.steps if step.name is not None]
     if not steps:
         return ""

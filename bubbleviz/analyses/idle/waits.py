@@ -285,7 +285,7 @@ def _match_records(records: EventRecords, called_ns: Ints, waits: Waits) -> Ints
 def _number_events(
     records: EventRecords, waits: Waits, name: str, *, by_device: bool
 ) -> tuple[Ints, Ints]:
-    """Number the events of records and waits. The same event has the same number in both.
+    """Number the events of records and waits. An event has the same number in both tables.
 
     Args:
         records: Records of events.

@@ -58,8 +58,8 @@ class EventGpu:
 
     Host times start when the profiler of the process starts. GPU times are from the GPU's own clock
     (``globaltimer``), and the clocks of two GPUs of a host can differ by seconds. The two clocks
-    are related by kernels whose start the host observed: it observes a start late but never early,
-    so the smallest difference is used.
+    are related by kernels whose start the host observed. The host observes a start late but never
+    early, so the smallest difference is used.
 
     Attributes:
         events: Events of the file.
@@ -70,7 +70,7 @@ class EventGpu:
         end_ns: End times on the host's clock.
         timing: Source of the times, a code of :class:`.communications.Timing`.
         gpu_ns: Start times on the GPU's clock.
-        bridge_ns: Host's clock minus GPU's clock, or None if they cannot be related.
+        bridge_ns: Host clock minus GPU clock in ns, or None if the clocks cannot be related.
     """
 
     events: NcclEvents

@@ -163,7 +163,7 @@ def merge_communication(
     """Merge the communication operations of event files and profiles.
 
     Clocks are aligned by kernels and UTC first, and then by the ends of common operations. The
-    duration of each operation is split into waiting and moving, from the starts of its members.
+    duration of each operation is then split into waiting and moving by the starts of its members.
 
     Raises:
         NothingToAnalyseError: There are no communication operations.

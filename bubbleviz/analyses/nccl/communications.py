@@ -60,15 +60,15 @@ def get_bus_factor(name: str, ranks: int | None) -> float | None:
 class Timing(IntEnum):
     """The source of an operation's times."""
 
-    #: The host, when it enqueued the operation.
+    #: Time when the host enqueued the operation.
     LAUNCH = 0
-    #: The proxy thread, which serves the network.
+    #: Times of the proxy thread, which serves the network.
     PROXY = 1
-    #: The host, when it saw the kernel start and end.
+    #: Times when the host saw the kernel start and end.
     HOST = 2
-    #: The GPU's clock.
+    #: Times on the GPU's clock.
     GPU = 3
-    #: A kernel of a profile.
+    #: Times of a kernel in a profile.
     KERNEL = 4
 
 
@@ -89,11 +89,11 @@ class Alignment(Enum):
 
     #: The report's clock, or a clock that agrees with it.
     REFERENCE = "reference"
-    #: By matching the operations of the clock with the kernels of a profile.
+    #: Aligned by matching the operations of the clock with the kernels of a profile.
     KERNELS = "kernels"
-    #: By UTC, as the profile's host recorded it.
+    #: Aligned by UTC, as recorded by the host of the profile.
     UTC = "utc"
-    #: By the ends of operations that the clock has in common with aligned clocks.
+    #: Aligned by the ends of operations that were also recorded on aligned clocks.
     OPERATIONS = "operations"
     #: Not aligned. Times of this clock are not comparable with times of other clocks.
     UNALIGNED = "unaligned"

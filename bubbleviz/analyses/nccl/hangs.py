@@ -122,7 +122,10 @@ def find_stages(communicators: Sequence[Communicator]) -> dict[int, int]:
 
 
 def list_late_ranks(table: Communications) -> list[LateRank]:
-    """List the ranks for which others waited, longest total waiting time first."""
+    """List the ranks for which others waited, longest total waiting time first.
+
+    On ties, ranks are sorted by number. Operations whose rank in the run is unknown are ignored.
+    """
     rows = np.flatnonzero((table.run_rank != NONE) & (table.awaited_ns > 0))
     ranks, of_row = np.unique(table.run_rank[rows], return_inverse=True)
     operations = np.bincount(of_row, minlength=len(ranks))

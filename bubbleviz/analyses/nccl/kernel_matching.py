@@ -117,7 +117,7 @@ class _Cluster(NamedTuple):
 
 @dataclass(frozen=True)
 class StartPairs:
-    """Recorded operations and the kernels with which they may match.
+    """Recorded operations, and the kernels that they may match.
 
     Attributes:
         operations: Starts of the operations.

@@ -229,8 +229,8 @@ def _mask_overlapping(table: Communications, rows: Ints, group: Ints, n_groups: 
 def align_member_ends(table: Communications, instance: Ints, polled: Bools) -> Communications:
     """Shift polled operations so that all members of an instance end together.
 
-    Flight recorders poll: they see an end some time after it happened, but durations are exact. The
-    earliest observed end of an instance is used for all of its members.
+    A flight recorder polls, so it sees the end of an operation too late, but its durations are
+    exact. The earliest observed end of an instance is used for all of its members.
 
     Args:
         table: Operations of all files.
@@ -351,9 +351,9 @@ def split_waiting(
         instance: Instance of each row, or -1.
         order_instance: Instance of rows that are paired by their order alone, or -1.
         compared: A group id for each clock; times of clocks in the same group are comparable.
-        peer_wait_ns: Time that the proxy thread of each operation waited for the peer, or 0 without
-            a proxy thread.
-        transfer_ns: Time that the proxy thread moved data, or 0 without a proxy thread.
+        peer_wait_ns: Time for which the proxy thread of each operation waited for the peer, or 0
+            without a proxy thread.
+        transfer_ns: Time for which the proxy thread moved data, or 0 without a proxy thread.
 
     Returns:
         The operations with ``waiting_ns`` and ``moving_ns``, which are -1 if unknown, and with

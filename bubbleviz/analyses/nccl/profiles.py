@@ -107,7 +107,7 @@ def read_profile(
                 window_ns = find_window_extent(full_profile, window, options, _NO_STEPS_REMEDY)
                 profile = replace(profile, window_ns=window_ns)
             except ProfileError as error:
-                # Skipping this profile would silently use the iterations of another one.
+                # If this profile were skipped, another profile would number the iterations.
                 raise InputError(str(error)) from error
     # The file that was read may be a temporary export, so the path of the report is restored.
     return replace(
@@ -248,7 +248,7 @@ def _make_bare_note(
         kernels: Communication kernels.
         is_bare: Mask of the kernels without an operation.
         condition: Phrase after "kernels of NCCL" that says which kernels are counted.
-        reason: Why no more is known, and how to record it.
+        reason: Why only the names are known, and how to record more.
     """
     is_nccl = np.array([naming.is_nccl(name) for name in kernels.names], bool)[kernels.name]
     return Limitation(

@@ -136,7 +136,10 @@ def _list_hang_lines(
 
 
 def summary(communication: Communication) -> str:
-    """Return a line for each file, followed by a line with the sums over all operations."""
+    """Return a line for each file, followed by a line with the sums over all operations.
+
+    Each line ends in a newline.
+    """
     sums = sum_operations(communication.operations)
     window = "" if communication.window is None else f"{communication.window} alone: "
     communicators = communication.communicators

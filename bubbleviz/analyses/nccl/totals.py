@@ -77,7 +77,7 @@ class Total:
 
 
 def sum_operations(table: Communications) -> Total:
-    """Sum the bytes and times of operations."""
+    """Sum the bytes and times of all given operations. Unknown values are left out of the sums."""
     size, n_sized = _sum_known(table.bytes)
     duration_ns, n_timed = _sum_known(table.duration_ns)
     waiting_ns, n_waiting = _sum_known(table.waiting_ns)

@@ -176,7 +176,11 @@ def _mask_modules(samples: instructions.Samples, requested: Sequence[str]) -> Bo
 
 
 def _describe_shared_names(samples: instructions.Samples) -> Iterator[Limitation]:
-    """Yield a limitation if several modules have instructions with the same name."""
+    """Yield a limitation if several modules have instructions with the same name.
+
+    The limitation counts the names that occur in several modules. Samples whose module is unknown
+    are ignored.
+    """
     has_module = samples.module != NONE
     pairs = grouping.group_rows(samples.instruction[has_module], samples.module[has_module])
     instruction = samples.instruction[has_module][pairs.first]

@@ -57,7 +57,7 @@ class Samples(Table):
 def measure(
     profile: Profile, kinds: Kinds, skip: int = 1
 ) -> tuple[Samples, Counter[str], tuple[Limitation, ...]]:
-    """Measure the time of each execution of each instruction.
+    """Measure the device time of every execution of an instruction.
 
     Args:
         profile: Profile with the ranges that match :data:`.range_names.GLOBS`.
@@ -214,7 +214,11 @@ def _describe_graphs(path: str, n_graphs: int) -> Iterator[Limitation]:
 def _describe_work_without_costs(
     path: str, activities: Activities, linked_work: linking.LinkedWork
 ) -> Iterator[Limitation]:
-    """Yield limitations for work that belongs to no instruction."""
+    """Yield limitations for work that belongs to no instruction.
+
+    One limitation counts work that was launched outside of all instructions. The other one counts
+    kernels whose launching call is unknown.
+    """
     length_ns = activities.end_ns - activities.start_ns
     for subject, rule, clause in (
         ("work outside every instruction", linking.LinkRule.OUTSIDE, "it is in no cost"),

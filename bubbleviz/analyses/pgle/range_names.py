@@ -67,7 +67,7 @@ class XlaNames(Table):
 
 
 def parse_range_names(names: Sequence[str]) -> XlaNames:
-    """Parse the names of ranges. Names in no known format become ``OTHER``."""
+    """Parse the names of ranges, with one row per name. Unknown formats become ``OTHER``."""
     rows = scatter((3, len(names)), 0, RangeKind.OTHER)
     instructions, modules = Numbering[str](), Numbering[str]()
     for row, name in enumerate(names):

@@ -119,7 +119,10 @@ def list_cost_sections(costs: Costs) -> Iterator[Block]:
 
 
 def list_comparison_sections(comparison: CostComparison) -> Iterator[Block]:
-    """Yield a table of estimated and measured costs, then the total error and unmatched names."""
+    """Yield a table of estimated and measured costs, then the total error and unmatched names.
+
+    If no instruction has both an estimate and a measured cost, a sentence replaces the table.
+    """
 
     def make_row(
         name: str, estimated_us: float, measured_us: float, executions: int

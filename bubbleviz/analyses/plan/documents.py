@@ -113,7 +113,7 @@ def _make_outcome_entry(outcome: Outcome) -> dict[str, Any]:
 
 
 def _list_orders(outcome: Outcome) -> list[list[dict[str, Any]]]:
-    """List the operations of each device with their times, in the order in which they run."""
+    """Return one list per device: its operations with start and end, in the order of the plan."""
     ran = outcome.simulation
     times = iter(zip(ran.start_ns.tolist(), ran.end_ns.tolist(), strict=True))
     keys = "virtual_stage", "phase", "microbatch", "start_ns", "end_ns"

@@ -205,7 +205,11 @@ def _make_order(stage: Ints, phase: Ints, microbatch: Ints) -> Order:
 
 
 def _is_complete(plan: Plan) -> bool:
-    """Return whether each virtual stage runs F and one backward of each microbatch, in order."""
+    """Return whether each virtual stage runs each microbatch forward and backward exactly once.
+
+    The operations of a microbatch on a virtual stage must be F and BW, or F, B and W, in this
+    order.
+    """
     phases: dict[tuple[int, int], list[Phase]] = {}
     for order in plan.orders:
         for op in order:

@@ -80,7 +80,11 @@ def _list_order_rows(planned: PlannedRun) -> Iterator[dict[str, str]]:
 
 
 def _describe_rejection(planned: PlannedRun, candidate: Outcome) -> str:
-    """Return the note on a candidate: "best", the reasons why it is not allowed, or ""."""
+    """Return the note on a candidate: "best", the reasons why it is not allowed, or "".
+
+    A candidate is not allowed if it needs too much memory, or if it splits the backward although
+    the plan must not.
+    """
     if candidate.allowed:
         return "best" if candidate.plan.name == planned.best.best.plan.name else ""
     reasons = [] if candidate.fits else ["more memory"]

@@ -81,7 +81,7 @@ def _open_json_lines(path: str) -> Iterator[Take]:
         file = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - open as long as the run
 
     def take(observation: Observation) -> None:
-        """Append one line per new iteration."""
+        """Append one JSON line per new iteration, and flush the file."""
         documents = (
             {
                 "iteration": iteration.number,

@@ -30,7 +30,10 @@ _MIN_RANGE = 0.02
 
 
 def format_line(iteration: WatchedIteration) -> str:
-    """Format an iteration as one line: its primary ratio, length, main causes and slowest rank."""
+    """Format an iteration as one line: its primary ratio, length, main causes and slowest rank.
+
+    If the pause before the iteration was long, the line contains it as well.
+    """
     value = iteration.ratios.get(iteration.headline)
     parts = [
         f"iteration {iteration.number}",
@@ -80,7 +83,11 @@ READ = "watch reads what ranks record with bubbleviz.annotate (bubbleviz guide r
 
 
 def describe_waiting(folder: str) -> str:
-    """Return the text shown until the first iteration is complete."""
+    """Return the text shown until the first iteration is complete.
+
+    The text says whether the folder does not exist, contains no recording, or contains no complete
+    iteration.
+    """
     if not Path(folder).exists():
         return f"{folder}: does not exist yet; waiting for it"
     try:

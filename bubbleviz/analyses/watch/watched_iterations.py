@@ -126,7 +126,10 @@ def make_limit_check(texts: Sequence[str], max_exceeding: int) -> Callable[[Watc
     above = [0] * len(limits)
 
     def check_limits(iteration: WatchedIteration) -> str:
-        """Return a sentence if this iteration triggers a limit, otherwise ""."""
+        """Return a sentence about the first limit that this iteration triggers, otherwise "".
+
+        The limits after this limit are not checked, and their counts do not change.
+        """
         for index, limit in enumerate(limits):
             name = limit.ratio or iteration.headline
             value = iteration.ratios.get(name)
