@@ -6,7 +6,7 @@
 ...     pass
 
 Nsight Systems records these ranges as NVTX ranges, and PyTorch's profiler records them as its own
-ranges. Their names follow the convention ``bubbleviz`` (``bubbleviz:F mb=3 chunk=0``), which
+ranges. Range names such as ``bubbleviz:F mb=3 chunk=0`` follow the convention ``bubbleviz``, which
 ``bubbleviz analyze`` recognizes without an option. If no tool records, a range costs one or two
 microseconds.
 
@@ -21,7 +21,7 @@ without stages. The function wraps methods of the framework and returns a handle
 context manager. The handle's method ``remove()`` restores the original methods. Annotating the same
 framework again has no effect.
 
-The package imports only the standard library. It uses PyTorch if the script has imported PyTorch.
+The package imports only the standard library. PyTorch is used if the script has imported PyTorch.
 """
 
 from __future__ import annotations

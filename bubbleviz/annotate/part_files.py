@@ -21,8 +21,10 @@ from bubbleviz import recording_layout as layout
 from bubbleviz.annotate.distributed import get_torch_rank_and_size
 from bubbleviz.recording_layout import NONE
 
-#: A finished range: name, whether it only started transfers, thread id, start and end in ns on the
-#: host's monotonic clock, and stream with timing events (or None). A plain tuple is used for speed.
+#: A finished range. Ranges are plain tuples for speed. The entries of the tuple are:
+#: the name; whether the range only started transfers; the thread id;
+#: the start and the end in ns on the host's monotonic clock;
+#: the stream with its timing events, or None.
 Stamp: TypeAlias = "tuple[str, bool, int, int, int, tuple[Any, Any, Any] | None]"
 #: Index of the end time, and of the timing events, in a ``Stamp``.
 END_INDEX: Final = 4
@@ -71,7 +73,7 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def encode_line(fields: dict[str, Any]) -> bytes:
-    """Encode one line of a recording as JSON. The last key of the line is its CRC-32 checksum.
+    """Encode one line of a recording as JSON, with the line's CRC-32 checksum as the last key.
 
     Args:
         fields: Keys and values of the line.
@@ -171,8 +173,8 @@ _N_READINGS = 3
 def get_rank_and_size() -> tuple[int, int]:
     """Return (rank, world size), with -1 for unknown values.
 
-    Both come from torch.distributed if it is initialized, otherwise from environment variables of
-    the launcher.
+    Rank and world size come from torch.distributed if it is initialized, otherwise from environment
+    variables of the launcher.
     """
 
     def read_variable(names: tuple[str, ...]) -> int:
@@ -213,7 +215,7 @@ class PartFiles:
     All methods raise OSError if the disk fails. Lines that were written before stay readable.
 
     Args:
-        folder: Folder for the files. It is created if needed.
+        folder: Folder for the files, which is created if needed.
         limit_bytes: Approximate maximum total size of the files in bytes.
         write: Function that appends to a file, with the interface of ``os.write``.
         rank_and_size: Rank of the process, and world size (-1 if unknown).

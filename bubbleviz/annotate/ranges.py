@@ -23,10 +23,10 @@ class Recorders:
     """Everything that records ranges in this process: NVTX, PyTorch's profiler, and files.
 
     NVTX and PyTorch's profiler are set up when the first range opens after PyTorch has been loaded.
-    NVTX is called through PyTorch if PyTorch was built for GPUs. Otherwise, NVTX is called through
-    the package ``nvtx`` if it is installed. PyTorch's profiler receives ranges only while it is
-    recording. If no recorder is active, a range only calls NVTX, which returns immediately in a
-    process without a tool, and checks whether PyTorch's profiler is on.
+    NVTX is called through PyTorch if PyTorch was built for GPUs, and through the package ``nvtx``
+    (if installed) otherwise. PyTorch's profiler receives ranges only while it is recording. If no
+    recorder is active, a range only calls NVTX and checks whether PyTorch's profiler is on. NVTX
+    returns immediately in a process without a tool.
 
     This module never imports PyTorch. If a script does not load PyTorch, PyTorch is not used.
     """
@@ -261,7 +261,7 @@ def phase(
             microbatches are numbered in the order of their operations.
         chunk: Index of the model chunk on this rank, in model order. Needed only if a rank has
             several chunks.
-        stage: Virtual stage, if known. It determines the chunk and the order of ranks.
+        stage: Virtual stage, if known. The chunk and the order of ranks are derived from the stage.
         sequence: Index of the sequence split, if sequences are split.
         second_microbatch: Microbatch of the second operation in a range for two (FB, SEND_RECV).
         second_chunk: Chunk of the second operation.

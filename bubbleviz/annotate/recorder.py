@@ -24,14 +24,14 @@ from bubbleviz.annotate import part_files
 from bubbleviz.annotate.part_files import Block, PartFiles
 from bubbleviz.annotate.timing_events import TimingEvents
 
-#: Maximum number of iterations that are queued until their GPU work is complete, and maximum time
-#: in seconds that :meth:`Recorder.stop` waits for the GPU.
+#: Maximum number of iterations that are queued until their GPU work is complete.
+#: ``_STOP_TIMEOUT_S`` is the maximum time in seconds for which ``Recorder.stop`` waits for the GPU.
 _MAX_PENDING, _STOP_TIMEOUT_S = 64, 1.0
 #: Names of operations that start an iteration if no range marks iterations.
 _FORWARDS = ("bubbleviz:F", "bubbleviz:FB")
 #: Maximum number of operations per iteration, to limit memory use.
 _MAX_OPERATIONS = 1 << 17
-#: Names of operations that only start the transfer of data. They are not timed on the GPU.
+#: Names of operations that only start the transfer of data, and are not timed on the GPU.
 _SENDS = "bubbleviz:SEND_F", "bubbleviz:SEND_B"
 #: Name of the operation that ends an iteration if no range marks iterations.
 _OPTIMIZER = "bubbleviz:Optimizer"
@@ -39,7 +39,7 @@ _log = logging.getLogger("bubbleviz.annotate")
 
 
 class Recorder:
-    """The recording of this process. It ends with ``stop()`` or at the end of a ``with`` block.
+    """The recording of this process, which ends with ``stop()`` or at the end of a ``with`` block.
 
     No method raises an error. All methods may be called from any thread.
 
@@ -212,8 +212,8 @@ class Recorder:
             number: Number of the iteration, or None if no range marks the iteration.
         """
         previous = self._block
-        # Child processes of multiprocessing do not run atexit functions, and drop the finalizers
-        # that the parent registered.
+        # Child processes of multiprocessing do not run atexit functions.
+        # They also drop the finalizers that the parent registered.
         util = sys.modules.get("multiprocessing.util")
         if util is not None and not self._count:
             util.Finalize(None, self.stop, exitpriority=0)
@@ -274,7 +274,7 @@ class Recorder:
         return False
 
     def _append_to_files(self, block: Block) -> None:
-        """Write one iteration. The first call creates the files.
+        """Write one iteration to the files, which are created by the first call.
 
         An unknown rank is replaced by 0. Device times that were not read are written as unknown.
         """

@@ -11,8 +11,7 @@ from bubbleviz.annotate.ranges import append_recorder, get_recorder
 from bubbleviz.annotate.recorder import Recorder
 from bubbleviz.errors import UsageError
 
-#: Names of environment variables for the arguments ``folder``, ``every`` and ``iterations`` of
-#: :func:`record`.
+#: Environment variables for the arguments ``folder``, ``every`` and ``iterations`` of `record`.
 FOLDER_VARIABLE = "BUBBLEVIZ_RECORD"
 EVERY_VARIABLE = "BUBBLEVIZ_RECORD_EVERY"
 ITERATIONS_VARIABLE = "BUBBLEVIZ_RECORD_ITERATIONS"
@@ -36,7 +35,7 @@ def record(
     running recording to another folder is stopped.
 
     Args:
-        folder: Folder for the files. It is created when the first iteration ends.
+        folder: Folder for the files, which is created when the first iteration ends.
         every: Number of iterations in a cycle. Only the first ``iterations`` iterations of each
             cycle are recorded. 0 records all iterations.
         iterations: Number of iterations to record per cycle.
@@ -44,11 +43,11 @@ def record(
             iterations are deleted.
         rank: Rank of this process. Needed only if neither torch.distributed nor the launcher
             provides the rank.
-        world_size: Number of processes. It is used only if ``rank`` is given.
+        world_size: Number of processes. Ignored unless ``rank`` is given.
 
     Returns:
-        The running recording. It ends when ``stop()`` is called, at the end of a ``with`` block, or
-        when the process exits.
+        The running recording. A recording ends when ``stop()`` is called, at the end of a ``with``
+        block, or when the process exits.
 
     Raises:
         UsageError: A number is invalid.

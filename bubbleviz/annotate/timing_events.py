@@ -1,7 +1,7 @@
 """Measure when a GPU runs the work of a range with timing events, without waiting for the GPU.
 
 Each range records two events on the stream that is current when the range opens. The events come
-from a pool. They are polled once per iteration, and are read only when all of them are complete::
+from a pool. All events of an iteration are polled together, and are read when all are complete::
 
     host     F ├─┤  BW ├──┤            next iteration: complete? read, and back to the pool
     stream      ○████○  ○███████○
@@ -30,7 +30,7 @@ _MAX_DRIFT = 50e-6
 
 
 class TimingEvents:
-    """A pool of timing events on one GPU. It also measures the offset of the GPU's clock.
+    """A pool of timing events on one GPU, and a measurement of the offset of the GPU's clock.
 
     Args:
         cuda: The module ``torch.cuda``, which must be initialized.
@@ -48,7 +48,7 @@ class TimingEvents:
         self._anchor_stream = cuda.Stream()
         self._free: list[Any] = []
         self._n_events = 0
-        #: Events that will not be read. They return to the pool once they are complete.
+        #: Events that will not be read, and that return to the pool once they are complete.
         self._abandoned: deque[Any] = deque()
         #: The anchor that was read last, and its device time in ns since the first anchor.
         self._last: Any = None
@@ -109,7 +109,7 @@ class TimingEvents:
             block: Block whose ``spans`` are set.
 
         Returns:
-            Whether all events were complete. Otherwise, the block was not changed.
+            Whether all events were complete. If the result is False, the block was not changed.
         """
         while self._abandoned and self._abandoned[0].query():
             self._free.append(self._abandoned.popleft())
@@ -134,7 +134,7 @@ class TimingEvents:
         return True
 
     def abandon(self, events: Iterable[Any]) -> None:
-        """Give up events that will not be read. They return to the pool once they are complete.
+        """Give up events that will not be read. Complete events return to the pool later.
 
         Args:
             events: Recorded events. None entries are ignored.

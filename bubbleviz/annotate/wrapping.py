@@ -79,7 +79,7 @@ class Annotations:
             self._undo.append(record(folder).stop)
 
     def append_undo(self, undo: Callable[[], None]) -> None:
-        """Register a function for :meth:`remove` to call. The last one registered runs first."""
+        """Register a function for :meth:`remove`, which calls the functions in reverse order."""
         self._undo.append(undo)
 
     def wrap(

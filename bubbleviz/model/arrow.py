@@ -34,8 +34,8 @@ Kind = Literal["int64", "float64", "bool", "string"]
 class ArrowTable(ABC):
     """Base class of objects that Arrow libraries accept as a table.
 
-    A subclass must be neither a tuple nor a ``Sequence``. Otherwise pyarrow and polars would use
-    its items as columns instead of calling ``__arrow_c_stream__``.
+    A subclass must be neither a tuple nor a ``Sequence``, because pyarrow and polars would use the
+    items of such an object as columns instead of calling ``__arrow_c_stream__``.
     """
 
     @abstractmethod
@@ -46,8 +46,8 @@ class ArrowTable(ABC):
         """Export the table as an Arrow C stream, as defined by Arrow's PyCapsule interface.
 
         Args:
-            requested_schema: Capsule with the schema that the caller would like to get. It is
-                ignored if the table cannot be exported with this schema.
+            requested_schema: Capsule with the schema that the caller would like to get. The request
+                is ignored if the table cannot be exported with this schema.
 
         Returns:
             A PyCapsule that contains the stream.

@@ -8,8 +8,8 @@ from bubbleviz.model.columns import Bools, Ints
 
 #: The middle of the capture is between the quantiles ``1 / _EDGE`` and ``1 - 1 / _EDGE``.
 _EDGE = 20
-#: Margin around a capture whose calls are known: a minimum in ns, and a multiple of the capture's
-#: length. The larger one is used.
+#: Margin around a capture whose calls are known: a minimum in ns, and a multiple of its length.
+#: The larger of the two margins is used.
 _BOUNDED_NS, _BOUNDED_LENGTHS = 100_000_000, 1
 #: Margin around a capture whose calls are unknown: a minimum in ns, and a multiple of its length.
 _UNBOUNDED_NS, _UNBOUNDED_LENGTHS = 1_000_000_000, 10
@@ -50,9 +50,9 @@ def find_capture_bounds(
     :func:`_find_middle`), because calls may be missing at its edges. If the calls are unknown, the
     capture is the middle 90 % of the events.
 
-    A margin is added on both sides. It is the larger of ``_BOUNDED_NS`` and ``_BOUNDED_LENGTHS``
-    times the length of the capture. If the calls are unknown, ``_UNBOUNDED_NS`` and
-    ``_UNBOUNDED_LENGTHS`` are used instead.
+    A margin is added on both sides. The margin is the larger of ``_BOUNDED_NS`` and
+    ``_BOUNDED_LENGTHS`` times the length of the capture. If the calls are unknown,
+    ``_UNBOUNDED_NS`` and ``_UNBOUNDED_LENGTHS`` are used instead.
 
     Args:
         start_ns: Start of each event.

@@ -109,8 +109,8 @@ class CollectiveIntervals(Table):
     - kernels of a kind and group that a rank ran at most 64 times per iteration, such as buckets of
       gradients.
 
-    Other collectives are left out, mainly tensor-parallel collectives inside operations. They would
-    need one row per kernel, and they do not explain idle time.
+    All other collectives are left out, mainly tensor-parallel collectives inside operations. Those
+    collectives would need one row per kernel, and do not explain idle time.
 
     Attributes:
         rank: Index of the rank.
@@ -123,7 +123,7 @@ class CollectiveIntervals(Table):
         start_ns: Time when the rank entered the collective.
         end_ns: Time when the rank left the collective.
         late_ns: How long the rank was idle before the collective because the host had not launched
-            the kernel yet. It is 0 if the rank was busy or the launch time is unknown.
+            the kernel yet, or 0 if the rank was busy or the launch time is unknown.
         operation: Row of the operation that contains the kernel, or -1 if there is none.
         meeting: Number of the collective, the same on all ranks that took part in it. A rank has
             several rows with this number if its collective ran in several kernels.

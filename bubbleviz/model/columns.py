@@ -155,8 +155,8 @@ def make_mask(count: int | tuple[int, ...], rows: Any) -> Bools:
 def get_flags(codes: Codes, flags: Bools) -> Bools:
     """Look up the flag of each code, or False for code -1 (none).
 
-    If at most ``_MIN_COMPACT`` flags are set, the codes are compared with each set flag. This is
-    faster than indexing, which would first convert narrow codes to int64.
+    If at most ``_MIN_COMPACT`` flags are set, the codes are compared with each set flag. Indexing
+    would be slower, because numpy would first convert narrow codes to int64.
 
     Args:
         codes: Indices into ``flags``, or -1.

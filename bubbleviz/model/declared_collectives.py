@@ -1,9 +1,9 @@
 """Collectives that a table of operations contains in one of its columns.
 
 Tables that reports export have this column. Each cell is a JSON list of collectives. A collective
-is a list with the columns of :class:`DeclaredCollectives`, starting with ``iteration``. It is in
-the row of the operation that owns the collective. If no operation owns the collective, it is in the
-row of the last operation that started before the collective on the same rank.
+is a list with the columns of :class:`DeclaredCollectives`, starting with ``iteration``. A
+collective is in the row of the operation that owns the collective. If there is no owner, the
+collective is in the row of the last operation that started before it on the same rank.
 """
 
 from __future__ import annotations

@@ -60,8 +60,8 @@ def _to_sortable_ints(key: Key) -> Ints:
     """Return int64 values that sort like the column. NaN becomes the largest int64 value."""
     if not np.issubdtype(key.dtype, np.floating):
         return key.astype(np.int64, copy=False)
-    # Adding 0.0 turns -0.0 into 0.0. The bit patterns of negative floats sort in reverse order, so
-    # all bits except the sign are flipped.
+    # Adding 0.0 turns -0.0 into 0.0.
+    # Bit patterns of negative floats sort in reverse order, so all bits but the sign are flipped.
     bits = (key.astype(np.float64) + 0.0).view(np.int64)
     bits = np.where(bits < 0, bits ^ _MAX_INT, bits)
     bits[np.isnan(key)] = _MAX_INT
@@ -116,8 +116,8 @@ def sort_columns_by_group(
 Number = TypeVar("Number", bound=np.integer[Any])
 
 _MAX_CODES = 1 << 62
-#: Limits of the size of a lookup table, which replaces sorting if it is small enough. It may have
-#: up to ``_MAX_TABLE_RATIO`` entries per row, plus ``_MIN_TABLE_SIZE``.
+#: Limits of the size of a lookup table. A lookup table that is small enough replaces sorting.
+#: The maximum number of entries is ``_MAX_TABLE_RATIO`` per row, plus ``_MIN_TABLE_SIZE``.
 _MAX_TABLE_RATIO, _MIN_TABLE_SIZE = 4, 1024
 
 

@@ -1,7 +1,8 @@
 """Operations on columns of half-open time intervals, such as union, difference and overlap.
 
-A *set* is a pair of int64 arrays ``(start_ns, end_ns)``. Its intervals are sorted, and they neither
-overlap nor touch. All functions sort and sum columns instead of looping over intervals.
+A *set* of intervals is a pair of int64 arrays ``(start_ns, end_ns)``. The intervals of a set are
+sorted, and neither overlap nor touch. All functions sort and sum columns instead of looping over
+intervals.
 """
 
 from __future__ import annotations
@@ -325,6 +326,9 @@ class GroupCover:
 
     def _measure_up_to(self, group: Codes, time_ns: Ints) -> Ints:
         """Return, for each time, how many ns of its group's set are before the time.
+
+        If the intervals have weights, a part of an interval counts the same part of the weight,
+        rounded to whole ns.
 
         Args:
             group: Group of each time.

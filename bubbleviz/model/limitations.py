@@ -26,7 +26,7 @@ class LimitationKind(Enum):
     FILE_DAMAGED = auto()  # the file is truncated or damaged, so any event may be missing
     RECORDING_DAMAGED = auto()  # iterations of some ranks are left out
     RECORDING_NAMES_LOST = auto()  # operations of averaged iterations may be left out
-    KERNELS_OVERRUN = auto()  # kernel ends after the start of the stream's next kernel were fixed
+    KERNELS_OVERRUN = auto()  # kernels overlapped the next kernel on a stream and were shortened
     KERNELS_LOST = auto()  # enough kernels are missing to change ratios; affects costs
     GRAPHS_LOST = auto()  # graphs were launched, but their kernels were not recorded
     WORK_BEFORE_CAPTURE = auto()  # unrecorded work kept a device busy when the capture began
@@ -128,8 +128,8 @@ class Limitation:
         return f"warning: {self.what}{times}: {self.reason}"
 
 
-#: Maximum number of limitations of one subject and kind that are listed separately.
-#: If there are more, they become one limitation that quotes ``_N_QUOTED`` reasons.
+#: Maximum number of limitations with the same subject and kind that are listed separately.
+#: More limitations than this are merged into one, which quotes ``_N_QUOTED`` reasons.
 _MAX_LISTED, _N_QUOTED = 4, 3
 
 
@@ -137,8 +137,8 @@ def merge_limitations(notes: Iterable[Limitation]) -> list[Limitation]:
     """Remove duplicate limitations, and merge limitations with the same subject and kind.
 
     Limitations are merged only if more than ``_MAX_LISTED`` distinct ones have the same subject and
-    kind. The merged limitation replaces the first one. Its reason quotes the first ``_N_QUOTED``
-    reasons and the number of further ones, and its count is the sum of all counts.
+    kind. The merged limitation replaces the first one. The merged reason consists of the first
+    ``_N_QUOTED`` reasons and the number of further reasons. The counts are added.
     """
     by_subject: dict[tuple[str, LimitationKind], list[Limitation]] = {}
     distinct = list(dict.fromkeys(notes))

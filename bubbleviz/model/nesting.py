@@ -18,8 +18,9 @@ from bubbleviz.native import functions as native
 def split_into_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:
     """Divide intervals into layers of disjoint intervals, and return the rows of each layer.
 
-    A layer starts with the earliest remaining interval. It continues with the first interval that
-    starts after the end of the previous one. Intervals that are left over go to the next layers.
+    A layer starts with the earliest remaining interval. The next interval of a layer is the first
+    one that starts after the end of the previous interval. Intervals that are left over go to the
+    next layers.
     Intervals of one layer neither overlap nor touch, and their rows are sorted by start. There are
     no more layers than intervals that are open at the same time::
 
@@ -38,7 +39,7 @@ def split_into_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:
         start, end = start_ns[order], end_ns[order]
         count = len(order)
         jump = np.append(np.searchsorted(start, end, side="right"), count)
-        # An interval can end before it starts if the clock is coarse. It must not jump backwards.
+        # If a clock is coarse, an interval can end before it starts, but must not jump backwards.
         jump[:count] = np.maximum(jump[:count], np.arange(1, count + 1))
         is_in_layer = make_mask(count + 1, 0)
         while jump[0] < count:
@@ -91,7 +92,7 @@ class Innermost:
         return Innermost(layer_start, start_ns[row], end_ns[row], depth[row], row)
 
     def _iter_around(self, start_ns: Ints, end_ns: Ints) -> Iterator[tuple[Ints, Ints]]:
-        """Yield, for each layer, the queries that one of its intervals contains, and the intervals.
+        """Yield, for each layer, the queries inside intervals of the layer, and these intervals.
 
         A query is given as its position in ``start_ns`` and ``end_ns``. An interval is given as its
         position in the columns of this index. In a layer, only the last interval that starts at or
@@ -105,10 +106,10 @@ class Innermost:
             yield query, position[query]
 
     def iter_around(self, start_ns: Ints, end_ns: Ints) -> Iterator[tuple[Ints, Ints]]:
-        """Yield, for each layer, the queries that one of its intervals contains, and the rows.
+        """Yield, for each layer, the queries that intervals of the layer contain.
 
-        The rows are the rows of the containing intervals. An interval contains a query [start, end]
-        if it contains both end points. All bounds are inclusive.
+        An interval contains a query [start, end] if it contains both end points. All bounds are
+        inclusive.
 
         Args:
             start_ns: Starts of the queries.

@@ -123,7 +123,7 @@ class CodedTexts(Table):
 
     Attributes:
         code: Index into ``texts`` for each row, or -1 for no text, shape (rows,).
-        texts: Distinct texts. Some of them may not occur in any row.
+        texts: Distinct texts. A text need not occur in any row.
     """
 
     code: Ints

@@ -71,7 +71,7 @@ class Operations(Table, ArrowTable):
     -1 means none or unknown.
 
     ``polars.DataFrame(report.operations)`` and other Arrow libraries read one row per operation.
-    They see the columns of ``--csv``, with null for unknown values, then ``second_microbatch,
+    The table has the columns of ``--csv``, with null for unknown values, then ``second_microbatch,
     second_chunk, virtual_stage, busy_ns, launched_ns, global_rank``.
 
     The columns up to ``names`` come from the names and times of ranges. The other columns come from
@@ -182,8 +182,8 @@ class Operations(Table, ArrowTable):
     def list_columns(self) -> dict[str, Ints | CodedTexts]:
         """Return the exported columns, keyed by name.
 
-        ``--csv`` writes the columns in this order. It puts both microbatches of a forward that
-        overlaps a backward into one cell, and both chunks into another cell. ``start_ns`` and
+        ``--csv`` writes the columns in this order. In that file, the two microbatches of a forward
+        that overlaps a backward are in one cell, and so are the two chunks. ``start_ns`` and
         ``end_ns`` are ``NO_INSTANT`` for operations without GPU work.
         """
         spanned = self.has_span == 1
@@ -301,8 +301,8 @@ class HostActivities(Table):
 
     Attributes:
         rank: Index of the rank whose GPU had no work.
-        operation: Row of the operation that was launched late. It is -1 if a collective was late or
-            the GPU had no work in the middle of an operation.
+        operation: Row of the operation that was launched late, or -1 if a collective was launched
+            late or the GPU had no work in the middle of an operation.
         start_ns: Start of the call or range.
         end_ns: End of the call or range.
         call: 1 for a CUDA call, 0 for a range.

@@ -10,7 +10,7 @@ from bubbleviz.model.phases import Phase
 
 
 def mask_phases(phase: Ints | Codes, phases: Iterable[Phase]) -> Bools:
-    """Return a mask of the rows whose phase is one of ``phases``. It is False for code -1 (none).
+    """Return a mask of the rows whose phase is one of ``phases``, False for no phase (-1).
 
     A lookup table is used because ``np.isin`` sorts, which is slow for a few hundred rows.
     """

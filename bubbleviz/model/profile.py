@@ -54,7 +54,7 @@ KERNELS_AND_COPIES = "kernels and copies"
 DEVICE_THREAD = "XLA on device"
 #: Name of copies by which the driver moves pages of managed memory. No call launches such a copy.
 PAGE_MIGRATION = "page migration"
-#: Correlation id of work that no call launched. It is the largest 32-bit number.
+#: Correlation id of work that no call launched, which is the largest 32-bit number.
 UNCORRELATED = (1 << 32) - 1
 #: Exclusive limit of valid times in ns (36 years). CUPTI sometimes writes larger times.
 IMPOSSIBLE_NS = 1 << 60
@@ -74,8 +74,8 @@ def mask_possible(start_ns: Ints, end_ns: Ints) -> Bools | None:
     return np.asarray(is_ordered & (start_ns > -IMPOSSIBLE_NS) & (end_ns < IMPOSSIBLE_NS), bool)
 
 
-#: Exclusive limit of valid UTC times in ns (year 2116). Below the limit, sums and differences of
-#: two times fit in 64 bits.
+#: Exclusive limit of valid UTC times in ns (year 2116).
+#: Sums and differences of two times below this limit fit in 64 bits.
 _MAX_UTC_NS = 1 << 62
 
 
@@ -260,7 +260,7 @@ class Calls(Table):
         start_ns: Time at which the host entered the call.
         end_ns: Time at which the call returned.
         thread: Calling thread.
-        correlation_id: Id that the launched work also has. It is unique within a process.
+        correlation_id: Id that the launched work also has, unique within a process.
         impossible: Number of calls that were left out because of invalid times.
     """
 
@@ -350,7 +350,7 @@ class Ranges(Table):
 
 
 class RangeLog(Protocol):
-    """All NVTX ranges of a profile, whatever their names. They may not fit in memory at once."""
+    """All NVTX ranges of a profile, whatever their names, which may not fit in memory at once."""
 
     def lasting(
         self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
@@ -488,8 +488,8 @@ class Profile:
             contains several ranks.
         world_size: Number of ranks in the job, or None if the file does not contain it.
         system_calls: Calls of the operating system, as ranges, or None if they are not recorded.
-        launches_known: Whether ``calls`` are calls on a host. Otherwise they represent the GPU work
-            itself, and launch times are unknown.
+        launches_known: Whether ``calls`` are calls on a host. If False, the calls represent the GPU
+            work itself, and launch times are unknown.
         collectives: Collectives that communication kernels executed, or None if the format does not
             record collectives.
         payloads: Callable that returns the payloads of NCCL's ranges, and limitations for payloads

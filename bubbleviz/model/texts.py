@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from bubbleviz._version import __version__
 from bubbleviz.errors import UsageError
 
-#: Characters with which a formula can start, including the full-width and small forms that
-#: spreadsheets convert in East Asian locales.
+#: Characters with which a formula can start.
+#: Spreadsheets in East Asian locales also convert the full-width and small forms.
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b")
 #: Matches a semicolon before a formula. Semicolons separate cells where commas are decimal points.
 _AFTER_SEMICOLON = re.compile(rf"(;\s*(?:\"\s*)?)(?=[{re.escape(''.join(_FORMULA))}])")
@@ -198,8 +198,8 @@ def escape_leading_dash(path: str) -> str:
 def quote_for_shell(path: str) -> str:
     r"""Quote a path so that a shell reads it as one argument and never as an option.
 
-    The result is on one line. A path with unprintable characters or repeated spaces is quoted in
-    the form that only bash and zsh understand: ``$'a\x0ab'``.
+    The quoted path is on one line. A path with unprintable characters or repeated spaces is quoted
+    in a form that only bash and zsh understand: ``$'a\x0ab'``.
     """
     path = escape_leading_dash(path)
     if to_one_line(path) == path:
@@ -233,7 +233,7 @@ def format_json(document: Mapping[str, object]) -> str:
 
 
 def format_document(schema: str, values: Mapping[str, object]) -> str:
-    """Format a document as JSON. Its first keys are the schema and the version of bubbleviz."""
+    """Format a document as JSON, with the schema and the version of bubbleviz as first keys."""
     return format_json({"schema": schema, "version": __version__, **values})
 
 

@@ -1,8 +1,8 @@
 """A window: the part of a run to analyze, such as ``iteration:5-8`` or ``time:1.5s-3s``.
 
 A window of iterations selects iterations by their names in the report. A window of time contains
-the iterations that both start and end in the window. Its times are relative to the start of the
-first profile's capture, as in the report and in Nsight Systems::
+the iterations that both start and end in the window. Times are relative to the start of the first
+profile's capture, as in the report and in Nsight Systems::
 
     time:2s-5s        ├──────────────┤
     iterations   ├─ 3 ─┤├─ 4 ─┤├─ 5 ─┤├─ 6 ─┤        4 and 5

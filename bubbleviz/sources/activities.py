@@ -27,7 +27,7 @@ def has_times(start_ns: Ints, end_ns: Ints) -> Bools:
     return timed
 
 
-#: Number of bits of a device number. It is packed into one integer with a 40-bit process number.
+#: Number of bits of a device number, which is packed into an integer with a 40-bit process number.
 _DEVICE_BITS = 22
 
 
@@ -192,7 +192,7 @@ class ActivitiesBuilder:
         Args:
             names: Function that returns the texts of the given name ids.
             processes: Processes that made calls. If there is exactly one, activities whose process
-                is unknown are assigned to it. Otherwise their process stays -1.
+                is unknown (-1) are assigned to it.
         """
         devices = self._list_devices(processes)
         groups = group_rows(*devices.T)
@@ -251,7 +251,7 @@ class ActivitiesBuilder:
 
 
 def _translate_codes(codes: Codes, to: Ints) -> None:
-    """Replace each code by its entry in ``to``, in place. Code -1 selects the last entry.
+    """Replace each code with its entry in ``to``, in place, and code -1 with the last entry.
 
     The codes are translated in blocks to save memory.
     """

@@ -28,7 +28,7 @@ class InMemoryCalls:
     """A :class:`~bubbleviz.model.profile.CallLog` whose calls are in memory.
 
     Attributes:
-        calls: All calls. Their ``row`` counts from 0.
+        calls: All calls. The column ``row`` counts from 0.
         name_id: For each call, the index of its name in ``texts``.
         texts: Distinct names of calls.
     """
@@ -156,7 +156,7 @@ class DecodedFile:
     The class implements :class:`~bubbleviz.sources.readers.OpenFile`.
 
     Args:
-        load: Function that decodes the file. It is called only once.
+        load: Function that decodes the file, and is called only once.
     """
 
     def __init__(self, load: Callable[[], Decoded]) -> None:
@@ -309,7 +309,8 @@ def number_threads(pid: Ints, tid: Ints) -> Ints:
     """Return thread numbers as in nsys, which are ``(pid << 24) + tid``.
 
     In some formats, a thread id is negative or has more than 24 bits, such as the address of a
-    pthread. Such an id is replaced by the largest 24-bit id that its process does not use yet.
+    pthread. An invalid thread id is replaced by the largest 24-bit id that is still unused in its
+    process.
 
     Args:
         pid: Process id of each row, with at most 24 bits.

@@ -57,7 +57,7 @@ class InputFile:
 
 
 #: A format of files that are read together with profiles: a noun for messages, and a test.
-#: The test returns whether a file has the format. It may raise a BubblevizError.
+#: The test returns whether a file has the format, and may raise a BubblevizError.
 CompanionFormat: TypeAlias = tuple[str, Callable[[str], bool]]
 
 
@@ -66,9 +66,9 @@ def find_profiles(
 ) -> tuple[InputFile, ...]:
     """Expand files, directories and patterns to files to read, in the given order.
 
-    A directory is replaced by the profiles in it, and a pattern by the matching files. Both are
-    sorted in natural order, which puts ``rank2`` before ``rank10``. If a recording consists of
-    several files that are read together, only its first file is returned.
+    A directory is replaced by the profiles in it, and a pattern by the matching files, in natural
+    order (``rank2`` before ``rank10``). If a recording consists of several files that are read
+    together, only its first file is returned.
 
     Args:
         paths: Files, directories and glob patterns.
@@ -159,7 +159,7 @@ def _find_files(path: str, also: CompanionFormat | None) -> list[InputFile]:
 
 
 def _make_missing_error(path: str) -> InputError:
-    """Return the error for a path that does not exist. It suggests a similar name, if any."""
+    """Return the error for a path that does not exist, with a similar name as a suggestion."""
     similar = find_similar_file(path)
     if similar is None:
         return InputError(f"{path}: no such file or directory; check the path")
@@ -253,9 +253,9 @@ def select_profiles(files: Sequence[str], directories: Sequence[str] = ()) -> li
 def _select_tables(files: Sequence[str]) -> list[str]:
     """Select the tables of operations among the files of a directory.
 
-    A file is selected if it has the suffix of a table and is recognized as a table. Another file
-    with such a suffix is also selected if its name differs only in numbers from the name of a
-    recognized table. It must be damaged, and its reader will report the damage.
+    A file is selected if it has the suffix of a table and is recognized as a table. A file with
+    such a suffix that is not recognized is also selected if its name differs only in numbers from
+    the name of a recognized table. The file must be damaged, and its reader reports the damage.
 
     Args:
         files: Files of one directory.
@@ -366,7 +366,7 @@ def _find_by_host(folders: Sequence[Path]) -> list[str]:
 def _make_no_profile_error(
     path: str, files: Sequence[str], also: CompanionFormat | None
 ) -> InputError:
-    """Return the error for a directory without profiles. It lists the suffixes of profiles.
+    """Return the error for a directory without profiles, which lists the suffixes of profiles.
 
     Args:
         path: Path of the directory.
@@ -430,8 +430,8 @@ def read_each(
 
     Args:
         files: Files to read.
-        read: Function that reads a file. It is called with the path and with a function that
-            receives the fraction that has been read.
+        read: Function that reads a file, given the path and a function that receives the fraction
+            that has been read.
         progress: Receiver of the progress of all files, or None.
 
     Returns:
@@ -469,11 +469,11 @@ def make_unreadable_limitation(error: BubblevizError) -> Limitation:
 def find_missing_files(files: Sequence[InputFile]) -> tuple[Limitation, ...]:
     """Return a limitation if some numbers are missing in the names of the files of a directory.
 
-    Files that the user named are ignored. The result is empty unless all of these conditions hold:
+    Files that the user named are ignored. Missing numbers are reported only on these conditions:
 
-    - there are at least ``_MIN_NUMBERED_FILES`` files, all in the same directory;
-    - their names differ in a single number;
-    - at least one number between the smallest and the largest is missing, but at most
+    - There are at least ``_MIN_NUMBERED_FILES`` files, all in the same directory.
+    - The names of the files differ in a single number.
+    - At least one number between the smallest and the largest is missing, but no more than
       ``_MAX_MISSING_FRACTION`` of the numbers from the smallest to the largest.
     """
     files_found = [Path(file.path) for file in files if not file.named]

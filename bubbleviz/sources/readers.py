@@ -49,7 +49,7 @@ _COSTS = re.compile(rb"\s*(?:#[^\n]*\s*)*costs\s*:?\s*\{")
 _TABLE_DEFINITION = re.compile(
     rb'CREATE TABLE (?:IF NOT EXISTS\s+)?["`]?([A-Za-z]\w{3,200})', re.ASCII
 )
-#: Folders of special files, whose size is reported as 0. Some of these files never end.
+#: Folders of special files, whose size is reported as 0. Some special files never end.
 _SPECIAL_FOLDERS = ("/proc", "/sys")
 #: Suffixes of profiles. If a file has one of these suffixes but is not recognized, it is damaged.
 _PROFILE_SUFFIXES = (".sqlite", ".db", ".rpd", ".nsys-rep", ".qdrep", ".json", ".gz", ".pb")
@@ -78,7 +78,7 @@ class OpenFile(Protocol):
         """
 
     def read(self, globs: Sequence[str], *, partial: bool = False) -> Profile:
-        """Return the profile. Its calls can only be read while the file is open.
+        """Return the profile. The calls of the profile can only be read while the file is open.
 
         Args:
             globs: GLOB patterns. Ranges whose names match none of the patterns are left out.
@@ -142,9 +142,9 @@ class Reader:
             profiles.
         operations: Noun for a file of operations, used in messages, or "" for profiles.
         sessions: Name of the module that finds the files of one run, or "" if each file is a
-            separate run. Its function ``select_first_parts`` removes files that are read together
-            with another file from a list of paths. Its function ``select_newest_run`` selects the
-            files of the newest run in a directory.
+            separate run. The function ``select_first_parts`` of that module removes files that are
+            read together with another file. The function ``select_newest_run`` selects the files of
+            the newest run in a directory.
         recognises_directory: Function that decides from the path whether a directory as a whole is
             a profile of this format.
         folder: Name of the folder in which a tool creates a folder for each run, or "".
@@ -174,8 +174,8 @@ def make_opener(function: str, *more: str) -> Opener:
     The module is imported only when a file is opened, so that other formats start faster.
 
     Args:
-        function: Function below ``bubbleviz.sources``, written as ``module:function``. It is called
-            with a path, a number of threads and the receiver of the progress.
+        function: Function below ``bubbleviz.sources``, written as ``module:function``. Its
+            arguments are a path, a number of threads and the receiver of the progress.
         more: Further arguments of the function.
     """
 
@@ -190,8 +190,8 @@ def make_decoding_opener(function: str) -> Opener:
     """Return an opener for files that are decoded completely when they are first used.
 
     Args:
-        function: Function below ``bubbleviz.sources``, written as ``module:function``. It is called
-            with a path and the receiver of the progress, and returns the decoded file.
+        function: Function below ``bubbleviz.sources``, written as ``module:function``, that decodes
+            a file. Its arguments are a path and the receiver of the progress.
     """
 
     def open_file(path: str, _jobs: int, watch: Watch) -> Opened:
@@ -522,8 +522,8 @@ def _find_database_reader(path: str, head: bytes) -> Reader:
 def describe_empty_file(path: str) -> str:
     """Explain why a file is empty or contains only white space, as a part of a message.
 
-    The explanation includes advice. It differs for special files, empty gzip data, empty recordings
-    and other empty files.
+    Special files, empty gzip data, empty recordings and other empty files have different
+    explanations, which include advice.
     """
     resolved = Path(path).resolve()
     if any(resolved.is_relative_to(mounted) for mounted in _SPECIAL_FOLDERS):

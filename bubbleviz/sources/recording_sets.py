@@ -29,13 +29,13 @@ from bubbleviz.sources.in_memory import Decoded
 def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
     """Join the recordings of one file into one profile.
 
-    A recording without work on a device still contributes its host threads and limitations. The
-    result has a ``no_work_reason`` only if every recording has one, and then it is the reason of
-    the first recording. The same is true of ``no_links_reason``.
+    A recording without work on a device still contributes its host threads and limitations. If
+    every recording has a ``no_work_reason``, the result has the reason of the first recording.
+    Otherwise ``no_work_reason`` is "". ``no_links_reason`` is determined in the same way.
 
     Args:
-        parts: At least two recordings, decoded from one file. They have no process in common, and
-            their attribute ``names`` is None.
+        parts: At least two recordings, decoded from one file. Two recordings must not have a
+            process in common, and the attribute ``names`` of every recording must be None.
         labels: Label for the processes of each recording, or "" for no label.
     """
     profiles = [part.profile for part in parts]
@@ -259,7 +259,7 @@ def _iter_devices_by_process(profiles: Sequence[Profile]) -> Iterator[model.Devi
 
 
 def _label_processes(profiles: Sequence[Profile], labels: Sequence[str]) -> Mapping[int, str]:
-    """Return the label of each process, keyed by process. Recordings without label are skipped."""
+    """Return the labels of processes, keyed by process, for all recordings that have a label."""
     return {
         process: label
         for profile, label in zip(profiles, labels, strict=True)

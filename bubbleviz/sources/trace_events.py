@@ -1,7 +1,7 @@
 """Read the JSON traces of PyTorch's profiler, JAX and TensorBoard in blocks.
 
 The format is Chrome's Trace Event Format (Google, 2016). A file is a JSON object whose key
-``traceEvents`` is a list of millions of small objects, or only that list. It is often gzipped.
+``traceEvents`` is a list of millions of small objects, or only that list. Many files are gzipped.
 Files are read in blocks of some MiB, so that memory use does not grow with the file::
 
     {"schemaVersion": 1, ... "traceEvents": [   the header
@@ -65,7 +65,7 @@ class ExactEvent(TraceEvent[ArgsT], gc=False):
     dur: Decimal | None = None  # type: ignore[assignment]  # decoded directly, not in a batch
 
 
-#: Process id and thread id of a thread, as written in events. Both may be numbers or texts.
+#: Process id and thread id of a thread, as written in events. An id may be a number or a text.
 ThreadName: TypeAlias = tuple[int | str | None, int | str | None]
 
 #: Time in microseconds from which a double cannot represent every nanosecond.
@@ -77,8 +77,8 @@ _N_PIDS = 1 << 24
 _MAX_TIME_US = 1 << 53
 #: Value of a missing number or time.
 MISSING = -(1 << 63)
-#: Value of a time that is malformed or too large. It is outside the range of valid times, so
-#: :func:`bubbleviz.model.profile.mask_possible` rejects it.
+#: Value of a time that is malformed or too large.
+#: The value is outside the range that :func:`bubbleviz.model.profile.mask_possible` accepts.
 _NO_TIME_NS = -(1 << 61)
 
 
@@ -126,8 +126,8 @@ def to_global_threads(threads: Numbering[ThreadName]) -> Ints:
     """Convert the threads of a trace to thread numbers as in nsys (``globalTid`` of host 0).
 
     Process ids and thread ids that are texts, negative or too large are replaced by consecutive
-    numbers. These numbers start at 0xF00000 for processes and at 2^48 for threads. Equal ids get
-    the same number.
+    numbers, starting at 0xF00000 for processes and at 2^48 for threads. Equal ids get the same
+    number.
 
     Args:
         threads: Numbering of the threads.
@@ -260,11 +260,11 @@ def _count_decimals(end: Ints, point: Ints) -> Ints:
     return n_decimals
 
 
-#: Maximum distance between an error and the end of a text for which a truncated token may be the
-#: cause of the error. A token is a number, a word or an escape sequence.
+#: Maximum distance of an error from the end of a text if a truncated token may be the cause.
+#: A token is a number, a word or an escape sequence.
 _MAX_CUT_TOKEN = 16
 #: Number of characters at the end of a text that are searched again together with the next text.
-#: The start of an event may be split there.
+#: The start of an event may be split between two texts.
 _BEFORE_EVENT = 64
 _SPACE = re.compile(r"[\s,]*")
 #: Maximum number of objects that are nested too deeply for Python's stack. Real files contain none.
@@ -272,10 +272,10 @@ _SPACE = re.compile(r"[\s,]*")
 _MAX_TOO_DEEP = 100
 #: Maximum number of times that the characters of a text with unreadable objects are read.
 _MAX_PASSES = 8
-#: Number of characters decoded at once. It is doubled until an object ends within the characters.
+#: Number of characters decoded at once. The number is doubled if no object ends within them.
 _PIECE_CHARACTERS = 1 << 16
-#: Matches the start of an event; used to resynchronize after a malformed event. Objects inside an
-#: event are not matched, because they follow a colon, or a name if the colon is missing.
+#: Matches the start of an event. It is used to resynchronize after a malformed event.
+#: Objects inside an event do not match, because they follow a colon, or a name without a colon.
 _EVENT_START = re.compile(
     r'(?:[},\]]|[^:"\s](?=\s))\s*(?P<event>\{\s*(?:\}|"(?:ph|cat|name|pid|tid|ts|dur|id|bp|s|args)"\s*:))'
 )
@@ -290,7 +290,7 @@ def decode_one_by_one(content: bytes, args: Any) -> tuple[list[Any], int, bytes,
     inside the broken event are not events.
 
     Args:
-        content: A part of the JSON list of events. It starts at an event.
+        content: Part of the JSON list of events, which starts at an event.
         args: Struct that decodes the arguments of an event.
 
     Returns:
@@ -347,9 +347,8 @@ class _OneByOneDecoder:
         """Decode the events of a piece, and append them to ``events``.
 
         Returns:
-            offset: Offset in the piece at which decoding stopped. This is the end of the list, an
-                event that seems to be truncated, the end of the last event, or the text after a
-                broken event.
+            offset: Offset in the piece at which decoding stopped: at the end of the list, at an
+                event that seems to be truncated, after the last event, or after a broken event.
             is_done: False if decoding stopped after a broken event in a piece of more than
                 ``_PIECE_CHARACTERS`` characters. The caller then passes the rest in small pieces.
 
@@ -400,8 +399,8 @@ class _OneByOneDecoder:
 def _is_cut_at_end(piece: str, error: Exception) -> bool:
     """Return whether an error may be caused only by the piece ending in the middle of an event.
 
-    This is true of a JSON error within ``_MAX_CUT_TOKEN`` characters of the end of the piece, and
-    of an unterminated string.
+    The cause may be the end of the piece if the error is a JSON error within ``_MAX_CUT_TOKEN``
+    characters of the end, or an unterminated string.
     """
     if not isinstance(error, json.JSONDecodeError):
         return False
@@ -461,7 +460,7 @@ def _convert_to_struct(value: object, kind: Any) -> Any:
 def _list_fields(kind: Any) -> tuple[tuple[str, str, Callable[[Any], Any]], ...]:
     """Return the name, the JSON name and the converter of each field of a struct.
 
-    The result is cached, because inspecting the types takes as long as reading hundreds of events.
+    Results are cached, because inspecting the types takes as long as reading hundreds of events.
     """
 
     def make_converter(of_field: Any) -> Callable[[Any], Any]:
@@ -525,7 +524,7 @@ class TraceFile(Generic[ArgsT]):
         self._is_too_deep = self._has_trailing_text = False
 
     def blocks(self, described: Described[ArgsT] | None = None) -> Iterator[TraceEvents[ArgsT]]:
-        """Yield the events in blocks, in the order of the file. This method can be called once.
+        """Yield the events in blocks, in file order. This method can only be called once.
 
         Events that cannot be read are skipped and counted. A truncated file is accepted.
 
@@ -555,7 +554,7 @@ class TraceFile(Generic[ArgsT]):
         is_not_trace = self._n_malformed or (is_bare_list and (holds_objects or self.cut))
         if is_not_trace and not (holds_events or self._unpacked.damaged):
             raise self._make_no_trace_error("trace events")
-        # Read the text after the list. It is dropped if it is longer than ``_MAX_BYTES``.
+        # Read the text after the list. Text of more than ``_MAX_BYTES`` bytes is dropped.
         chunks, length = [self._tail], len(self._tail)
         for chunk in self._chunks:
             length += len(chunk)
@@ -591,8 +590,8 @@ class TraceFile(Generic[ArgsT]):
         - metadata that is nested too deeply;
         - damaged gzip data, or otherwise a missing end of the file;
         - text after the end of the document;
-        - events that cannot be read. Their kind is FILE_DAMAGED if they are at least
-          ``DAMAGED_SHARE`` of all events, else OTHER.
+        - events that cannot be read. The kind of this limitation is FILE_DAMAGED if at least
+          ``DAMAGED_SHARE`` of all events cannot be read, else OTHER.
         """
         if self._is_too_deep:
             reason = f"{self.path}: they are nested too deeply, so the file was edited"
@@ -617,7 +616,7 @@ class TraceFile(Generic[ArgsT]):
     def _check_end(self, content: bytes) -> None:
         """Look for text after the end of the document, and remove this text from ``_tail``.
 
-        Such text is later reported as a limitation. If the document is truncated or is not valid
+        The text is later reported as a limitation. If the document is truncated or is not valid
         JSON, nothing is checked or removed.
 
         Args:
@@ -749,7 +748,7 @@ class TraceFile(Generic[ArgsT]):
                 for field in self._texts
             },
         }
-        # Only a few combinations of these fields occur, so each combination is looked up once.
+        # Few combinations of event type, category and thread occur, so each is looked up once.
         combinations = Numbering[tuple[Any, ...]]()
         combination = combinations.numbers(map(attrgetter("ph", "cat", "pid", "tid"), events))
         ph = self.texts.numbers(values[0] for values in combinations.values)

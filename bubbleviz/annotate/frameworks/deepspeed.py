@@ -1,8 +1,8 @@
 """Annotate the instructions of DeepSpeed's pipeline engine.
 
 DeepSpeed itself names forwards, but names backwards on the last stage only
-(``DeepSpeedEngine.backward``). Its pipeline engine names no operations. This module wraps the
-methods that run instructions, and replaces them in the engine's table of instructions. Buffer ids
+(``DeepSpeedEngine.backward``). The pipeline engine names no operations. This module wraps the
+methods that run instructions, and puts the wrapped methods into the engine's table. Buffer ids
 are not microbatches, so operations are counted. The k-th operation of a phase in a batch, counted
 from 0, is microbatch k.
 
@@ -52,8 +52,8 @@ def _wrap(annotations: Annotations) -> None:
     """Wrap the methods of the pipeline engine, and replace them in its table of instructions.
 
     Operations of each phase are counted from the start of a batch. An engine with a different table
-    of instructions has several stages per rank. Its operations on buffers get no ranges, because
-    their stage is unknown.
+    of instructions has several stages per rank. Operations of such an engine on buffers get no
+    ranges, because their stage is unknown.
     """
     engine = annotations.get_attribute(
         annotations.import_module("deepspeed.runtime.pipe.engine"), "PipelineEngine"

@@ -32,8 +32,8 @@ _SCHEDULES = (
     "forward_backward_pipelining_without_interleaving",
 )
 _TRANSFER = re.compile(r"(?:send|recv)_(?:forward|backward)")
-#: For words in the names of transfer functions, the direction of the data (F or B), and the name of
-#: the parameter that decides whether the call receives data.
+#: Direction of the data (F or B), keyed by a word in the name of a transfer function.
+#: The second value is the name of the parameter that decides whether the call receives data.
 _DIRECTIONS = {"forward": ("F", "recv_prev"), "backward": ("B", "recv_next")}
 
 #: Chunk and microbatch of an operation. The chunk is None if a rank has only one chunk.
@@ -64,10 +64,12 @@ class _Batch:
         self._operation_of_output: dict[int, OperationId] = {}
         self._n_started: Counter[tuple[str, int | None]] = Counter()
         self._stages: tuple[int, int] | None = None
-        #: The running forward, or None. Its output is not known yet.
+        #: The forward that is running, or None.
         self.forward: OperationId | None = None
-        #: Keyed by direction ("F" or "B"): the latest operation, the operations whose inputs have
-        #: not arrived yet (only with several chunks), and the first and last virtual stage.
+        #: The next three dictionaries are keyed by direction, "F" or "B". They contain:
+        #: the latest operation of the direction;
+        #: the operations whose inputs have not arrived yet, if a rank has several chunks;
+        #: the first and the last virtual stage of the direction.
         self._latest: dict[str, OperationId] = {}
         self._expected_inputs: dict[str, Iterator[OperationId]] = {}
         self._end_stages = {"F": (0, 0), "B": (0, 0)}
@@ -111,8 +113,9 @@ class _Batch:
     def has_remote_input(self, direction: str, operation: OperationId) -> bool:
         """Return whether the input of an operation comes from another virtual stage.
 
-        This is true unless the operation is on the first virtual stage of its direction, which is
-        the last stage of the model for backwards. If the stage is unknown, the result is False.
+        Only an operation on the first virtual stage of its direction has no remote input. The first
+        stage for backwards is the last stage of the model. If the stage is unknown, the result is
+        False.
 
         Args:
             direction: "F" for forwards or "B" for backwards.
@@ -123,9 +126,9 @@ class _Batch:
     def get_receiver(self, direction: str, is_receiving: bool | None) -> OperationId | None:
         """Return the operation whose input a transfer call receives, or None if it receives none.
 
-        With one chunk per rank, this is the operation of the direction that starts next. With
-        several chunks, inputs arrive in the order of the interleaved schedule. Each call then
-        returns the next operation with a remote input, or None if no such operation is left.
+        With one chunk per rank, the result is the operation of the direction that starts next. With
+        several chunks, inputs arrive in the order of the interleaved schedule, so each call returns
+        the next operation with a remote input, or None if all have been returned.
 
         Args:
             direction: "F" for activations or "B" for gradients.
@@ -145,7 +148,7 @@ class _Batch:
     def get_sender(self, direction: str) -> OperationId | None:
         """Return the operation whose result a transfer call sends, or None if it sends none.
 
-        This is the operation of the direction that started last. The result is None if no operation
+        The result is the operation of the direction that started last. It is None if no operation
         has started, or if the operation is on the last virtual stage of the direction.
 
         Args:
@@ -188,9 +191,9 @@ class _Batch:
     def start_backward(self, output: object) -> OperationId:
         """Note that a backward starts, and return its chunk and microbatch.
 
-        Both are taken from the forward with the same output. If this forward is unknown, the chunk
-        is the current chunk of the parallel state, and the microbatch is the number of earlier
-        backwards of the chunk in this batch.
+        The chunk and microbatch are those of the forward with the same output. If that forward is
+        unknown, the chunk is the current chunk of the parallel state, and the microbatch is the
+        number of earlier backwards of the chunk in this batch.
 
         Args:
             output: Output of the forward that the backward belongs to.
@@ -333,7 +336,11 @@ def _get_optional_argument(
 
 
 def _wrap_transfers(annotations: Annotations, batch: _Batch) -> None:
-    """Wrap all transfers between stages. They are methods of a class since 0.14, else functions."""
+    """Wrap all transfers between stages.
+
+    The transfers are methods of the class ``P2PCommunicator`` since version 0.14, and functions of
+    the module before.
+    """
     module = annotations.import_module(f"{_CORE}.pipeline_parallel.p2p_communication")
     owner = getattr(module, "P2PCommunicator", module)
     names = [name for name in vars(owner) if _TRANSFER.match(name)]

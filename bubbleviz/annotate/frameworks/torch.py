@@ -111,8 +111,8 @@ class _Steps:
     def _add_gradient_hook(self, torch: Any) -> Callable[[], None]:
         """Add a hook that opens a collective when the last gradient of a backward is computed.
 
-        The collective is closed at the end of the backward. It is only written to recording files,
-        not to NVTX or PyTorch's profiler.
+        The collective is closed at the end of the backward. The collective is only written to
+        recording files, not to NVTX or PyTorch's profiler.
 
         Returns:
             Function that removes the hook.

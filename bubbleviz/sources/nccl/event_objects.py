@@ -18,14 +18,15 @@ import msgspec
 
 #: Maximum number of bytes read at once. An object may have up to twice as many bytes.
 BLOCK = 1 << 20
-# Matches an object with nested objects, up to four levels in total. A nested object must follow a
-# colon. Otherwise the object after a truncated line would be matched as a nested object.
+# Matches an object with nested objects, up to four levels in total.
+# A nested object must follow a colon.
+# Otherwise the object after a truncated line would be matched as a nested object.
 _NESTED_OBJECT = rb"\{[^{}]*\}"
 for _ in range(3):
     _NESTED_OBJECT = rb"\{[^{}]*(?:(?:(?<=:)|(?<=: ))" + _NESTED_OBJECT + rb"[^{}]*)*\}"
 _OBJECT = re.compile(_NESTED_OBJECT)
-#: Matches strings, unquoted values, and trailing commas. Strings are kept. Unterminated strings are
-#: also matched. Otherwise every quote in them would be tried as the start of a string.
+#: Matches strings (which are kept), unquoted values, and trailing commas.
+#: Unterminated strings also match, so that quotes inside them are not tried as starts of strings.
 _REPAIR = re.compile(
     rb'(?P<text>"(?:[^"\\]|\\.)*"?)'
     rb"|(?P<colon>:\s*)(?:(?P<none>[-+]?(?:nan|inf)\w*(?:\(\w*\))?)"
@@ -78,7 +79,7 @@ class EventObject(
         name: Name of the event.
         cat: Category of the event.
         ph: "b" for begin or "e" for end.
-        id: Number that a begin shares with its end. Its scope depends on the format.
+        id: Number that a begin shares with its end. The scope of the number depends on the format.
         pid: Process id, or the channel in files of the proxy profiler.
         ts: Time in microseconds since the profiler started. 0 and None mean that it is unknown.
         args: Arguments of the event.

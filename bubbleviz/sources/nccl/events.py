@@ -21,15 +21,15 @@ from bubbleviz.model.intervals import Packing, difference, group_extents, measur
 from bubbleviz.model.limitations import DAMAGED_SHARE
 from bubbleviz.model.numbering import Numbering
 
-#: Value of an unknown time. It is not 0, because times are relative and start near 0.
+#: Value of an unknown time. The value 0 is not used, because times are relative and start near 0.
 UNKNOWN = int(np.iinfo(np.int64).min)
 #: Exclusive limit of durations, and of times since the profiler started (116 days).
 MAX_DURATION_NS = 10**16
 
-#: States of a step of a network transfer, in order. A send waits for a free buffer, for the GPU to
-#: fill the buffer, for the peer to be ready, and for the network to send the data. A receive waits
-#: for a free buffer, for the data, for the flush to the GPU, and for the GPU to consume the data
-#: (``src/transport/net.cc`` of NCCL, and the states in ``plugins/profiler/example``).
+#: States of a step of a network transfer, in order.
+#: A send waits for a free buffer, the GPU to fill it, a ready peer, and the end of the transfer.
+#: A receive waits for a free buffer, the data, the flush to the GPU, and the GPU to consume it.
+#: See ``src/transport/net.cc`` of NCCL, and the states in ``plugins/profiler/example``.
 STATES = (
     "SendBufferWait",
     "SendGpuWait",
@@ -191,9 +191,9 @@ class EventFile:
     def is_damaged(self) -> bool:
         """Whether so many events are missing that sums over the events are too small.
 
-        This is true if the gzip data is damaged, or if more than two objects are unreadable and
-        they are at least ``DAMAGED_SHARE`` of all objects. A killed job truncates only the last
-        object, which leaves at most two unreadable fragments.
+        A file is damaged if its gzip data is damaged, or if more than two objects are unreadable
+        and these are at least ``DAMAGED_SHARE`` of all objects. A killed job truncates only the
+        last object, which leaves at most two unreadable fragments.
         """
         n_events = sum(count for _, count in self.category_counts) + self.unreadable
         return self.is_packed_damaged or (
@@ -201,8 +201,8 @@ class EventFile:
         )
 
 
-#: Maximum deviation between the clocks of GPU and host, in ns. The polling thread sleeps for
-#: milliseconds, and clocks drift by milliseconds in hours.
+#: Maximum deviation between the clocks of GPU and host, in ns.
+#: The polling thread sleeps for milliseconds, and clocks drift by milliseconds in hours.
 _MAX_DEVIATION_NS = 1_000_000_000
 #: Minimum number of bridges per GPU. With fewer bridges, it is unclear which of them is wrong.
 _MIN_BRIDGES = 3
@@ -216,8 +216,8 @@ def find_clock_conflicts(events: NcclEvents, bridges: Bridges) -> tuple[Bools, B
     deviates from the lower median of the GPU by more than ``_MAX_DEVIATION_NS``. GPUs with fewer
     than ``_MIN_BRIDGES`` bridges are not checked for wrong starts.
 
-    An end is wrong if the start is wrong. It is also wrong if the kernel lasts more than
-    ``_MAX_DEVIATION_NS`` longer than the span of all recorded host times in the file.
+    An end is wrong if the start is wrong, or if the kernel lasts more than ``_MAX_DEVIATION_NS``
+    longer than the span of all recorded host times in the file.
 
     Args:
         events: Operations of a file.
@@ -345,7 +345,7 @@ class NcclEventBuilder:
             self._states.extend((row, state, start_ns, end_ns))
 
     def add_bridge(self, row: int, gpu_ns: int, host_ns: int) -> None:
-        """Add a kernel start that was timed on both clocks. It is ignored if a time is unknown."""
+        """Add a kernel start that was timed on both clocks, unless one of the times is unknown."""
         if UNKNOWN not in (gpu_ns, host_ns):
             self._bridges.extend((row, gpu_ns, host_ns))
 

@@ -24,7 +24,7 @@ from bubbleviz.sources.sqlite.queries import SQLITE
 _Format: TypeAlias = tuple[
     Callable[[bytes], bool], Callable[[Iterable[EventObject], NcclEventBuilder], None]
 ]
-#: Formats, keyed by name. A file passes the test of at most one format.
+#: Formats of event files, keyed by name. A file passes the test of at most one format.
 _FORMATS: Mapping[str, _Format] = {
     "profiler plugin": (is_plugin_file, add_plugin_events),
     "proxy profiler": (is_proxy_file, add_proxy_events),

@@ -300,7 +300,7 @@ class Part:
             columns: Id, category, stack id, correlation id and length of the text of each event,
                 shape (5, events). The length is -1 for a text that must be queried, because it
                 cannot be copied unchanged from the pages of the file.
-            texts: Concatenation of the texts whose length is not -1.
+            texts: All texts whose length is not -1, concatenated.
 
         Raises:
             ProfileError: The file is damaged, because its events are not sorted by id.

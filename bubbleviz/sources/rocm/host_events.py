@@ -5,7 +5,7 @@ before ROCm 7). The text of the range is the key ``message`` in the JSON of the 
 See ``insert_api_data`` in ``generateRocpd.cpp``, and ``marker_views.sql``, both of rocprofiler-sdk
 in ROCm/rocm-systems. The category of the range is ``MARKER_CORE_API`` in ROCm 6.4 and
 ``MARKER_CORE_RANGE_API`` since ROCm 7. ``rocprof-sys`` also records functions of the program, in
-other categories. These functions are read as ranges that are named after the function.
+other categories. A function of the program is read as a range that is named after the function.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ def _join_copies(
 
 
 def build_decoded(recording: RocmRecording) -> in_memory.Decoded:
-    """Build the profile of a recording. Its times are relative to :func:`_find_zero`.
+    """Build the profile of a recording, with times relative to the result of :func:`_find_zero`.
 
     A recording that contains copies but no kernels can only be read with ``partial=True``.
 
@@ -244,8 +244,8 @@ def _build_ranges(recording: RocmRecording, zero_ns: int) -> profile.Ranges:
 def _find_zero(recording: RocmRecording) -> int:
     """Return the time on the node's clock that becomes time 0 of the profile.
 
-    It is 1 ns before the earliest start in the file. Starts of 0 or less are ignored. If there are
-    no other starts, the result is 0.
+    The result is 1 ns before the earliest start in the file. Starts of 0 or less are ignored. If
+    there are no other starts, the result is 0.
     """
     tables = (recording.kernels, recording.copies, recording.calls, recording.ranges)
     starts = (block[0][block[0] > 0] for blocks in tables for block in blocks)
@@ -329,9 +329,9 @@ def _iter_limitations(
 ) -> Iterator[Limitation]:
     """Yield the limitations of a recording.
 
-    In addition to ``recording.limitations``, they report unnamed ranges, unnamed calls, and missing
-    work. Kernels are reported as missing if there are none, although there are calls that launch
-    kernels. The same rule applies to copies.
+    In addition to ``recording.limitations``, these are limitations for unnamed ranges, unnamed
+    calls, and missing work. Kernels are reported as missing if there are none, although there are
+    calls that launch kernels. Copies are reported as missing in the same way.
 
     Args:
         recording: Contents of the file.
@@ -369,7 +369,7 @@ def open_file(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[in_memo
 
     Args:
         path: Path of the file.
-        jobs: Number of threads. It is ignored, because a single thread reads the file.
+        jobs: Number of threads. Ignored, because a single thread reads the file.
         watch: Function that is called with the fraction of the file that has been read.
         kind: Format of the file, "rocpd" or "rpd".
     """

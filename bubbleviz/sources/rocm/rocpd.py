@@ -46,16 +46,16 @@ from bubbleviz.sources.sqlite.database import Database, open_database
 from bubbleviz.sources.sqlite.pages import PackedRows, Pages, open_pages
 from bubbleviz.sources.sqlite.queries import Queries
 
-#: Numbers of bits of a thread id and a process id in a thread number. The thread id is in the
-#: lowest bits and the process id above it. The remaining bits contain the number of the part.
+#: Numbers of bits of a thread id and a process id in a thread number.
+#: From the lowest bits up, a number consists of thread id, process id, and number of the part.
 _TID_BITS, _PID_BITS = 24, 24
 #: Largest value of a 32-bit correlation id, which means that there is no id.
 _MAX_CORRELATION_ID = (1 << 32) - 1
 #: Prefix of the names of kernels that the runtime (ROCm/clr) uses to copy and fill memory.
 BLIT_KERNELS = "__amd_rocclr_"
 _FILL_KERNELS = f"{BLIT_KERNELS}fill"
-#: Index of the column of gpu_work/copies that contains the number of bytes. The next column
-#: contains the direction. Only the query for rpd returns these two columns.
+#: Index of the column of gpu_work/copies that contains the number of bytes.
+#: The next column contains the direction. Only the query for rpd returns these two columns.
 _SIZE_COLUMN = 6
 
 
@@ -127,8 +127,8 @@ class RocmRecording:
     def add_kernels(self, work: Ints, names: Sequence[str], name: Ints, stream: Ints) -> None:
         """Add kernels. Kernels that the runtime uses to copy or fill memory are added as copies.
 
-        Their sizes are unknown. Their direction is -1 for fills and ``Direction.UNKNOWN`` for
-        copies.
+        The size of such a copy is unknown. The direction is -1 for a fill and ``Direction.UNKNOWN``
+        for a copy.
 
         Args:
             work: Start, end, device, process and correlation id of each kernel, shape (5, kernels).
@@ -186,7 +186,7 @@ def translate_ids(values: Ints, table: Mapping[int, int]) -> tuple[Ints, Bools]:
 
     Returns:
         translated: New value of each id. An id that is not in the table is returned unchanged.
-        is_unknown: Mask of the ids that are not in the table. It is False for the id -1.
+        is_unknown: Mask of the ids that are not in the table, except the id -1.
     """
     # Index -1, for an id that is not in the table, selects the dummy entry at the end.
     keys, results = np.array([*sorted(table.items()), (0, NONE)], np.int64).T
@@ -288,8 +288,8 @@ def _read_parts(
     """Read the tables of all processes into a recording.
 
     Returns:
-        The hosts of all processes, as the keys (hostname, machine id) of a dictionary. They are in
-        the order of first occurrence, and all values are None.
+        The hosts of all processes, as the keys (hostname, machine id) of a dictionary. The keys are
+        in the order of first occurrence, and all values are None.
 
     Raises:
         ProfileError: The file has none of the tables of its format, or is damaged.
@@ -787,7 +787,7 @@ def _describe_copies(part: Part, copies: Ints, to_gpu: Bools, from_gpu: Bools) -
     """Return the number of bytes and the direction of each copy, shape (2, copies).
 
     The number of bytes is -1 if unknown. A direction that was not recorded is derived from the
-    source and target agents. It stays unknown if the source agent is unknown.
+    source and target agents if the source agent is known.
 
     Args:
         part: Tables of one process.
@@ -895,14 +895,16 @@ def _find_unique_keys(keys: Ints, queries: Ints) -> Ints:
 def _choose_correlation_ids(ids: Ints, event_row: Ints, n_work: int) -> tuple[Ints, Bools]:
     """Choose the ids that link kernels and copies to the calls that launched them.
 
-    Stack ids are used if at least one call has the same stack id as a kernel or copy. Otherwise,
-    correlation ids are used on two conditions: at least one call has the same correlation id as a
-    kernel or copy, and no two calls have the same correlation id. If neither kind of id can be
-    used, stack ids are returned, although they link no work.
+    The first rule that applies determines the kind of id:
+
+    1. If at least one call has the same stack id as a kernel or copy, stack ids are used.
+    2. If at least one call has the same correlation id as a kernel or copy, and no two calls have
+       the same correlation id, correlation ids are used.
+    3. In all other cases, stack ids are used, although they link no work.
 
     Args:
         ids: Stack ids and correlation ids of events, shape (2, events).
-        event_row: Row of the event of each kernel and copy, then of each call. It is -1 if the
+        event_row: Row of the event of each kernel and copy, then of each call. The row is -1 if the
             event is missing.
         n_work: Number of kernels and copies.
 
@@ -926,7 +928,7 @@ def _match_ids(ids: Ints, event_row: Ints, n_work: int) -> tuple[Ints, Bools]:
 
     Args:
         ids: Id of each event. Values of 0 or less mean that the event has no id.
-        event_row: Row of the event of each kernel and copy, then of each call. It is -1 if the
+        event_row: Row of the event of each kernel and copy, then of each call. The row is -1 if the
             event is missing.
         n_work: Number of kernels and copies.
 

@@ -1,6 +1,6 @@
 """Readers for both file formats of XLA's profiler.
 
-Both formats are first converted to planes, and then to a profile.
+A file in either format is first converted to planes, and then to a profile.
 
 ::
 

@@ -36,9 +36,11 @@ from bubbleviz.model.grouping import (
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import mask_possible
 
-#: Roles of lines, which depend on the events of the line. The roles are, in this order: kernels and
-#: copies of a GPU stream; instructions, in which the bodies of loops are nested; asynchronous
-#: transfers; executions of modules; training steps; events of a host thread; and lines not used.
+#: Roles of lines. The role of a line depends on the events that the line contains.
+#: STREAM: kernels and copies of a GPU stream.
+#: OPS: instructions; the instructions in the body of a loop are nested inside the loop.
+#: ASYNC: asynchronous transfers. MODULES: executions of modules. STEPS: training steps.
+#: HOST: events of a host thread. NOTHING: events that are not used.
 STREAM, OPS, ASYNC, MODULES, STEPS, HOST, NOTHING = (
     *("stream", "ops", "async", "modules", "steps"),
     *("host", "nothing"),
@@ -47,8 +49,8 @@ STREAM, OPS, ASYNC, MODULES, STEPS, HOST, NOTHING = (
 _ROLE_OF_LINE = {"XLA Ops": OPS, "Async XLA Ops": ASYNC, "XLA Modules": MODULES, "Steps": STEPS}
 #: Further roles of events on host threads: ranges, launches, instructions, and training steps.
 SPANS, LAUNCHES, HOST_OPS, HOST_STEPS = "spans", "launches", "host ops", "host steps"
-#: Names of columns that are filled from the statistics of an event. ``op``, ``path``, ``module``
-#: and ``copy`` contain indices into ``texts``. The other columns contain numbers.
+#: Names of columns that are filled from the statistics of an event.
+#: ``op``, ``path``, ``module`` and ``copy`` contain indices into ``texts``, all others numbers.
 STAT_COLUMNS = (
     "op",
     "path",
@@ -63,7 +65,7 @@ STAT_COLUMNS = (
 #: Exclusive limit of device numbers.
 _DEVICE_LIMIT = 10_000
 _DEVICE = re.compile(r"/device:(?:GPU|TPU):([0-9]{1,4})(?: \(.*\))?\Z", re.DOTALL)
-#: Name of the plane that contains the compiled programs. It has no threads.
+#: Name of the plane that contains the compiled programs, and no threads.
 PROGRAMS = "/host:metadata"
 #: Value of the statistic ``tf_op`` for an instruction without a path.
 _NO_PATH = "XlaModule:"
@@ -281,7 +283,7 @@ class Planes:
 
         An event can have several of these roles:
 
-        - Spans have a duration and no correlation id. They keep only their name, line and times.
+        - Spans have a duration and no correlation id. Only the name, line and times are kept.
         - Launches have a correlation id.
         - Instructions name an instruction and have a valid device number.
         - Steps have a step number.
@@ -331,9 +333,9 @@ class Planes:
         """Return the events with any of the given roles, sorted by line, device and start.
 
         The order does not depend on the order in the file. Among events with the same line, device
-        and start, events without a duration come first. The others are sorted by descending
-        duration, so that a loop comes before its body. Further ties are broken by name, with loops,
-        conditionals and calls first, and then by label, run, correlation id and step.
+        and start, events without a duration come first. Events with a duration are sorted by
+        descending duration, so that a loop comes before its body. Further ties are broken by name,
+        with loops, conditionals and calls first, and then by label, run, correlation id and step.
         """
         pieces = [piece for role in roles for piece in self._events[role]]
         no_time, no_code = np.empty(0, np.int64), np.empty(0, np.int8)

@@ -40,7 +40,7 @@ from bubbleviz.sources.recording_sets import join_recordings
 from bubbleviz.sources.xla import planes as xla
 from bubbleviz.sources.xla.planes import PlaneEvents, Planes
 
-#: First thread id of threads that represent devices. It is larger than all real thread ids.
+#: First thread id of threads that represent devices, larger than all real thread ids.
 _DEVICE_THREAD = 1 << 40
 #: Name of the host line of a thread that runs Python.
 _PYTHON = "python"
@@ -516,8 +516,8 @@ def _select_launches(work: PlaneEvents, launches: PlaneEvents) -> PlaneEvents | 
 def _number_executions(thread: Ints, device: Codes, module: Ints, label: Codes) -> Ints:
     """Divide launches into module executions, and return the index of each launch's execution.
 
-    A new execution starts when the thread, device or module changes. It also starts when the first
-    instruction of the current run of the module occurs again after another instruction::
+    A new execution starts when the thread, device or module changes. A new execution also starts
+    when the first instruction of the module occurs again after another instruction::
 
         modules       a  a  a  a  a  a  b  b  a  a
         instructions  x  y  z  x  y  z  p  q  x  y

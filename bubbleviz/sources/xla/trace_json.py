@@ -130,8 +130,8 @@ class TraceJsonPlanes:
         """Return the index of the recording of each process, keyed by process id.
 
         Processes are sorted by process id. A new recording starts when the label (the text before
-        the number) of the process ids changes. It also starts when a device or host occurs again,
-        see :func:`~bubbleviz.sources.xla.planes.number_recordings`.
+        the number) of the process ids changes, or when a device or host occurs again. See
+        :func:`~bubbleviz.sources.xla.planes.number_recordings`.
         """
         processes = sorted(self.processes, key=_make_process_sort_key)
         labels = [_get_process_label(process) for process in processes]

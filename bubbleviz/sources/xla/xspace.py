@@ -39,8 +39,8 @@ from bubbleviz.sources.xla import planes as xla
 from bubbleviz.sources.xla.planes import Planes
 from bubbleviz.sources.xla.profile import join_processes, make_process_number, make_profile
 
-#: Number, name and type of each field, keyed by the name of the message. ``*`` marks repeated
-#: fields. Texts have the type ``bytes``, because they may be invalid UTF-8.
+#: Number, name and type of each field, keyed by the name of the message.
+#: ``*`` marks repeated fields. Texts have the type ``bytes``, because they may be invalid UTF-8.
 _MESSAGES = {
     "Space": "1 planes bytes*, 4 hostnames bytes*",
     "Plane": "2 name bytes, 3 lines Line*, 4 event_metadata bytes*, 5 stat_metadata bytes*, "
@@ -65,8 +65,8 @@ _MAX_VARINT_BYTES = 10
 #: Number of events decoded at once.
 _EVENTS_PER_PIECE = 1 << 16
 
-#: Names of the columns that statistics of an event fill, keyed by the name of the statistic. The
-#: path of an instruction is ``name`` on GPUs in newer versions, and ``tf_op`` otherwise.
+#: Names of the columns that statistics of an event fill, keyed by the name of the statistic.
+#: The path of an instruction is ``name`` on GPUs in newer versions, and ``tf_op`` otherwise.
 _STATS = {
     "hlo_op": "op",
     "name": "path",
@@ -80,12 +80,11 @@ _STATS = {
     "memcpy_details": "copy",
 }
 _TEXTS = frozenset(("op", "path", "module", "copy"))
-#: Timestamps above this value (in 1973) are UTC. Others are relative to the start of the profile.
+#: Timestamps above this value (in 1973) are UTC, others are relative to the start of the profile.
 _UTC_NS = 10**17
 _RECORD_AGAIN = "copy it again, or record again with jax.profiler.trace"
 
-#: Occurrences of a length-delimited field, as three columns: the index of the message, and the
-#: start and end offsets of the content.
+#: Occurrences of a length-delimited field, as columns: message, start offset and end offset.
 Slices = tuple[Ints, Ints, Ints]
 
 
@@ -315,12 +314,12 @@ class PlaneReader:
     def _read_metadata(self, *, of_instructions: bool) -> tuple[Ints, Mapping[str, Ints]]:
         """Return the name and the statistics of each metadata entry. Texts are numbered.
 
-        A final row is added for events whose metadata is unknown. Its name is "", and its
-        statistics are -1.
+        A final row with the name "" and statistics of -1 is added for events whose metadata is
+        unknown.
 
         Args:
-            of_instructions: Whether the entries describe instructions. Their names are shortened to
-                the display name, or to the text before " = ".
+            of_instructions: Whether the entries describe instructions. The name of an instruction
+                is shortened to its display name, or to the text before " = ".
 
         Returns:
             names: For each entry, the number of its name.
