@@ -58,10 +58,10 @@ _MODULES = {
     "idle": "bubbleviz.analyses.idle",
     "inspect": "bubbleviz.analyses.inspection",
 }
-#: Types in annotations of public objects that are normally imported only for type checkers: for
-#: each public object, the module of each type, keyed by type name. The types are added to the
-#: namespace of the public object when it is first used, so that ``typing.get_type_hints`` and
-#: notebooks can resolve the annotations.
+#: Module of each annotation type that is otherwise imported only for type checkers.
+#: Keyed by the public object whose annotations use the type, and then by the name of the type.
+#: The types are added to the namespace of a public object when the object is first used.
+#: This allows ``typing.get_type_hints`` and notebooks to resolve the annotations.
 _ANNOTATION_TYPES = {
     "Report": {
         "RunMemory": "bubbleviz.report.memory",

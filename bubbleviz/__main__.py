@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 import sys
 
-#: Minimum memory limits that numpy and scipy need: (name in ``resource``, option of the shell
-#: command ``ulimit``, MiB).
+#: Minimum memory limits for numpy and scipy: (name in ``resource``, option of ``ulimit``, MiB).
 _MIN_MIB = (("RLIMIT_AS", "-v", 512), ("RLIMIT_DATA", "-d", 256))
 
 #: Number of new objects after which Python's garbage collector runs, about 300 times the default.
-#: Each collection visits all objects of a run, which took 5 % of the time and freed little memory.
+#: A garbage collection visits all objects, which took 5 % of a run and freed little memory.
 OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
 
@@ -22,8 +21,8 @@ def main() -> int:
     try:
         from bubbleviz.signals import exit_at_once
 
-        # While modules are imported, Ctrl-C exits immediately. A KeyboardInterrupt would be
-        # unreliable, because a module can convert it to another exception.
+        # While modules are imported, Ctrl-C exits immediately.
+        # A KeyboardInterrupt is not reliable, because a module can convert it to another exception.
         exit_at_once("bubbleviz: interrupted before the start\n")
         # Every OpenBLAS thread needs memory, and bubbleviz does not multiply matrices.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -41,7 +40,7 @@ def main() -> int:
         sys.stderr.write("bubbleviz: interrupted before the start\n")
         return 130
     code = run()
-    # The process is about to end, so a final garbage collection is useless. It took 4 % of a run.
+    # The process is about to end, so skip the final garbage collection, which took 4 % of a run.
     gc.freeze()
     return code
 

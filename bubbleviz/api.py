@@ -92,8 +92,8 @@ def analyze(
         parallel: Sizes of tensor, pipeline and data parallelism, or None to infer them.
         plan: Path of a file with the planned order of operations, which is compared with the
             measured order, or None.
-        keep_export: Whether to keep the SQLite files that are exported from ``.nsys-rep`` reports.
-            They are next to the reports.
+        keep_export: Whether to keep the SQLite files that are exported from ``.nsys-rep`` reports,
+            next to the reports.
         what_if: Whether to simulate other schedules with the measured durations of operations.
         ideal: Whether to simulate the schedule of the run, or the plan if one is given, with the
             measured durations of operations.
@@ -104,7 +104,7 @@ def analyze(
             By default, they may use as much memory as the run did. Requires ``what_if`` and implies
             ``memory``.
         flops: Model FLOPs per iteration over all ranks, a slash, and the peak FLOP/s of a GPU, for
-            example ``4.2e15/989e12``. They are used to compute the utilization (MFU).
+            example ``4.2e15/989e12``. If given, the utilization (MFU) is computed.
         jobs: For a single profile, the number of threads that read it, in addition to the thread
             that links kernels to API calls. For several profiles, the number of processes that read
             them. A script that uses more than one job must protect its code with
@@ -260,7 +260,7 @@ def load(path: str | Path) -> RunSummary | IdleSummary:
 
     Returns:
         A ``RunSummary`` if the report is from ``analyze``, or an ``IdleSummary`` if it is from
-        ``idle``. Its attributes are the keys of the JSON document.
+        ``idle``. The attributes of the summary have the same names as the keys of the JSON.
 
     Raises:
         InputError: The file cannot be read, or is not a saved report.

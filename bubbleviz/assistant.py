@@ -52,8 +52,7 @@ Answer: TypeAlias = "dict[str, Any]"
 
 #: Maximum number of characters in an answer, and in a recorded text inside an answer.
 _MAX_ANSWER, _MAX_TEXT = 12_000, 400
-#: Maximum numbers of entries in an answer: files; names, causes or candidates; stages or devices;
-#: bubbles in a chain of causes; and operations.
+#: Maximum numbers of files, names (or causes), stages (or devices), bubbles and operations.
 _MAX_FILES, _MAX_NAMES, _MAX_STAGES, _MAX_STEPS, _MAX_OPERATIONS = 8, 12, 32, 8, 50
 #: Maximum number of entries in any list of an answer.
 _MAX_ENTRIES = 100
@@ -89,7 +88,7 @@ def make_server(folders: Sequence[str]) -> MCPServer[Any]:
     """Create a server that offers the tools of this module to an AI assistant.
 
     Args:
-        folders: Folders that the server may read. It reads no other files.
+        folders: Folders that the server may read. No other files are read.
 
     Raises:
         InputError: A path in ``folders`` is not a folder.
@@ -229,7 +228,7 @@ def _list_folders(roots: Sequence[Path]) -> Answer:
     """List the folders that contain profiles, with the number of profiles in each folder.
 
     Args:
-        roots: Folders to search. Their direct subfolders are searched too, except symbolic links.
+        roots: Folders to search. Direct subfolders are searched too, except symbolic links.
 
     Returns:
         An answer with the searched roots (``reads``) and the folders that contain profiles.
@@ -296,7 +295,7 @@ def limit_size(answer: Answer) -> Answer:
     while measure_size(answer) > _MAX_ANSWER:
         list_keys = [key for key, value in answer.items() if isinstance(value, list) and value]
         key = max(list_keys, key=lambda key: measure_size(answer[key]))
-        # Long lists are halved, to need few rounds. Short lists, such as bubbles, lose one entry.
+        # Long lists are halved to save rounds. Short lists, such as bubbles, lose only one entry.
         n_entries = len(answer[key])
         shortened = answer[key][: n_entries // 2 if n_entries > _MAX_NAMES else -1]
         left_out = answer.setdefault("left_out", {})

@@ -3,12 +3,12 @@
 A recording is a JSON Lines file: a header, followed by one line per iteration. ``bubbleviz guide
 record`` describes both kinds of lines and shows an example.
 
-This module is imported by training processes, so it has no imports of its own.
+Training processes import the module, so it has no imports of its own.
 """
 
 from __future__ import annotations
 
-#: Name and version of the file format. It is the first value in the header of a recording.
+#: Name and version of the file format, which is the first value in the header of a recording.
 SCHEMA = "bubbleviz.recording/1"
 #: File name suffix of recordings.
 SUFFIX = ".bvrec"

@@ -6,9 +6,10 @@ import ctypes
 import os
 import sys
 
-#: Parameters of glibc's ``mallopt``: the size from which a block gets its own memory map, the
-#: amount of free memory at the top of the heap above which memory is returned to the system, and
-#: the maximum number of heaps.
+#: Parameters of glibc's ``mallopt``, as numbered in ``malloc.h``.
+#: Blocks of at least the mmap threshold are allocated with a separate memory map.
+#: Free memory at the top of a heap is returned to the system if it exceeds the trim threshold.
+#: The third parameter is the maximum number of heaps.
 _MMAP_THRESHOLD, _TRIM_THRESHOLD, _ARENA_MAX = -3, -1, -8
 #: Values of ``_MMAP_THRESHOLD`` and ``_TRIM_THRESHOLD``, in bytes.
 _MAX_HEAP_BLOCK_BYTES, _MAX_FREE_BYTES = 16 << 20, 128 << 20

@@ -46,8 +46,8 @@ _EXIT_HANDLERS: list[object] = []
 def exit_at_once(last_words: str) -> None:
     """Make Ctrl-C print a line and exit with code 130, until :func:`restore_interrupt` is called.
 
-    This is for the time in which modules are imported, when there is nothing to clean up. It has no
-    effect if the program already ignores or handles Ctrl-C.
+    The function is called before modules are imported, when there is nothing to clean up yet. If
+    the program already ignores or handles Ctrl-C, nothing changes.
 
     Args:
         last_words: The line to print on standard error, including its line feed.

@@ -1,4 +1,4 @@
-"""The command line: it parses arguments, calls the library and prints results.
+"""The command-line interface, which parses arguments, calls the library and prints results.
 
-This is the only package that prints. It is the top layer and may import all other packages.
+No other package prints. The command-line interface is the top layer and may import all packages.
 """

@@ -41,8 +41,8 @@ _NO_MEMORY = "out of memory; give a smaller --jobs, fewer profiles at once, or -
 _MEASURE, _COMPARE, _THEORY, _READ = "Measure a run", "Compare runs", "Simulate", "Read"
 
 
-#: (help panel, summary, example arguments) of each command, in the order of ``--help``. A command
-#: is a function in the module of the same name in ``bubbleviz.cli.commands``.
+#: (help panel, summary, example arguments) of each command, in the order of ``--help``.
+#: A command is a function in the module of the same name in ``bubbleviz.cli.commands``.
 _COMMANDS = {
     "analyze": (
         _MEASURE,
@@ -109,8 +109,7 @@ _COMMANDS = {
         "run/",
     ),
 }
-#: Current name of each renamed command, keyed by its former name. ``--help`` does not list former
-#: names.
+#: Current names of renamed commands, keyed by former name. ``--help`` does not list former names.
 _FORMER = {"gaps": "idle"}
 _COMMAND_NAMES = (*_COMMANDS, *_FORMER)
 
@@ -156,7 +155,7 @@ def _load_command(name: str) -> Callable[..., Any]:
 
 
 def _do_nothing() -> None:
-    """Do nothing. This is used for commands that are only listed in help."""
+    """Do nothing. Placeholder for the function of a command that is only listed in help."""
 
 
 def _print_version(is_requested: bool) -> None:
@@ -218,8 +217,7 @@ def _run(arguments: list[str], names: PrivateNames) -> int:
         arguments = _move_command_first(arguments)
         if arguments[0] not in _COMMAND_NAMES and _is_path(arguments[0]):
             arguments = choose_command(arguments, names)
-        # The command line is recorded in outputs. Remove --force, because outputs do not depend on
-        # it.
+        # Outputs contain the command line without --force, which does not affect the content.
         recorded = (word for word in arguments if word not in {"-f", "--force"})
         command_line = shlex.join(["bubbleviz", *recorded])
         app = make_application(() if _COMPLETION_VARIABLE in os.environ else arguments)
@@ -283,7 +281,7 @@ def _run_reporting_errors(arguments: list[str], names: PrivateNames) -> int:
         discard_output()
         return terminal.print_message(describe_os_error(error), 1, names)
     except Exception as error:
-        # Usage errors are exceptions of typer. Their classes depend on the version of typer.
+        # Usage errors are exceptions of typer, whose classes depend on the version of typer.
         if not hasattr(error, "format_message"):
             raise
         return terminal.print_message(describe_usage_error(error, names), 2, names)

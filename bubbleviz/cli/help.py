@@ -64,7 +64,7 @@ def flag(summary: str, panel: str, *names: str, default: bool = False, **setting
 
 
 def argument(value: str, summary: str, default: Any = ..., complete: Completion = None) -> Any:
-    """Define a positional argument of a command. It is required unless it has a default.
+    """Define a positional argument of a command. An argument without a default is required.
 
     Args:
         value: Placeholder for the value in ``--help``.
@@ -91,8 +91,9 @@ ANALYZE_TABLES = (
 )
 #: Value of ``--details`` that selects all tables.
 ALL = "all"
-#: Names of the option that prints tables instead of the first screen. Typer does not support
-#: options with an optional value, so :func:`insert_default_values` turns ``-v`` into ``-v all``.
+#: Names of the option that prints tables instead of the first screen.
+#: Typer does not support options with an optional value.
+#: Therefore :func:`insert_default_values` turns ``-v`` into ``-v all``.
 _NAMES = ("--details", "-v")
 #: Characters that occur in paths, but not in names of tables.
 _PATH_CHARACTERS = frozenset("/\\.*?-")
@@ -111,8 +112,8 @@ def select_tables(values: Sequence[str] | None, all_tables: Sequence[str] = ()) 
     """Return the names of the tables that the option ``--details`` selects.
 
     Args:
-        values: Values of the option, or None if the option is not given. Each value is a
-            comma-separated list of table names. ``all`` selects all tables.
+        values: Values of the option, each a comma-separated list of table names, or None if the
+            option is not given. ``all`` selects all tables.
         all_tables: Names of all tables of the command, in output order.
 
     Returns:
@@ -153,8 +154,8 @@ def insert_default_values(arguments: Sequence[str]) -> list[str]:
 def _is_value(word: str) -> bool:
     """Return whether the word after ``-v`` is meant as a list of tables, and not as a path.
 
-    This is the case if it contains the name of a table, or if it neither looks like a path nor is
-    an existing path. So a misspelled table name is recognized as a list of tables.
+    A word is a list of tables if it contains the name of a table, or if it neither looks like a
+    path nor is an existing path. So a misspelled table name is recognized as a list of tables.
     """
     if {*word.split(",")} & {*ANALYZE_TABLES, ALL}:
         return True

@@ -78,8 +78,8 @@ CONVENTIONS = _make_convention_option("Convention of range names, if not recogni
 ADDITIONS = _make_convention_option("Convention that names more communication kernels.")
 
 
-#: The option is defined here only for ``--help``. The application reads it before it runs a
-#: command, so that it applies to all messages.
+#: The option ``--anonymous``, which is defined here only for ``--help``.
+#: The application reads the option before it runs a command, so that it applies to all messages.
 _ANONYMOUS = flag(
     "Hide hosts, files, functions, PIDs and GPU UUIDs, not ranges.", "Names", ANONYMOUS
 )
@@ -181,8 +181,8 @@ class MeasurementOptions:
             paths: Paths of the profiles.
 
         Returns:
-            summary: The summary. It is about idle time if the profiles contain no ranges of forward
-                or backward passes.
+            summary: The summary of the run, or of its idle time if the profiles contain no ranges
+                of forward or backward passes.
             report: The measured report, or None if the summary is about idle time.
 
         Raises:
@@ -260,7 +260,7 @@ def _choose_formats(
     Args:
         files: For each option that is named after a format, the path that was given, or None. Keyed
             by format.
-        outputs: Paths that were given with ``-o``. Their suffixes determine the formats.
+        outputs: Paths that were given with ``-o``, whose suffixes determine the formats.
         endings: Formats that only this command can write, keyed by the ending of the file name.
 
     Raises:

@@ -33,7 +33,7 @@ class Outputs:
     names: PrivateNames = field(default_factory=PrivateNames)
 
     def check(self, inputs: Iterable[str | None]) -> None:
-        """Check that all outputs can be written. This is called before the analysis starts.
+        """Check that all outputs can be written, before the analysis starts.
 
         Args:
             inputs: Paths of files that the command reads. None entries are ignored.
@@ -64,8 +64,8 @@ class Outputs:
             result: The result of the command, in which private names have not been replaced.
             content: Function that returns the content of a file, called as
                 ``content(result, format, file)``.
-            print_result: Function that prints the result. It is called only if no output is ``-``
-                and ``quiet`` is false.
+            print_result: Function that prints the result. Not called if an output is ``-``, or if
+                ``quiet`` is true.
             warnings: Messages to print on standard error.
 
         Raises:

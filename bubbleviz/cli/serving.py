@@ -33,7 +33,7 @@ def open_server(page: bytes) -> Iterator[tuple[str, ThreadingHTTPServer]]:
 
     Yields:
         url: Address of the page.
-        server: The server. It answers requests after its ``serve_forever`` has been called.
+        server: The server, which answers requests while its method ``serve_forever`` runs.
     """
     path = f"/{secrets.token_urlsafe(_TOKEN_BYTES)}/"
 

@@ -31,14 +31,15 @@ _SUFFIX = re.compile(
 _COMPONENT = r"[^\s/\\:;,'\"()\[\]<>|]+"
 #: Lookahead that matches the text after a host or file name in the label of a rank.
 _DEVICE = r"(?= (?:pid \d+ )?(?:GPU|MTIA|XPU|TPU|accelerator|host|rank)\b)"
-#: Matches paths that have not been added before, for example in names of Python frames. Line
-#: numbers can be written as ``#``.
+#: Matches paths that have not been added before, for example in names of Python frames.
+#: Line numbers in names of frames can be written as ``#``.
 _ANY_PATH = (
     rf"(?<![\w.)\]/:-])(?:~|[A-Za-z]:)?(?:[/\\]{_COMPONENT}){{2,}}"
     r"|(?<![\w./\\-])[\w./\\-]+\.py(?=\([\d#]+\)|:[\d#]+)"
 )
-#: Matches the function in the name of a Python frame, after the file: ``train.py(29): step`` in
-#: PyTorch, and ``$train.py:29 step`` in JAX. Special names such as ``__init__`` are not matched.
+#: Matches the function after the file in the name of a Python frame.
+#: The name of a frame is ``train.py(29): step`` in PyTorch, and ``$train.py:29 step`` in JAX.
+#: Special names such as ``__init__`` are not matched.
 _FUNCTION = re.compile(r"(?<=\.py)(\([\d#]+\): |:[\d#]+ )(?!__)([^\W\d][\w.]*)")
 #: Matches the name of a thread that launched a kernel, in the sentences of reports.
 _THREAD = re.compile(r"(?<=\bthread )(\d+) \((.+?)\)(?=, (?:in|while|outside) )")
@@ -81,7 +82,7 @@ class StandIns:
         self._stems: dict[str, str] = {}
         #: Stand-ins of threads, functions, processes and GPUs. Keyed by (kind, name).
         self._of_kind: dict[tuple[str, str], str] = {}
-        #: Stand-ins that texts may already contain. They must not be replaced again.
+        #: Stand-ins that texts may already contain, and that must not be replaced again.
         self._assigned: set[str] = set()
         self._count: Counter[str] = Counter()
         self._pattern: re.Pattern[str] | None = None
@@ -195,7 +196,7 @@ class StandIns:
             return type(value)(**values)
         changed = copy.copy(value)
         for name, entry in vars(value).items():
-            # This bypasses __setattr__ of frozen dataclasses, which is safe for an unshared copy.
+            # Bypassing __setattr__ of a frozen dataclass is safe, because the copy is not shared.
             object.__setattr__(changed, name, self.replace_in_value(entry, name, keys=keys))
         return changed
 
@@ -269,7 +270,7 @@ class StandIns:
         Messages show names on one line, with blanks instead of unprintable characters.
         """
         self._stand_in[name] = stand_in
-        # This is the form of the name in messages.
+        # ``flat`` is the form that the name has in messages.
         flat = " ".join("".join(c if c.isprintable() else " " for c in name).split())
         self._stand_in.setdefault(flat or name, stand_in)
         if name in self._paths:
@@ -286,10 +287,10 @@ class StandIns:
     def _make_pattern(self, name: str) -> str:
         """Return a regular expression that matches a name as a complete word.
 
-        If the name is a directory, it also matches paths below the directory. A directory that has
-        no stand-in is matched only as part of such a path. A path that consists of letters only may
-        be an ordinary word. It is matched only at the start of a message, followed by a colon, or
-        in the label of a rank.
+        If the name is a directory, paths below the directory match as well. A directory that has no
+        stand-in is matched only as part of such a path. A path that consists of letters only may be
+        an ordinary word. Such a path is matched only at the start of a message, followed by a
+        colon, or in the label of a rank.
         """
         quoted = re.escape(name)
         word = rf"(?<![A-Za-z0-9]){quoted}(?![A-Za-z0-9])"

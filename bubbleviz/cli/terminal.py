@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 #: In lists of files: maximum number of characters of a path, and maximum number of files.
 _LONGEST_PATH, _FILES = 100, 4
-#: Default number of columns if standard output is not a terminal; and minimum and maximum number of
-#: columns.
+#: Default, minimum and maximum number of columns. The default applies if there is no terminal.
 PIPED, _MIN_COLUMNS, _MAX_COLUMNS = 80, 40, 10_000
 #: Default number of lines if standard output is not a terminal.
 _PIPED_LINES = 24
@@ -211,8 +210,7 @@ def print_message(message: str, code: int, names: PrivateNames) -> int:
     if len(flat) > _LONGEST:
         # Usually a path is too long. Cut the middle, so that the advice at the end is still shown.
         flat = f"{flat[: _LONGEST // 2]} … {flat[-_LONGEST // 2 :]}"
-    # If standard error is full or closed, the exit code must not change, not even by the flush at
-    # exit.
+    # The exit code must not change if standard error is full or closed, even when it is flushed.
     try:
         sys.stderr.write(f"bubbleviz: {flat}\n")
         sys.stderr.flush()

@@ -43,8 +43,7 @@ COLUMNS = (
 )
 #: Maximum length of a run's title in tables, in characters.
 _TITLE_LENGTH = 30
-#: Maximum numbers on one screen: runs in the table of times, summary lines above the table, notes
-#: below the table, and rows of the table.
+#: Maximum numbers of runs, summary lines, notes and rows of the time table on one screen.
 _MAX_RUNS, _MAX_SUMMARIES, _MAX_NOTES, _MAX_PARTS = 6, 6, 3, 8
 #: Name of the table row that sums all parts that have no row of their own.
 _REST = "everything else"
@@ -57,8 +56,9 @@ _MIN_PART_NS = 500.0
 def make_document(comparison: Comparison) -> dict[str, Any]:
     """Return a comparison as JSON values: runs, ratios, differences, advice, notes and test.
 
-    Each ratio has one cell per run. All differences are relative to the first run. Each entry of
-    ``advice`` says how one piece of advice for the first run turned out in another run.
+    Every ratio has one cell per run. All differences are relative to the first run. The entries of
+    ``advice`` say whether the advice for the first run was followed in another run, and what it
+    gained there.
     """
     return {
         "headline": comparison.headline,
@@ -330,8 +330,8 @@ def _split_times(comparison: Comparison, n_runs: int) -> tuple[str, list[dict[st
         n_runs: Number of runs to return, starting with the first run.
 
     Returns:
-        unit: Unit of the times for the table title. It names the window unless the window is the
-            entire iteration.
+        unit: Unit of the times for the table title, with the name of the window unless the window
+            is the entire iteration.
         times: One mapping per run, from the name of a part to its time in ns.
     """
     runs = [run.saved for run in comparison.runs]
@@ -391,7 +391,7 @@ def _list_differences(
 
     Args:
         comparison: The comparison.
-        titles: Title of each run. It precedes each sentence if there are more than two runs.
+        titles: Title of each run. With more than two runs, each sentence starts with the title.
         max_lines: Maximum number of lines per run, or None for no limit. If a maximum is given, all
             runs together have at most ``2 * max_lines`` lines.
     """

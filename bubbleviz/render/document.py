@@ -56,8 +56,7 @@ class Sentence:
         style: Style of the text, in the syntax of :class:`Span`.
         lead: Words before the text, which have a separate style.
         lead_style: Style of ``lead``.
-        is_preformatted: Whether lines are never wrapped. This is used for text that the user copies
-            to a file.
+        is_preformatted: Whether lines are never wrapped, as in text that the user copies to a file.
         max_lines: Maximum number of wrapped lines, or None for no limit. If the text is longer, the
             last line ends with an ellipsis.
         hanging_indent: Number of blanks before each continuation line.

@@ -42,8 +42,7 @@ def check_outputs(outputs: Sequence[str], inputs: Sequence[str], *, force: bool)
                 input_paths.add(Path(input_).resolve())
     checked: set[Path | str] = set()
     for output in outputs:
-        # Resolving fails if the name is too long or contains a NUL character, if a directory cannot
-        # be accessed, or if symbolic links form a cycle.
+        # ``resolve`` fails for names that are too long or contain a NUL, and for cycles of links.
         with _convert_errors(output, (OSError, RuntimeError, ValueError)):
             path = output if output == "-" else Path(output).resolve()
             if path in checked:
@@ -191,7 +190,8 @@ def _open_channel(output: str) -> int:
 def _write_temporary_file(output: str, content: bytes) -> Path:
     """Write content to a temporary file in the directory of the output, and return its path.
 
-    The temporary file gets the default permissions of a new file. It is removed if writing fails.
+    The temporary file gets the default permissions of a new file. If writing fails, the temporary
+    file is removed.
     """
     handle, name = tempfile.mkstemp(prefix=_PREFIX, dir=Path(output).resolve().parent)
     os.close(handle)

@@ -30,8 +30,8 @@ SCHEMA = "bubbleviz.simulation/1"
 def make_document(result: Ideal | Estimate) -> dict[str, Any]:
     """Return a simulated schedule as JSON values.
 
-    If the result was computed by a formula, it has no makespan, schedule ratio, activations or
-    memory. Those values are None.
+    If the result was computed by a formula, the makespan, the schedule ratio, the activations and
+    the memory are None.
     """
     ideal = result if isinstance(result, Ideal) else None
     ratios = {"stage": result.stage_ratio, "schedule": ideal and ideal.schedule_ratio}
@@ -166,7 +166,7 @@ def _list_results(ideal: Ideal) -> Iterator[tuple[str, str]]:
     makespan = f"{ideal.makespan_ms:,.3f} ms"
     yield _make_line("makespan", makespan, "from the first F to the last end")
     if ideal.carried_ms is not None:
-        # This makespan was simulated with the sends and receives that the file contains.
+        # ``carried_ms`` is the makespan with the sends and receives that the file contains.
         carried = f"{ideal.carried_ms:,.3f} ms"
         yield _make_line("with transfers", carried, "in the order of the file")
     yield _describe_stage_ratio(ideal)

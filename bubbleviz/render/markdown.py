@@ -13,8 +13,8 @@ from bubbleviz.render.document import Block, HangingLines, Sentence
 
 #: Characters that have a special meaning in GitHub Markdown.
 _SPECIAL = re.compile(r"[\\`*_\[\]|~!$]")
-#: Positions inside mentions, issue numbers and URLs. An empty HTML comment at these positions
-#: prevents GitHub from turning the text into a link.
+#: Matches positions inside mentions, issue numbers and URLs.
+#: An empty HTML comment at such a position prevents GitHub from turning the text into a link.
 _LINKS = re.compile(r"(?i)(?<=@)|(?<=\#)(?=\w)|(?<=:)(?=//)|(?<=www)(?=\.)")
 
 

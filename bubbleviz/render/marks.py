@@ -27,26 +27,26 @@ from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
-#: Kinds of marks that are not phases: compute that belongs to no operation, and operations of
-#: iterations that are not selected. All other kinds are phase codes.
+#: Kinds of marks for unattributed compute, and for operations of iterations that are not selected.
+#: The other kinds of marks are phase codes.
 UNATTRIBUTED_KIND, OTHER_ITERATION = len(Phase), len(Phase) + 1
 #: Part of the row's height that a mark occupies: all of it, the upper half or the lower half.
 WHOLE, UPPER, LOWER = range(3)
 #: Number of busy intervals that are converted in one block, which takes some tens of MB.
 _BLOCK = 1 << 19
-#: Minimum width in px of a mark that is drawn separately; narrower marks are merged. Half a px is
-#: one dot on a high-density screen, and 0.07 mm in a picture as wide as a text page.
+#: Minimum width, in px, of a mark that is drawn separately. Narrower marks are merged.
+#: Half a px is one dot on a high-density screen, or 0.07 mm in a picture as wide as a text page.
 MIN_MARK_WIDTH = 0.5
-#: Approximate maximum number of separately drawn marks in a picture (27 bytes per mark). In a
-#: picture of very many rows, marks up to a larger width are merged, and columns are wider.
+#: Approximate maximum number of separately drawn marks in a picture. A mark takes 27 bytes.
+#: In a picture with very many rows, wider marks are merged too, into wider columns.
 MAX_MARKS = 100_000
 #: Order in which merged marks are stacked, from the bottom up.
 _STACK = (
     *(Phase.F, Phase.R, Phase.FB, Phase.B, Phase.BW, Phase.W, Phase.OPTIMIZER, UNATTRIBUTED_KIND),
     *(OTHER_ITERATION, *COMMUNICATION),
 )
-# Shares up to this are rounding errors of sums of widths. In a picture of less than ten minutes, a
-# nanosecond is wider than this.
+# Maximum rounding error of a column's share. Smaller shares are set to 0.
+# In any picture of less than ten minutes, a nanosecond has a larger share of the width.
 _NOTHING = 1e-9
 
 
@@ -115,8 +115,8 @@ def _make_operation_marks(
 ) -> Iterator[Marks]:
     """Yield marks for the busy intervals of operations that overlap the selected time, in blocks.
 
-    Operations of iterations that are not selected get the kind ``OTHER_ITERATION``. Their intervals
-    are left out if the edge of the picture clips them to less than a pixel.
+    Operations of iterations that are not selected get the kind ``OTHER_ITERATION``. An interval of
+    such an iteration is left out if the edge of the picture clips it to less than a pixel.
 
     Args:
         report: The report.
@@ -286,9 +286,10 @@ def _mask_halved(left: Floats, right: Floats) -> Bools:
 def _assign_halves(left: Floats, right: Floats, max_right_of_whole: Floats) -> tuple[Ints, Bools]:
     """Choose the upper or lower half of the row for each mark that is drawn with half the height.
 
-    A mark gets the upper half if the upper half becomes free before the lower half does, and no
-    later than one pixel after the mark starts. Otherwise the mark gets the lower half. Marks of
-    full height occupy the upper half, because marks in the lower half are drawn over them.
+    A mark is drawn in the upper half if two conditions are met: the upper half becomes free before
+    the lower half, and at most one pixel after the start of the mark. Otherwise the mark is drawn
+    in the lower half. Marks of full height occupy only the upper half, because marks in the lower
+    half are drawn over them.
 
     Args:
         left: Left end of each half-height mark, as returned by :func:`_join_rows`, ascending.
@@ -369,7 +370,7 @@ def split_marks(blocks: Iterable[Marks], rows: int, width: float) -> tuple[Marks
             counts[kind] += int(np.count_nonzero(_is_first_of_operation(of_kind)))
     kinds = tuple(sorted(covered, key=_STACK.index))
     shares = np.array([covered[kind] for kind in kinds]).reshape(len(kinds), rows, columns)
-    # Overlapping operations can add up to more than the entire column. Then scale them down.
+    # The shares of overlapping operations can add up to more than 1, so they are scaled down.
     shares = shares / np.maximum(shares.sum(axis=0), 1.0)
     max_width = math.ceil(min_width * 100) / 100
     merged = MergedMarks(kinds, shares.swapaxes(0, 1), column, counts, max_width)

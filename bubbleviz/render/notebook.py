@@ -127,7 +127,7 @@ class Picture:
 
 
 class Report(measured.Report):  # noqa: D101 - help() shows the docstring of the base class
-    # This class adds plotting, saving and a notebook representation to the measured report.
+    # The subclass adds plotting, saving and a notebook representation to the measured report.
 
     def __dir__(self) -> list[str]:
         """Return the names of the public attributes."""
@@ -142,7 +142,7 @@ class Report(measured.Report):  # noqa: D101 - help() shows the docstring of the
     def advice(self) -> tuple[AdviceEntry, ...]:
         """Changes that shortened the iterations when the run was replayed, largest saving first.
 
-        Empty if no change shortened them. Even then, ``what_to_do_first`` may recommend something
+        Empty if no change shortened the iterations. ``what_to_do_first`` may still recommend a step
         that a replay cannot test, such as using more microbatches or recording missing profiles.
         """
         return write_all_advice(self)
@@ -293,8 +293,8 @@ def render_fragment(report: measured.Report) -> str:
     above = render_html([*summarize(report), defined])
     lines = list_limitation_lines(report)
     below = render_html([make_heading("Limitations"), make_bullets(lines)] if lines else [])
-    # A notebook can contain several reports, so the ids of their pictures must differ. The prefix
-    # is a hash of the text, so that it does not change when the cell is run again.
+    # A notebook can contain several reports, so the element ids of their pictures must differ.
+    # The prefix of the ids is a hash, so that running a notebook cell again gives the same ids.
     ids = f"bv-{sha256((above + below).encode()).hexdigest()[:12]}-"
     svg, n_drawn, n_rows = draw_bounded_picture(report, ids)
     if n_drawn < n_rows:

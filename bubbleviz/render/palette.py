@@ -37,8 +37,8 @@ OPTIMIZER = "#ffd966"
 COMMUNICATION = "#e69138"
 UNATTRIBUTED = "#a4a9b1"
 OTHER_ITERATION = "#d3d7dc"
-#: Colors of phases on a terminal, which cannot show strips. The colors are distinguishable in
-#: grayscale, on a terminal with 256 colors and on a terminal with 16 colors.
+#: Colors of phases on a terminal, which cannot show strips along the edges of boxes.
+#: The phases are distinguishable in grayscale and on terminals with 256 or 16 colors.
 TERMINAL = {
     Phase.F: "#2f7af2",
     Phase.B: "#2faac2",
@@ -49,9 +49,9 @@ TERMINAL = {
     Phase.OPTIMIZER: OPTIMIZER,
 }
 
-#: Colors of device activities, and of host activities while the device was idle, keyed by the name
-#: of the activity. Device work is pale, and avoidable idle time has strong colors. Activities that
-#: are not listed use the colors of ``MORE_ACTIVITIES`` in turn.
+#: Colors of device activities, and of host activities while the device was idle, keyed by name.
+#: Device work has pale colors, and avoidable idle time has strong colors.
+#: Activities that are not listed use the colors of ``MORE_ACTIVITIES`` in turn.
 ACTIVITIES = {
     "compute": "#c6d6f5",
     "communication": "#f3c99b",
@@ -81,12 +81,11 @@ ACTIVITIES = {
 MORE_ACTIVITIES = ("#9a3324", "#4d7c2a", "#6a3d9a", "#a6611a", "#1b5e8c", "#b0527c")
 #: Color of the critical path.
 CRITICAL = "#c2185b"
-#: Colors of the time scale of a heat map: fast, usual and slow. Slower is darker, also in
-#: grayscale.
+#: Colors of the time scale of a heat map, for fast, usual and slow. Slower is always darker.
 _HEAT = ("#e4f1fb", "#c9c3ba", "#7f1d1d")
 
-# Fraction of black that is mixed into the color of the first chunk, and fraction of white that is
-# mixed into the color of the last chunk, if there are several chunks.
+# If there are several chunks, the color of the first one is mixed with this fraction of black.
+# The color of the last chunk is mixed with a fraction of white.
 _TOWARDS_BLACK = {FORWARD: 0.38, BACKWARD_INPUT: 0.36, BACKWARD_WEIGHT: 0.42, BACKWARD_BOTH: 0.42}
 _TOWARDS_WHITE = {FORWARD: 0.45, BACKWARD_INPUT: 0.58, BACKWARD_WEIGHT: 0.5, BACKWARD_BOTH: 0.5}
 
@@ -112,7 +111,8 @@ class Hatch:
     def choose_ink(self, colour: str) -> str:
         """Return the color of hatch lines on a fill: darker if it is light, lighter if it is dark.
 
-        A fill is light if its luminance is above 0.2. It is mixed with 50 % black or 65 % white.
+        A fill whose luminance is above 0.2 is mixed with 50 % black, and any other fill with 65 %
+        white.
 
         Args:
             colour: The fill color, such as ``#397af2``.
@@ -122,11 +122,11 @@ class Hatch:
         )
 
 
-#: For each cause of idle time: its color, its hatch, and the most similar named color of Chrome's
-#: trace viewer. Work is blue, green and yellow. Idle time is gray, brown, red and purple, and has a
-#: hatch if the output format supports it. A test checks that people with any kind of color vision
-#: can distinguish all causes from each other and from work. It also checks that adjacent causes in
-#: this order, and BW and ``dependency``, differ in luma.
+#: (color, hatch, closest named color in Chrome's trace viewer) of each cause of idle time.
+#: Work is blue, green and yellow, while idle time is gray, brown, red and purple.
+#: Idle time also has a hatch if the output format supports hatches.
+#: A test checks that all causes, and work, are distinguishable for any kind of color vision.
+#: The test also checks that adjacent causes differ in luma, and so do BW and ``dependency``.
 _IDLE = {
     "profiler": ("#1f2d2c", Hatch(4, 45, crossed=True), "black"),
     "collective": ("#746687", Hatch(4, 90), "thread_state_uninterruptible"),
@@ -235,7 +235,7 @@ def measure_luminance(colour: str) -> float:
 
 
 def _to_linear(channel: float) -> float:
-    """Convert an sRGB channel to linear intensity. Both are between 0 and 1."""
+    """Convert a channel value in [0, 1] from sRGB to linear intensity."""
     return channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4
 
 
@@ -330,7 +330,7 @@ def make_chunk_paint(phase: Phase, chunk: int, second: int, chunks: Sequence[int
     Args:
         phase: Phase of the operation.
         chunk: Chunk of the operation, or -1 if unknown.
-        second: Second chunk of an ``FB``. It is ignored for other phases.
+        second: Second chunk of an ``FB``. Ignored for other phases.
         chunks: All chunks in the picture, ascending.
     """
 

@@ -1,10 +1,11 @@
 """Rows of tables and pictures: one row per rank, or one row per stage with all its replicas.
 
 The tensor- and data-parallel replicas of a stage do the same work at the same time, so a row of a
-picture draws only one replica. It is the replica in the pipeline that the first advice is about,
-or else the first replica. If the run has very many ranks, it is the replica with the median bubble
-ratio. The ratio next to the row belongs to the drawn replica. Rows of tables contain means over all
-replicas, and the table titles say so. In pictures, ranks that stand out have additional rows.
+picture draws only one replica. The drawn replica is the one in the pipeline that the first advice
+is about, or else the first one. If the run has very many ranks, the replica with the median bubble
+ratio is drawn. The ratio next to a row belongs to the drawn replica. Rows of tables contain means
+over all replicas, and the table titles say so. In pictures, ranks that stand out have additional
+rows.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ def choose_row_kind(report: Report, view: View) -> str:
     """Return the kind of rows: ``rank``, ``stage`` or ``spread`` (stages with their spread).
 
     If the view specifies a kind, this kind is returned. Otherwise the kind depends on the number of
-    selected ranks. It is ``spread`` for very many ranks (see :func:`.is_many_ranks`), ``stage`` for
-    more than ``MAX_RANKS`` ranks (``MAX_RANKS_ON_PAPER`` in the style ``paper``), and ``rank`` for
-    fewer ranks.
+    selected ranks: ``spread`` for very many ranks (see :func:`.is_many_ranks`), ``stage`` for more
+    than ``MAX_RANKS`` ranks (``MAX_RANKS_ON_PAPER`` in the style ``paper``), and ``rank`` for fewer
+    ranks.
 
     Raises:
         UsageError: The view specifies an unknown kind of rows.

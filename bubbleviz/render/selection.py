@@ -35,7 +35,7 @@ class Selection:
         windows: For each iteration, a mapping from rank index to the (start, end) in ns of the
             window in which idle time counts as bubble.
         start_ns: Time at the left edge of the picture, in ns.
-        end_ns: Time at the right edge of the picture, in ns. It is later than ``start_ns``.
+        end_ns: Time at the right edge of the picture, in ns. Always later than ``start_ns``.
     """
 
     rows: tuple[RankRow, ...]
@@ -78,8 +78,8 @@ class Selection:
 def select(report: Report, view: View, *, with_standouts: bool = False) -> Selection | None:
     """Return the part of a report that a view selects, or None if there is nothing to draw.
 
-    If the view selects no iterations, one iteration is drawn. This is the typical iteration if the
-    view asks for the critical path, and otherwise the one that :func:`.choose_shown_iteration`
+    If the view selects no iterations, one iteration is drawn: the typical iteration if the view
+    asks for the critical path, and otherwise the iteration that :func:`.choose_shown_iteration`
     chooses. Unless a row shows the spread of replicas, rows draw the replicas in the pipeline that
     the advice is about. The time spans all drawn iterations and their windows.
 
@@ -167,9 +167,10 @@ def _list_known(
 def get_windows(iteration: Iteration, headline: str) -> Mapping[int, tuple[int, int]]:
     """Return for each rank the window in which idle time counts as bubble.
 
-    This is the window of the primary ratio. An iteration may lack this window: the last iteration
-    has no ``period``. Then the window of ``schedule`` is used, or else the time from the start of
-    the rank's first operation to the end of its last operation.
+    Usually the window of the primary ratio is returned. An iteration may lack this window, for
+    example because the last iteration has no ``period``. In that case, the window of ``schedule``
+    is returned. Without this window, the time from the start of the rank's first operation to the
+    end of its last operation is returned.
 
     Args:
         iteration: The iteration.

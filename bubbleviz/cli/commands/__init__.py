@@ -1,1 +1,1 @@
-"""The commands. Each is in a module of the same name, and :mod:`bubbleviz.cli.app` adds them."""
+"""The commands, one per module of the same name, which :mod:`bubbleviz.cli.app` registers."""

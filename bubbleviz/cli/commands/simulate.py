@@ -89,9 +89,9 @@ class ScheduleOptions:
     def parse_sizes(
         self,
     ) -> tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Return the values of four options: schedules, stages, microbatches and chunks.
+        """Return the values of the options for schedules, stages, microbatches and chunks.
 
-        Each option has a tuple of values, which is empty if the option is not given.
+        The values of an option are a tuple, which is empty if the option is not given.
 
         Raises:
             UsageError: A schedule does not exist, or a size is not a number.

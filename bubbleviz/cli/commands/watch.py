@@ -132,7 +132,7 @@ def _check_folder(folder: str) -> None:
 
 
 def _check_without_limit(for_: int, run: str | None) -> None:
-    """Check that no options are given that need a limit. This is called if there is no limit.
+    """Check that no option which needs a limit is given, for a command line without a limit.
 
     Raises:
         UsageError: ``--run`` is given, or ``--for`` is not 1.
@@ -167,8 +167,9 @@ def _iterate_sights(
 ) -> Iterator[Observation]:
     """Check for new iterations at regular intervals, and yield one observation per check.
 
-    If there are no new iterations for ``stop_after`` seconds, a last observation is yielded. It
-    also contains iterations for which some ranks are still missing, measured without these ranks.
+    If there are no new iterations for ``stop_after`` seconds, a last observation is yielded. The
+    last observation also contains iterations for which some ranks are still missing. These
+    iterations are measured without the missing ranks.
 
     Args:
         watcher: Reads the recordings.

@@ -2,7 +2,7 @@
 
 A row contains the path of the rendering function, which is imported only when it is called. So the
 command line can list all formats without importing them. A rendering function takes a report and a
-view, and returns text or bytes. It opens no files. New rows are tested automatically, because the
+view, returns text or bytes, and opens no files. New rows are tested automatically, because the
 tests run over all formats.
 """
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:  # the command line lists renderers without loading numpy
     from bubbleviz.report.report import Report
     from bubbleviz.report.view import View
 
-#: Matches endings of report formats that no longer exist. These endings are rejected, because the
-#: last part of the ending now belongs to a format with other content.
+#: Matches endings of report formats that no longer exist.
+#: The last part of such an ending now belongs to a format with other content.
 _FORMER_ENDINGS = re.compile(
     r"\.(?:bubbles|iterations)\.parquet$|\.(?:chunks|slowdowns|memory)\.(?:svg|pdf|png)$"
 )
@@ -88,7 +88,7 @@ class Renderer:
         return self.package in {"pyarrow", "typst"}
 
     def check(self, file: str = "") -> None:
-        """Check that the format can be written. This is called before the analysis starts.
+        """Check that the format can be written, before the analysis starts.
 
         Args:
             file: Path of the output file, or "" to check only whether the format is available.

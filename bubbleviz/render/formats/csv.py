@@ -1,7 +1,7 @@
 """Renders operations or idle intervals as CSV tables.
 
 The table of operations has one row per operation, sorted by (rank, start). The table of idle
-intervals has one row per interval and cause. It contains only idle time inside the windows of the
+intervals has one row per interval and cause, and contains only idle time inside the windows of the
 primary ratio.
 """
 
@@ -67,7 +67,7 @@ def list_bubble_columns(report: Report) -> dict[str, Sequence[object]]:
     cells["before"] = labels.at(bubbles.before).listed()
     cells["after"] = labels.at(bubbles.after).listed()
     is_host = bubbles.cause == Cause.HOST
-    # This column is moved to the end of the table.
+    # The column ``peer_operation`` is moved to the end of the table.
     del cells["peer_operation"]
     last_columns = {
         "peer_operation": labels.at(bubbles.peer_operation).listed(),

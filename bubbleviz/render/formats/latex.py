@@ -21,8 +21,7 @@ from bubbleviz.report.published_paths import make_paths_relative
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: Maximum number of characters in a text from a profile, and maximum number of profiles that
-#: comments list.
+#: Maximum number of characters of a text from a profile, and maximum number of listed profiles.
 _MAX_LENGTH, _MAX_PROFILES = 600, 16
 _SPELLED = {
     "\\": r"\textbackslash{}",
@@ -69,8 +68,8 @@ def render(report: Report, view: View) -> str:
 def _list_comments(report: Report, view: View, measure: str) -> Iterator[str]:
     """Yield the LaTeX comment lines above the table.
 
-    They list the profiles, the methods sentence, a figure environment to copy, and the limitations
-    of the measurement. The figure is left out if the view selects nothing.
+    The comments list the profiles, the methods sentence, a figure environment to copy, and the
+    limitations of the measurement. The figure is left out if the view selects nothing.
 
     Args:
         report: The report.
@@ -123,8 +122,7 @@ def _make_table(report: Report, measure: str) -> Iterator[str]:
     yield rf"  \caption{{{measure} in \% over {over} on {ranks}.}}"
     yield r"  \label{tab:bubble-ratios}"
     yield r"  \smallskip"  # standard classes have no space below a caption
-    # With these settings, the table fits into one column of a two-column page (229 pt in the
-    # article class).
+    # Make the table fit into one column of a two-column page, which is 229 pt wide in ``article``.
     yield r"  \small"
     yield r"  \setlength{\tabcolsep}{3pt}"
     yield r"  \begin{tabular}{@{}lrrrrrr@{}}"

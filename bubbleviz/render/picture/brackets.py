@@ -47,10 +47,10 @@ def _place_brackets(selection: Selection, style: PictureStyle) -> list[_Bracket]
     """Return the bracket of each iteration.
 
     A bracket spans the window of the first row that has a window in the iteration. If no row has a
-    window, the bracket spans the entire iteration. A bracket is on line 0 unless it overlaps the
-    previous bracket. In this case it is on the next line, or on line 0 if the previous bracket is
-    on the last line. There are no brackets if there are more than ``MOST_BRACKETS`` iterations, or
-    if there is a single iteration and the style has no titles.
+    window, the bracket spans the entire iteration. A bracket that overlaps the previous bracket is
+    placed on the next line (line 0 follows the last line). All other brackets are on line 0. There
+    are no brackets if there are more than ``MOST_BRACKETS`` iterations, or if there is a single
+    iteration and the style has no titles.
     """
     count = len(selection.iterations)
     if count > MOST_BRACKETS or (count == 1 and not style.titled):

@@ -13,8 +13,7 @@ from bubbleviz.render.picture.page import Page
 from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
-#: Number of grid lines per px. Intervals are aligned to grid lines, because smaller differences are
-#: not visible.
+#: Number of grid lines per px to which intervals are aligned. A finer grid would not be visible.
 _GRID = 2
 
 

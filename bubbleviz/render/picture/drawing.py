@@ -1,7 +1,7 @@
 """Functions that make SVG elements and documents.
 
-This is the only module that uses drawsvg. It imports drawsvg when the first element is made. So
-commands that draw nothing avoid the import, which takes 0.1 s.
+No other module uses drawsvg. The import takes 0.1 s, so drawsvg is imported only when the first
+element is made.
 
 drawsvg does not escape attribute values. Therefore text from profiles must only be used as the text
 of an element or of a title.
@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from bubbleviz.render.palette import LIGHT, Hatch
 
-#: A drawsvg element or definition. It is untyped because drawsvg has no type annotations.
+#: An element or definition of drawsvg, which has no type annotations.
 Element: TypeAlias = Any
 
 

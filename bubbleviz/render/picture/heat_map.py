@@ -35,8 +35,7 @@ _SCALE = (
     f"Light: {_FASTEST:g} x or less, dark: {_SLOWEST:g} x or more of the median of the phase over "
     "all stages; replicas: their mean"
 )
-#: Minimum width of a cell, in page units. If cells would be narrower, several microbatches share a
-#: cell, which shows the slowest of them.
+#: Minimum width of a cell, in page units. If necessary, several microbatches share a cell.
 _MIN_CELL_WIDTH = 2.0
 #: Maximum height of a map, and minimum height of a cell, in page units.
 _MAX_MAP_HEIGHT, _MIN_CELL_HEIGHT = 190.0, 3.0
@@ -90,8 +89,8 @@ def _measure_busy_times(operations: Operations) -> _PhaseTimes:
     median is taken over these means.
 
     Args:
-        operations: Operations of the phase. Must not be empty. Their virtual stages and
-            microbatches must be known.
+        operations: Operations of the phase, all with a known virtual stage and a known microbatch.
+            Must not be empty.
     """
     stages, first = find_distinct(operations.virtual_stage), int(operations.microbatch.min())
     shape = len(stages), int(operations.microbatch.max()) - first + 1

@@ -122,9 +122,9 @@ def _name_rows(
 ) -> list[str]:
     """Return the name of each row.
 
-    This is usually the name of the drawn rank. For rows that show the spread of replicas, it is the
-    number of replicas and the range of their ratios. In styles with notes, a note about the clock
-    follows if the row is the first one or has a different clock from the row above.
+    Most rows are named after the drawn rank. Rows that show the spread of replicas contain the
+    number of replicas and the range of their ratios instead. In styles with notes, a note about the
+    clock follows if the row is the first one or has a different clock from the row above.
 
     Args:
         report: The report.

@@ -19,7 +19,7 @@ class Layout:
         row: Height of a row.
         lane: Height of the communication lane below each row, or 0 if lanes are not drawn.
         size: Font size of the labels next to rows.
-        step: Every ``step``-th row has a label. This is more than 1 if rows are lower than labels.
+        step: Every ``step``-th row has a label. Greater than 1 if rows are lower than their labels.
         tops: Upper edge of each row.
         start_ns: Time at the left edge of the plot, in ns.
         span_ns: Time from the left edge to the right edge of the plot, in ns.

@@ -10,8 +10,8 @@ from bubbleviz.render.wrapping import truncate_to_width
 FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 #: Width of bold letters relative to regular letters.
 BOLD = 1.12
-#: Characters, keyed by their advance width relative to the font size. The advance width is the
-#: maximum of the fonts DejaVu Sans and Arial.
+#: Characters, keyed by their advance width relative to the font size.
+#: The advance width is the maximum of the widths in DejaVu Sans and Arial.
 _CHARACTERS = {
     0.32: "'ijlI ,.·\u00a0",
     0.36: "/:;\\|-f",

@@ -30,8 +30,8 @@ def _explain_operations(timeline: TimelinePainter) -> Iterator[str]:
     """Yield sentences about operations, the critical path and brackets.
 
     The sentences explain shades of chunks, windows that differ by row, the critical path, dashed
-    lines between iterations, hollow marks, and merged operations. Each sentence is yielded only if
-    the picture contains the thing that it explains.
+    lines between iterations, hollow marks, and merged operations. Explanations of things that are
+    not in the picture are left out.
     """
     page, rows, selection = timeline.page, timeline.rows, timeline.selection
     has_brackets = len(selection.iterations) <= MOST_BRACKETS
@@ -83,8 +83,8 @@ def _explain_ratios(report: Report, selection: Selection) -> Iterator[str]:
         yield "! depends on clocks that contradict each other."
     low, high = (ratio and ratio.interval) or (0.0, 0.0)
     if low < high:
-        # Name the iteration, because the picture's title contains the mean over all iterations.
-        # That mean may be outside the bounds of this iteration.
+        # Name the iteration, because the title shows the mean over all iterations.
+        # The mean over all iterations may be outside the bounds of one iteration.
         name = truncate_name(iterations[0].name)
         where = f" of iteration {name}" if report.summary.iterations > 1 else ""
         bounds = " to ".join(f"{end}\u00a0%" for end in format_percent_bounds((low, high), 1, 3))

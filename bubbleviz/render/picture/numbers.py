@@ -33,8 +33,7 @@ def round_step(minimum: float, steps: Sequence[float] = (1, 2, 5, 10)) -> float:
 
     Args:
         minimum: A positive number.
-        steps: Allowed steps between 1 and 10, ascending. Their multiples by powers of ten are
-            allowed as well. The last step must be 10.
+        steps: Allowed multiples of powers of ten, from 1 to 10 in ascending order.
     """
     power = 10.0 ** math.floor(math.log10(minimum))
     return next(step * power for step in steps if step * power >= minimum * (1 - 1e-9))

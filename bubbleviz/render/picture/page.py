@@ -37,7 +37,7 @@ _DARK_SHEET = Template(
     ".bv-rule{stroke:$quiet}.bv-mark{stroke:$text}.bv-pale{fill-opacity:0.25}"
     "}"
 ).substitute(asdict(DARK))
-#: Colors of idle time with a luminance above this are too bright for a dark screen.
+#: Luminance above which a color of idle time is too bright for a dark screen.
 _PALE = 0.48
 
 
@@ -238,7 +238,7 @@ def draw_page(style: PictureStyle, draw: Callable[[PictureStyle], Page]) -> Page
     Args:
         style: The style. If its height is None, the page is drawn once, with the row heights of the
             style.
-        draw: Function that draws the page in a given style. It is called several times.
+        draw: Function that draws the page in a given style. May be called several times.
 
     Raises:
         UsageError: Even with labels of the minimum font size, the page would be too high.

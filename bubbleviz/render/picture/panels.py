@@ -1,6 +1,6 @@
 """Draws the timelines of several reports as panels, one below the other, on the same time scale.
 
-Each panel starts at the start of its drawn iterations, and equal widths are equal times. The panels
+Each panel begins with the start of its iterations, and equal widths mean equal times. The panels
 are the runs of a comparison, or a measured run below simulations of its schedule, as in Figure 6 of
 the Zero Bubble paper (arXiv 2401.10241).
 """
@@ -205,8 +205,8 @@ def _make_report(ideal: Ideal, headline: str) -> Report:
 def _list_theories(what_if: WhatIf) -> Iterator[tuple[str, Ideal]]:
     """Yield the (title, simulation) pairs to draw above the measured run, as far as they exist.
 
-    1. The ideal: the schedule of the run with equal stages and free transfers. It is left out if
-       its makespan equals the makespan of the second simulation.
+    1. The ideal: the schedule of the run with equal stages and free transfers. The ideal is left
+       out if its makespan equals the makespan of the second simulation.
     2. The schedule of the run with the measured times.
     3. The best other schedule with the measured times.
     """

@@ -22,7 +22,7 @@ _GAP = 0.6
 
 
 class Graph:
-    """A graph on a page. It converts values to page coordinates.
+    """A graph with two axes on a page, which converts values to page coordinates.
 
     Args:
         page: The page.

@@ -56,8 +56,7 @@ DOTS_BELOW = 0.8
 _DOTS_BRIDGE = 3
 #: Operations have tooltips only if the picture contains at most this number of marks.
 MOST_TOOLTIPS = 4_000
-# Frame width of boxes: (minimum width of a typical box, width of its frame), in px. Narrower boxes
-# have no frame.
+# (minimum width of a typical box, width of its frame), in px. Narrower boxes have no frame.
 _FRAMES = ((6.0, 0.7), (3.0, 0.4), (1.4, 0.2))
 #: Gap between a row and its communication lane, in px.
 LANE_GAP = 1.5
@@ -159,7 +158,7 @@ class RowPainter:
 
     @cached_property
     def _frame(self) -> float:
-        """Frame width of boxes. It depends on the 30th percentile of the box widths."""
+        """Frame width of boxes, which depends on the 30th percentile of the box widths."""
         widths = self._marks.right - self._marks.left
         typical = float(np.percentile(widths, 30)) if len(widths) else 0.0
         frame = next((frame for min_width, frame in _FRAMES if typical >= min_width), 0.0)

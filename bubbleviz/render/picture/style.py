@@ -17,17 +17,16 @@ from bubbleviz.model.paper_lengths import parse_millimetres
 from bubbleviz.render.picture.lettering import FONT
 from bubbleviz.report.view import View
 
-#: Font size of a picture with a physical width, and minimum font size of numbers in narrow boxes
-#: and of names next to rows, in pt.
+#: Usual and minimum font size of a picture with a physical width, in pt.
 POINTS, MIN_POINTS = 7.0, 6.0
 #: Font size that corresponds to ``POINTS`` in page units.
 LETTERS = 10.0
-#: Width of two columns of a paper in mm. This is the default width of ``--style paper``.
+#: Width of two columns of a paper in mm, which is the default width of ``--style paper``.
 TWO_COLUMNS_MM = 183.0
 PX_PER_MM = 96 / 25.4
 _POINTS_PER_MM = 72 / 25.4
-# Row heights: (maximum number of rows, height of a row, gap below a row). The first entry whose
-# maximum is large enough is used.
+# Row heights: (maximum number of rows, height of a row, gap below a row).
+# The first entry whose maximum number of rows is large enough is used.
 _SCREEN_ROWS = ((4, 30.0, 7.0), (8, 26.0, 6.0), (16, 21.0, 5.0), (32, 16.0, 4.0), (64, 11.0, 3.0))
 _PAPER_ROWS = ((4, 17.0, 4.0), (8, 14.0, 3.0), (16, 11.0, 2.0), (32, 7.0, 2.0), (64, 5.0, 1.5))
 _SMALLEST_ROW = (7.0, 2.0)
@@ -163,9 +162,9 @@ def style_of(view: View) -> PictureStyle:
 def _get_named_style(name: str, width_mm: float | None) -> PictureStyle:
     """Return the style with the given name and physical width.
 
-    The style ``paper`` has no title, no notes and no rank names. Its default width is
-    ``TWO_COLUMNS_MM``. The style ``screen`` has no default width. If a width is given, it has the
-    font sizes and row heights of ``paper``.
+    The style ``paper`` has no title, no notes and no rank names, and its default width is
+    ``TWO_COLUMNS_MM``. The style ``screen`` has no default width. If a width is given, ``screen``
+    uses the font sizes and row heights of ``paper``.
 
     Args:
         name: ``screen`` or ``paper``.

@@ -14,8 +14,9 @@ from typing import Literal
 from bubbleviz.errors import OutputError
 from bubbleviz.render.formats import check_installed
 
-#: Typst source of the page. The SVG is passed as bytes, so none of its content is executed as Typst
-#: code. No date is set, so that equal pictures give identical files.
+#: Typst source of the page.
+#: The SVG is passed as bytes, so that none of its content is executed as Typst code.
+#: No date is set, so that equal pictures give identical files.
 _DOCUMENT = b"""#set document(title: sys.inputs.title, date: none)
 #set page(width: auto, height: auto, margin: 0pt, fill: white)
 #image(bytes(sys.inputs.svg), format: "svg")
@@ -46,8 +47,8 @@ def as_pdf(svg: str) -> bytes:
 def as_png(svg: str) -> bytes:
     """Convert an SVG document to a PNG.
 
-    The resolution is 2 dots per px, or 600 dots per inch if the size of the picture is in mm. It is
-    reduced if the PNG would have more than ``_MAX_DOTS`` dots.
+    The resolution is 2 dots per px, or 600 dots per inch if the size of the picture is in mm. If
+    the PNG would have more than ``_MAX_DOTS`` dots, the resolution is reduced.
 
     Raises:
         OutputError: Typst is not installed, or cannot convert the picture.

@@ -1,1 +1,1 @@
-"""Renders a report as text for a terminal or a file. Each module renders some of the sections."""
+"""Renders a report as text for a terminal or a file, with one module per group of sections."""

@@ -32,8 +32,8 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps, describe_further_steps
 from bubbleviz.report.view import View
 
-#: Maximum number of lines of the first screen, for a timeline of at most ``_ROWS`` rows. Every two
-#: additional rows add one line. A higher terminal is filled completely.
+#: Maximum number of lines of the first screen, for a timeline of at most ``_ROWS`` rows.
+#: Every two additional rows add one line. A higher terminal is filled completely.
 MAX_LINES, _ROWS = 24, 8
 #: Maximum number of lines of the first screen for a timeline of any number of rows.
 _MAX_LINES_OF_MANY = 36
@@ -41,8 +41,7 @@ _MAX_LINES_OF_MANY = 36
 _COVERED = 0.95
 #: Clock bounds are shown if their width exceeds both this value and the confidence interval.
 _CLOCK_BOUNDS = 0.005
-#: The worst iteration is named if its ratio exceeds the mean by at least these amounts: an absolute
-#: one, and one relative to the mean.
+#: Minimum absolute and relative distance from the mean for which the worst iteration is named.
 _FAR, _FAR_TIMES = 0.02, 0.1
 #: Style of the mark before restrictions and limits.
 _WARNING = "bold yellow"
@@ -69,9 +68,9 @@ def describe_headline(report: Report) -> tuple[str, str, str, str]:
 def _describe_kernel_share(report: Report) -> str:
     """Return a clause on the share of operations in which kernels run, or "".
 
-    The clause is not empty only if the ratio measures idle time between operations, as in a run
-    without a pipeline. Then the share of kernels shows how much idle time the ratio does not count.
-    For other runs, :func:`_describe_bounds` contains this share.
+    The clause is empty unless the ratio measures only idle time between operations, as in a run
+    without a pipeline. In such a run, kernels may be idle inside operations, which the ratio does
+    not show. For other runs, :func:`_describe_bounds` describes the share.
     """
     if not is_idle_elsewhere(report) or not report.summary.iterations:
         return ""
@@ -81,8 +80,8 @@ def _describe_kernel_share(report: Report) -> str:
 def _describe_spread(report: Report) -> str:
     """Return the 95 % confidence interval of the primary ratio as text.
 
-    If the ratio is known for two iterations only, the text contains the two values instead. It is
-    "" if no interval is known.
+    If the ratio is known for two iterations only, the text contains the two values instead. If no
+    interval is known, the text is "".
     """
     spread = report.summary.bubble_ratio[report.headline]
     if spread.pair is not None:

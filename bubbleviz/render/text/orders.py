@@ -16,10 +16,10 @@ _DEVIATIONS = 5
 
 
 def list_orders(report: Report) -> Iterator[doc.Block]:
-    """Yield how well the run matches the recognized schedule and the plan.
+    """Yield sentences on how well the run matches the recognized schedule and the plan.
 
-    Each sentence is followed by the first operations that are out of order. If the ranks form no
-    pipeline, the sentence contains only the reason.
+    Each sentence is followed by a list of the first operations that are out of order. If the ranks
+    form no pipeline, the sentence contains only the reason.
     """
     for title, recognition in (("schedule", report.schedule), ("plan", report.plan)):
         if recognition is None:

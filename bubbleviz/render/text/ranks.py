@@ -1,7 +1,7 @@
 """Tables of ranks.
 
-If a run has very many ranks, the tables summarize them. They then show the distribution of each
-quantity over the ranks, and the groups of ranks that stand out.
+For a run of very many ranks, the tables do not list all ranks. Instead, they show the distribution
+of each quantity over the ranks, and the groups of ranks that stand out.
 """
 
 from __future__ import annotations
@@ -43,10 +43,9 @@ _MAX_STANDOUTS, _MAX_NAMED_STANDOUTS = 20, 2
 
 
 def is_summarised(report: Report, view: View) -> bool:
-    """Return whether tables summarize the ranks instead of listing them.
+    """Return whether tables summarize the ranks instead of listing all ranks.
 
-    This is the case if the run has very many ranks, unless the view selects ranks or asks for one
-    row per rank.
+    Tables summarize very many ranks, unless the view selects ranks or asks for one row per rank.
     """
     return is_many_ranks(len(report.ranks)) and not view.ranks and view.rows != "rank"
 
@@ -60,7 +59,7 @@ def list_rows(report: Report, view: View, iteration: Iteration) -> tuple[list[Ra
     view's selection of ranks is ignored.
 
     Returns:
-        rows: The rows. Their ``replicas`` contain only active ranks.
+        rows: The rows, with ``replicas`` limited to active ranks.
         n_omitted: Number of rows that were left out because of the limit.
         row_kind: ``rank`` if all rows are single ranks, else ``stage (mean of its replicas)``.
     """
@@ -142,8 +141,7 @@ def list_communication(report: Report, view: View, iteration: Iteration) -> Iter
     has_kernels = times.communication_ns[index, active].any()
     if not has_kernels and not times.wait_ns[index, active].any():
         return
-    # Waiting and transfer can be separated if the input of any receive, or the members of any
-    # collective, are known.
+    # Waiting and transfer can be separated if any receive or collective has known dependencies.
     is_split = bool(report.explanation.received.any()) or bool(times.wait_ns.any())
     listed_rows, n_omitted, row_kind = list_rows(report, view, iteration)
     rows = [
@@ -370,8 +368,8 @@ def _make_rank_cells(
     """Return the cells of the table of ranks, which are means over the ranks of each row.
 
     A mean is a dash if the value is unknown for any rank of the row. The score is the minimum over
-    the ranks. It is a dash if no rank of the run is noticeably slower than the fastest rank of its
-    stage.
+    the ranks of the row. All scores are dashes if no rank of the run is noticeably slower than the
+    fastest rank of its stage.
 
     Args:
         report: The report.
@@ -420,8 +418,9 @@ def _make_rank_cells(
 def _list_times(iteration: Iteration, name: str) -> dict[str, Ints]:
     """Return the times of all active ranks in an iteration, in ns, keyed by column header.
 
-    The columns are the compute phases, and the times in the window of the given ratio. The latter
-    are empty arrays if the iteration has no window of this ratio.
+    There is one column per compute phase, and one column for each time in the window of the given
+    ratio (``overlap``, ``unattrib.`` and ``bubble``). If the iteration has no window of this ratio,
+    the columns of its times are empty arrays.
 
     Args:
         iteration: The iteration.

@@ -283,8 +283,8 @@ def _make_schedule_table(report: Report, comparison: WhatIf) -> doc.Table:
 def _get_compared_ms(comparison: WhatIf, row: Choice) -> float | None:
     """Return the time in ms by which schedules are compared, or None if it is unknown.
 
-    This is the cost (the longest window of a rank) if ``comparison.window`` is ``stage``, and the
-    makespan otherwise.
+    If ``comparison.window`` is ``stage``, schedules are compared by their cost, which is the
+    longest window of a rank. Otherwise they are compared by their makespan.
     """
     return row.cost_ms if comparison.window == "stage" else row.makespan_ms
 

@@ -10,8 +10,7 @@ from bubbleviz.render import palette
 from bubbleviz.render.document import Line, Span
 from bubbleviz.render.text.terminal import Display, flow_entries
 
-#: Colors with a luminance above ``_PALE`` are too close to white, and colors below ``_DARK`` too
-#: close to black.
+#: Luminance above which a color is too close to white, and below which it is too close to black.
 _PALE, _DARK = 0.75, 0.07
 #: Fill characters of the parts, in order, so that adjacent parts also differ without colors.
 _SHADES = "█▒░▓▚▄▞▀▐▌"

@@ -336,8 +336,9 @@ def _describe_dropped(dropped: Sequence[str], width: int, full_width: int) -> st
 def _list_min_widths(table: doc.Table, widths: Mapping[str, int]) -> dict[str, int]:
     """Return the minimum width of each column, keyed by header.
 
-    Only columns of words can be narrower than their content. Their minimum width is ``_MIN_WIDTH``,
-    or ``_MIN_WRAPPED_WIDTH`` if their words are wrapped, but at least the width of the header.
+    Only columns of words can be narrower than their content. The minimum width of such a column is
+    ``_MIN_WIDTH``, or ``_MIN_WRAPPED_WIDTH`` if its words are wrapped, but at least the width of
+    its header.
 
     Args:
         table: The table.

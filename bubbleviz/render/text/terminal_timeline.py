@@ -1,8 +1,8 @@
 """Draws the timeline of one iteration in a terminal, to scale, with one row of cells per stage.
 
-On a color terminal, each character shows two cells, its left and its right half. Without colors, a
-character shows one cell. Each phase then has a different shade, or a letter if the terminal shows
-only ASCII::
+On a color terminal, each character shows two cells: its left and its right half. On a terminal
+without colors, a character shows one cell, and phases differ by their shade. On an ASCII terminal,
+phases are letters::
 
     stage 0 ████████▒▒██▒▒██▒▒██·····▒▒······▒▒   27.3 %
     stage 1►··██████▒▒██▒▒██▒▒██▒▒···▒▒···▒▒···   27.3 %
@@ -67,7 +67,7 @@ _NAMES = {
 }
 #: Maximum width of the label before a row, and minimum width of the ratio after a row.
 _LONGEST_LABEL, _RATIO = 18, 8
-#: This number of rows is always drawn. If more rows do not fit, it is the number of groups.
+#: Maximum number of rows that are never grouped, and maximum number of groups of rows.
 _GROUPS = 16
 #: Number of lines of a timeline without its rows: title, axis and legend.
 _AROUND = 3
@@ -135,7 +135,7 @@ class _Brush:
 
 
 def _has_halves(display: Display) -> bool:
-    """Return whether each character shows two cells. This requires colors and Unicode."""
+    """Return whether each character shows two cells, which requires colors and Unicode."""
     return display.colour and display.unicode
 
 
@@ -181,7 +181,7 @@ def draw_timeline(
         report: The report.
         selection: The rows of one iteration.
         display: The terminal.
-        marked: Indices of the ranks that the advice is about. Their rows are marked and bold.
+        marked: Indices of the ranks that the advice is about, whose rows are marked and bold.
         max_lines: Desired maximum number of lines, or None to draw a line for every row.
     """
     group_size = _choose_group_size(len(selection.rows), max_lines)
@@ -266,10 +266,9 @@ def _group_rows(
 ) -> list[_Labelled]:
     """Return one row per group of ``size`` consecutive rows, with its label and its ratio.
 
-    The last group can be smaller. Each group is represented by its marked row, or else by the row
-    whose ratio differs most from the median of all rows. If several rows qualify, the difference
-    and then the order decide. The label names the chosen stage or rank and the range of the group,
-    for example "stage 5 (4-7)".
+    The last group can be smaller. A group is represented by the row whose ratio differs most from
+    the median ratio of all rows, but marked rows take precedence. The first row wins a tie. The
+    label names the chosen stage or rank and the range of the group, for example "stage 5 (4-7)".
 
     Args:
         report: The report.
@@ -351,11 +350,11 @@ def _measure_bubble_shares(selection: Selection, marks: pixels.Marks, columns: i
 def _choose_kinds(shares: Floats) -> Ints:
     """Choose one kind for each cell, so that each kind gets its share of the cells of a row.
 
-    This is error diffusion from left to right. For each kind, a backlog adds up the shares of the
-    cells so far, minus 1 for each cell that shows the kind. A cell shows the kind with the largest
-    backlog among the kinds that occur in the cell. After each cell, backlogs are clipped to -1 and
-    1. If each cell showed the kind with its largest share, frequent short operations of other kinds
-    would be invisible.
+    The algorithm is error diffusion from left to right. For each kind, a backlog adds up the shares
+    of the cells so far, minus 1 for each cell that shows the kind. A cell shows the kind with the
+    largest backlog among the kinds that occur in the cell. After each cell, the backlogs are
+    clipped to the interval from -1 to 1. If each cell simply showed the kind with the largest
+    share, frequent short operations of other kinds would be invisible.
 
     Args:
         shares: Share of each kind in each cell, shape (rows, kinds, cells).
@@ -404,8 +403,7 @@ def _make_title(report: Report, selection: Selection, size: int, display: Displa
 def _describe_length(report: Report, selection: Selection, iteration: Iteration) -> str:
     """Return the length of an iteration as text.
 
-    This is the length of the window of the primary ratio, or of the drawn time if there is no such
-    window.
+    The window of the primary ratio is measured, or the drawn time if there is no such window.
     """
     ratio = iteration.ratios.get(report.headline)
     if ratio is None or ratio.window_ns is None:
@@ -469,10 +467,10 @@ def _choose_style(kind: int) -> str:
 
 
 def _draw_axis(span_ns: int, columns: int) -> str:
-    """Return the time axis as text. Each tick ``|`` is followed by its label in ms.
+    """Return a time axis as text, with a tick ``|`` before each label in ms.
 
-    The last label is the end of the axis, and its tick comes after it. Labels that would overlap
-    the last label are left out.
+    The last label shows the end of the axis, and its tick comes after the label. Labels that would
+    overlap the last label are left out.
 
     Args:
         span_ns: Length of the axis in ns.

@@ -1,7 +1,7 @@
 """Renders a trace as JSON in Google's Trace Event Format (2016), with one event per line.
 
-Times are in microseconds with three decimals. They are formatted from integer nanoseconds, so no
-precision is lost.
+Times are in microseconds with three decimals. No precision is lost, because times are formatted
+from integer nanoseconds.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from bubbleviz.render.trace.tracks import Process, SliceTrack
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: Named color of Chrome's trace viewer that is closest to the color of a phase in pictures, keyed
-#: by phase. Chrome accepts only its named colors. Perfetto ignores them and derives the color from
-#: the name of the slice without digits, so there too each phase and each cause has one color.
+#: Closest named color in Chrome's trace viewer for the color of each phase in pictures.
+#: Chrome accepts only its named colors.
+#: Perfetto ignores named colors and derives the color from the name of the slice without digits.
+#: So in Perfetto, too, each phase and each cause has one color.
 _PHASE_COLOURS = {
     "F": "rail_response",
     "B": "background_memory_dump",
@@ -29,8 +30,8 @@ _PHASE_COLOURS = {
     "Optimizer": "cq_build_running",
 }
 _COMMUNICATION_COLOURS = {phase.label: "rail_idle" for phase in COMMUNICATION}
-#: Named colors of slices, keyed by category and then by the first word of the slice name. The
-#: viewer chooses the colors of all other slices.
+#: Named colors of slices, keyed by category and then by the first word of the slice name.
+#: The viewer chooses the colors of all other slices.
 RESERVED = {
     "operation": _PHASE_COLOURS,
     "communication": _COMMUNICATION_COLOURS,

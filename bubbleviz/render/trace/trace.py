@@ -1,8 +1,8 @@
 """Converts a report to the processes, slices, flows and counters that trace viewers show.
 
-Each rank is a process. It has one track each for operations, communication, bubbles and iterations,
-and a counter that shows its bubble ratio. Flows connect the operations of a microbatch from the
-first stage to the last stage and back::
+Each rank becomes a process with one track each for operations, communication, bubbles and
+iterations. A counter shows the bubble ratio of the rank. Flows connect the operations of a
+microbatch from the first stage to the last stage and back::
 
     rank 0   F 3 ──┐                ┌─> B 3
     rank 1         └─> F 3 ──> B 3 ─┘
@@ -27,15 +27,14 @@ from bubbleviz.render.trace.tracks import Column, Process, SliceTrack, Value
 from bubbleviz.report.labels import format_operations
 from bubbleviz.report.report import Report
 
-#: Maximum number of characters of a name from a profile. Viewers show fewer characters, and
-#: repeated long names would make the trace large.
+#: Maximum number of characters of a name from a profile. Viewers show fewer characters.
 _MAX_NAME_LENGTH = 200
 #: Times below this are represented exactly in every viewer, even if the viewer uses floats.
 _MAX_EXACT_NS = 1 << 53
 #: Name of the process whose counter shows the bubble ratio over all ranks.
 ALL_RANKS = "all ranks"
-#: Columns of the operations table that become arguments of slices, each with its minimum valid
-#: value. Smaller values mean "unknown" and are left out.
+#: Minimum valid value of each operations column that becomes an argument of slices.
+#: Smaller values mean "unknown" and are left out.
 _OPERATION_COLUMNS = {
     "microbatch": 0,
     "second_microbatch": 0,
@@ -54,13 +53,12 @@ class Trace:
 
     Attributes:
         report: The report.
-        ratio: Name of the bubble ratio whose windows and bubbles are shown. This is the primary
-            ratio if any rank has it.
-        base_ns: Time on the report's clock that is time 0 of the trace, in ns. It is 0 unless times
+        ratio: Name of the bubble ratio whose windows and bubbles are shown: the primary ratio if
+            any rank has it.
+        base_ns: Time on the report's clock that becomes time 0 of the trace, in ns. 0 unless times
             of the report are negative or too large for viewers.
         first_ns: Start of the first slice, in ns after ``base_ns``.
-        names: Names of ranges and API calls, truncated. They have the same indices as
-            ``report.operations.names``.
+        names: Truncated names of ranges and API calls, in the order of ``report.operations.names``.
         rank_labels: Label of each rank, truncated.
         labels: Label of each operation, the same as in tables.
         leaving: Ids of the flows that start at an operation, keyed by the operation's index.
@@ -281,7 +279,7 @@ def make_trace(report: Report) -> Trace:
 def _find_slice_bounds(report: Report, ratio: str) -> tuple[int, int]:
     """Return the earliest start and the latest end of all slices of a trace, in ns.
 
-    Both are 0 if there are no slices.
+    Without slices, (0, 0) is returned.
 
     Args:
         report: The report.

@@ -1,14 +1,14 @@
 """Renders the interactive report as a single HTML file with styles, scripts, libraries and data.
 
-The source files of the page are in ``assets/``. Vega-Lite draws the charts. It is part of the
-package vl-convert-python, an optional dependency (``pip install 'bubbleviz[html]'``) that is
-imported only when it is needed. The timeline is drawn by a script of bubbleviz, because Vega needs
-one mark per operation, and runs have more than a million operations.
+The source files of the page are in ``assets/``. Vega-Lite draws the charts. The package
+vl-convert-python contains Vega-Lite and is imported only when it is needed, because it is an
+optional dependency (``pip install 'bubbleviz[html]'``). The timeline is drawn by our own script:
+Vega would need one mark per operation, and a run can have more than a million operations.
 
 The page contains the numbers of the report as compressed JSON, and its timeline as compact columns;
 see :mod:`bubbleviz.render.web.shards`.
 
-Times in the page are in nanoseconds after ``base_ns``. They are less than 2**53, so JavaScript
+Times in the page are in nanoseconds after ``base_ns``. All times are less than 2**53, so JavaScript
 numbers represent them exactly.
 """
 
@@ -130,8 +130,8 @@ def render_saved(path: str, summary: RunSummary) -> str:
 def _choose_initial_iteration(summary: RunSummary) -> int | None:
     """Return the index of the iteration that the page shows first, or None for the entire run.
 
-    If the first step that is marked in pictures has an example iteration, that iteration is shown.
-    Otherwise the typical iteration is shown.
+    The recommended first steps may refer to advice about specific ranks, which has an example
+    iteration. If so, the page shows this example. Otherwise the page shows the typical iteration.
     """
     marked = next((step.advice for step in summary.first if step.is_marked), None)
     example = None if marked is None else summary.advice[marked].example_iteration
@@ -197,8 +197,7 @@ def _load_charting() -> str:
     return f"/*\n{_read_asset('licences.txt')}*/\n{script}"
 
 
-#: Compression level of zlib. It needs half the time of the default level, and the columns become
-#: only 3 % larger.
+#: Compression level of zlib, which is twice as fast as the default level for 3 % larger columns.
 LEVEL = 4
 #: Placeholder for unknown values in a column of means; see means.js.
 _UNKNOWN = -2_000_000_000
@@ -228,8 +227,8 @@ def pack_report(
         means: Mean values of each rank for a run of very many ranks, otherwise None. If given, the
             timeline is encoded as shards.
         listed_standouts: Groups of ranks that stand out, for a run of very many ranks.
-        first_ranks: Indices of the ranks that the user selected. Their shards have priority, and
-            the page opens at the first of these ranks.
+        first_ranks: Indices of the ranks that the user selected. The page opens at the first of
+            these ranks, and contains their shards with the highest priority.
 
     Returns:
         document: JSON of the report, compressed and base64-encoded.
@@ -268,8 +267,7 @@ def pack_report(
         **_list_definitions(summary),
     }
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    # JSON escapes control characters, and compact JSON has no line breaks between values. So all
-    # control characters that are replaced here are part of strings.
+    # JSON escapes line breaks, so all characters that are replaced here are inside of strings.
     packed_document = compress(replace_control_characters(text).encode("utf-8"), LEVEL)
     return packed_document, compress(encode_tables(tables), LEVEL), blocks
 

@@ -6,7 +6,7 @@ shard consists of two blocks: the structure (which operations ran) and the times
 Shards with the same structure share one structure block. The start and length of a busy interval
 are stored as differences from its operation, which are mostly zero.
 
-All columns except lengths are delta-encoded. Then the numbers are zigzag-encoded (0, -1, 1, -2
+All columns except lengths are delta-encoded. The numbers are then zigzag-encoded (0, -1, 1, -2
 become 0, 1, 2, 3) and stored as byte planes, lowest byte first. So the many zeros in the high bytes
 are adjacent and compress well. ``shards.js`` decodes the blocks.
 """
@@ -25,16 +25,16 @@ import numpy.typing as npt
 from bubbleviz.model.columns import NONE, Floats, Ints
 from bubbleviz.report.timeline import Timeline
 
-#: Maximum number of ranks in a shard of several pipelines, and maximum number of ranks in a shard
-#: of one pipeline. Larger pipelines are divided into several shards.
+#: Maximum number of ranks in a shard of several pipelines, and in a shard of one pipeline.
+#: Larger pipelines are divided into several shards.
 _MIN_RANKS, _MAX_RANKS = 16, 512
 #: Maximum number of ranks in a shard if the pipelines of the ranks are unknown.
 _RANKS_WITHOUT_PIPELINES = 64
-#: Maximum number of characters of all shards in a page. If the shards are larger, those whose
-#: ratios are closest to the median are left out.
+#: Maximum number of characters of all shards in a page.
+#: If the shards are larger, the shards whose ratios are closest to the median are left out.
 MAX_CHARACTERS = 25_000_000
-#: Estimated compressed size in bytes of an operation and of a bubble, if times are in ns; and the
-#: coarser unit of time in ns that is used if the estimated total size is too large.
+#: Estimated compressed size of an operation and of a bubble, in bytes, if times are in ns.
+#: If the estimated total size is too large, times are in units of ``_COARSE_NS``.
 _BYTES_OF_OPERATION, _BYTES_OF_BUBBLE, _COARSE_NS = 8.1, 2.5, 1000
 #: Columns of the operations table that are stored in the structure block.
 _STRUCTURE = (
@@ -70,9 +70,9 @@ def make_shards(
     """Encode a timeline as shards.
 
     Shards are added in order of priority until ``MAX_CHARACTERS`` is reached. The shards of
-    ``first_ranks`` have the highest priority. The others follow in descending order of the distance
-    between their mean ratio and the median. The first shard that does not fit, and all shards after
-    it, are left out. The first shard is always included.
+    ``first_ranks`` have the highest priority. All other shards are sorted by the distance between
+    their mean ratio and the median ratio, largest distance first. The first shard that does not
+    fit, and all shards after it, are left out. The first shard of all is always included.
 
     Args:
         timeline: Timeline of the run.
@@ -325,8 +325,8 @@ def encode_tables(tables: Mapping[str, Mapping[str, Ints]]) -> bytes:
 
     The result consists of the length of the header (4 bytes, little-endian), the header as JSON,
     and the columns. The header maps the name of a table to ``[number of rows, {column name: bytes
-    per number}]``. Columns are delta-encoded, except those in ``LENGTHS``. They are stored as
-    described in :func:`_encode_planes`.
+    per number}]``. Columns are delta-encoded, except those in ``LENGTHS``. The bytes of a column
+    are described in :func:`_encode_planes`.
 
     Args:
         tables: Columns of each table, keyed by table name and column name. All columns of a table

@@ -13,8 +13,9 @@ from bubbleviz.report.report import Report
 
 #: Maximum number of stages whose prompt chunks are drawn.
 _MAX_STAGES = 64
-#: If a stage has more chunks than this, at most one chunk is drawn in each cell of a grid over
-#: tokens and times. The grid has ``_GRID`` x ``_GRID`` cells, which are smaller than a dot.
+#: Maximum number of chunks of a stage for which every chunk is drawn.
+#: If there are more, at most one chunk is drawn in each cell of a grid over tokens and times.
+#: The grid has ``_GRID`` x ``_GRID`` cells, which are smaller than a dot.
 _MAX_CHUNKS = 1000
 _GRID = 128
 _MANY = (
