@@ -1,1 +1,1 @@
-"""Infers one clock for all machines, and its uncertainty, from the known order of operations."""
+"""Clocks: infer one clock for all machines, and its uncertainty, from the order of operations."""

@@ -1,8 +1,9 @@
-"""Solves the clocks of all machines from precedences.
+"""Clock solver: compute the clocks of all machines from pairs of events with a known order.
 
-The offset of a clock is the middle of its interval, and half the width is its uncertainty, which
-grows by the drift that :class:`~bubbleviz.align.clocks.drift.ClockSegments` allow. A drift is
-applied only if no constant offset satisfies the bounds.
+The offset of a clock is the middle of the interval of possible offsets. Its uncertainty is half the
+width of this interval, increased by the possible drift
+(:class:`~bubbleviz.align.clocks.drift.ClockSegments`). A drift is applied only if no constant
+offset satisfies the bounds.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ from bubbleviz.model.columns import Bools, Floats, Ints
 
 @dataclass(frozen=True)
 class Contradiction:
-    """A cycle of precedences that no clocks can satisfy.
+    """A cycle of precedences that no clock corrections can satisfy.
 
     Attributes:
-        rows: Rows of the precedences. The earlier clock of each is the later clock of the next.
-        by_ns: Negated sum of the limits of the cycle, by which the precedences contradict each
-            other.
+        rows: Rows of the precedences in the cycle. The earlier clock of each precedence is the
+            later clock of the next one, and the last is followed by the first.
+        by_ns: Time by which the precedences contradict each other: the negated sum of their limits
+            (``later_ns - earlier_ns``).
     """
 
     rows: tuple[int, ...]
@@ -49,20 +51,21 @@ def solve_clocks(
 ) -> tuple[tuple[ProfileClock, ...], Contradiction | None]:
     """Find corrections of all clocks that satisfy the precedences.
 
-    If no constant offsets satisfy them, the clocks that need it get a drift. If no drift up to
-    ``DRIFT`` satisfies them either, they contradict each other. Every bound then gets the same
-    slack, the smallest one with which offsets exist, and twice this slack is added to the
-    uncertainties. Clocks that the reference does not bound have the uncertainty None.
+    If no constant offsets satisfy the precedences, drifts up to ``DRIFT`` are allowed, and each
+    clock that needs a drift gets one. If no drifts satisfy the precedences either, they contradict
+    each other. The same slack is then added to every bound, the smallest one for which constant
+    offsets exist, and twice this slack is added to the uncertainties. The uncertainty is None for
+    clocks that the reference does not bound.
 
     Args:
         precedences: Precedences between the clocks.
-        start_ns: Start of the capture of each clock, on the clock itself.
-        end_ns: End of the capture of each clock, on the clock itself.
+        start_ns: Start of the capture of each clock, in its uncorrected time.
+        end_ns: End of the capture of each clock, in its uncorrected time.
         reference: Clock whose correction is 0.
 
     Returns:
         corrections: Correction of each clock, with an uncertainty that covers its whole capture.
-        contradiction: Worst contradiction of the precedences, or None if there is none.
+        contradiction: Worst contradiction between precedences, or None if there is none.
     """
     limit, row = find_tightest_limits(precedences, len(start_ns))
     needed_slack, cycle = find_worst_cycle(limit)
@@ -84,7 +87,7 @@ def solve_clocks(
         _make_clock(segments, captures, clock, lines[clock], bands) for clock in range(len(lines))
     ]
     if contradiction is not None:
-        # Either of two contradicting bounds may be correct, so the gap adds to the error.
+        # Either of two contradicting bounds may be correct, so the gap is added to the error.
         corrections = [_add_uncertainty(c, math.ceil(2 * needed_slack)) for c in corrections]
     corrections[reference] = ProfileClock(0, 0)
     return tuple(corrections), contradiction
@@ -95,7 +98,7 @@ class _Captures:
     """Captures of all clocks, with a constant offset applied to each clock.
 
     Attributes:
-        offset: Offset of each clock, which is arbitrary for clocks that are not bounded.
+        offset: Offset of each clock. It is arbitrary for a clock whose offset is not bounded.
         is_bounded: Mask of the clocks whose offset is bounded.
         start_ns: Start of the capture of each clock, plus the offset.
         end_ns: End of the capture of each clock, plus the offset.
@@ -111,9 +114,10 @@ def _apply_offsets(start_ns: Ints, end_ns: Ints, limit: Floats, reference: int) 
     """Apply the constant offsets that satisfy all limits to the captures of all clocks.
 
     Args:
-        start_ns: Start of the capture of each clock, on the clock itself.
-        end_ns: End of the capture of each clock, on the clock itself.
-        limit: Limits of all pairs of clocks, which offsets can satisfy.
+        start_ns: Start of the capture of each clock, in its uncorrected time.
+        end_ns: End of the capture of each clock, in its uncorrected time.
+        limit: Limits of all pairs of clocks, indexed [later, earlier]. Constant offsets must be
+            able to satisfy them.
         reference: Clock whose offset is 0.
     """
     offset, half_width = compute_intervals(limit, reference)
@@ -125,15 +129,15 @@ def _find_drifting_corrections(
 ) -> tuple[float, Floats | None]:
     """Find corrections that satisfy all bounds, with drifts up to ``DRIFT``.
 
-    The corrections are computed without slack. If this fails, the resolution of the clocks is used
-    as slack.
+    The corrections are first computed without slack. If there are none, ``GRAIN_NS / 2`` is added
+    to every bound as slack.
 
     Args:
         segments: Bounds between clocks.
-        slack_ns: Slack to return if there are no corrections.
+        slack_ns: Slack to return if no corrections are found.
 
     Returns:
-        slack_ns: Slack of the corrections.
+        slack_ns: Slack that was added to every bound.
         corrections: Correction of each clock in each segment, shape (clocks, segments), or None if
             there are none.
     """
@@ -145,12 +149,12 @@ def _find_drifting_corrections(
 
 
 def _make_contradiction(limit: Floats, row: Ints, cycle: list[int]) -> Contradiction:
-    """Return the contradiction of a cycle of clocks.
+    """Return the contradiction between the limits along a cycle of clocks.
 
     Args:
         limit: Tightest limits between clocks, indexed [later, earlier].
-        row: Row of the precedence of each of these limits.
-        cycle: Clocks of the cycle.
+        row: Row of the precedence that gives each limit, same shape.
+        cycle: Clocks of the cycle in the order of its arcs.
     """
     arcs = list(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
     by_ns = round(-sum(float(limit[arc]) for arc in arcs))
@@ -162,8 +166,8 @@ def _segment_bounded(
 ) -> ClockSegments:
     """Divide the captures into segments of time, with offsets applied.
 
-    Precedences of unbounded clocks are left out, and their captures are replaced by the capture of
-    the reference clock, because their offsets are arbitrary.
+    The offsets of unbounded clocks are arbitrary. Therefore the precedences of these clocks are
+    left out, and their captures are replaced by the capture of the reference clock.
 
     Args:
         precedences: Precedences between the clocks.
@@ -193,20 +197,21 @@ def _fit_lines(
 ) -> Floats:
     """Choose a line within the band of each clock: constant if possible, else with drift.
 
-    A clock needs drift if its band has no constant value, or if the bounds between it and another
-    clock contradict each other without drift. A constant line is halfway between the highest lower
-    bound and the lowest upper bound.
+    A clock needs drift in two cases, each with a tolerance of ``GRAIN_NS``: its band contains no
+    constant value, or the limits between it and another clock, except the reference, contradict
+    each other. A constant line is halfway between the highest lower bound and the lowest upper
+    bound. A line with drift is computed by :func:`fit_drift_line`.
 
     Args:
         segments: Bounds between clocks.
-        bands: Lower and upper bounds of the corrections, shape (clocks, segments).
-        limit: Limits of all pairs of clocks.
-        is_bounded: Mask of the clocks with a bounded offset.
+        bands: Lower and upper bounds of the corrections, each of shape (clocks, segments).
+        limit: Limits of all pairs of clocks, indexed [later, earlier].
+        is_bounded: Mask of the clocks whose offset is bounded.
         reference: Clock whose correction is 0.
 
     Returns:
-        Further correction of each clock in each segment, shape (clocks, segments). It is 0 for a
-        clock that is not bounded.
+        Correction of each clock in each segment, to be added to its offset, shape
+        (clocks, segments). It is 0 for a clock whose offset is not bounded.
     """
     lines = np.zeros(segments.is_captured.shape)
     contradicts = limit + limit.T < -GRAIN_NS
@@ -228,18 +233,19 @@ def _make_clock(
     line: Floats,
     bands: tuple[Floats, Floats],
 ) -> ProfileClock:
-    """Convert an offset and a line of further corrections to the correction of a clock.
+    """Combine the offset of a clock and a line of additional corrections to a clock correction.
 
-    The uncertainty bounds the distance from the line to either edge of the band of possible
-    corrections at every instant of the capture, and includes rounding. It is None for a clock that
-    is not bounded.
+    The uncertainty bounds the distance from the line to both edges of the band of possible
+    corrections at every instant of the capture, and includes rounding errors. It is None for a
+    clock whose offset is not bounded.
 
     Args:
         segments: Bounds between clocks.
         captures: Captures of all clocks, with offsets.
-        clock: Index of the clock to convert.
-        line: Further correction of this clock in each segment.
-        bands: Lower and upper bounds of the further corrections, shape (clocks, segments).
+        clock: Index of the clock.
+        line: Additional correction of this clock in each segment.
+        bands: Lower and upper bounds of the additional corrections, each of shape
+            (clocks, segments).
     """
     offset = float(captures.offset[clock])
     first_ns, last_ns = float(segments.middle_ns[0]), float(segments.middle_ns[-1])
@@ -261,7 +267,7 @@ def _make_clock(
 
 
 def _add_uncertainty(clock: ProfileClock, added_ns: int) -> ProfileClock:
-    """Return a clock with a larger uncertainty. The uncertainty None (unbounded) stays None."""
+    """Return a clock with ``added_ns`` added to its uncertainty. None (unbounded) stays None."""
     if clock.uncertainty_ns is None:
         return clock
     return replace(clock, uncertainty_ns=clock.uncertainty_ns + added_ns)
@@ -276,8 +282,9 @@ def _bound_maximum(
 ) -> float:
     r"""Return an upper bound of a function over a capture, from its values in segments.
 
-    The function changes by at most ``max_slope`` per ns. Between the middles of two segments it is
-    therefore below a tent, and before the first and after the last middle below a slope::
+    The function changes by at most ``max_slope`` per ns. Between the middles of two segments, it is
+    therefore bounded by the peak of a tent. Before the first middle and after the last middle, it
+    is bounded by a line with this slope::
 
               /\         /
         \    /  \       /

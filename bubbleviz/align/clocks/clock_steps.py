@@ -1,19 +1,20 @@
-"""Clock steps: clocks that were set during the capture although no bound shows it by itself.
+"""Clock steps: clocks that were set during the capture although the bounds are consistent.
 
-The bounds of a whole capture may be consistent although a clock was set, if it was set by less than
-the width of the interval between them. The interval is then too narrow and may not contain the true
-offset. But setting a clock moves both bounds at once, and a change of message delays does not::
+If a clock is set by less than the width of the interval between its bounds, the bounds of the whole
+capture remain consistent. The interval is then too narrow and may not contain the true offset.
+However, setting a clock moves both bounds at once, and a change of message delays does not::
 
     upper bound   ─ ─ ─ ┐               interval of the whole capture: between the lowest
                         └ ─ ─ ─         upper bound and the highest lower bound
     lower bound   ─ ─ ─ ┐
                         └ ─ ─ ─
 
-1. Bound each pair of clocks in each iteration, and in 4 and 16 parts of it (``_bound_cells``).
-2. Fit the midpoints between the bounds of a pair with a line, which is drift, plus a jump
-   (``_fit_jumps``). A jump counts if it explains much more than the noise of the midpoints.
-3. If any clock jumped, each clock gets the hull of the intervals of all cells, which is valid
-   before and after the jump (``_compute_corrections``).
+1. Bound each pair of clocks in each iteration, and in 4 and 16 parts of each iteration. These parts
+   are called cells (``_bound_cells``).
+2. Fit the midpoints between the bounds of a pair of clocks with a line (the drift) plus a jump
+   (``_fit_jumps``). A jump is accepted if it is much larger than the noise of the midpoints.
+3. If any clock jumped, use the hull of the intervals of all cells for each pair of clocks. The hull
+   is valid before and after the jump (``_compute_corrections``).
 """
 
 from __future__ import annotations
@@ -31,17 +32,21 @@ from bubbleviz.model.columns import Bools, Floats, Ints, Table
 from bubbleviz.model.grouping import Groups, find_distinct, group_rows, sort_rows
 from bubbleviz.model.intervals import group_extents
 
-#: Numbers of parts into which an iteration is divided; each divides the last.
+#: Numbers of parts into which an iteration is divided. Each number must divide the last one.
 _PARTS = (1, 4, 16)
-#: Maximum width of the bounds of a part, relative to the median width of an iteration.
+#: Maximum width of the interval between the bounds of a part, relative to the median width of an
+#: iteration's interval.
 _MAX_RELATIVE_WIDTH = 1.5
-#: Minimum size of a jump in standard deviations of the noise, and the minimum in doubtful cases.
+#: Minimum significance of a jump in standard deviations of the noise, in clear and in doubtful
+#: cases.
 _MIN_SIGNIFICANCE, _MIN_SIGNIFICANCE_IN_DOUBT = 7.0, 14.0
-#: A jump is in doubt with fewer cells, or if it is a smaller fraction of the width of the bounds.
+#: A jump is doubtful if it is based on fewer than ``_FEW_CELLS`` cells, or if it is smaller than
+#: ``_SMALL_JUMP`` times the median width of the interval between the bounds.
 _FEW_CELLS, _SMALL_JUMP = 6, 0.3
-#: Minimum and maximum number of cells of a pair that are fitted; more are sampled evenly.
+#: Minimum and maximum number of cells that are fitted for a pair of clocks. If there are more than
+#: the maximum, cells are sampled evenly.
 _MIN_CELLS, _MAX_CELLS = 3, 256
-#: Number of drifts that are tried.
+#: Number of drifts that are tried in a fit, from ``-DRIFT`` to ``DRIFT``.
 _N_DRIFTS = 21
 #: Maximum number of array elements computed at once.
 _MAX_ELEMENTS = 1 << 20
@@ -54,9 +59,9 @@ class ClockStep:
     Attributes:
         first: Index of the first clock.
         second: Index of the second clock.
-        by_ns: Increase of the correction of the second clock relative to the first.
-        last_before: Last iteration that shows the time before the step.
-        first_after: First iteration that shows the time after the step.
+        by_ns: Increase of the second clock's correction relative to the first clock's correction.
+        last_before: Iteration of the last cell before the step.
+        first_after: Iteration of the first cell after the step.
     """
 
     first: int
@@ -68,15 +73,15 @@ class ClockStep:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Cells(Table):
-    """Bounds of the difference of pairs of clocks in short stretches of time (cells).
+    """Bounds of the difference between two clocks in short periods of time (cells).
 
     Attributes:
         pair: Index of the pair of clocks.
-        begin_ns: First event of the cell, on the first clock.
-        end_ns: Last event of the cell, on the first clock.
-        low_ns: Lower bound of the correction of the second clock.
-        high_ns: Upper bound of the correction of the second clock.
-        iteration: Iteration of the cell.
+        begin_ns: Time of the first event of the cell, on the first clock.
+        end_ns: Time of the last event of the cell, on the first clock.
+        low_ns: Lower bound of the second clock's correction relative to the first clock.
+        high_ns: Upper bound of the second clock's correction relative to the first clock.
+        iteration: Common iteration that contains the cell.
     """
 
     pair: Ints
@@ -93,9 +98,10 @@ class _Cells(Table):
 
 
 class _Jump(NamedTuple):
-    """A jump of the midpoints of a pair of clocks. Jumps are compared by significance first.
+    """A jump of the midpoints between the bounds of a pair of clocks.
 
-    The other fields are the size of the jump and the iterations of the cells before and after it.
+    Jumps are compared by significance first. The other fields are the size of the jump, and the
+    iterations of the last cell before the jump and the first cell after the jump.
     """
 
     significance: float
@@ -109,10 +115,10 @@ class _Hulls:
     """Hull of the intervals of all cells of each pair of clocks.
 
     Attributes:
-        low_ns: Smallest lower bound, or infinity if no cell is bounded from both sides.
-        high_ns: Largest upper bound, or negative infinity if no cell is bounded from both sides.
+        low_ns: Smallest lower bound of any used cell, or infinity if no cell is used.
+        high_ns: Largest upper bound of any used cell, or negative infinity if no cell is used.
         max_gap_ns: Duration of the longest cell, or the longest time between the starts of
-            consecutive cells if that is longer.
+            consecutive cells that are bounded from both sides, whichever is longer.
     """
 
     low_ns: Floats
@@ -125,25 +131,25 @@ def find_clock_steps(
 ) -> tuple[tuple[ClockStep, ...], tuple[ProfileClock, ...]]:
     """Find clocks that were set during the capture, as described at the top of this module.
 
-    Only precedences of operations can show a step. Precedences of collectives only limit the
-    corrections.
+    Steps are only searched for in the precedences of operations. The precedences of collectives
+    are only used to limit the corrections.
 
     Args:
-        precedences: Precedences between all clocks.
+        precedences: Precedences (pairs of events with a known order) between all clocks.
         n_clocks: Number of clocks.
-        extents: Start and end of the capture of each clock, on the clock itself.
+        extents: Start and end of the capture of each clock, in its uncorrected time.
         reference: Clock whose correction is 0.
 
     Returns:
-        steps: One step per pair of clocks, the most significant one.
-        corrections: Constant correction of each clock whose uncertainty covers the times before and
-            after the steps. Empty without steps.
+        steps: The most significant step of each pair of clocks that has one, sorted by pair.
+        corrections: Constant correction of each clock. Its uncertainty covers the times before and
+            after the steps. Empty if there are no steps.
     """
     low_clock = np.minimum(precedences.earlier_clock, precedences.later_clock)
     high_clock = np.maximum(precedences.earlier_clock, precedences.later_clock)
     pairs = group_rows(low_clock, high_clock)
     first, second = low_clock[pairs.first], high_clock[pairs.first]
-    # The bounds of collectives vary in width, so they show no jump.
+    # The width between the bounds of collectives varies, so these bounds do not show jumps.
     is_operation = precedences.later_row >= 0
     levels = _bound_cells(precedences.take(is_operation), pairs.of_row[is_operation], first)
     jumps, hulls = _find_jumps(levels, len(first))
@@ -168,17 +174,18 @@ def find_clock_steps(
 def _find_jumps(levels: list[_Cells], n_pairs: int) -> tuple[dict[int, _Jump], _Hulls]:
     """Find the most significant jump of each pair of clocks over all levels.
 
-    Each level divides iterations into cells of time. Finer levels locate a jump better, but their
-    bounds are wider. A cell of a finer level is used only if its bounds are at most
-    ``_MAX_RELATIVE_WIDTH`` times as wide as the median cell of the pair in the coarsest level.
+    Each level divides iterations into cells of time. Finer levels locate a jump more precisely, but
+    the intervals between their bounds are wider. Only cells that are bounded from both sides are
+    used. A cell of a finer level must also have a width of at most ``_MAX_RELATIVE_WIDTH`` times
+    the median width of the pair in the coarsest level, or ``GRAIN_NS`` if that is larger.
 
     Args:
-        levels: Cells of each level, coarsest first.
+        levels: Cells of each level, coarsest level first.
         n_pairs: Number of pairs of clocks.
 
     Returns:
-        jumps: Jump of each pair that has one, keyed by pair.
-        hulls: Hulls of all used cells.
+        jumps: Most significant jump of each pair that has a jump, keyed by pair.
+        hulls: Hulls of the intervals of all used cells.
     """
     jumps: dict[int, _Jump] = {}
     low_ns, high_ns = np.full(n_pairs, np.inf), np.full(n_pairs, -np.inf)
@@ -202,7 +209,7 @@ def _find_jumps(levels: list[_Cells], n_pairs: int) -> tuple[dict[int, _Jump], _
 
 
 def _sort_bounded(cells: _Cells) -> _Cells:
-    """Return the cells that are bounded from both sides, sorted by pair of clocks and by start."""
+    """Return the cells that are bounded from both sides, sorted by (pair of clocks, start)."""
     bounded = np.flatnonzero(np.isfinite(cells.width_ns))
     order = sort_rows(cells.pair[bounded], cells.begin_ns[bounded])
     return cells.take(bounded[order])
@@ -217,11 +224,12 @@ def _widen_limits(
 ) -> Floats:
     """Widen the limits between clocks so that they are valid at every instant, despite the steps.
 
-    A pair that is bounded from both sides gets its hull, widened by the drift between cells. Any
-    other pair keeps its limit, widened by all steps and by the drift of the whole capture.
+    If any cell of a pair is bounded from both sides, the limits of the pair are replaced by its
+    hull, widened by the drift between cells. The limits of any other pair are widened by the sizes
+    of all steps and by the drift during the whole capture.
 
     Args:
-        limit: Tightest limits, indexed [later, earlier].
+        limit: Tightest limits, indexed [later, earlier]. Not modified.
         pairs: First and second clock of each pair.
         hulls: Hulls of the pairs.
         steps: All steps.
@@ -245,12 +253,15 @@ def _compute_corrections(
     extents: tuple[Ints, Ints],
     reference: int,
 ) -> tuple[ProfileClock, ...]:
-    """Compute constant corrections that satisfy all limits, with slack if none does.
+    """Compute constant corrections that satisfy all limits.
 
-    The uncertainty includes the drift of each clock before its first and after its last event.
+    If no corrections satisfy all limits, the smallest sufficient slack is added to every limit, and
+    twice the slack is added to the uncertainties. The uncertainty of a clock also includes the
+    drift before its first and after its last event. It is None if the reference does not bound the
+    clock.
 
     Args:
-        limit: Limits between all clocks.
+        limit: Limits between all clocks, indexed [later, earlier].
         precedences: Precedences between all clocks.
         extents: Start and end of the capture of each clock.
         reference: Clock whose correction is 0.
@@ -271,7 +282,7 @@ def _compute_corrections(
 
 
 def _bound_cells(precedences: offsets.Precedences, pair: Ints, first: Ints) -> list[_Cells]:
-    """Bound each pair of clocks in each iteration, and in ever finer parts of it.
+    """Bound each pair of clocks in each iteration, and in finer and finer parts of the iteration.
 
     Args:
         precedences: Precedences between operations.
@@ -279,8 +290,8 @@ def _bound_cells(precedences: offsets.Precedences, pair: Ints, first: Ints) -> l
         first: First clock of each pair.
 
     Returns:
-        One table of cells for each number of parts in ``_PARTS``. A bound is infinite if the cell
-        has no precedence in that direction.
+        One table of cells for each number of parts in ``_PARTS``. A bound is infinite if no
+        precedence in the cell gives it.
     """
     is_upper = precedences.later_clock == first[pair]
     event_ns = np.where(is_upper, precedences.later_ns, precedences.earlier_ns)
@@ -306,14 +317,16 @@ def _bound_cells(precedences: offsets.Precedences, pair: Ints, first: Ints) -> l
 
 
 def _divide_iterations(iterations: Groups, event_ns: Ints) -> Ints:
-    """Divide the time of each iteration into equal parts, as many as the last of ``_PARTS``.
+    """Divide the time of each iteration into ``_PARTS[-1]`` equal parts.
+
+    An iteration lasts from its first to its last event.
 
     Args:
-        iterations: Events grouped by iteration.
+        iterations: Events grouped by pair of clocks and iteration.
         event_ns: Time of each event.
 
     Returns:
-        Number of the part that contains each event, from 0.
+        Index of the part that contains each event, counted from 0 in each iteration.
     """
     begin_ns, end_ns = group_extents(iterations.of_row, len(iterations), event_ns, event_ns)
     length_ns = (end_ns - begin_ns + 1)[iterations.of_row]
@@ -322,7 +335,9 @@ def _divide_iterations(iterations: Groups, event_ns: Ints) -> Ints:
 
 
 def _find_bounds(cells: Groups, slack_ns: Floats, is_upper: Bools) -> tuple[Floats, Floats]:
-    """Return the lower and the upper bound of the correction of the second clock in each cell.
+    """Return the tightest lower and upper bound of the second clock's correction in each cell.
+
+    A bound is infinite if no precedence gives it.
 
     Args:
         cells: Precedences grouped by cell.
@@ -351,14 +366,14 @@ def _compute_medians(group: Ints, values: Floats, n_groups: int) -> Floats:
 def _fit_in_batches(cells: _Cells) -> Iterator[tuple[int, _Jump]]:
     """Yield the pairs of clocks with a significant jump, and the jump of each pair.
 
-    Pairs with equal numbers of sampled cells are fitted together, as many as fit in memory. Cells
-    whose bounds contradict each other are left out, and so are pairs with fewer than ``_MIN_CELLS``
-    other cells.
+    Cells whose bounds contradict each other by more than ``GRAIN_NS`` are left out. If a pair has
+    fewer than ``_MIN_CELLS`` remaining cells, it is left out. Pairs with equal numbers of sampled
+    cells are fitted together, in batches that limit memory use.
 
     Args:
-        cells: Cells of one level with both bounds, sorted by (pair, time).
+        cells: Cells of one level that are bounded from both sides, sorted by (pair, time).
     """
-    # A cell that contradicts itself contains the jump, so it belongs to neither side.
+    # A cell with contradicting bounds contains the jump, so it is neither before nor after it.
     cells = cells.take(cells.width_ns >= -GRAIN_NS)
     n_cells = np.bincount(cells.pair, minlength=1)
     start = np.cumsum(n_cells) - n_cells
@@ -375,13 +390,14 @@ def _fit_in_batches(cells: _Cells) -> Iterator[tuple[int, _Jump]]:
 def _fit_jumps(cells: _Cells, pairs: Ints, rows: Ints) -> Iterator[tuple[int, _Jump]]:
     """Yield the pairs of clocks with a significant jump in both of their bounds, and the jumps.
 
-    The jump is the best fit to the midpoints between the bounds (:func:`_fit_midpoints`). It counts
-    if :func:`_is_significant` is true and each of the two bounds moves by at least half of it.
+    The jump is the best fit to the midpoints between the bounds (:func:`_fit_midpoints`). It is
+    accepted if it is significant (:func:`_is_significant`), and if each of the two bounds moves by
+    at least half of the jump (:func:`_moves_bounds`).
 
     Args:
         cells: Cells of one level.
         pairs: Pairs of clocks to fit.
-        rows: Cells of each pair in order of time, shape (pairs, n).
+        rows: Rows in ``cells`` of each pair, sorted by time, shape (pairs, cells per pair).
     """
     low, high = cells.low_ns[rows], cells.high_ns[rows]
     width = high - low
@@ -403,10 +419,11 @@ class _Fits(Table):
 
     Attributes:
         last_cell: Index of the last cell before the jump.
-        drift: Slope of the line.
+        drift: Slope of the line, without unit.
         jump_ns: Size of the jump.
-        significance: Square root of the reduction of the residual sum of squares, compared with the
-            best line without a jump, in standard deviations of the noise.
+        significance: Square root of the amount by which the jump reduces the residual sum of
+            squares, compared with the best line without a jump, divided by the standard deviation
+            of the noise.
     """
 
     last_cell: Ints
@@ -418,12 +435,13 @@ class _Fits(Table):
 def _fit_midpoints(midpoint: Floats, width: Floats, elapsed_ns: Floats) -> _Fits:
     """Fit a line with a jump to the midpoints of each pair of clocks, by least squares.
 
-    The slope is one of ``_N_DRIFTS`` possible drifts, and the jump may be between any two
-    consecutive cells. The combination with the smallest residual sum of squares is used.
+    The slope is one of ``_N_DRIFTS`` evenly spaced drifts from ``-DRIFT`` to ``DRIFT``, and the
+    jump may be between any two consecutive cells. The combination with the smallest residual sum of
+    squares is used.
 
     Args:
-        midpoint: Midpoints between the bounds, shape (pairs, cells).
-        width: Widths between the bounds, same shape.
+        midpoint: Midpoint between the bounds of each cell, shape (pairs, cells).
+        width: Upper minus lower bound of each cell, same shape.
         elapsed_ns: Time from the first cell of the pair to each cell, same shape.
     """
     drifts = np.linspace(-DRIFT, DRIFT, _N_DRIFTS)
@@ -450,11 +468,11 @@ def _moves_bounds(
 ) -> bool:
     """Return whether each of the two bounds of a pair of clocks moves by at least half of a jump.
 
-    A change of message delays moves one bound, a clock that was set moves both.
+    A change of message delays moves only one bound, while a clock that was set moves both.
 
     Args:
         bounds: Lower and upper bound of the pair in each cell.
-        drifted_ns: Drift from the first cell to each cell, which does not count as a move.
+        drifted_ns: Drift from the first cell to each cell, which is subtracted from the bounds.
         last_cell: Index of the last cell before the jump.
         jump_ns: Size of the jump.
     """
@@ -464,11 +482,13 @@ def _moves_bounds(
 
 
 def _make_step_functions(n_cells: int) -> tuple[Floats, Floats]:
-    """Return the step function of a jump after each cell but the last, centered to mean 0.
+    """Return the step functions of all possible jumps: after each cell except the last.
+
+    A step function is 0 up to the cell before the jump and 1 after it, minus its mean.
 
     Returns:
         steps: Step functions, one per column, shape (cells, cells - 1).
-        squares: Sum of squares of each step function.
+        squares: Sum of squares of each step function, shape (cells - 1,).
     """
     steps = np.tril(np.ones((n_cells, n_cells)), -1)[:, :-1]
     steps = steps - steps.mean(axis=0)
@@ -476,15 +496,18 @@ def _make_step_functions(n_cells: int) -> tuple[Floats, Floats]:
 
 
 def _estimate_noise(midpoint: Floats, width: Floats) -> Floats:
-    """Estimate the standard deviation of the midpoints of each pair, apart from drift and jumps.
+    """Estimate the standard deviation of the midpoints of each pair, excluding drift and jumps.
 
-    It is the largest of three values: half the deviation of the widths, without the narrowest cell,
-    which may contain the jump; the robust deviation of the second differences of the midpoints,
-    divided by sqrt(6); and ``GRAIN_NS`` / 20.
+    The estimate is the largest of three values:
+
+    - half the standard deviation of the widths, without the narrowest cell, which may contain the
+      jump;
+    - the robust standard deviation of the second differences of the midpoints, divided by sqrt(6);
+    - ``GRAIN_NS / 20``.
 
     Args:
-        midpoint: Midpoints between the bounds, shape (pairs, cells).
-        width: Widths between the bounds, same shape.
+        midpoint: Midpoint between the bounds of each cell, shape (pairs, cells).
+        width: Upper minus lower bound of each cell, same shape.
     """
     width_noise = np.std(np.sort(width, axis=1)[:, 1:], axis=1) / 2
     midpoint_noise = _estimate_deviation(np.diff(midpoint, 2, axis=1)) / np.sqrt(6)
@@ -495,13 +518,18 @@ def _estimate_noise(midpoint: Floats, width: Floats) -> Floats:
 def _is_significant(fits: _Fits, width: Floats) -> Bools:
     """Return a mask of the jumps that are significant and large enough.
 
-    A jump must exceed the resolution of the clocks, ``GRAIN_NS``. A jump that is small compared
-    with the width of the bounds, or is based on few cells, must be more significant, and a small
-    one must exceed four times the resolution. A small jump based on few cells does not count.
+    A jump is small if it is less than ``_SMALL_JUMP`` times the median width. It is doubtful if it
+    is small or based on fewer than ``_FEW_CELLS`` cells. A jump is accepted if all of these
+    conditions hold:
+
+    - Its significance is at least ``_MIN_SIGNIFICANCE``, or ``_MIN_SIGNIFICANCE_IN_DOUBT`` if it is
+      doubtful.
+    - It exceeds ``GRAIN_NS``, or four times ``GRAIN_NS`` if it is small.
+    - It is not both small and based on few cells.
 
     Args:
-        fits: Best jump of each pair.
-        width: Width of the bounds, shape (pairs, cells).
+        fits: Best fit of each pair of clocks.
+        width: Upper minus lower bound of each cell, shape (pairs, cells).
     """
     jump_ns = np.abs(fits.jump_ns)
     is_small = jump_ns < _SMALL_JUMP * np.median(width, axis=1)

@@ -1,8 +1,9 @@
 """Drift: clocks that run at different speeds, as difference constraints in space and time.
 
-A node is a clock in a segment of time. A step to the next segment costs half of ``DRIFT`` times
-its length. A bound is an arc from one clock to another, in the segment of its later event. A path
-between two clocks in one segment then bounds their difference in that segment::
+In the constraint graph, a node is a clock in a segment of time. An arc to the next or previous
+segment of the same clock has the length ``DRIFT / 2`` times the duration of a segment. A bound is
+an arc from one clock to another, in the segment of its later event. A path between two clocks in
+the same segment then bounds their difference in this segment::
 
     clock 0   o──o──o──o        ──  drift, in both directions
                  │     │         │  a bound, in one direction
@@ -20,30 +21,30 @@ from bubbleviz.align.profile_clocks import DRIFT
 from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.grouping import sort_rows
 
-#: Maximum drift of one clock.
+#: Maximum relative drift of one clock.
 _CLOCK_DRIFT = DRIFT / 2
 
 
-#: Maximum and minimum number of segments of a capture. The maximum number of nodes limits the
-#: segments if there are many clocks.
+#: Maximum and minimum number of segments of a capture, and maximum number of nodes (clocks times
+#: segments). The last limits the number of segments if there are many clocks.
 _MAX_SEGMENTS, _MIN_SEGMENTS, _MAX_NODES = 128, 32, 4096
 
 
 @dataclass(frozen=True)
 class ClockSegments:
-    """Bounds between clocks by segment of time.
+    """Bounds between clocks in each segment of time.
 
-    There is at most one arc, the tightest, for each pair of clocks and segment.
+    For each ordered pair of clocks and segment, there is at most one arc: the tightest bound.
 
     Attributes:
-        length_ns: Length of a segment.
-        middle_ns: Middle of each segment.
+        length_ns: Duration of a segment.
+        middle_ns: Time in the middle of each segment.
         later: Clock of the later event of each arc.
         earlier: Clock of the earlier event of each arc.
         segment: Segment of each arc.
         limit_ns: Maximum by which the correction of the clock ``earlier`` may exceed the correction
             of the clock ``later``.
-        is_captured: Mask of the segments that each clock's capture overlaps, shape
+        is_captured: Mask of the segments that overlap the capture of each clock, shape
             (clocks, segments).
     """
 
@@ -64,18 +65,19 @@ def divide_into_segments(
     start_ns: Floats,
     end_ns: Floats,
 ) -> ClockSegments:
-    """Divide time into equal segments and find the tightest bound of each pair of clocks in each.
+    """Divide time into equal segments, and find the tightest bounds between clocks in each segment.
 
-    All times must be on approximately aligned clocks. Both events of a pair are moved to the middle
-    of the segment of the later event, and the bound is loosened by the drift on the way.
+    All times must be on approximately aligned clocks. A bound applies in the middle of the segment
+    that contains the later event. It is loosened by the drift that is possible between each of the
+    two events and this time.
 
     Args:
-        earlier: Clock of the first event of each pair.
-        later: Clock of the second event of each pair; always differs from ``earlier``.
-        earlier_ns: Time of the first event.
-        later_ns: Time of the second event.
-        start_ns: Start of each clock's capture.
-        end_ns: End of each clock's capture.
+        earlier: Clock of the first event of each pair of events.
+        later: Clock of the second event of each pair. Always differs from ``earlier``.
+        earlier_ns: Time of the first event of each pair.
+        later_ns: Time of the second event of each pair.
+        start_ns: Start of the capture of each clock.
+        end_ns: End of the capture of each clock.
     """
     n_clocks = len(start_ns)
     first_ns = min(float(start_ns.min()), float(later_ns.min(initial=np.inf)))
@@ -101,15 +103,15 @@ def divide_into_segments(
 
 
 def _measure_moves(earlier_ns: Floats, later_ns: Floats, target_ns: Floats) -> Floats:
-    """Return by how much both events of each pair are moved in total to reach the target time."""
+    """Return the sum of the distances of both events of each pair from the target time, in ns."""
     return np.asarray(np.abs(later_ns - target_ns) + np.abs(earlier_ns - target_ns), np.float64)
 
 
 def _find_tightest(cell: Ints, limit_ns: Floats) -> Ints:
-    """Return the row of the bound with the smallest limit in each cell, in order of the cells.
+    """Return the row of the bound with the smallest limit in each cell, sorted by cell.
 
     Args:
-        cell: Number of the pair of clocks and the segment of each bound.
+        cell: Cell number of each bound. A cell is a pair of clocks in a segment.
         limit_ns: Limit of each bound.
     """
     order = sort_rows(cell, limit_ns)
@@ -120,14 +122,15 @@ def find_feasible_corrections(segments: ClockSegments, slack_ns: float) -> Float
     """Find corrections that satisfy all bounds, or return None if there are none.
 
     This is the Bellman-Ford algorithm with all arcs relaxed at once. After each relaxation, the
-    corrections of every clock are reduced until they drift no faster than allowed.
+    corrections of every clock are reduced until they change by at most the possible drift from one
+    segment to the next.
 
     Args:
         segments: Bounds between clocks.
         slack_ns: Slack to add to every bound.
 
     Returns:
-        Correction of each clock in each segment, shape (clocks, segments), or None.
+        Correction of each clock in each segment in ns, shape (clocks, segments), or None.
     """
     n_clocks, n_segments = segments.is_captured.shape
     corrections = np.zeros((n_clocks, n_segments))
@@ -148,8 +151,8 @@ def find_feasible_corrections(segments: ClockSegments, slack_ns: float) -> Float
 def _limit_slope(values: Floats, max_step: float) -> Floats:
     """Return the largest values that are not above ``values`` and change by at most ``max_step``.
 
-    The limit applies to the change from one column to the next. Two running minima suffice: one
-    over the values from the left, one from the right.
+    The limit applies to the change from one entry to the next along the last axis. The result is
+    computed with two running minima, one from each side.
     """
     slope = max_step * np.arange(values.shape[-1])
     rising = np.minimum.accumulate(values - slope, axis=-1) + slope
@@ -163,8 +166,9 @@ def compute_bands(
 ) -> tuple[Floats, Floats]:
     """Compute the smallest and the largest possible correction of each clock in each segment.
 
-    They are shortest paths from and to the reference in the same segment. Dijkstra's algorithm
-    needs non-negative lengths, which the potential provides (as in Johnson's algorithm).
+    The bounds are the lengths of the shortest paths between the clock and the reference in the same
+    segment. Dijkstra's algorithm needs non-negative lengths, which the potential provides (as in
+    Johnson's algorithm).
 
     Args:
         segments: Bounds between clocks.
@@ -173,7 +177,9 @@ def compute_bands(
         reference: Clock whose correction is 0.
 
     Returns:
-        Lower and upper bounds, shape (clocks, segments), infinite if nothing bounds the clock.
+        lower: Smallest correction, shape (clocks, segments). Negative infinity if it is not
+            bounded.
+        upper: Largest correction, same shape. Infinity if it is not bounded.
     """
     from scipy.sparse.csgraph import dijkstra
 
@@ -199,15 +205,18 @@ def compute_bands(
 def _list_arcs(
     segments: ClockSegments, node: Ints, slack_ns: float
 ) -> tuple[tuple[Ints, Ints], Floats]:
-    """List the arcs of the graph: the bounds, and the drift of each clock in both directions.
+    """List the arcs of the constraint graph.
+
+    The arcs are the bounds between clocks, and the drift of each clock to the next and to the
+    previous segment.
 
     Args:
         segments: Bounds between clocks.
-        node: Node of each clock in each segment, shape (clocks, segments).
+        node: Node number of each clock in each segment, shape (clocks, segments).
         slack_ns: Slack to add to every bound.
 
     Returns:
-        arcs: Tail and head of each arc.
+        arcs: Tails and heads of the arcs, as node numbers.
         length_ns: Length of each arc.
     """
     previous, following = node[:, :-1].ravel(), node[:, 1:].ravel()
@@ -220,16 +229,16 @@ def _list_arcs(
 def fit_drift_line(time_ns: Floats, low: Floats, high: Floats) -> Floats:
     """Fit a line to a band so that its largest distance from either edge is as small as possible.
 
-    This is a linear program: minimize the distance, with the height and the slope of the line as
-    the other unknowns. The slope is limited to ``DRIFT``.
+    The line is found with a linear program that minimizes this distance over the height and the
+    slope of the line. The absolute slope is limited to ``DRIFT``.
 
     Args:
-        time_ns: Times at which the band is known.
-        low: Lower edge of the band.
-        high: Upper edge of the band.
+        time_ns: Times at which the band is known. At least two must differ.
+        low: Lower edge of the band at each time.
+        high: Upper edge of the band at each time.
 
     Returns:
-        Values of the line at the times.
+        Value of the line at each time.
     """
     from scipy.optimize import linprog
 

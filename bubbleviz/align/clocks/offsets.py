@@ -9,12 +9,12 @@ the clocks from one side. A pair of events in the other direction closes the int
                                          └─┘ moves right at most this far
 
 All clocks are solved together as difference constraints: the correction of a clock relative to
-another clock lies between two shortest paths (Cormen et al., Introduction to Algorithms,
+another clock is bounded by two shortest paths (Cormen et al., Introduction to Algorithms,
 "Difference constraints and shortest paths").
 
 The bounds form a matrix: ``limit[later, earlier]`` is the maximum by which the correction of the
-clock ``earlier`` can exceed the correction of the clock ``later``, or infinite without a bound. A
-finite limit is an arc from ``later`` to ``earlier``.
+clock ``earlier`` can exceed the correction of the clock ``later``. It is infinite if there is no
+bound. A finite limit is an arc from ``later`` to ``earlier``.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from bubbleviz.model.grouping import find_first_rows
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Precedences(Table):
-    """Pairs of events on two clocks of which the first cannot be later than the second.
+    """Pairs of events on two clocks. The first event cannot be later than the second event.
 
     Attributes:
-        earlier_clock: Clock of the first event.
-        later_clock: Clock of the second event; always differs from ``earlier_clock``.
-        earlier_ns: Time of the first event on its own clock.
-        later_ns: Time of the second event on its own clock.
+        earlier_clock: Index of the clock of the first event.
+        later_clock: Index of the clock of the second event. Always differs from ``earlier_clock``.
+        earlier_ns: Time of the first event, on ``earlier_clock``.
+        later_ns: Time of the second event, on ``later_clock``.
         earlier_row: Row of the operation of the first event, or -1 if it is not an operation.
         later_row: Row of the operation of the second event, or -1 if it is not an operation.
-        iteration: Iteration of the second event, numbered over all ranks.
+        iteration: Common iteration of the second event.
     """
 
     earlier_clock: Ints
@@ -52,7 +52,7 @@ class Precedences(Table):
 
 
 def join_precedences(*parts: Precedences) -> Precedences:
-    """Concatenate precedences. Without any part, the table is empty."""
+    """Concatenate tables of precedences. The result is empty if there are no tables."""
     return join_tables([part for part in parts if len(part)] or [Precedences.make_empty()])
 
 
@@ -63,11 +63,15 @@ _Arcs = tuple[Ints, Ints, Floats]
 def find_tightest_limits(precedences: Precedences, n_clocks: int) -> tuple[Floats, Ints]:
     """Find the tightest bound between every two clocks.
 
+    Args:
+        precedences: Precedences between the clocks.
+        n_clocks: Number of clocks.
+
     Returns:
-        limit: Smallest ``later_ns - earlier_ns`` of each pair of clocks, indexed
-            [later, earlier]; infinite without a precedence, and 0 on the diagonal.
-        row: Row of the precedence that gives the limit, same shape, or -1. The first of equal ones
-            wins.
+        limit: Smallest ``later_ns - earlier_ns`` of each pair of clocks, shape (clocks, clocks),
+            indexed [later, earlier]. Infinite if the pair has no precedence, and 0 on the diagonal.
+        row: Row of the precedence that gives each limit, same shape, or -1 if there is none. The
+            smallest row wins ties.
     """
     slack = precedences.later_ns - precedences.earlier_ns
     pair = precedences.later_clock * n_clocks + precedences.earlier_clock
@@ -79,17 +83,18 @@ def find_tightest_limits(precedences: Precedences, n_clocks: int) -> tuple[Float
 
 
 def _list_arcs(limit: Floats) -> _Arcs:
-    """List the finite limits off the diagonal."""
+    """List all finite limits that are not on the diagonal."""
     later, earlier = np.nonzero(np.isfinite(limit) & ~np.eye(len(limit), dtype=bool))
     return later, earlier, limit[later, earlier]
 
 
 def _extend_walks(arcs: _Arcs, walks: Floats) -> Floats:
-    """Return the lengths of the shortest walks to each clock that have one more arc.
+    """Return the length of the shortest walk to each clock that has one more arc.
 
     Args:
-        arcs: All arcs.
-        walks: Length of the shortest walk to each clock, or infinity if there is none.
+        arcs: All arcs of the graph.
+        walks: Length of the shortest walk to each clock with a given number of arcs, or infinity if
+            there is none.
     """
     tail, head, limit_ns = arcs
     extended = np.full(len(walks), np.inf)
@@ -98,7 +103,7 @@ def _extend_walks(arcs: _Arcs, walks: Floats) -> Floats:
 
 
 def find_worst_cycle(limit: Floats) -> tuple[float, list[int]]:
-    """Find the slack that every bound needs so that constant offsets exist, and the worst cycle.
+    """Find the slack that must be added to all bounds so that constant offsets exist.
 
     The slack is the negated minimum cycle mean of the graph (Karp 1978, "A characterization of the
     minimum cycle mean in a digraph"), where walks may start at any node. The running time is
@@ -108,10 +113,10 @@ def find_worst_cycle(limit: Floats) -> tuple[float, list[int]]:
         limit: Limits of all pairs of clocks, indexed [later, earlier].
 
     Returns:
-        slack: Needed slack. It is at most 0 if the bounds are consistent, and negative infinity if
-            the graph has no cycle.
-        cycle: Clocks of the worst cycle in the order of its arcs, each of which leads from a later
-            to an earlier clock. Empty without a cycle.
+        slack: Required slack. It is not positive if the bounds are consistent, and negative
+            infinity if the graph has no cycle.
+        cycle: Clocks of the cycle with the minimum mean, in the order of its arcs. Each arc leads
+            from the later to the earlier clock of a limit. Empty if the graph has no cycle.
     """
     n_clocks, arcs = len(limit), _list_arcs(limit)
     walks = np.zeros((n_clocks + 1, n_clocks))
@@ -133,23 +138,25 @@ def find_worst_cycle(limit: Floats) -> tuple[float, list[int]]:
 
 
 def round_up(slack: float) -> float:
-    """Return the slack plus 0.5 ns for rounding errors of its sums, or 0 if no slack is needed."""
+    """Return the slack plus 0.5 ns to cover rounding errors, or 0 if the slack is not positive."""
     return slack + 0.5 if slack > 0 else 0.0
 
 
 def compute_intervals(limit: Floats, reference: int) -> tuple[Floats, Floats]:
-    """Compute the interval of the correction of each clock, relative to a reference clock.
+    """Compute the interval of possible corrections of each clock, relative to a reference clock.
 
     If the reference does not bound a clock from both sides, the interval is relative to the first
-    clock that does. The correction of that first clock is 0.
+    clock that bounds it from both sides.
 
     Args:
-        limit: Limits of all pairs of clocks, without a negative cycle.
+        limit: Limits of all pairs of clocks, indexed [later, earlier]. Must not have a negative
+            cycle.
         reference: Clock whose correction is 0.
 
     Returns:
-        The middle of each interval, and half its width, or infinity if the reference does not bound
-        the clock.
+        offset: Middle of the interval of each clock.
+        half_width: Half the width of the interval, or infinity if the reference does not bound the
+            clock.
     """
     from scipy.sparse.csgraph import johnson
 
@@ -164,7 +171,13 @@ def compute_intervals(limit: Floats, reference: int) -> tuple[Floats, Floats]:
 
 
 def build_graph(arcs: tuple[Ints, Ints], length: Floats, n_nodes: int) -> Any:
-    """Build the sparse matrix of a graph with arcs (tails, heads), as SciPy expects it."""
+    """Build the sparse adjacency matrix of a graph for SciPy.
+
+    Args:
+        arcs: Tails and heads of the arcs, as node numbers.
+        length: Length of each arc.
+        n_nodes: Number of nodes.
+    """
     from scipy.sparse import csr_array
 
     return csr_array((length, arcs), shape=(n_nodes, n_nodes))

@@ -1,16 +1,16 @@
-"""Precedences: operations and collectives that cannot have run in another order.
+"""Precedences: pairs of operations, or of collectives, whose order is known.
 
-In a pipeline, the forward of a virtual stage needs the forward of the previous stage, and its
-backward the backward of the next stage, of the same microbatch. If the transfer between them was
-recorded, it gives two bounds::
+In a pipeline, the forward of a microbatch on a virtual stage needs its forward on the previous
+stage. The backward needs the backward on the next stage. If the transfer between the two operations
+was recorded, it gives two bounds::
 
     rank 0   F ████┤                           F ends before the other F starts,
              SEND  ├──▒▒▒▒─┤                   the send starts before the receive ends
     rank 1   RECV ├▒▒▒▒▒▒▒▒──┤
              F               ├████
 
-A span may begin with kernels that need no input. Then the end of the receive cannot be before the
-end of the F that it waits for.
+The span of an operation may begin with kernels that need no input. In this case, only the end of
+the receive shows when the input arrived: it cannot be before the end of the previous stage's F.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import BACKWARD, CHAINED, COUNTED, WORK, Phase
 
-#: Maximum time between the ends of a collective on two ranks.
+#: Maximum time in ns between the ends of a collective on two ranks.
 LEAVE_NS = 50_000
 
 
@@ -36,8 +36,8 @@ LEAVE_NS = 50_000
 _SYNCHRONIZING = ("AllReduce", "AllGather", "ReduceScatter")
 
 
-#: Maximum number of other members that each member of a collective is compared with. It bounds the
-#: number of pairs.
+#: Maximum number of other members with which each member of a collective is compared. This limits
+#: the number of pairs.
 _MAX_PARTNERS = 16
 
 
@@ -50,28 +50,29 @@ def find_dependencies(
 ) -> offsets.Precedences:
     """Return the data dependencies within pipelines as precedences between clocks.
 
-    Each pair of operations between which a microbatch moves gives up to two precedences:
+    A microbatch moves from a first operation to a second operation on another clock
+    (:func:`_match_producers`). Each pair of such operations gives up to two precedences:
 
-    - The first operation ends before the input of the second one is available. This precedence is
-      left out if the rank of the second operation has receives in this direction, but none of them
-      shows when this input arrived.
-    - The send of the first operation starts before the receive of the second one ends. This
-      requires that both transfers were recorded and that replicas can be distinguished.
+    - The first operation ends before the input of the second operation is available. This
+      precedence is left out if the rank of the second operation has receives in this direction, but
+      none of them shows when this input arrived.
+    - The send of the first operation starts before the receive of the second operation ends. This
+      precedence requires that both transfers were recorded and that replicas can be distinguished.
 
     Args:
-        operations: Operations of all ranks with their virtual stages, and with iterations numbered
-            over all ranks.
+        operations: Operations of all ranks with their virtual stages and common iterations.
         inputs: Times at which the inputs of operations were available.
         pipeline: Pipeline of each rank, or -1 if the replicas of a stage cannot be distinguished.
-        clock: Clock of each rank.
-        replica_clock: Clock of each rank on which replicas of a stage are compared.
+        clock: Index of each rank's clock, shape (ranks,).
+        replica_clock: Index of the clock on which each rank is compared with its replicas, shape
+            (ranks,).
     """
     producer, consumer = _match_producers(operations, pipeline, clock, replica_clock)
 
     def make_table(
         producer: Ints, consumer: Ints, earlier_ns: Ints, later_ns: Ints
     ) -> offsets.Precedences:
-        """Return one precedence for each pair of operation rows and of times."""
+        """Return one precedence for each pair of operations, given the times of its events."""
         return offsets.Precedences(
             earlier_clock=clock[operations.rank[producer]],
             later_clock=clock[operations.rank[consumer]],
@@ -82,7 +83,7 @@ def find_dependencies(
             iteration=operations.iteration[consumer],
         )
 
-    # If other receives were recorded but not this one, the span does not show the arrival.
+    # If the rank has receives but this one was not recorded, the span does not show the arrival.
     has_arrival = ((inputs.latest_ns != NEVER) | ~inputs.receives)[consumer]
     first, second = producer[has_arrival], consumer[has_arrival]
     ready_ns = np.maximum(operations.start_ns[second], inputs.latest_ns[second])
@@ -104,20 +105,21 @@ def _match_producers(
     """Find pairs of operations between which a microbatch moves to another clock.
 
     The producer is on the previous recorded virtual stage in the direction of the microbatch. If
-    the replicas of a stage cannot be distinguished, the consumer cannot start before the earliest
-    of them ends. The earliest one is known only if all replicas share a clock; otherwise the pair
-    is left out. Repeated operations, operations without a span, and consumers that the capture cut
-    give no pair.
+    the replicas of a stage cannot be distinguished, the replica that ends first is used as the
+    producer, because the consumer cannot start before it ends. If these replicas are not on one
+    clock, it is unknown which of them ends first, and the pair is left out. Repeated operations,
+    operations without a span, and consumers that were cut by the capture are left out as well.
 
     Args:
-        operations: Operations of all ranks with their virtual stages.
+        operations: Operations of all ranks with their virtual stages and common iterations.
         pipeline: Pipeline of each rank, or -1 if replicas cannot be distinguished.
-        clock: Clock of each rank.
-        replica_clock: Clock of each rank on which replicas are compared.
+        clock: Index of each rank's clock, shape (ranks,).
+        replica_clock: Index of the clock on which each rank is compared with its replicas, shape
+            (ranks,).
 
     Returns:
-        producer: Row of the operation of the previous virtual stage.
-        consumer: Row of the operation that waits for it.
+        producer: Row of the operation on the previous virtual stage.
+        consumer: Row of the operation that waits for the producer.
     """
     is_usable = mask_phases(operations.phase, CHAINED) & (operations.has_span == 1)
     is_usable &= (operations.occurrence == 0) & (operations.iteration >= 0)
@@ -135,10 +137,12 @@ def _match_producers(
 
 
 def _group_replicas(operations: Operations, rows: Ints, pipeline: Ints) -> tuple[Ints, Groups]:
-    """Group operations into blocks: the replicas of one operation.
+    """Group operations into blocks. A block contains one operation on all replicas of its stage.
 
-    The blocks are sorted by direction of a microbatch, and then in the order in which the
-    microbatch runs them: by virtual stage in forwards, in reverse order in backwards.
+    A direction consists of all forwards, or all backwards, of one microbatch and sequence split in
+    one pipeline and iteration. Blocks are sorted by direction. Within a direction, they are in the
+    order in which the microbatch passes them: by ascending virtual stage for forwards, and by
+    descending virtual stage for backwards.
 
     Args:
         operations: Operations of all ranks with their virtual stages.
@@ -146,9 +150,8 @@ def _group_replicas(operations: Operations, rows: Ints, pipeline: Ints) -> tuple
         pipeline: Pipeline of each rank, or -1 if replicas cannot be distinguished.
 
     Returns:
-        direction: Group of each row: the forwards, or the backwards, of one microbatch in one
-            pipeline and iteration.
-        blocks: The blocks of these rows.
+        direction: Number of the direction of each row.
+        blocks: The rows, grouped into blocks.
     """
     is_forward = operations.phase[rows] == Phase.F
     direction = group_rows(
@@ -163,11 +166,13 @@ def _group_replicas(operations: Operations, rows: Ints, pipeline: Ints) -> tuple
 
 
 def _find_earliest(blocks: Groups, end_ns: Ints, clock: Ints) -> Ints:
-    """Return the row of each block that ends first, or -1 if the rows are on several clocks.
+    """Return the row of each block that ends first, or -1 if its rows are on several clocks.
+
+    If several rows end first, the smallest row index wins.
 
     Args:
-        blocks: Blocks of rows to compare.
-        end_ns: End of each row.
+        blocks: Rows grouped into blocks.
+        end_ns: End time of each row.
         clock: Clock of each row.
     """
     low, high = group_extents(blocks.of_row, len(blocks), clock, clock)
@@ -175,9 +180,9 @@ def _find_earliest(blocks: Groups, end_ns: Ints, clock: Ints) -> Ints:
 
 
 def _take_from_previous(values: Ints, group: Ints) -> Ints:
-    """Return, for each entry, the value of the previous entry.
+    """Return, for each entry, the value of the previous entry of the same group.
 
-    It is -1 if the previous entry is in a different group, or for the first entry.
+    The result is -1 for the first entry, and if the previous entry is in a different group.
 
     Args:
         values: Value of each entry.
@@ -193,12 +198,13 @@ def select_reductions(
 ) -> CollectiveIntervals:
     """Select the collectives that synchronize the replicas of a stage, one per rank and iteration.
 
-    The selected collective is the first all-reduce, all-gather or reduce-scatter that starts after
-    the last launched pass of the iteration has started. It reduces the gradients of data-parallel
-    replicas, before those of norms and embeddings are reduced in other groups. Collectives inside a
-    forward or backward do not count, because they belong to tensor parallelism, or to buckets that
-    cannot be distinguished from it. Nothing is selected in an iteration whose last launched pass is
-    not a B, W or BW.
+    The last launched pass is the forward or backward that the host launched last in the iteration
+    of a rank. The selected collective is the first all-reduce, all-gather or reduce-scatter that
+    does not start before this pass. It reduces the gradients of data-parallel replicas. Gradients
+    of norms and embeddings are reduced later, in other groups. Collectives inside a forward or
+    backward are ignored, because they belong to tensor parallelism, or to gradient buckets that
+    cannot be distinguished from tensor parallelism. If the last launched pass is not a B, W or BW,
+    no collective of this iteration is selected.
 
     Args:
         collectives: Collectives of all ranks, with iterations numbered per rank.
@@ -224,17 +230,18 @@ def find_collective_precedences(
 ) -> offsets.Precedences:
     """Return the precedences of collectives between the replicas of a stage.
 
-    All members must have entered a collective before any can leave it (all-reduce, all-gather,
-    reduce-scatter), so the kernel of each member starts before the kernel of any other ends. All
-    members leave together. If the time between the ends on two ranks varies from iteration to
-    iteration by more than drift explains, the ranks do not run the same collective, and no
-    precedence is derived. Each member is compared with at most ``_MAX_PARTNERS`` following ones.
+    All members must have entered a collective (all-reduce, all-gather, reduce-scatter) before any
+    member can leave. The kernel of each member therefore starts before the kernel of any other
+    member ends. All members leave together. If the time between the ends on two ranks varies over
+    iterations by more than drift explains, the ranks do not run the same collective, and no
+    precedence is derived. The members of a collective are sorted by rank, and each is compared with
+    at most ``_MAX_PARTNERS`` following members.
 
     Args:
-        collectives: At most one collective per rank and iteration, with iterations numbered over
-            all ranks.
-        group: Group of ranks that reduce together, for each rank, or -1 if there is none.
-        clock: Clock of each rank.
+        collectives: At most one collective per rank and iteration, with common iterations.
+        group: For each rank, the group of ranks with which it reduces gradients, or -1 if there is
+            none.
+        clock: Index of each rank's clock, shape (ranks,).
     """
     is_usable = (group[collectives.rank] >= 0) & (collectives.iteration >= 0)
     rows = np.flatnonzero(is_usable)
@@ -259,11 +266,11 @@ def find_collective_precedences(
 def _make_precedences(
     collectives: CollectiveIntervals, clock: Ints, entering: Ints, leaving: Ints
 ) -> offsets.Precedences:
-    """Return one precedence for each pair of members: one starts before the other ends.
+    """Return one precedence for each pair of members: the first starts before the second ends.
 
     Args:
         collectives: Collectives of all ranks.
-        clock: Clock of each rank.
+        clock: Index of each rank's clock, shape (ranks,).
         entering: Row of the member that starts.
         leaving: Row of the member that ends.
     """
@@ -284,12 +291,12 @@ def _select_steady(
 ) -> tuple[Ints, Ints]:
     """Select pairs of members on two clocks that end a constant time apart in all iterations.
 
-    The time may vary as far as :func:`is_unsteady` allows. If it varies more for two ranks, all
-    pairs of these ranks are left out.
+    If the time between the ends on two ranks is unsteady (:func:`is_unsteady`), all pairs of these
+    two ranks are left out.
 
     Args:
         collectives: Collectives of all ranks.
-        clock: Clock of each rank.
+        clock: Index of each rank's clock, shape (ranks,).
         first: Row of the first member of each pair.
         second: Row of the second member of each pair.
 
@@ -307,11 +314,12 @@ def _select_steady(
 def is_unsteady(pair: Groups, difference_ns: Ints, time_ns: Ints) -> Bools:
     """Return a mask of the rows whose pair has differences that vary more than drift explains.
 
-    The differences of a pair may vary by ``LEAVE_NS`` plus ``DRIFT`` of the time between its first
-    and its last row.
+    Let duration be the time between the first and the last row of a pair. The mask is True for all
+    rows of the pair if the largest minus the smallest difference exceeds
+    ``LEAVE_NS + DRIFT * duration``.
 
     Args:
-        pair: Pair of ranks that each row belongs to.
+        pair: Rows grouped by pair of ranks.
         difference_ns: Difference between the two end times of each row.
         time_ns: Time of each row.
     """

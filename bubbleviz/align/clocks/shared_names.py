@@ -1,7 +1,8 @@
 """Shared names: several machines with one hostname, such as containers with a fixed name.
 
-Profiles with the same hostname share a clock. If the data dependencies between two profiles
-contradict this clock in at least half of the iterations, they were recorded on different machines.
+Profiles with the same hostname are assumed to share a clock. If the data dependencies between two
+profiles contradict this clock in at least half of the iterations, the profiles were recorded on
+different machines.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from bubbleviz.model.grouping import group_rows
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import format_count
 
-#: Minimum share of iterations with contradicted dependencies between profiles of two machines.
+#: Minimum fraction of iterations with contradicted dependencies that shows that two profiles are
+#: from different machines.
 _MIN_BROKEN_SHARE = 0.5
 
 
@@ -31,18 +33,18 @@ def separate_machines(
 ) -> tuple[str, ...] | None:
     """Assign profiles of one hostname to several machines if their clocks contradict each other.
 
-    Only hostnames with contradicting clocks are divided. Profiles with agreeing clocks join one
-    machine, unless it has a profile with a contradicting clock. A profile without dependencies on
-    the others gets a separate machine.
+    Only hostnames with contradicting clocks are divided. Profiles whose clocks agree are put on one
+    machine, unless this machine would then contain two profiles with contradicting clocks. A
+    profile without dependencies on other profiles of the hostname gets a separate machine.
 
     Args:
-        recordings: The recordings, with times on their session's clock and with stages and
-            iterations assigned.
-        precedences: Dependencies between all ranks; their clocks are rank numbers.
+        recordings: The recordings with stages and iterations. Times are on the clocks of the
+            profiling sessions.
+        precedences: Dependencies between all ranks. The clock columns contain rank numbers.
 
     Returns:
-        Machine of each profile, or None if no clock is contradicted. The first machine of a
-        hostname keeps its name, and " (machine n)" is appended for the n-th one.
+        Machine name of each profile, or None if no clocks contradict each other. The first machine
+        of a hostname keeps its name. For the n-th machine, " (machine n)" is appended.
     """
     agreeing, contradicting = _compare_clocks(recordings, precedences)
     if not contradicting:
@@ -68,8 +70,8 @@ def _group_profiles(
 ) -> list[int]:
     """Group profiles with agreeing clocks so that no two profiles of a group contradict each other.
 
-    This is greedy: the agreeing pairs are processed in ascending order, and the groups of a pair
-    are joined unless this would put a contradicting pair into one group.
+    The algorithm is greedy. The agreeing pairs are processed in ascending order, and the groups of
+    the two profiles are joined unless this would put a contradicting pair into one group.
 
     Args:
         n_profiles: Number of profiles.
@@ -77,7 +79,7 @@ def _group_profiles(
         contradicting: Pairs of profiles with contradicting clocks.
 
     Returns:
-        Group of each profile: its first profile.
+        Group of each profile, identified by the smallest profile index in the group.
     """
     group_of_profile = list(range(n_profiles))
     members = [{profile} for profile in range(n_profiles)]
@@ -99,12 +101,20 @@ def _group_profiles(
 def _compare_clocks(
     recordings: JoinedRecordings, precedences: offsets.Precedences
 ) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
-    """Compare the clocks of profiles of one machine by the dependencies between them.
+    """Compare the clocks of profiles of one machine by the dependencies between these profiles.
+
+    A dependency is contradicted if an operation ran more than ``GRAIN_NS`` before its input existed
+    (:func:`_measure_earliness`). Pairs of profiles are tuples with the smaller index first.
+
+    Args:
+        recordings: The recordings with stages and iterations.
+        precedences: Dependencies between all ranks. The clock columns contain rank numbers.
 
     Returns:
-        agreeing: Pairs of profiles without a contradicted dependency.
-        contradicting: Pairs with contradicted dependencies in at least half of the iterations in
-            which they depend on each other. Other pairs are in neither set.
+        agreeing: Pairs of profiles that have dependencies, none of which is contradicted.
+        contradicting: Pairs of profiles with a contradicted dependency in at least
+            ``_MIN_BROKEN_SHARE`` of the iterations in which they have dependencies. All remaining
+            pairs are in neither set.
     """
     profile = np.array([rank.profile for rank in recordings.ranks], np.int64)
     machine = recordings.machine_of_rank
@@ -133,8 +143,8 @@ def _count_broken(
     """Count the iterations in which two profiles contradict their common clock.
 
     Args:
-        low: Smaller profile of each dependency.
-        high: Larger profile of each dependency.
+        low: Smaller profile index of each dependency.
+        high: Larger profile index of each dependency.
         iteration: Iteration of each dependency.
         is_broken: Mask of the contradicted dependencies.
 
@@ -153,11 +163,11 @@ def _count_broken(
 
 
 def _measure_earliness(recordings: JoinedRecordings, precedences: offsets.Precedences) -> Ints:
-    """Return how long before its input each dependent operation ran, in ns, for each precedence.
+    """Return, for each precedence, by how many ns the later event is too early.
 
-    An operation without a receive may begin with kernels that need no input, so its end is
-    compared instead of its start. The value is negative if the operation ran after its input was
-    available. The times of both operations are compared as if they were on one clock.
+    This is the time of the earlier event minus the time of the later event, as if both were on one
+    clock. It is negative if the order of the events is correct. An operation without a recorded
+    receive may begin with kernels that need no input, so its end is used as the later event.
     """
     received = recordings.arrivals.latest_ns[precedences.later_row] != NEVER
     end_ns = recordings.operations.end_ns[precedences.later_row]
@@ -168,12 +178,12 @@ def _measure_earliness(recordings: JoinedRecordings, precedences: offsets.Preced
 def rename_hosts(
     parts: Recordings, hostnames: Sequence[str], machines: Sequence[str]
 ) -> Recordings:
-    """Return the recordings, with the host of each profile set to its new machine if this changed.
+    """Return the recordings, with the new machine name as host if the machine has changed.
 
     Args:
-        parts: One recording per clock of a profile.
-        hostnames: Previous machine of each profile, one per hostname.
-        machines: New machine of each profile, several per hostname.
+        parts: The recordings, one per clock of a profile.
+        hostnames: Previous machine name of each profile, one per hostname.
+        machines: New machine name of each profile, as returned by :func:`separate_machines`.
     """
     recordings = list(parts.recordings)
     for profile, (hostname, machine) in enumerate(zip(hostnames, machines, strict=True)):
@@ -187,8 +197,8 @@ def list_shared_names(hostnames: Sequence[str], machines: Sequence[str]) -> tupl
     """Return a limitation for each hostname that stands for several machines.
 
     Args:
-        hostnames: Machine of each profile, one per hostname.
-        machines: Machine of each profile, as returned by :func:`separate_machines`.
+        hostnames: Previous machine name of each profile, one per hostname.
+        machines: Machine name of each profile, as returned by :func:`separate_machines`.
     """
     return tuple(
         Limitation(
@@ -209,9 +219,11 @@ def list_contradicting_hosts(
 ) -> tuple[Limitation, ...]:
     """Return a limitation for each hostname whose profiles contradict each other on any clocks.
 
+    These hostnames could not be divided into machines whose clocks explain the contradiction.
+
     Args:
-        hostnames: Machine of each profile, one per hostname.
-        machines: Machine of each profile, as returned by :func:`separate_machines`.
+        hostnames: Previous machine name of each profile, one per hostname.
+        machines: Machine name of each profile, as returned by :func:`separate_machines`.
     """
     return tuple(
         Limitation(
@@ -228,11 +240,11 @@ def list_contradicting_hosts(
 
 
 def _find_shared_names(hostnames: Sequence[str], machines: Sequence[str]) -> dict[str, set[str]]:
-    """Return the machines of each hostname that stands for several machines.
+    """Return the machine names of each hostname that stands for several machines.
 
     Args:
-        hostnames: Machine of each profile, one per hostname.
-        machines: Machine of each profile, as returned by :func:`separate_machines`.
+        hostnames: Previous machine name of each profile, one per hostname.
+        machines: Machine name of each profile, as returned by :func:`separate_machines`.
     """
     machines_of_name: dict[str, set[str]] = defaultdict(set)
     for name, machine in zip(hostnames, machines, strict=True):

@@ -1,7 +1,8 @@
 """Timebase: one clock for all machines, and its uncertainty.
 
-The times of each profile are on its session's clock (:mod:`bubbleviz.align.profile_clocks`). These
-clocks agree except for the error of NTP. Precedences bound this error from both sides.
+The times of each profile are on the clock of its profiling session
+(:mod:`bubbleviz.align.profile_clocks`). The clocks of different machines agree except for the error
+of NTP. Pairs of events with a known order (precedences) bound this error from both sides.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import format_count, list_first, make_natural_key
 
-#: Maximum number of machines that a limitation names. It counts all of them.
+#: Maximum number of machines that a limitation lists by name. The others are only counted.
 _MAX_NAMES = 4
 
 
@@ -35,14 +36,14 @@ class Timebase:
     """One clock for all profiles.
 
     Attributes:
-        clocks: Clock of each profile.
-        machine: Index of the machine of each rank.
+        clocks: Clock correction of each profile.
+        machine: Machine index of each rank, shape (ranks,).
         comparable: Mask of the machines whose times can be compared with the reference machine.
         uncertainty_ns: Uncertainty of the clock of each machine, or -1 if it is not bounded.
-        contradicted: Whether the precedences contradict each other.
-        limitations: Properties that could not be inferred.
-        jump_ns: Maximum error of durations on a single clock in each iteration, caused by setting
-            the clock; empty if no clock was set.
+        contradicted: Whether the known orders of events contradict the clocks or each other.
+        limitations: Properties of the clocks that could not be inferred.
+        jump_ns: For each iteration, the maximum error of a duration on a single clock that was
+            caused by setting the clock. Empty if no clock was set.
     """
 
     clocks: tuple[ProfileClock, ...]
@@ -62,18 +63,21 @@ def build_timebase(
 ) -> Timebase:
     """Find the common clock of all profiles.
 
-    Clocks declared by tables of operations take precedence. If there are several machines and the
-    method is ``causal``, the offsets of their clocks are computed from data dependencies and from
-    collectives between replicas. If any clock was set during the capture, constant corrections that
-    are valid before and after the steps replace this solution. With a single machine or a different
-    method, the clocks of the sessions are used.
+    The first of these methods that applies is used:
+
+    1. If any table of operations declares an aligned clock, the declared clocks are used.
+    2. If there is a single machine, or the method is not ``causal``, the clocks of the profiling
+       sessions are used.
+    3. Otherwise, the offsets of the machines' clocks are computed from data dependencies and from
+       collectives between replicas. If any clock was set during the capture, constant corrections
+       that are valid before and after the steps replace this solution.
 
     Args:
-        recordings: The recordings, with times on their session's clock and with stages and
-            iterations assigned.
-        clocks: Clock of each profile according to its session.
-        captures: First and last time of each profile, in its uncorrected times.
-        method: One of :data:`bubbleviz.model.choices.ALIGNMENTS`.
+        recordings: The recordings with stages and iterations. Times are on the clocks in
+            ``clocks``.
+        clocks: For each profile, the clock that follows from its session start.
+        captures: First and last time of each profile, on its uncorrected clock.
+        method: Alignment method, one of :data:`bubbleviz.model.choices.ALIGNMENTS`.
     """
     if any(clock is not None and clock.aligned for clock in recordings.declared_clocks):
         return _use_declared_clocks(recordings)
@@ -110,8 +114,12 @@ def _find_extents(
 
     Args:
         recordings: The recordings, with the machine of each profile.
-        clocks: Clock of each profile according to its session, which is applied to its times.
-        captures: First and last time of each profile, in its uncorrected times.
+        clocks: For each profile, the clock that follows from its session start.
+        captures: First and last time of each profile, on its uncorrected clock.
+
+    Returns:
+        starts_ns: First start of the captures of each machine, shape (machines,).
+        ends_ns: Last end of the captures of each machine, shape (machines,).
     """
     bounds: dict[str, list[int]] = {machine: [] for machine in recordings.machines}
     for session_clock, machine, capture in zip(
@@ -125,14 +133,14 @@ def _find_extents(
 
 @dataclass(frozen=True)
 class _Solution:
-    """Clocks of all machines, solved from precedences.
+    """Clocks of all machines, computed from precedences (pairs of events with a known order).
 
     Attributes:
         precedences: Precedences that were used.
-        corrections: Correction of each machine.
+        corrections: Clock correction of each machine.
         contradiction: Contradiction between the precedences, or None if there is none.
-        is_without_collectives: Whether precedences of collectives were dropped because they
-            contradict the others.
+        is_without_collectives: Whether the precedences of collectives were dropped because they
+            contradict the data dependencies.
     """
 
     precedences: offsets.Precedences
@@ -147,13 +155,13 @@ def _list_limitations(
     solution: _Solution,
     steps: Sequence[ClockStep],
 ) -> Iterator[Limitation]:
-    """Yield the limitations of clocks that were solved from precedences.
+    """Yield the limitations of clocks that were computed from precedences.
 
     Args:
         recordings: The recordings with stages and iterations.
         is_bounded: Mask of the machines whose clock is bounded.
         solution: Clocks of all machines.
-        steps: Steps of clocks that were set.
+        steps: Steps of the clocks that were set during the capture.
     """
     if not is_bounded.all() and recordings.paired:
         yield _describe_unbounded(recordings, is_bounded)
@@ -172,10 +180,11 @@ def _list_limitations(
 def check_machines(recordings: JoinedRecordings) -> tuple[Limitation, ...]:
     """Return a limitation if ranks of one machine, which share a clock, contradict each other.
 
-    An operation contradicts another one if it ran before its input existed. Only operations with a
-    recorded receive count, because spans may begin with kernels that need no input. The result is
-    empty if iterations are not paired, or if the user's stages contradict the data, because then
-    the stages are wrong and not the clock.
+    Two operations contradict each other if one of them ran more than ``GRAIN_NS`` before its input
+    from the other one existed. Only operations with a recorded receive are checked, because the
+    spans of other operations may begin with kernels that need no input. The result is empty if
+    iterations are not paired. It is also empty if the user's stages contradict the data, because
+    the stages are then wrong and not the clock.
     """
     has_wrong_stages = any(
         n.kind is LimitationKind.STAGES_CONTRADICTED for n in recordings.limitations
@@ -205,8 +214,9 @@ def check_machines(recordings: JoinedRecordings) -> tuple[Limitation, ...]:
 def _choose_reference(recordings: JoinedRecordings) -> int:
     """Return the index of the machine that serves as reference when clocks are solved.
 
-    The choice does not depend on the order of files. It is the machine of the first stage. Ties are
-    broken by the smallest rank number, then by the name of the machine.
+    The choice does not depend on the order of files. The reference is the machine of the rank with
+    the smallest stage. Ties are broken by the smallest global rank, then by the name of the
+    machine.
     """
     largest = np.iinfo(np.int64).max
     keys = []
@@ -228,11 +238,13 @@ def _convert_to_first(
 ) -> tuple[ProfileClock, ...]:
     """Convert corrections so that the clock of the first machine is the reference.
 
-    The uncertainty of each other machine is increased by the uncertainty of the first machine.
+    The offset of the first machine is subtracted from all offsets, and its uncertainty is added to
+    the uncertainties of all other machines. If offset and uncertainty of the first machine are 0,
+    the corrections are returned unchanged.
 
     Args:
-        corrections: Corrections without drift, or any corrections that already refer to the first
-            machine.
+        corrections: Correction of each machine. If the first machine is not yet the reference, all
+            corrections must be bounded and have no drift.
     """
     first = corrections[0]
     if (first.offset_ns, first.uncertainty_ns) == (0, 0):
@@ -245,9 +257,10 @@ def _convert_to_first(
 
 
 def find_rank_precedences(recordings: JoinedRecordings) -> offsets.Precedences:
-    """Return the data dependencies between all ranks, with rank numbers in place of clocks.
+    """Return the data dependencies between all ranks as precedences.
 
-    Replicas of a stage that cannot be distinguished are compared on the clock of their machine.
+    The clock columns contain rank numbers. If replicas of a stage cannot be distinguished, they are
+    compared on the clock of their machine. The result is empty if iterations are not paired.
     """
     return _find_dependencies(
         recordings, np.arange(len(recordings.ranks)), recordings.machine_of_rank
@@ -259,13 +272,13 @@ def _solve_machines(
 ) -> _Solution:
     """Solve the clocks of all machines from data dependencies and collectives between replicas.
 
-    If all of these together contradict each other, but the data dependencies alone do not, the
-    collectives are left out.
+    If data dependencies and collectives together contradict each other, but the data dependencies
+    alone do not, the collectives are left out.
 
     Args:
-        recordings: The recordings, with times on their session's clock and with stages and
-            iterations assigned.
-        extents: Start and end of each machine's captures.
+        recordings: The recordings with stages and iterations. Times are on the clocks of the
+            profiling sessions.
+        extents: First start and last end of the captures of each machine.
         reference: Index of the machine whose correction is 0.
     """
     causal = _find_dependencies(recordings, recordings.machine_of_rank)
@@ -282,16 +295,18 @@ def _solve_machines(
     if solution[1] is None or len(reduced) == 0:
         return _Solution(precedences, *solution, is_without_collectives=False)
     without_collectives = solve_clocks(causal, *extents, reference)
-    # A contradiction that exists without collectives is not caused by them.
+    # A contradiction between data dependencies alone is not caused by collectives.
     if without_collectives[1] is not None:
         return _Solution(precedences, *solution, is_without_collectives=False)
     return _Solution(causal, *without_collectives, is_without_collectives=True)
 
 
 def _use_declared_clocks(recordings: JoinedRecordings) -> Timebase:
-    """Return the timebase for tables of operations that declare their clocks as aligned.
+    """Return the timebase for tables of operations that declare aligned clocks.
 
-    Their times are used unchanged. A profile that declares no aligned clock counts as exact.
+    All times are used unchanged. The uncertainty of a machine is the declared one. It is 0 for a
+    profile that declares no aligned clock. If several profiles share a machine, the last one
+    decides.
     """
     uncertainty_of: dict[str, int | None] = {}
     for machine, clock in zip(
@@ -314,7 +329,14 @@ def _make_timebase(
     clocks: tuple[ProfileClock, ...],
     uncertainty: list[int | None],
 ) -> Timebase:
-    """Return the timebase of clocks, given the uncertainty of each machine (None if unbounded)."""
+    """Return a timebase without limitations or contradictions.
+
+    Args:
+        recordings: The recordings, which give the machine of each rank.
+        clocks: Clock correction of each profile.
+        uncertainty: Uncertainty of each machine, or None if it is unbounded. Only bounded machines
+            are comparable.
+    """
     uncertainty_ns = [NONE if bound is None else bound for bound in uncertainty]
     return Timebase(
         clocks=clocks,
@@ -329,14 +351,20 @@ def _make_timebase(
 def _use_session_clocks(
     recordings: JoinedRecordings, clocks: Sequence[ProfileClock], method: str
 ) -> Timebase:
-    """Return the timebase of session clocks.
+    """Return the timebase of the profiling sessions' clocks.
 
-    On a single machine, the clocks are exact. On several machines:
+    If there is a single machine, its clock is exact. For several machines, the method decides:
 
-    - ``utc`` makes their times comparable, with an unknown error. The clocks are contradicted if an
-      operation ran before its input by UTC.
     - ``none`` keeps each machine on the clock of its first profile. Only the first machine is
       comparable.
+    - Any other method, such as ``utc``, makes the times of all machines comparable, with an unknown
+      error. The clocks are contradicted if an operation ran more than ``GRAIN_NS`` before its input
+      existed, by UTC.
+
+    Args:
+        recordings: The recordings with stages and iterations.
+        clocks: For each profile, the clock that follows from its session start.
+        method: Alignment method.
     """
     count = len(recordings.machines)
     if method == "none":
@@ -383,13 +411,13 @@ def _use_session_clocks(
 def _find_dependencies(
     recordings: JoinedRecordings, clock: Ints, replica_clock: Ints | None = None
 ) -> offsets.Precedences:
-    """Return the precedences of data dependencies, or none if iterations are not paired.
+    """Return the precedences of data dependencies. Empty if iterations are not paired.
 
     Args:
         recordings: The recordings with stages, pipelines and iterations.
-        clock: Clock of each rank.
-        replica_clock: Clock of each rank on which replicas of a stage are compared. It is
-            ``clock`` if omitted.
+        clock: Index of each rank's clock, shape (ranks,).
+        replica_clock: Index of the clock on which each rank is compared with its replicas. By
+            default, it is ``clock``.
     """
     if not recordings.paired:
         return offsets.join_precedences()
@@ -403,7 +431,7 @@ def _find_dependencies(
 
 
 def _describe_unbounded(recordings: JoinedRecordings, is_bounded: Bools) -> Limitation:
-    """Return a limitation for machines whose clocks are not bounded from both sides."""
+    """Return a limitation that lists the machines whose clocks are not bounded from both sides."""
     unbounded = [
         machine for machine, ok in zip(recordings.machines, is_bounded, strict=True) if not ok
     ]
@@ -445,21 +473,22 @@ def _measure_jumps(
 ) -> Ints:
     """Return the maximum jump of any clock in each iteration, in ns.
 
-    The size of a step is only approximate, so its jump is 1.25 times that size plus twice
-    ``GRAIN_NS``. The jump counts in all iterations from the last one before the step to the first
-    one after it. If no clock was set, but there is a contradiction, every iteration has a jump of
-    twice the contradiction. If there is no contradiction either, the result is empty.
+    The size of a step is only known approximately, so its jump is 1.25 times this size (rounded
+    down) plus twice ``GRAIN_NS``. The jump affects all iterations from the last one before the step
+    to the first one after the step. If several steps affect an iteration, the largest jump is used.
+    If no clock was set, but there is a contradiction, every iteration has a jump of twice the
+    contradiction. If there is neither, the result is empty.
 
     Args:
-        iterations: Number of iterations.
-        steps: Steps of clocks that were set.
+        iterations: Number of common iterations.
+        steps: Steps of the clocks that were set during the capture.
         contradiction: Contradiction between the precedences, or None if there is none.
     """
     jumps = np.zeros(iterations, np.int64)
     if not steps and contradiction is not None:
         return jumps + 2 * contradiction.by_ns
     for step in steps:
-        # The bounds give the size of the jump only approximately.
+        # The bounds only give the approximate size of the jump.
         affected = slice(step.last_before, step.first_after + 1)
         jump_ns = abs(step.by_ns) * 5 // 4 + 2 * int(GRAIN_NS)
         jumps[affected] = np.maximum(jumps[affected], jump_ns)
@@ -467,7 +496,7 @@ def _measure_jumps(
 
 
 def _describe_steps(recordings: JoinedRecordings, steps: Sequence[ClockStep]) -> Limitation:
-    """Return the limitation for clocks that were set during the capture."""
+    """Return the limitation for clocks that were set during the capture, with the largest step."""
     machines = recordings.machines
     step = max(steps, key=lambda step: abs(step.by_ns))
     iteration = recordings.iteration_names[step.first_after]
@@ -486,7 +515,7 @@ def _describe_steps(recordings: JoinedRecordings, steps: Sequence[ClockStep]) ->
 
 
 def _describe_need(recordings: JoinedRecordings, precedences: offsets.Precedences, row: int) -> str:
-    """Return a clause "A needs B" on the operations of a precedence, with iteration and host."""
+    """Return a clause "A needs B" with the operations, iterations and hosts of a precedence."""
     operations, names = recordings.operations, []
     for operation in (int(precedences.later_row[row]), int(precedences.earlier_row[row])):
         name = operations.names[int(operations.name_id[operation])]

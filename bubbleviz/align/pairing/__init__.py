@@ -1,1 +1,1 @@
-"""Matches the iterations of all ranks."""
+"""Pairing: find which iterations of different ranks are the same iteration of the run."""

@@ -1,7 +1,7 @@
 """Iteration times of all ranks as arrays, for comparing pairs of ranks under many shifts at once.
 
-Every array is as wide as the largest number of iterations of any rank, padded with NaN. Under
-*shift* s, iteration i of the first rank is paired with iteration i - s of the second::
+Every array has as many columns as the largest number of iterations of any rank, and is padded with
+NaN. Under *shift* s, iteration i of the first rank is paired with iteration i - s of the second::
 
     first rank     0    1    2    3
     shift 0        0    1    2    3      iterations of the second rank
@@ -23,7 +23,8 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import CHAINED, Phase
 
-#: Maximum number of events of an iteration that are compared, spread evenly over all of them.
+#: Maximum number of events that are compared per iteration. If there are more, they are sampled
+#: evenly.
 _MAX_EVENTS = 64
 #: Maximum number of array elements computed at once.
 _MAX_CELLS = 1 << 19
@@ -31,9 +32,10 @@ _MAX_CELLS = 1 << 19
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PassedOn(Table):
-    """Forwards and backwards of each rank that pass a microbatch on, sorted by rank.
+    """Forwards and backwards of all ranks that pass a microbatch on to another rank.
 
-    A row is an event that repeats in every iteration: one (rank, chunk, microbatch, direction).
+    A row is an event that repeats in every iteration: one combination of rank, chunk, microbatch
+    and direction. Rows are sorted by rank.
     """
 
     rank: Ints
@@ -49,15 +51,17 @@ class Histories:
 
     Attributes:
         start_ns: Start of each iteration, shape (ranks, iterations).
-        optimizer_ns: Start of the Optimizer in each iteration, same shape.
-        shapes: Number that encodes how many F and B each iteration has, same shape. NaN for the
-            first and the last iteration of a rank, which the capture may have cut.
-        length_ns: Mean length of an iteration of each rank.
-        recorded_ns: Times of the first and of the last kernel or call in each rank's profile.
-        passed_on: Events: the F and B whose times are compared between ranks.
+        optimizer_ns: Start of the Optimizer in each iteration, shape (ranks, iterations). NaN if
+            there is none.
+        shapes: Code of the numbers of F and B in each iteration, shape (ranks, iterations). NaN for
+            the first and the last iteration of a rank, which may have been cut by the capture.
+        length_ns: Mean duration of an iteration of each rank, shape (ranks,).
+        recorded_ns: For each rank, the times of the first and of the last kernel or call in its
+            profile.
+        passed_on: The events: F and B whose times are compared between ranks.
         ready_ns: Time at which the input of each event was available, shape
-            (len(passed_on) + 1, iterations). The last row is NaN, so that index -1 means no event.
-        end_ns: End of each event, same shape.
+            (len(passed_on) + 1, iterations). The last row is NaN, so that row -1 means no event.
+        end_ns: End of each event, same shape as ``ready_ns``.
     """
 
     start_ns: Floats
@@ -80,17 +84,19 @@ def build_histories(
 ) -> Histories:
     """Build the iteration times of all ranks.
 
-    Only operations with a span inside an iteration count. F and B are left out as events if they
-    are repeated, cut by the capture, or on an unknown virtual stage.
+    Only operations with a device span that belong to an iteration are used. F and B that are
+    repeated, cut by the capture, or on an unknown virtual stage are not events. An iteration
+    without any span starts when the next iteration with a span starts.
 
     Args:
         operations: Operations of all ranks, with their virtual stages.
-        ready_ns: Time at which the input of each operation was available, or ``NEVER``.
-        recorded_ns: Times of the first and of the last kernel or call in the profile of each rank.
+        ready_ns: Time at which the input of each operation was available, or ``NEVER`` if unknown.
+        recorded_ns: For each rank, the times of the first and of the last kernel or call in its
+            profile.
     """
     spanned = np.flatnonzero((operations.has_span == 1) & (operations.iteration >= 0))
     shape = len(recorded_ns[0]), int(operations.iteration[spanned].max(initial=NONE)) + 1
-    # An iteration without any span starts with the next one that has a span.
+    # An iteration without any span gets the start of the next iteration with a span.
     start_ns = _find_first_starts(operations, spanned, shape)
     start_ns = np.minimum.accumulate(start_ns[:, ::-1], axis=1)[:, ::-1]
     is_optimizer = operations.phase[spanned] == Phase.OPTIMIZER
@@ -114,7 +120,7 @@ def build_histories(
 
 
 def _select_events(operations: Operations, rows: Ints) -> Ints:
-    """Select the complete F and B on known virtual stages, without repeated ones.
+    """Select the F, B and BW that are complete, not repeated, and on a known virtual stage.
 
     Args:
         operations: Operations of all ranks, with their virtual stages.
@@ -128,7 +134,8 @@ def _select_events(operations: Operations, rows: Ints) -> Ints:
 def _find_first_starts(operations: Operations, rows: Ints, shape: tuple[int, int]) -> Floats:
     """Return the earliest start of the given rows in each iteration of each rank.
 
-    The result has shape (ranks, iterations) and is infinite for an iteration without a row.
+    The result has the given shape (ranks, iterations). It is infinite for an iteration that
+    contains none of the rows.
     """
     cell = operations.rank[rows] * shape[1] + operations.iteration[rows]
     starts_ns = operations.start_ns[rows]
@@ -143,7 +150,7 @@ def _encode_shapes(
 
     Args:
         operations: Operations of all ranks.
-        rows: Rows of the F and B.
+        rows: Rows of the F and B to count.
         counts: Number of iterations of each rank.
         shape: Number of ranks and maximum number of iterations.
 
@@ -165,20 +172,20 @@ def _collect_events(
 ) -> tuple[PassedOn, Floats, Floats]:
     """Arrange the times of forwards and backwards by event and iteration.
 
-    An event is a (rank, chunk, microbatch, direction) that repeats in every iteration. If an event
-    occurs several times in an iteration, the last row counts.
+    An event is a combination of rank, chunk, microbatch and direction that repeats in every
+    iteration. If an event occurs several times in an iteration, the times of its last row are used.
 
     Args:
         operations: Operations of all ranks.
         rows: Rows of the F and B.
-        ready_ns: Time at which the input of each operation was available, or ``NEVER``.
+        ready_ns: Time at which the input of each operation was available, or ``NEVER`` if unknown.
         n_iterations: Number of iterations.
 
     Returns:
         passed_on: The events, sorted by rank.
         ready: Time at which the input of each event was available, shape
-            (events + 1, iterations). NaN if unknown, and in the last row.
-        end: End of each event, same shape.
+            (events + 1, iterations). NaN if unknown. The last row is NaN.
+        end: End of each event, with the same shape and the same last row.
     """
     iteration = operations.iteration[rows]
     is_backward = (operations.phase[rows] != Phase.F).astype(np.int64)
@@ -204,19 +211,19 @@ def _collect_events(
 class CommonEvents:
     """Events of pairs of ranks that wait for each other, shape (pairs, iterations, events).
 
-    In each event, one rank passes a microbatch to the other. The leading rank ends its operation
-    before the input of the other rank is available, which bounds the difference of their clocks.
+    In each event, the leading rank passes a microbatch to the other rank. The leading rank ends its
+    operation before the input of the other rank is available, which bounds the difference of their
+    clocks. Rank a is the first rank of a pair, and rank b is the second. Times of rank b include
+    the correction given to :func:`list_batches`. Unknown times are NaN.
 
     Attributes:
-        a_ns: End of the operation on the first rank if it leads, else the time at which its input
-            was available, on the clock of the first rank. NaN if unknown.
-        b_ns: Time at which the input of the second rank was available if the first rank leads, else
-            the end of its operation. Times of the second rank are on its clock, plus the correction
-            given to :func:`list_batches`.
-        a_end_ns: End of the operation on the first rank.
-        b_end_ns: End of the operation on the second rank.
-        a_leads: Mask of the events in which the second rank waits for the first, shape
-            (pairs, events).
+        a_ns: End of the operation on rank a if it leads, otherwise the time at which its input was
+            available.
+        b_ns: Time at which the input of rank b was available if rank a leads, otherwise the end of
+            the operation on rank b.
+        a_end_ns: End of the operation on rank a.
+        b_end_ns: End of the operation on rank b.
+        a_leads: Mask of the events in which rank b waits for rank a, shape (pairs, events).
     """
 
     a_ns: Floats
@@ -232,16 +239,17 @@ class CommonEvents:
     def bounds(self, shifts: Ints) -> tuple[Floats, Floats]:
         """Return the lower and the upper bound of the correction of b's clock in each iteration.
 
-        Bounds have shape (pairs, shifts, iterations) and are infinite if no event bounds the
-        correction.
+        Both bounds have shape (pairs, shifts, iterations). A bound is infinite if no event gives
+        it.
         """
         return self._compute_bounds(self.a_ns, self.b_ns, shifts)
 
     def compute_loose_bounds(self, shifts: Ints) -> tuple[Floats, Floats]:
-        """Return the tightest bounds over all iterations from end times alone.
+        """Return the tightest bounds of b's correction over all iterations, from end times alone.
 
-        These bounds are valid even if a span begins with kernels that need no input. Both have
-        shape (pairs, shifts) and are infinite if nothing bounds the correction.
+        Bounds from end times are valid even if a span begins with kernels that need no input. The
+        lower and the upper bound both have shape (pairs, shifts). A bound is infinite if no event
+        gives it.
         """
         lower, upper = self._compute_bounds(self.a_end_ns, self.b_end_ns, shifts)
         return lower.max(axis=2, initial=-np.inf), upper.min(axis=2, initial=np.inf)
@@ -249,9 +257,9 @@ class CommonEvents:
     def _compute_bounds(self, a_ns: Floats, b_ns: Floats, shifts: Ints) -> tuple[Floats, Floats]:
         """Return the tightest lower and upper bounds from all events of each iteration.
 
-        The difference a - b of an event is a lower bound if a leads, and an upper bound otherwise.
-        Bounds have shape (pairs, shifts, iterations) and are infinite if no event bounds the
-        correction. Shifts are processed in batches to limit memory.
+        The difference a - b of an event is a lower bound if rank a leads, and an upper bound
+        otherwise. Both bounds have shape (pairs, shifts, iterations). A bound is infinite if no
+        event gives it. Shifts are processed in batches to limit memory use.
         """
         shape = len(a_ns), len(shifts), a_ns.shape[1]
         lower, upper = np.full(shape, -np.inf), np.full(shape, np.inf)
@@ -273,10 +281,11 @@ def shift_values(values: Floats, shifts: Ints) -> Floats:
 
     Args:
         values: Values of iterations, shape (pairs, iterations, ...).
-        shifts: Numbers of iterations to shift by; positive shifts move values to later iterations.
+        shifts: Numbers of iterations to shift by. Positive shifts move values to later iterations.
 
     Returns:
-        Shifted values, shape (pairs, shifts, iterations, ...). NaN where no value was shifted to.
+        Shifted values, shape (pairs, shifts, iterations, ...). Entry i under shift s is value
+        i - s, or NaN if there is no such value.
     """
     n_iterations = values.shape[1]
     source = np.arange(n_iterations) - shifts[:, None]
@@ -290,18 +299,19 @@ def list_batches(
 ) -> Iterator[tuple[Ints, CommonEvents | None]]:
     """Yield the pairs of ranks in batches that fit in memory, with their common events.
 
-    A batch contains either replicas or pairs that pass microbatches to each other, never both.
+    A batch contains either only pairs of replicas, or only pairs that pass microbatches to each
+    other. Batches of replicas come last.
 
     Args:
         histories: Iteration times of all ranks.
         first: First rank of each pair.
         second: Second rank of each pair.
-        by_ns: Correction to add to the second rank's clock.
+        by_ns: For each pair, the correction in ns to add to the second rank's clock.
         is_replica: Mask of the pairs of replicas.
 
     Yields:
-        pairs: Indices of the pairs of the batch.
-        events: Their common events, or None if the pairs are replicas.
+        pairs: Indices of the pairs in the batch.
+        events: Common events of these pairs, or None if they are replicas.
     """
     n_iterations = histories.start_ns.shape[1]
     ranks = np.arange(len(histories.start_ns) + 1)
@@ -333,7 +343,7 @@ def _find_common_events(
             number of events.
         first: First rank of each pair.
         second: Second rank of each pair.
-        by_ns: Correction to add to the second rank's clock.
+        by_ns: For each pair, the correction in ns to add to the second rank's clock.
     """
     table = histories.passed_on
     rows = _choose_events(table, event_start, first, second)
@@ -349,11 +359,18 @@ def _find_common_events(
 
 
 def _choose_events(table: PassedOn, event_start: Ints, first: Ints, second: Ints) -> Ints:
-    """Choose up to ``_MAX_EVENTS`` common events of each pair, spread evenly over all of them.
+    """Choose up to ``_MAX_EVENTS`` common events of each pair, sampled evenly.
+
+    Args:
+        table: Events of all ranks.
+        event_start: Row of the first event of each rank in ``table``, followed by the number of
+            events.
+        first: First rank of each pair.
+        second: Second rank of each pair.
 
     Returns:
-        Row in ``table`` of each event of the first and of the second rank, shape (2, pairs,
-        events). Pairs with fewer events are padded with ``len(table)``.
+        Row in ``table`` of each event on the first and on the second rank, shape
+        (2, pairs, events). Pairs with fewer events are padded with ``len(table)``.
     """
     pair, a_row, b_row = _match_events(table, event_start, first, second)
     n_common = np.bincount(pair, minlength=len(first))
@@ -379,9 +396,9 @@ def _match_events(
         second: Second rank of each pair.
 
     Returns:
-        pair: Index of the pair of ranks of each match, in ascending order.
-        a_row: Row in ``table`` of the event of the first rank.
-        b_row: Row in ``table`` of the event of the second rank.
+        pair: Index of the rank pair of each match, in ascending order.
+        a_row: Row in ``table`` of the event on the first rank.
+        b_row: Row in ``table`` of the event on the second rank.
     """
     pair, a_row = grouping.expand_ranges(event_start[first], event_start[first + 1])
     keys = table.rank, table.chunk, table.microbatch, table.is_backward

@@ -268,8 +268,8 @@ def _find_shifts(
         offset_ns: Correction in ns to add to the clock of each machine, or 0 if the machine is not
             linked.
         is_known: Whether the shifts of all pairs are known.
-        links: Links that joined the clocks of machines, or else the closest candidates. There is
-            one for each machine except the first.
+        links: Links that joined the clocks of machines, or else the closest candidates. There is at
+            most one for each machine except the reference machine.
     """
     machine = recordings.machine_of_rank
     neighbours = _list_neighbours(recordings, working)

@@ -1,18 +1,19 @@
-"""Links between machines: iterations of two machines that are the same, by all evidence.
+"""Links between machines: find which iterations of two machines are the same, from all evidence.
 
-The clocks of two machines agree except for the error of NTP, or not at all. Every shift of their
-iterations is therefore weighed against every other shift, in nats (factors of e in likelihood), by
+The clocks of two machines agree except for the error of NTP, or not at all. Therefore every shift
+of their iterations is compared with every other shift. The evidence is measured in nats (factors of
+e in likelihood). It consists of
 
 - how well the lengths of iterations agree, event by event (see ``align.pairing.iteration_fits``),
 - whether any offset of the clocks satisfies the data dependencies,
-- whether matched iterations ran the same number of forwards and backwards,
+- whether paired iterations ran the same number of forwards and backwards,
 - whether a capture began long before its first iteration, or ended long after its last iteration,
   although it should contain further iterations according to the shift,
 - the assumption that captures usually contain the same iterations,
-- the distance between the clocks.
+- the difference between the clocks.
 
-Each machine is linked by a pair of ranks that decides how its iterations match the iterations of a
-machine that is already linked. The link gives the correction of its clock.
+A machine is linked to a machine that is already linked by a pair of ranks whose iterations can be
+matched with sufficient evidence. This link gives the correction of the machine's clock.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table
 from bubbleviz.model.grouping import group_rows, subtract_values
 from bubbleviz.model.texts import format_count
 
-#: Evidence against captures that have no iteration in common, in nats.
+#: Evidence, in nats, against the hypothesis that two captures have no iteration in common.
 _NO_COMMON_PENALTY = 5.0
 
 
@@ -45,10 +46,11 @@ class Link:
     """The likeliest shift between the iterations of two ranks.
 
     Attributes:
-        first: First rank.
-        second: Second rank.
+        first: Index of the first rank.
+        second: Index of the second rank.
         best: Likeliest shift, or None if no shift is possible.
-        rival: Next likeliest shift, or None if captures without a common iteration are likelier.
+        rival: Second likeliest shift, or None if it is likelier that the captures have no common
+            iteration.
         margin: Evidence for the best shift against the rival, in nats.
         fit: Part of the margin that comes from the lengths of iterations, in nats.
     """
@@ -62,7 +64,7 @@ class Link:
 
     @property
     def decided(self) -> bool:
-        """Whether the best shift is likelier than every other by at least ``DECIDED``."""
+        """Whether there is a best shift whose margin is at least ``DECIDED``."""
         return self.best is not None and self.margin >= DECIDED
 
 
@@ -74,10 +76,11 @@ def _find_links(
     Args:
         histories: Iteration times of all ranks.
         first: One rank of each pair.
-        second: The other rank, which exchanges microbatches with the first or is its replica.
-        is_replica: Mask of the pairs of replicas, which step together but do not wait for
-            microbatches of each other.
-        timed: Mask of the pairs in which the UTC time of both ranks is known.
+        second: The other rank of each pair, which exchanges microbatches with the first or is its
+            replica.
+        is_replica: Mask of the pairs of replicas. Replicas run their iterations at the same time,
+            but do not exchange microbatches.
+        timed: Mask of the rank pairs for which both UTC times are known.
     """
     link_of_pair: dict[int, Link] = {}
     no_correction = np.zeros(len(first), np.int64)
@@ -90,13 +93,13 @@ def _find_links(
 def _link_batch(
     histories: Histories, pair: tuple[Ints, Ints], timed: Bools, events: CommonEvents | None
 ) -> list[Link]:
-    """Find the likeliest shift of each pair of a batch, and the next likeliest.
+    """Find the likeliest and the second likeliest shift of each pair of a batch.
 
     Args:
         histories: Iteration times of all ranks.
         pair: First and second rank of each pair.
-        timed: Mask of the pairs in which the UTC time of both ranks is known.
-        events: Events of the pairs, or None for replicas.
+        timed: Mask of the rank pairs for which both UTC times are known.
+        events: Common events of the pairs, or None for replicas.
     """
     shifts = list_shifts(histories)
     offset_ns, prior, utc_penalty = find_possible_shifts(histories, pair, timed, events, shifts)
@@ -109,7 +112,7 @@ def _link_batch(
 def _make_links(
     pair: tuple[Ints, Ints], shifts: Ints, offset_ns: Floats, choices: _Choices
 ) -> list[Link]:
-    """Make the link of each pair of ranks from the shifts that were chosen for it.
+    """Make the link of each pair of ranks from its chosen shifts.
 
     Args:
         pair: First and second rank of each pair.
@@ -134,8 +137,8 @@ class _Choices(Table):
 
     Attributes:
         best: Index of the likeliest shift, or -1 if no shift is possible.
-        rival: Index of the next likeliest shift, or -1 if captures without a common iteration are
-            likelier, or no shift is possible.
+        rival: Index of the second likeliest shift, or -1 if it is likelier that the captures have
+            no common iteration. Also -1 if no shift is possible.
         margin: Evidence for the best shift against the rival, in nats, or 0 if no shift is
             possible.
         fit: Part of the margin that comes from the lengths of iterations, in nats.
@@ -150,19 +153,22 @@ class _Choices(Table):
 def _choose_shifts(
     comparisons: Sequence[StepComparison], shifts: Ints, prior: Floats, none_penalty: Floats
 ) -> _Choices:
-    """Choose the likeliest and the next likeliest shift of each pair of ranks.
+    """Choose the likeliest and the second likeliest shift of each pair of ranks.
 
-    The best shift has the largest sum of the prior and the fit of iteration times. The fit of every
-    other shift is then computed again against steps that are as far apart as the two shifts,
-    because iterations that repeat a pattern also fit well at some distances
-    (:func:`_compare_with_lags`). The rival is the shift with the smallest margin.
+    The best shift has the largest sum of prior and fit, where the fit is the evidence from
+    iteration times. The fits are then computed again for the best shift against each other shift
+    (:func:`_compare_with_lags`), because iterations that repeat a pattern also fit well at wrong
+    shifts. The margin of another shift is the difference of the fits plus the difference of the
+    priors. The hypothesis that the captures have no common iteration has the margin
+    ``fit + prior + none_penalty`` of the best shift. The rival has the smallest margin.
 
     Args:
-        comparisons: All ways to compare the iterations of the pairs.
-        shifts: Candidate shifts.
-        prior: Evidence for each shift apart from the fit of iteration times, in nats, or negative
-            infinity if the shift is impossible, shape (pairs, shifts).
-        none_penalty: Evidence against captures that have no iteration in common, for each pair.
+        comparisons: Statistics of all ways to compare the iterations of the pairs.
+        shifts: Candidate shifts, shape (shifts,).
+        prior: Evidence for each shift, except the fit of iteration times, in nats, shape
+            (pairs, shifts). Negative infinity for an impossible shift.
+        none_penalty: For each pair, the evidence in nats against the hypothesis that the captures
+            have no common iteration.
     """
     row = np.arange(len(prior))
     is_linked = np.isfinite(prior).any(axis=1)
@@ -188,12 +194,13 @@ def _choose_shifts(
 def _compare_with_lags(comparisons: Sequence[StepComparison], shifts: Ints, best: Ints) -> Floats:
     """Compute how much better iteration times fit the best shift than every other shift, in nats.
 
-    Both fits are tested against steps of one rank that are as far apart as the two shifts, or
-    against any two steps if there are none that far apart.
+    A step is the time from an event to the same event of the next iteration. The null hypothesis of
+    both fits uses steps of one rank that are as many iterations apart as the two shifts, or any two
+    steps if the ranks have too few iterations.
 
     Args:
-        comparisons: All ways to compare the iterations of the pairs.
-        shifts: Candidate shifts.
+        comparisons: Statistics of all ways to compare the iterations of the pairs.
+        shifts: Candidate shifts, shape (shifts,).
         best: Index of the best shift of each pair.
 
     Returns:
@@ -210,9 +217,9 @@ def _compare_with_lags(comparisons: Sequence[StepComparison], shifts: Ints, best
 
 
 def _choose_largest(evidence: Iterable[Floats]) -> Floats:
-    """Return the elementwise largest of several arrays of evidence, less the log of their number.
+    """Return the elementwise maximum of several arrays of evidence minus the log of their number.
 
-    The log corrects for choosing the largest value. The result is at least 0.
+    The logarithm corrects for choosing the largest value. Negative results are replaced by 0.
     """
     parts = list(evidence)
     largest = np.maximum.reduce(parts) - float(np.log(len(parts)))
@@ -225,18 +232,18 @@ def _compare_iterations(
     """Compare the lengths of the iterations of pairs of ranks in all available ways.
 
     All pairs are compared by the starts of their Optimizers, because ranks leave the collective
-    before the Optimizer together. Replicas are also compared by their iteration starts. Ranks that
-    wait for each other are also compared by their common events and by the bounds from these
-    events, if they have common events.
+    before the Optimizer together. Replicas are also compared by their iteration starts. Other pairs
+    are also compared by their common events and by the clock bounds from these events, if they have
+    common events.
 
     Args:
         histories: Iteration times of all ranks.
         pair: First and second rank of each pair.
-        events: Events of the pairs, or None for replicas.
-        shifts: Candidate shifts.
+        events: Common events of the pairs, or None for replicas.
+        shifts: Candidate shifts, shape (shifts,).
 
     Returns:
-        One comparison per kind of time, at least one.
+        One comparison per kind of time: the Optimizer starts first, then the others.
     """
 
     def compare_single_event(times_ns: Floats) -> list[StepComparison]:
@@ -256,7 +263,7 @@ def _compare_iterations(
 _MAX_TRIES = 6
 
 
-#: First and second rank of neighbouring pairs, and a mask of the pairs that are replicas.
+#: First and second rank of each pair of neighboring ranks, and a mask of the pairs of replicas.
 _Neighbours = tuple[Ints, Ints, Bools]
 
 
@@ -266,19 +273,21 @@ def link_machines(
     """Link the machines to each other, starting from the machine of the first rank.
 
     Up to ``_MAX_TRIES`` pairs of ranks are tried for every two machines, until a decided link joins
-    the machines. If neighbours do not suffice, ranks of one pipeline with a single rank between
-    them are tried in the same way.
+    the machines. If neighboring ranks do not suffice, ranks of one pipeline with a single rank
+    between them are tried in the same way.
 
     Args:
         histories: Iteration times of all ranks.
-        neighbours: Pairs of ranks to compare; the first pair contains the first rank.
+        neighbours: Pairs of ranks to compare. The first rank of the first pair determines the
+            reference machine.
         machine: Machine of each rank.
         timed: Mask of the ranks whose UTC time is known.
 
     Returns:
-        offset_ns: Correction of the clock of each linked machine.
-        links: One link for each machine but the first: the link that joined it, or the link with
-            the largest margin if it was not joined.
+        offset_ns: Clock correction in ns of each linked machine, keyed by machine. It is 0 for the
+            reference machine.
+        links: For every other machine that was compared with a linked machine, the link with the
+            largest margin up to the time when the machine was linked.
     """
     offset_ns = {int(root): 0 for root in machine[neighbours[0][:1]]}
     best_links: dict[int, Link] = {}
@@ -305,7 +314,7 @@ def _list_farther_pairs(neighbours: _Neighbours) -> _Neighbours:
     """Return the pairs of ranks of one pipeline with a single rank between them.
 
     Args:
-        neighbours: Pairs of neighbouring ranks.
+        neighbours: Pairs of neighboring ranks, in the order of the ranks.
     """
     first, second, is_replica = neighbours
     is_chained = second[:-1] == first[1:]
@@ -314,14 +323,14 @@ def _list_farther_pairs(neighbours: _Neighbours) -> _Neighbours:
 
 
 def _take_next_pairs(machines: Ints, untried: Ints) -> Ints:
-    """Return the first untried pair of ranks for every two machines, in ascending order.
+    """Return the first untried pair of ranks for every two machines.
 
     Args:
         machines: Machines of the first and second rank of each pair, shape (2, pairs).
-        untried: Indices of the pairs of ranks that were not tried yet.
+        untried: Indices of the pairs of ranks that were not tried yet, in ascending order.
 
     Returns:
-        Indices of the pairs of ranks.
+        Indices of the selected pairs of ranks, in ascending order.
     """
     low, high = np.sort(machines[:, untried], axis=0)
     return untried[np.sort(group_rows(low, high).first)]
@@ -335,14 +344,15 @@ def _join_linked(
 ) -> bool:
     """Join each machine that a decided link connects to a joined machine.
 
-    The links are processed once, in order. A machine joined late may allow earlier links to join
-    further machines, so the caller repeats the call until it returns False.
+    The links are processed once, in order. A machine that is joined late may allow an earlier link
+    to join another machine, so the caller repeats the call until it returns False.
 
     Args:
-        links: All links so far.
+        links: All links found so far.
         machine: Machine of each rank.
-        offset_ns: Clock correction of each joined machine; updated.
-        best_links: For each machine, its link to a joined machine with the largest margin; updated.
+        offset_ns: Clock correction of each joined machine, keyed by machine. Modified in place.
+        best_links: The link with the largest margin between each machine and a joined machine,
+            keyed by machine. Modified in place.
 
     Returns:
         True if any machine was joined.
@@ -363,11 +373,11 @@ def _join_linked(
 
 
 def describe_undecided(link: Link, ranks: Sequence[JoinedRank]) -> str:
-    """Describe the best pairing of iterations of an undecided link, and the rival that remains.
+    """Describe the best shift of an undecided link, and the rival that remains possible.
 
     Args:
-        link: Link that no evidence decides.
-        ranks: All ranks, which give the names of the two hosts.
+        link: Link whose evidence does not suffice.
+        ranks: All ranks, with the names of their hosts.
 
     Returns:
         A clause for the middle of a sentence.
@@ -387,7 +397,7 @@ def name_hosts(link: Link, ranks: Sequence[JoinedRank]) -> str:
 
 
 def _describe_shift(shift: Shift) -> str:
-    """Return a phrase that says which iteration a shift pairs with the first one of a host."""
+    """Return a phrase that says how a shift pairs the first iterations of two hosts."""
     if shift.iterations == 0:
         return "pairing from the first iterations on"
     sides = ("first", "second") if shift.iterations > 0 else ("second", "first")
@@ -396,7 +406,10 @@ def _describe_shift(shift: Shift) -> str:
 
 
 def describe_rival(link: Link) -> str:
-    """Return a predicate on the rival of a link: how it differs from the best shift."""
+    """Return the predicate of a sentence that says how a link's rival differs from its best shift.
+
+    Both the difference of the shifts and the difference of the clock corrections are given.
+    """
     best, rival = link.best, link.rival
     if rival is None or best is None:
         return "leaves no iteration in common"

@@ -1,8 +1,9 @@
 """Pairing by time: match the iterations of ranks on one clock if some ranks skip some iterations.
 
 A stage may have no work in an iteration, such as a vision encoder in a step with text samples only.
-Its rank then has fewer iterations than others, and no constant shift of their numbers pairs them.
-On one clock, the parts of one iteration overlap in time, and parts of different iterations do not::
+Its rank then has fewer iterations than other ranks, and no constant shift of iteration numbers
+pairs them. On one clock, the same iteration overlaps in time on different ranks, and different
+iterations do not::
 
     stage 0   ├─ 0 ─┤             ├─ 1 ─┤
     stage 1    ├─ 0 ─┤   ├─ 1 ─┤   ├─ 2 ─┤      iteration 1 of stage 0 is 2 of stage 1
@@ -22,7 +23,7 @@ def pair_by_time(
 ) -> Ints | None:
     """Number the iterations of all ranks by their overlap in time with those of a reference rank.
 
-    The reference is the rank with the most iterations, or the first of several such ranks. An
+    The reference is the rank with the most iterations, and the smallest rank wins ties. An
     iteration of another rank gets the number of the reference iteration with the longest overlap.
 
     Args:
@@ -30,15 +31,15 @@ def pair_by_time(
         iteration: Iteration of each operation, numbered per rank from 0.
         start_ns: Start of each operation, on one clock.
         end_ns: End of each operation.
-        is_worked: Mask of the iterations in which a rank works, shape (ranks, iterations). It may
-            include iterations without any operation in ``rank``, whose time is unknown.
+        is_worked: Mask of the iterations in which a rank works, shape (ranks, iterations). The time
+            of an iteration is unknown if it is in this mask but no operation is given for it.
 
     Returns:
-        Number of each rank's iterations, shape (ranks, iterations). An iteration whose time is
-        unknown has the next number after the previous iteration of its rank. An iteration without
-        work has the same number as the previous one, or -1 if there is none. The result is None
-        without any operation, if an iteration overlaps no reference iteration, or if two iterations
-        of a rank would get the same number.
+        Common number of each iteration of each rank, shape (ranks, iterations). An iteration whose
+        time is unknown gets the number of the previous iteration of its rank plus 1. An iteration
+        without work has the same number as the previous one, or -1 if there is none. The result is
+        None if there are no operations, if an iteration overlaps no reference iteration, if the
+        numbers of a rank do not ascend, or if two iterations of a rank would get the same number.
     """
     shape = is_worked.shape
     first_ns, last_ns = _find_extents(rank, iteration, (start_ns, end_ns), shape)
@@ -75,7 +76,8 @@ def _find_extents(
         shape: Number of ranks and number of iterations.
 
     Returns:
-        First start and last end, each of the given shape; (0, -1) without any operation.
+        First start and last end, each of the given shape. They are 0 and -1 for an iteration
+        without operations.
     """
     cell = rank * shape[1] + iteration
     first_ns, last_ns = group_extents(cell, shape[0] * shape[1], *times)
@@ -83,14 +85,19 @@ def _find_extents(
 
 
 def _number_untimed(numbers: Ints, is_untimed: Bools) -> bool:
-    """Number the iterations whose time is unknown: each follows the largest number before it.
+    """Number the iterations whose time is unknown.
+
+    Each gets the largest number of the earlier iterations of its rank plus 1, or 0 if there is
+    none.
 
     Args:
-        numbers: Number of each rank's iterations, or -1, shape (ranks, iterations); updated.
+        numbers: Common number of each iteration of each rank, or -1 if it has none, shape
+            (ranks, iterations). Modified in place.
         is_untimed: Mask of the iterations to number, same shape.
 
     Returns:
-        False if a later iteration of the same rank already has the number.
+        True if all iterations were numbered. False if a later iteration of the same rank already
+        has one of the new numbers; the remaining iterations are then not numbered.
     """
     for row, column in np.argwhere(is_untimed).tolist():
         number = int(numbers[row, :column].max(initial=NONE)) + 1
@@ -101,13 +108,14 @@ def _number_untimed(numbers: Ints, is_untimed: Bools) -> bool:
 
 
 def _find_longest_overlaps(intervals: Intervals, reference: Intervals) -> Ints:
-    """Return the index of the reference interval that overlaps each interval longest.
+    """Return, for each interval, the index of the reference interval with the longest overlap.
 
-    If several overlap it equally long, the first wins. The index is -1 if none overlaps it.
+    If several reference intervals overlap equally long, the first one wins. The index is -1 if no
+    reference interval overlaps the interval.
 
     Args:
         intervals: Starts and ends of the intervals.
-        reference: Starts and ends of the reference intervals, at least one, in any order.
+        reference: Starts and ends of the reference intervals, in any order. Must not be empty.
     """
     start_ns, end_ns = intervals
     first_ns, last_ns = reference

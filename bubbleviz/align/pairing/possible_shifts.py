@@ -1,8 +1,9 @@
 """Possible shifts between the iterations of two ranks, and the evidence for and against each.
 
-Ranks of a pipeline wait for each other: every F ends on the upstream rank before the input of the
-downstream rank is available, and every B likewise in the other direction. Replicas step together.
-Pairs of ranks with equal numbers of iterations and events are computed together, as one array.
+Ranks of a pipeline wait for each other. Every F ends on the upstream rank before the input of the
+downstream rank is available. Every B ends on the downstream rank before the input of the upstream
+rank is available. Replicas of a stage run their iterations at the same time. Pairs of ranks are
+computed in batches, as arrays.
 """
 
 from __future__ import annotations
@@ -16,21 +17,23 @@ from bubbleviz.align.pairing.iteration_fits import compute_median
 from bubbleviz.align.profile_clocks import DRIFT, GRAIN_NS
 from bubbleviz.model.columns import Bools, Floats, Ints
 
-#: Usual error of UTC clocks, in ns, and the maximum evidence against a larger correction, in nats.
-#: Clocks may be off by seconds.
+#: Typical error of UTC clocks in ns, and maximum evidence, in nats, against a shift that needs a
+#: larger clock correction. The evidence is limited because clocks may be off by seconds.
 _UTC_NS, MAX_UTC_EVIDENCE = 1e8, 4.0
-#: Evidence that captures with equal numbers of iterations contain the same ones, and additional
-#: evidence if no other shift brings their clocks closer together.
+#: Evidence, in nats, that captures with equal numbers of iterations contain the same iterations,
+#: and additional evidence if no other shift needs a smaller clock correction.
 _EQUAL_COUNT_EVIDENCE, _EQUAL_TIME_EVIDENCE = 3.0, 4.5
-#: Evidence against a shift that requires a clock to have been set during the capture.
+#: Evidence, in nats, against a shift that requires that a clock was set during the capture.
 _CLOCK_STEP_PENALTY = 6.0
-#: Evidence against a shift that requires an iteration to be missing from a running capture.
+#: Evidence, in nats, against a shift that requires that a running capture missed an iteration.
 _UNRECORDED_PENALTY = 15.0
-#: Evidence against each pair of iterations with different operations, and its maximum.
+#: Evidence, in nats, against a shift for each pair of iterations with different numbers of forwards
+#: or backwards, and the maximum over all pairs of iterations.
 _SHAPE_PENALTY, _MAX_SHAPE_PENALTY = 5.0, 15.0
-#: Maximum number of iterations by which captures are shifted.
+#: Maximum number of iterations by which captures are shifted against each other.
 _MAX_SHIFT = 256
-#: Minimum advantage of a shift over every other shift, in nats, to be used.
+#: Minimum evidence for the best shift against every other shift, in nats. With less evidence, the
+#: shift is undecided.
 DECIDED = 7.0
 
 
@@ -39,8 +42,9 @@ class Shift:
     """A possible pairing of the iterations of two ranks, and the clock correction that it implies.
 
     Attributes:
-        iterations: Iteration number on the first rank less that on the second.
-        offset_ns: Correction to add to the second rank's clock.
+        iterations: Iteration number on the first rank minus the number of the same iteration on the
+            second rank.
+        offset_ns: Correction in ns to add to the second rank's clock.
     """
 
     iterations: int
@@ -56,22 +60,31 @@ def find_possible_shifts(
 ) -> tuple[Floats, Floats, Floats]:
     """Weigh candidate shifts of pairs of ranks by all evidence except the fit of iteration times.
 
-    Evidence for a shift: it pairs captures with equal numbers of iterations from their first ones
-    on, or it pairs iterations with equal rare shapes. Evidence against it: the clocks are far apart
-    in UTC, a clock must have been set, shapes differ, or an iteration is missing from a running
-    capture.
+    Evidence for a shift:
+
+    - It is shift 0, and both captures have equal numbers of iterations.
+    - It pairs iterations with equal rare shapes (numbers of forwards and backwards).
+
+    Evidence against a shift:
+
+    - It needs a large correction of UTC clocks.
+    - It requires that a clock was set during the capture.
+    - It pairs iterations with different shapes.
+    - It requires that a running capture missed an iteration.
 
     Args:
         histories: Iteration times of all ranks.
         pair: First and second rank of each pair.
-        timed: Mask of the pairs in which the UTC time of both ranks is known.
-        events: Events of the pairs, or None for replicas.
-        shifts: Candidate shifts.
+        timed: Mask of the rank pairs for which both UTC times are known.
+        events: Common events of the pairs, or None for replicas.
+        shifts: Candidate shifts, shape (shifts,).
 
     Returns:
         offset_ns: Correction of the second clock that each shift implies, shape (pairs, shifts).
-        prior: Sum of the evidence for the shift, in nats, or negative infinity if it is impossible.
-        utc_penalty: Part of the prior that counts against the shift because of the UTC times.
+        prior: Evidence for each shift minus evidence against it, in nats, same shape. Negative
+            infinity for an impossible shift.
+        utc_penalty: Evidence against each shift from UTC times, in nats, same shape. It is already
+            subtracted in ``prior``.
     """
     starts = histories.start_ns[pair[0]], histories.start_ns[pair[1]]
     offset_ns, is_possible = _estimate_offsets(starts, events, shifts)
@@ -97,13 +110,13 @@ def find_possible_shifts(
 def _weigh_equal_counts(is_equal: Bools, timed: Bools, distance_ns: Floats) -> Floats:
     """Return the evidence that captures with equal numbers of iterations contain the same ones.
 
-    A shift in ``is_equal`` gets ``_EQUAL_COUNT_EVIDENCE``. If UTC is known and no other shift
-    brings the clocks closer together, ``_EQUAL_TIME_EVIDENCE`` is added. All other shifts get 0.
+    A shift in ``is_equal`` gets ``_EQUAL_COUNT_EVIDENCE``. If UTC is known and no other shift needs
+    a smaller clock correction, ``_EQUAL_TIME_EVIDENCE`` is added. All other shifts get 0.
 
     Args:
-        is_equal: Mask of the shifts that pair such captures from their first iterations on, shape
-            (pairs, shifts).
-        timed: Mask of the pairs in which the UTC time of both ranks is known.
+        is_equal: Mask of the shifts that pair two captures with equal numbers of iterations from
+            their first iterations on, shape (pairs, shifts).
+        timed: Mask of the rank pairs for which both UTC times are known.
         distance_ns: Absolute correction of the second clock for each shift, or infinity if the
             shift is impossible, shape (pairs, shifts).
 
@@ -121,18 +134,20 @@ def _estimate_offsets(
 ) -> tuple[Floats, Bools]:
     """Estimate the correction of the second clock for each shift.
 
-    For replicas it is the median difference of the iteration starts. For other pairs it is the
-    midpoint of the bounds from data dependencies, or the bound if there is only one, or 0 if there
-    is none.
+    For replicas, the correction is the median difference of the iteration starts. For other pairs,
+    it is the midpoint of the lower and the upper bound from data dependencies. If only one bound
+    exists, it is this bound, and without bounds it is 0.
 
     Args:
-        starts: Iteration starts of the first and second rank of each pair.
-        events: Events of the pairs, or None for replicas.
-        shifts: Candidate shifts.
+        starts: Iteration starts of the first and of the second rank of each pair, each of shape
+            (pairs, iterations).
+        events: Common events of the pairs, or None for replicas.
+        shifts: Candidate shifts, shape (shifts,).
 
     Returns:
-        offset_ns: Correction, shape (pairs, shifts). NaN for replicas without a common iteration.
-        is_possible: Mask of the shifts with any common iteration or event.
+        offset_ns: Correction in ns, shape (pairs, shifts). NaN for replicas without a common
+            iteration.
+        is_possible: Mask of the shifts with a common iteration (for replicas) or a common event.
     """
     if events is None:
         offset_ns = compute_median(starts[0][:, None] - shift_values(starts[1], shifts))
@@ -149,19 +164,20 @@ def _compare_shapes(
 ) -> tuple[Floats, Floats]:
     """Compare the numbers of forwards and backwards ("shapes") of the iterations that shifts pair.
 
-    An equal rare shape, such as an evaluation, seldom occurs by chance. The evidence is the negated
-    logarithm of how frequent the shape is among the iterations of the first rank.
+    Two iterations rarely have the same unusual shape, such as the shape of an evaluation, by
+    chance. The evidence of two equal shapes is the negated logarithm of the fraction of the first
+    rank's iterations that have this shape. Iterations of unknown shape are ignored.
 
     Args:
         histories: Iteration times of all ranks.
         pair: First and second rank of each pair.
-        shifts: Candidate shifts.
+        shifts: Candidate shifts, shape (shifts,).
 
     Returns:
         rarity: Evidence for each shift in nats, summed over paired iterations with equal shapes,
             shape (pairs, shifts).
-        penalty: Evidence against each shift in nats: ``_SHAPE_PENALTY`` per pair of iterations with
-            unequal shapes, at most ``_MAX_SHAPE_PENALTY``; same shape.
+        penalty: Evidence against each shift in nats, same shape. It is ``_SHAPE_PENALTY`` per pair
+            of iterations with different shapes, limited to ``_MAX_SHAPE_PENALTY``.
     """
     shapes = histories.shapes[pair[0]]
     paired = shift_values(histories.shapes[pair[1]], shifts)
@@ -179,13 +195,17 @@ def _compare_shapes(
 def _is_clock_set(start_ns: Floats, lower: Floats, upper: Floats) -> Bools:
     """Return a mask of the shifts for which no offset satisfies the bounds of all iterations.
 
-    Clocks may drift by ``DRIFT`` of the elapsed time. If bounds contradict each other by more, the
-    shift requires that a clock was set during the capture. The mask has shape (pairs, shifts).
+    Clocks may drift by ``DRIFT`` times the elapsed time. If a lower and an upper bound contradict
+    each other by more than this drift plus ``GRAIN_NS``, the shift requires that a clock was set
+    during the capture.
 
     Args:
-        start_ns: Start of each iteration, shape (pairs, iterations).
+        start_ns: Start of each iteration of the first rank, shape (pairs, iterations).
         lower: Lower bound of the correction in each iteration, shape (pairs, shifts, iterations).
-        upper: Upper bound, same shape.
+        upper: Upper bound of the correction in each iteration, same shape.
+
+    Returns:
+        Mask of shape (pairs, shifts).
     """
     elapsed_ns = np.fmax.accumulate(start_ns, axis=1) - start_ns[:, :1]
     drift_ns = DRIFT * elapsed_ns[:, None]
@@ -195,20 +215,21 @@ def _is_clock_set(start_ns: Floats, lower: Floats, upper: Floats) -> Bools:
 
 
 def _count_unrecorded(histories: Histories, a: Ints, b: Ints, shifts: Ints) -> Ints:
-    """Count the ends of b's capture at which an iteration of a should be recorded but is missing.
+    """Count the ends of rank b's capture at which an iteration should be recorded but is missing.
 
-    The iteration before b's first one is missing if b's capture began more than half an iteration
-    before the start that it would have had (:func:`_predict_starts`). The iteration after b's last
-    one is missing if b's capture ended more than half an iteration after the start of this one.
+    The starts of the iterations before b's first iteration and after b's last iteration are
+    predicted from rank a (:func:`_predict_starts`). The first one is missing if b's capture began
+    more than half an iteration before its predicted start. The second one is missing if b's capture
+    ended more than half an iteration after its predicted start.
 
     Args:
         histories: Iteration times of all ranks.
         a: One rank of each pair.
         b: The other rank of each pair.
-        shifts: Candidate shifts of b relative to a.
+        shifts: Candidate shifts of b relative to a, shape (shifts,).
 
     Returns:
-        0, 1 or 2 for each pair and shift, shape (pairs, shifts).
+        Number of missing iterations (0, 1 or 2), shape (pairs, shifts).
     """
     previous_ns, next_ns = _predict_starts(histories, a, b, shifts)
     margin_ns = histories.length_ns[a][:, None] / 2
@@ -219,21 +240,22 @@ def _count_unrecorded(histories: Histories, a: Ints, b: Ints, shifts: Ints) -> I
 
 
 def _predict_starts(histories: Histories, a: Ints, b: Ints, shifts: Ints) -> tuple[Floats, Floats]:
-    """Predict the starts of the iterations before b's first one and after b's last one.
+    """Predict the starts of the iterations before rank b's first one and after its last one.
 
-    Each is one step away from the nearest recorded iteration. The step is taken from a: it is the
-    time between the two iterations of a that are paired with these iterations of b under the shift.
+    A step is the time from one iteration start to the next. The start before b's first iteration is
+    the first start minus a step, and the start after b's last iteration is the last start plus a
+    step. The steps are taken from rank a, from the iterations that the shift pairs with those of b.
 
     Args:
         histories: Iteration times of all ranks.
         a: One rank of each pair.
         b: The other rank of each pair.
-        shifts: Candidate shifts of b relative to a.
+        shifts: Candidate shifts of b relative to a, shape (shifts,).
 
     Returns:
         previous_ns: Start of the iteration before b's first one, shape (pairs, shifts). NaN if a
-            has no such step.
-        next_ns: Start of the iteration after b's last one, same shape.
+            did not record both iterations of the step.
+        next_ns: Start of the iteration after b's last one, same shape, or NaN likewise.
     """
     starts, last = histories.start_ns[b], histories.counts[b][:, None] - 1
     # Step k is from iteration k - 1 of a to iteration k; NaN before the first, after the last.
@@ -250,27 +272,34 @@ def find_shifts(
 ) -> list[int | None]:
     """Find the shift between the iterations of each pair of ranks whose clocks agree.
 
-    Every F of a microbatch ends upstream before it ends downstream, and every B likewise in the
-    other direction. The violation of a shift is the worst breach of this order, in ns. Ends are
-    compared because a span may begin with kernels that need no input. For replicas, which step
-    together, the violation is the difference of the iteration starts.
+    Every F of a microbatch ends on the upstream rank before it ends on the downstream rank, and
+    every B ends on the downstream rank first. The violation of a shift is the largest violation of
+    this order, in ns (:func:`_measure_violations`). Ends are compared because a span may begin with
+    kernels that need no input. For replicas, which run their iterations at the same time, the
+    violation is the median difference of the iteration starts.
 
-    Shift 0 is used if the ranks have equal numbers of iterations and its violation is at most a
-    quarter of an iteration. Otherwise the shift with the smallest violation is used if that
-    violation is 0, or if it is at most a quarter of an iteration and no other shift has the same
-    violation. Of several shifts without violation, the one closest to 0 wins.
+    The first rule that applies gives the shift:
+
+    1. Shift 0, if both ranks have equal numbers of iterations and its violation is at most a
+       quarter of an iteration.
+    2. The shift without violation. If there are several, the one closest to 0 wins.
+    3. The shift with the smallest violation, if this is at most a quarter of an iteration and no
+       other shift has the same violation.
+    4. Shift 0, if both ranks have equal numbers of iterations (at least one), and they are replicas
+       or shift 0 has the smallest violation.
 
     Args:
         histories: Iteration times of all ranks.
         first: One rank of each pair.
-        second: The other rank, which exchanges microbatches with the first or is its replica.
-        by_ns: Correction of the second clock that puts both on one clock.
+        second: The other rank of each pair, which exchanges microbatches with the first or is its
+            replica.
+        by_ns: For each pair, the correction in ns that puts the clock of the second rank on the
+            clock of the first.
         is_replica: Mask of the pairs of replicas.
 
     Returns:
-        Iteration number on the first rank minus the number on the second rank, for each pair. If
-        no shift qualifies, it is 0 for ranks with equal numbers of iterations if they are replicas
-        or if no shift has a smaller violation than shift 0, and None for all other pairs.
+        For each pair, the iteration number on the first rank minus the number of the same iteration
+        on the second rank, or None if no rule applies.
     """
     shift_of_pair: list[int | None] = [None] * len(first)
     candidates = list_shifts(histories)
@@ -294,15 +323,16 @@ def _find_shifts_of_batch(
     Args:
         histories: Iteration times of all ranks.
         pair: First and second rank of each pair.
-        by_ns: Correction of the second clock of each pair that puts both on one clock.
-        events: Events of the pairs, or None for replicas.
+        by_ns: For each pair, the correction in ns that puts the clock of the second rank on the
+            clock of the first.
+        events: Common events of the pairs, or None for replicas.
         shifts: Candidate shifts, closest to 0 first.
     """
     starts = histories.start_ns[pair[0]], histories.start_ns[pair[1]] + by_ns[:, None]
     max_cost_ns = histories.length_ns[pair[0]] // 4
     counts = histories.counts
     has_equal_counts = counts[pair[0]] == counts[pair[1]]
-    # Shift 0 is mostly right, so it is tried alone first.
+    # Shift 0 is usually correct, so it is tried first.
     cost_of_zero = _measure_violations(starts, events, np.zeros(1, np.int64))[:, 0]
     is_in_order = has_equal_counts & (cost_of_zero <= max_cost_ns)
     shift_of_pair: list[int | None] = [0] * len(is_in_order)
@@ -329,24 +359,25 @@ def _choose_shift(
     Args:
         shifts: Candidate shifts, closest to 0 first.
         cost: Violation of each shift, or NaN if the pair has no dependencies under the shift.
-        max_cost: Maximum violation of a unique shift with the smallest violation.
-        can_stay: Whether both ranks have equal numbers of iterations, at least one, so that shift 0
-            may be used although another shift is as good, or all are bad.
+        max_cost: Maximum violation of the chosen shift if it is the only one with the smallest
+            violation.
+        can_stay: Whether both ranks have equal numbers of iterations, at least one. Shift 0 may
+            then be used even if no shift qualifies otherwise.
         is_replica: Whether the ranks are replicas.
     """
     min_cost = np.nanmin(cost, initial=np.inf)
     cheapest = shifts[cost == min_cost]
     if min_cost == 0 or (len(cheapest) == 1 and min_cost <= max_cost):
         return int(cheapest[0])
-    # No other shift is possible for replicas that are not in step.
+    # Replicas whose iterations do not start at the same time are not shifted.
     return 0 if can_stay and (is_replica or 0 in cheapest) else None
 
 
 def list_shifts(histories: Histories) -> Ints:
-    """List the shifts that leave common iterations, closest to 0 first.
+    """List the shifts under which two ranks can have common iterations, closest to 0 first.
 
-    If two are equally close, the negative one is first. Shifts are at most ``_MAX_SHIFT`` either
-    way.
+    Of two shifts at the same distance from 0, the negative one comes first. Shifts range from
+    ``-_MAX_SHIFT`` to ``_MAX_SHIFT``.
     """
     max_shift = min(histories.start_ns.shape[1] - 1, _MAX_SHIFT)
     shifts = np.arange(-max_shift, max_shift + 1)
@@ -358,10 +389,15 @@ def _measure_violations(
 ) -> Floats:
     """Measure by how many ns each shift violates data dependencies, shape (pairs, shifts).
 
-    The value is the size of the worst violation, 0 if no dependency is violated, and NaN if the
-    pair has no dependencies under this shift. For replicas (``events`` is None), it is the median
-    absolute difference of their iteration starts instead, rounded down, and NaN without a common
-    iteration.
+    The result is the size of the largest violation, or 0 if no dependency is violated. It is NaN if
+    the pair has no dependencies under this shift. For replicas (``events`` is None), it is instead
+    the median absolute difference of the iteration starts, rounded down, or NaN if there is no
+    common iteration.
+
+    Args:
+        starts: Iteration starts of the first and of the second rank of each pair, on one clock.
+        events: Common events of the pairs, or None for replicas.
+        shifts: Candidate shifts, shape (shifts,).
     """
     if events is None:
         return np.floor(
