@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
 #: Minimum saving of advice to follow first or next, as a fraction of an iteration.
 _MIN_SAVING = 0.005
-#: Minimum saving of advice to follow first or next, relative to the saving of twice as many
-#: microbatches.
+#: Minimum saving of the same advice, as a fraction of the saving of twice as many microbatches.
 _MIN_SHARE_OF_SCHEDULE = 0.05
 #: Minimum idle fraction of the period to report idle time between iterations instead of no bubble.
 _MIN_IDLE_PERIOD = 0.01
@@ -49,8 +48,8 @@ _MIN_IDLE_PERIOD = 0.01
 _MAX_UNLINKED = 0.01
 #: Minimum saving of a finding in which nothing is unusually slow, as a fraction of an iteration.
 _MIN_BOUND_SAVING = 0.05
-#: Kinds of faults that cannot be removed completely. A finding of these kinds that saves more than
-#: the largest slow finding is listed only if it saves at least this many times as much.
+#: Kinds of faults that cannot be removed completely.
+#: Minimum factor by which such a finding must exceed the largest slow finding, if it exceeds it.
 _NEVER_GONE, _MIN_TIMES_SLOW = {"link", "launch-gaps"}, 1.5
 #: Minimum saving of another schedule, as a fraction of an iteration.
 _MIN_SCHEDULE_SAVING = 0.02
@@ -60,8 +59,7 @@ _MIN_ORDER_SAVING = 0.001
 _SAME = 0.95
 #: Maximum number of pieces of advice in the list.
 _MAX_LISTED = 5
-#: Maximum number of pieces of further advice, and the minimum saving of each, as a fraction of an
-#: iteration.
+#: Maximum number of pieces of further advice, and minimum saving as a fraction of an iteration.
 _MAX_FURTHER, _MIN_FURTHER = 2, 0.01
 #: Kinds of faults that are found by comparing times of different ranks.
 _BETWEEN_RANKS = {"link", "launch", "late-start", "collective", "queue", "token"}
@@ -105,7 +103,7 @@ class StepCode(StrEnum):
 
 
 #: Evidence for advice: a finding (faults and a replay without these faults), a faster simulated
-#: schedule, or a planned order from which operations deviated.
+#: schedule, or a planned order that some operations did not follow.
 Evidence: TypeAlias = "Finding | Choice | Recognition"
 
 
@@ -330,7 +328,7 @@ def _find_first_steps(
 def _find_unrecorded_step(report: Report) -> StepCode | None:
     """Return the step to record the run again, or None if its work and launches were recorded.
 
-    The step is ``RECORD_AGAIN`` if any restriction of the report has advice. It is
+    The step is ``RECORD_AGAIN`` if any restriction of the report has advice. The step is
     ``RECORD_LAUNCHES`` if more than the fraction ``_MAX_UNLINKED`` of all kernels lack their
     launching call and the primary ratio has a noticeably smaller lower bound.
     """
@@ -435,8 +433,8 @@ def _find_step_without_advice(report: Report) -> StepCode | None:
     """Return the step that explains why no change is advised, or None if the reason is unknown.
 
     If the run was not replayed, :func:`_find_unknown_step` decides. If the replay misses the
-    measured iterations, the step is ``REPLAY_MISSES``. If all delays together cost enough, it is
-    ``NO_SINGLE_DELAY``. Otherwise, :func:`_choose_step_by_idle_time` decides.
+    measured iterations, the step is ``REPLAY_MISSES``. If all delays together cost enough, the step
+    is ``NO_SINGLE_DELAY``. Otherwise, :func:`_choose_step_by_idle_time` decides.
     """
     measured, without_delay = _find_replayed_iteration(report), find_replay(report, NO_DELAY)
     if measured is None or without_delay is None:
@@ -478,8 +476,7 @@ def _choose_step_by_idle_time(report: Report, measured: Change) -> StepCode:
     elif report.kind == INFERENCE:
         code = StepCode.MORE_REQUESTS
     elif report.headline == "period":
-        # The next iteration fills the idle time of an iteration, so more microbatches may save
-        # nothing.
+        # If the next iteration fills the idle time, more microbatches may save nothing.
         code = StepCode.BUBBLE_OF_PERIOD
     else:
         code = StepCode.MORE_MICROBATCHES
@@ -577,10 +574,9 @@ def _remove_promise(advice: Advice, diagnosis: Diagnosis | None) -> Advice:
 def _make_schedule_advice(report: Report) -> Advice | None:
     """Return the advice to run the fastest other schedule that fits in memory.
 
-    Other schedules are simulated with mean times and without delays. They are compared with a
-    simulation of the order that ran, under the same assumptions. If bubbleviz numbered the
-    microbatches in the order in which they ran, and no known schedule has this order, they may be
-    chunks instead. No schedule is advised in this case.
+    All schedules, including the order that ran, are simulated with mean times and without delays.
+    If bubbleviz numbered the microbatches in the order in which they ran, and no known schedule has
+    this order, the microbatches may be chunks instead. No schedule is advised in this case.
 
     Returns:
         The advice, whose saving may be negative. None if other schedules were not simulated, if
@@ -612,7 +608,7 @@ def _make_schedule_advice(report: Report) -> Advice | None:
 def _make_order_advice(report: Report) -> Advice | None:
     """Return the advice to run operations in the order of the plan or of the recognized schedule.
 
-    Both orders are replayed without late launches, because other advice is about late launches.
+    Both orders are replayed without late launches, because late launches have separate advice.
 
     Returns:
         The advice. None if no operation deviates from the planned order, if not all deviations are
@@ -688,14 +684,16 @@ def _is_of_all_transfers(finding: Finding) -> bool:
 
 
 def _is_worth_listing(finding: Finding, slow_ns: float) -> bool:
-    """Return whether to list a finding without anything unusually slow.
+    """Return whether to list a finding in which nothing is unusually slow.
 
-    If one of its faults cannot be removed completely (``_NEVER_GONE``), the finding is not listed
-    if it saves more than the largest slow finding, but less than ``_MIN_TIMES_SLOW`` times as much.
+    The finding is listed if all of its faults can be removed completely (see ``_NEVER_GONE``).
+    Otherwise, it is listed if its saving is at most ``slow_ns``, or at least ``_MIN_TIMES_SLOW``
+    times ``slow_ns``.
 
     Args:
         finding: The finding.
-        slow_ns: Largest saving of a finding with something unusually slow, or 0 without one.
+        slow_ns: Largest saving of a finding in which something is unusually slow, or 0 if there is
+            no such finding.
     """
     is_never_gone = bool({fault.kind for fault in finding.faults} & _NEVER_GONE)
     return not is_never_gone or not slow_ns < finding.saving_ns < _MIN_TIMES_SLOW * slow_ns

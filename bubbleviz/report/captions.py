@@ -11,8 +11,7 @@ from bubbleviz.report.measure import is_idle_elsewhere, name_measure
 from bubbleviz.report.methods import format_definition
 from bubbleviz.report.report import Report
 
-#: Clause that explains the numbers in boxes, keyed by whether boxes contain numbers, or None if
-#: unknown.
+#: Clause that explains the numbers in boxes, keyed by whether boxes contain numbers.
 _NUMBERS = {
     True: "; the number in a box is its microbatch",
     False: "",
@@ -44,7 +43,7 @@ def _describe_figure(report: Report, iterations: Sequence[Iteration], rows: int)
     Args:
         report: The report.
         iterations: Iterations that the figure shows.
-        rows: Number of rows of the figure. It is used as the number of GPUs if the run is not a
+        rows: Number of rows of the figure, which is the number of GPUs if the run is not a
             pipeline.
     """
     noun, schedule = report.iteration_noun, report.schedule

@@ -83,7 +83,7 @@ class Check:
 
     @property
     def high(self) -> float | None:
-        """Upper bound of the value, given the clock uncertainty. None if exact or unknown."""
+        """Upper bound of the value, given the clock uncertainty, or None if exact or unknown."""
         low, high = self.ratio.interval or (None, None)
         return None if low == high or high is None or self.limit.window else self._convert(high)
 
@@ -258,8 +258,8 @@ def _explain_no_promise(path: str, earlier: ReportSummary, results: Sequence[Adv
         earlier: The earlier report.
         results: Results of the earlier report's advice, none of which was followed.
     """
-    # If the schedule causes the bubble, there is no saving to check, so ``what_to_do_first`` is
-    # quoted below.
+    # If the schedule causes the bubble, there is no saving to check.
+    # The text below then quotes ``what_to_do_first``.
     advice = [] if isinstance(earlier, IdleSummary) else earlier.advice
     if results and advice:
         first = results[0]
@@ -350,8 +350,7 @@ def _parse_number(text: str) -> tuple[float, str]:
     if match is None or (match[2] and match[3]):
         return math.nan, ""
     unit = match[3] or ""
-    # The decimal point of a percentage is moved in the text, so that 7 % becomes the double
-    # nearest to 0.07.
+    # Move the decimal point in the text, so that 7 % becomes the double nearest to 0.07.
     exponent = "e-2" if unit in ("%", "pt") else match[2] or ""
     return float(match[1] + exponent), unit
 
@@ -403,9 +402,9 @@ def make_baseline_limits(
 def _make_baseline_limit(text: str, pair: ReportPair, primary: RatioSummary, path: str) -> Limit:
     """Return the limit that allows one increase over a baseline.
 
-    For points, the limit is the primary ratio of the baseline plus the points. For a percentage, it
-    is the length of the longest window that both reports have, in ms: the length in the baseline,
-    scaled to equal work, plus the percentage.
+    For percentage points, the limit is the primary ratio of the baseline plus the points. For a
+    percentage, the limit is a time in ms: the longest window that both reports have, in the
+    baseline, scaled to equal work and increased by the percentage.
 
     Args:
         text: Percentage points such as ``1pt``, or a percentage such as ``2%``.

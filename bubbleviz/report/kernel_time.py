@@ -16,8 +16,8 @@ from typing import Any
 
 from bubbleviz.model.texts import format_percent
 
-#: Minimum fraction of a window that launch gaps or compute outside operations must take to be
-#: reported. It is also the minimum difference between a ratio and its lower bound.
+#: Minimum fraction of a window that a time must take to be reported.
+#: This is also the minimum difference between a ratio and its lower bound to be reported.
 NOTICEABLE = 0.01
 #: Fraction of the time of operations above which launch gaps are always reported.
 _MOSTLY = 0.5
@@ -68,8 +68,8 @@ class KernelTime:
     def sentence(self) -> str | None:
         """Sentence to quote next to the primary ratio, or None if it is not needed.
 
-        It is needed if launch gaps or compute outside operations take more time than the bubble, or
-        if launch gaps take more than half of the time of operations.
+        The sentence is needed if launch gaps or compute outside operations take more time than the
+        bubble, or if launch gaps take more than half of the time of operations.
         """
         if self.share is None or not (
             self.gaps_outweigh or self.gaps_fill_work or self.unattributed_outweighs

@@ -67,9 +67,9 @@ def name_rank_with_number(report: Report, rank: int) -> str:
 def name_ranks(report: Report, ranks: Sequence[int]) -> str:
     """Return the names of ranks for a sentence.
 
-    A single rank is named by its number and device. Of several ranks, at most ``_MAX_RANKS``
-    numbers are listed. If the global rank of any of these ranks is unknown, the text adds that the
-    numbers are in pipeline order.
+    A single rank is named by its number and device. If there are several ranks, at most
+    ``_MAX_RANKS`` of their numbers are listed. If the global rank of any of these ranks is unknown,
+    the text adds that the numbers are in pipeline order.
 
     Args:
         report: Report of the run.

@@ -63,8 +63,8 @@ def find_longest_bubbles(report: Report, count: int = 5) -> tuple[tuple[int, str
 def describe_longest_implied(report: Report) -> str | None:
     """Return a sentence on the longest bubble that the schedule implies.
 
-    The result is None if the schedule implies no bubble. It is also None if the schedule implies
-    all bubbles, because :func:`find_longest_bubbles` then returns them.
+    The result is None if the schedule implies no bubble. The result is also None if the schedule
+    implies all bubbles, because :func:`find_longest_bubbles` then returns the longest of them.
     """
     implied, avoidable = _list_averaged_bubbles(report)
     if not len(implied) or not len(avoidable):

@@ -6,10 +6,9 @@ from bubbleviz.model.texts import format_percent
 
 #: Text of the advice if only the schedule causes the bubble, and the kind and place of this advice.
 TWICE_THE_MICROBATCHES, MICROBATCHES = "twice the microbatches", "microbatches"
-#: Kinds of advice whose promised saving is an upper bound. Moving layers to other stages, or tokens
-#: to other microbatches, promises the saving of an even distribution, which may be impossible with
-#: whole layers and sequences. The promise of more microbatches assumes that the bubble stays
-#: equally long.
+#: Kinds of advice whose promised saving is an upper bound.
+#: If layers or tokens are moved, the promise assumes that they can be distributed evenly.
+#: The promise of more microbatches assumes that the bubble stays equally long.
 _MOVING_KINDS = {"stage", "microbatch", MICROBATCHES}
 #: Place of advice that names the layers to move. The promised saving is then not an upper bound.
 _WHOLE_LAYERS = "layers"

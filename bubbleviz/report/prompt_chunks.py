@@ -58,7 +58,7 @@ def find_even_chunks(
     equal_chunks = (chunk_tokens,) * n_full_chunks + (remaining_tokens,) * bool(remaining_tokens)
 
     def prompt_time_ns(tokens: tuple[int, ...]) -> float:
-        """Return the time of the prompt in these chunks, by the formula above."""
+        """Return the time of the prompt in ns if it is divided into these chunks."""
         prefixes = np.cumsum((0, *tokens[:-1]))
         chunk_times_ns = [
             float(slowest.time_ns(np.array(n_tokens), prefix))

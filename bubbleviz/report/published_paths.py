@@ -50,7 +50,7 @@ def _make_command_relative(command: str) -> str:
     """
     try:
         words = shlex.split(command)
-    except ValueError:  # a report made in Python may have anything in its place
+    except ValueError:  # in reports created with Python, the text may not be a command line
         return command
     return shlex.join(map(_make_word_relative, words))
 

@@ -29,9 +29,9 @@ from bubbleviz.model.phases import COMPUTE
 from bubbleviz.report.kernel_time import NOTICEABLE
 from bubbleviz.report.report import Report
 
-#: Maximum number of ranks that outputs list one by one. With more ranks, tables show distributions
-#: and standouts, pictures show one row per stage, and the interactive page shows one pipeline at a
-#: time.
+#: Maximum number of ranks that outputs list one by one.
+#: With more ranks, tables show distributions and standouts, and pictures show one row per stage.
+#: The interactive page then shows one pipeline at a time.
 MANY_RANKS = 256
 
 

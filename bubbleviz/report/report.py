@@ -320,8 +320,8 @@ class Report:
         return choose_typical(tuple(self.iterations), self.headline)
 
 
-#: Fields of :class:`.ProfileSummary`: fields that are copied from the source, fields that are
-#: copied from the coverage, fields that are summed over ranks, and fields of the clock.
+#: Fields of :class:`.ProfileSummary`, grouped by their origin.
+#: Fields come from the source, from the coverage, from sums over ranks, and from the clock.
 _SOURCE_FIELDS = ("path", "format", "nsys_version", "schema_version", "session_utc_ns")
 _COVERAGE_FIELDS = (
     *("kernels", "linked_kernels", "attributed_kernels"),
@@ -396,8 +396,8 @@ def build_report(
 def _add_bubble_ratios(ranks: Sequence[tables.Rank], counts: Counts) -> Records[tables.Rank]:
     """Return a table of the ranks to which their mean primary ratio is added.
 
-    The mean is over the averaged iterations in which the ratio of the rank is known. It is None if
-    there is no such iteration.
+    The mean is over the averaged iterations in which the ratio of the rank is known. Without such
+    an iteration, the mean is None.
 
     Args:
         ranks: The ranks, without the ratio.

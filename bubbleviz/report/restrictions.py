@@ -210,8 +210,8 @@ RESTRICTIONS = (
         details="-v coverage names them",
     ),
 )
-#: A report is restricted if at least this fraction of the kernels have no valid times. The error of
-#: a ratio is then about 1 % or more.
+#: A report is restricted if at least this fraction of the kernels have no valid times.
+#: The error of a ratio is then about 1 % or more.
 _MANY_LEFT_OUT = 0.01
 #: Minimum fraction of lost kernels that is visible in a percentage with two decimals.
 _VISIBLE = 0.0001

@@ -46,8 +46,7 @@ if TYPE_CHECKING:
 
 #: Maximum number of names in a sentence.
 _MAX_NAMED = 3
-#: Advice if transfers cost time although no transfer is unusually slow, advice for slow ranks, and
-#: advice if the profiler costs time.
+#: Advice for slow transfers in general, for slow ranks, and for a profiler that costs time.
 _FASTER_TRANSFERS = "Make transfers between stages faster, or overlap them with other microbatches"
 _CHECK_SLOW_RANKS = "Check clocks, temperature, cooling and other jobs there"
 _RECORD_LESS = "Record less (fewer traces, larger buffers): profiler overhead delays the GPUs"
@@ -488,8 +487,9 @@ def _measure_remaining(report: Report, replayed_ns: float, saved_fraction: float
     return measured_ns * (1 - saved_fraction)
 
 
-#: Three texts about a fault: an action (the beginning of a sentence), the evidence, and the next
-#: thing to check. Evidence and check are sentences without a full stop, or "".
+#: Three texts about a fault: an action, the evidence, and the next thing to check.
+#: The action is the beginning of a sentence.
+#: Evidence and check are sentences without a full stop, or "".
 _Text: TypeAlias = "tuple[str, str, str]"
 
 
@@ -748,7 +748,7 @@ def _describe_kernel_gaps(report: Report, fault: Fault, _: str) -> _Text:
 def _describe_queue(report: Report, fault: Fault, iteration_count: str) -> _Text:
     """Return the action, evidence and next check for transfers that wait in a queue.
 
-    They wait because the transfer at the head of the queue is a receive whose data has not arrived.
+    The transfer at the head of the queue is a receive whose data has not arrived.
     """
     ranks = name_ranks(report, fault.ranks)
     waiting = " and ".join(format_count(int(count), what) for what, count in fault.phases if count)

@@ -166,7 +166,7 @@ def _make_step(advised: Advised, step: Step) -> summary.StepEntry:
 def _make_iteration(
     report: Report, iteration: Iteration, *, by_rank: bool
 ) -> summary.IterationEntry:
-    """Return the entry of an iteration: its times, ratios, windows and idle time by cause.
+    """Return the summary entry for an iteration: its times, ratios and idle time by cause.
 
     Args:
         report: The report.
@@ -203,7 +203,7 @@ def _make_iteration(
 def _make_rank_columns(report: Report, iteration: Iteration) -> summary.RankColumns:
     """Return the columns of the ranks of an iteration.
 
-    ``unattributed_ns`` and ``overlap_ns`` refer to the window of the ratio ``schedule``. They are
+    ``unattributed_ns`` and ``overlap_ns`` refer to the window of the ratio ``schedule``. Both are
     None if no rank has this window.
     """
     ranks, communication = iteration.ranks, report.explanation.communication
@@ -322,7 +322,7 @@ def _make_parts(parts: Sequence[BubblePart]) -> list[summary.TimePart]:
 
 
 def _make_schedule(recognition: Recognition | None) -> summary.ScheduleEntry | None:
-    """Return the entry of a recognized schedule, or None if no schedule was looked for."""
+    """Return the summary entry for a recognized schedule, or None if none was looked for."""
     if recognition is None:
         return None
     return summary.ScheduleEntry(
@@ -338,7 +338,7 @@ def _make_schedule(recognition: Recognition | None) -> summary.ScheduleEntry | N
 
 
 def _make_deviation(deviation: Deviation) -> summary.DeviationEntry:
-    """Return the entry of an operation that deviates from the order of the schedule."""
+    """Return the summary entry for an operation that deviates from the order of the schedule."""
     return summary.DeviationEntry(
         rank=deviation.rank,
         iteration=deviation.iteration,
@@ -417,7 +417,7 @@ def _list_operations(report: Report, rows: Ints) -> list[dict[str, Any]]:
 
 
 def _make_critical_path(report: Report) -> summary.CriticalPathEntry | None:
-    """Return the entry of the critical path, or None if the path is unknown.
+    """Return the summary entry for the critical path, or None if the path is unknown.
 
     If more than ``_MAX_SLACKS`` operations have slack, no slacks are listed.
     """
@@ -446,7 +446,7 @@ def _make_critical_path(report: Report) -> summary.CriticalPathEntry | None:
 
 
 def _make_changes(changes: Sequence[Change]) -> summary.Changes | None:
-    """Return the entry of the replayed changes, or None if nothing was replayed.
+    """Return the summary entry for the replayed changes, or None if nothing was replayed.
 
     Args:
         changes: The unchanged iteration, followed by the iteration with each change.
@@ -462,7 +462,7 @@ def _make_changes(changes: Sequence[Change]) -> summary.Changes | None:
 
 
 def _make_what_if(what_if: WhatIf | None) -> summary.WhatIfEntry | None:
-    """Return the entry of other schedules at the measured times, or None if not simulated.
+    """Return the summary entry for other simulated schedules, or None if none was simulated.
 
     The entry contains the measured times, one row per schedule, and the best order of microbatches.
     """
@@ -480,7 +480,7 @@ def _make_what_if(what_if: WhatIf | None) -> summary.WhatIfEntry | None:
 
 
 def _make_choice(choice: Choice) -> summary.ChoiceEntry:
-    """Return the entry of one schedule: the predicted time, ratio and memory of an iteration."""
+    """Return the summary entry for one schedule: predicted time, ratio and memory."""
     return summary.ChoiceEntry(
         name=choice.schedule,
         makespan_ms=choice.makespan_ms,
@@ -511,7 +511,7 @@ def _make_simulated_times(measured: MeasuredTimes) -> summary.SimulatedTimes:
 
 
 def _list_longest_bubbles(report: Report) -> list[summary.LongBubble]:
-    """Return an entry for each bubble of :func:`.find_longest_bubbles`, with its sentence."""
+    """Return one entry per bubble of :func:`.find_longest_bubbles`, with its sentence."""
     idle = report.bubbles
     return [
         summary.LongBubble(
@@ -527,7 +527,7 @@ def _list_longest_bubbles(report: Report) -> list[summary.LongBubble]:
 
 
 def _make_slowdown(slowdowns: Slowdowns, slowness: Slowness) -> summary.SlowdownEntry:
-    """Return the entry of the slowdown that stragglers cause, in total and by phase, stage etc.
+    """Return the summary entry for the slowdown that stragglers cause, in total and by category.
 
     Args:
         slowdowns: Slowdowns by phase, stage, replica, microbatch, link and iteration.

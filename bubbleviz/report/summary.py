@@ -99,8 +99,7 @@ class StepEntry(Struct, frozen=True):
     Attributes:
         code: Subject of the sentence, or ``advice`` if the sentence is an entry of ``advice``.
         advice: Index of the entry of ``advice``, or None for any other subject.
-        is_marked: Whether pictures mark the ranks that this advice names. These are at most half of
-            all ranks.
+        is_marked: Whether pictures mark the ranks that this advice names.
     """
 
     code: str
@@ -180,7 +179,7 @@ class RestrictionEntry(Struct, frozen=True):
     """A reason why the ratios do not describe a complete pipeline.
 
     Attributes:
-        code: Code of the reason, for example ``ranks-missing``. It is the same in every version.
+        code: Code of the reason, for example ``ranks-missing``. Codes are the same in all versions.
         text: Text of the reason.
     """
 
@@ -391,7 +390,7 @@ class StepSummary(Struct, frozen=True):
 
     Attributes:
         window: Name of the ratio whose window is used as a step.
-        parts: Parts of the step. Their shares add up to 1.
+        parts: Parts of the step, whose shares add up to 1.
         flops_use: Model FLOPs utilization (MFU), or None if FLOPs are not given.
     """
 
@@ -860,7 +859,7 @@ class SavedTimeline(Struct, frozen=True):
     """Tables from which pictures are drawn; see :class:`.timeline.Timeline`.
 
     Attributes:
-        base_ns: Reference time. All times in the tables are relative to it.
+        base_ns: Reference time of the tables. All other times are relative to this time.
         names: Names that the tables refer to by index.
         tables: Columns, keyed by table and column. Unknown or missing values are None.
     """

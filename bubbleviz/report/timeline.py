@@ -183,8 +183,8 @@ def _list_windows(report: Report, base_ns: int) -> Mapping[str, Ints]:
     return dict(zip(_COLUMNS["windows"].split(), np.concatenate(tables, axis=1), strict=True))
 
 
-#: Table whose rows a column refers to, keyed by column. ``ranks`` and ``iterations`` are tables of
-#: the report.
+#: Table whose rows a column refers to, keyed by column.
+#: ``ranks`` and ``iterations`` are tables of the report.
 _TABLE_OF_COLUMN = {
     "rank": "ranks",
     "iteration": "iterations",

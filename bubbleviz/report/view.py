@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class View:
-    """The part of a report that a picture shows. It never affects ratios.
+    """The part of a report that a picture shows. Views never affect ratios.
 
     Attributes:
         iterations: Indices of the iterations to draw, in ascending order. If empty, the iteration

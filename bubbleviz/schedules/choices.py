@@ -25,8 +25,7 @@ from bubbleviz.schedules.varied_times import (
     measure_variation,
 )
 
-#: Names of two choices that are not schedules: the order that ran, and the same order without
-#: delays.
+#: Names of two choices: the order that ran, and the same order without delays.
 MEASURED, NO_DELAY = "measured", "no-delay"
 
 
@@ -104,10 +103,10 @@ class Choice:
 
 #: Maximum number of operations of a schedule that is compared with the order that ran.
 _MAX_OPERATIONS = 100_000
-#: Tolerance for comparing memory, in microbatches. It only covers rounding errors.
+#: Tolerance for rounding errors when memory is compared, in microbatches.
 _SAME_MEMORY = 1e-9
-#: Memory options of searched schedules: the default limit, and M_B = M_W = 1. All activations are
-#: kept from F to W, as in measured orders.
+#: Memory options of searched schedules: the default limit, and M_B = M_W = 1.
+#: As in measured orders, all activations are kept from F to W.
 _MEMORY = (None, *(MemorySize(1.0, in_bytes=False),) * 2)
 
 
@@ -244,7 +243,8 @@ def add_memory(choice: Choice, memory: DeviceMemory) -> Choice:
         memory: Memory of the run.
 
     Returns:
-        The choice. It is unchanged if its peaks are unknown or belong to another number of devices.
+        The choice with its memory. If the peaks of the choice are unknown or belong to another
+        number of devices, the choice is returned unchanged.
     """
     if choice.is_measured_order:
         peak_bytes = memory.peak
@@ -272,8 +272,8 @@ def simulate_equal_stages(plan: Plan | None, measured: MeasuredTimes) -> Ideal |
         measured: Times and sizes of the run. Each stage takes the mean time of all stages.
 
     Returns:
-        The simulation. It is None if the plan cannot be simulated, or if ``plan`` is None and the
-        run has several chunks per stage.
+        The simulation, or None if the plan cannot be simulated. The result is also None if ``plan``
+        is None and the run has several chunks per stage.
     """
     times = measured.times
     forward, backward, weight = (

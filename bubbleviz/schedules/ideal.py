@@ -29,8 +29,8 @@ from bubbleviz.schedules.workload import (
 _MAX_OPERATIONS = 5_000_000
 #: Maximum number of stages. Metrics compare all pairs of devices, which takes quadratic time.
 _MAX_STAGES = 5_000
-#: Memory options of a user: the limit, M_B and M_W, each None if not given. The defaults are the
-#: limit of the schedule, 1, and the schedule's fraction of M_B.
+#: Memory options of a user: the limit, M_B and M_W, each None if not given.
+#: The defaults are the limit of the schedule, 1, and the schedule's fraction of M_B.
 MemoryOptions = tuple[MemorySize | None, MemorySize | None, MemorySize | None]
 _NO_OPTIONS = None, None, None
 
@@ -182,11 +182,11 @@ def ideal(
         memory: Activation memory and memory limit. A searched order stays within the limit.
         by_makespan: Whether a search minimizes the makespan instead of the longest window of a
             device.
-        watch: Called with the completed fraction of a search.
+        watch: Callback that receives the completed fraction of a search.
 
     Raises:
-        UsageError: There is no such schedule, it does not allow these sizes, a time or an amount of
-            memory is invalid, or there is too little memory.
+        UsageError: The schedule is unknown or does not allow these sizes, a time or an amount of
+            memory is invalid, or the memory limit is too small.
     """
     rule = known.find_schedule(schedule)
     v = rule.chunks if chunks is None else chunks
@@ -336,6 +336,9 @@ def estimate(
     chunks: int | None = None,
 ) -> Estimate:
     """Compute the longest window of a device, and the bubble ratio in this window, by a formula.
+
+    The bubble ratio is 1 minus the work of a stage (m times F, B and W) divided by the window, or
+    None if the window has no length.
 
     Args:
         formula: Closed formula of a schedule.

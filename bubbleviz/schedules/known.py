@@ -32,8 +32,8 @@ from bubbleviz.schedules.search.problem import build_problem, decode_plan, encod
 from bubbleviz.schedules.workload import Workload, build_device_workload
 
 _F, _B, _W, _BW = Phase.F, Phase.B, Phase.W, Phase.BW
-#: Ratio M_W / M_B of the models in the Zero Bubble paper: 32 h / (34 h + 5 a s), where h = 128 a
-#: and s = 1024.
+#: Ratio M_W / M_B of the models in the Zero Bubble paper.
+#: It is 32 h / (34 h + 5 a s), where h = 128 a and s = 1024.
 _ZERO_BUBBLE_WEIGHT_MEMORY = 32 / 74
 
 
@@ -57,7 +57,7 @@ def find_schedule(name: str) -> Schedule:
 def make_unknown_schedule_error(name: str, names: Sequence[str]) -> UsageError:
     """Return the error for an unknown schedule name.
 
-    Its message lists all ``names``, and suggests the closest one if it is similar.
+    The error message lists all ``names``, and suggests the most similar one if there is any.
     """
     hint = suggest_word(name, names)
     return UsageError(
@@ -113,8 +113,8 @@ def search_plan(
 
     Args:
         name: Name for the plan.
-        workload: Times, memory limits and placement. The result has the same placement, which can
-            come from :func:`get_searched_placement`.
+        workload: Times, memory limits and placement. For a named schedule, the placement comes from
+            :func:`get_searched_placement`.
         makespan: Whether to minimize the makespan. Otherwise, the search minimizes the longest
             window of a device (the time from its first start to its last end).
         watch: Callback that receives the completed fraction of the search.
@@ -154,8 +154,7 @@ def _make_order(
 
     Args:
         forwards: Forwards of the device, in order.
-        backwards: Backwards of the device, in order. Their number must equal the number of
-            forwards.
+        backwards: Backwards of the device, in order. There must be as many as forwards.
         weights: W operations of the device, in order, or empty if backwards are fused.
         ahead: Number of forwards before the first backward.
         lag: Number of other backwards that run between a B and its W. The remaining W follow the
@@ -188,7 +187,7 @@ def _make_line_builder(
             backward.
         lag: Function of the device index that returns the number of backwards between a B and its
             W, or None if backwards are fused.
-        hint: Suffix of the error message for several chunks. It names a schedule that allows them.
+        hint: Suffix of the error message for several chunks, which names another schedule.
     """
 
     def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
@@ -313,9 +312,9 @@ def _build_looped_bfs(stages: int, microbatches: int, chunks: int) -> Plan:
 def _build_zb_v(stages: int, microbatches: int, chunks: int = 2) -> Plan:
     """Build ZB-V, which has 2p virtual stages in a V.
 
-    Virtual stage s is on device s if s < p (down), and on device 2p-1-s otherwise (up). With fewer
-    than 2p-1 microbatches, the order for 2p-1 microbatches is used, without the operations of the
-    microbatches that do not exist.
+    Virtual stage s is on device s if s < p (down), and on device 2p-1-s otherwise (up). With m <
+    2p-1 microbatches, the order for 2p-1 microbatches is used, and operations of microbatches m and
+    higher are left out.
 
     Raises:
         UsageError: ``chunks`` is not 2.
@@ -680,8 +679,8 @@ SCHEDULES = (
         "Lamy-Poirier, Breadth-First Pipeline Parallelism, arXiv 2211.05953, section 4",
         2,
         _build_looped_bfs,
-        # GPipe may run its backwards in either order. torchgpipe starts with the last microbatch
-        # (torchgpipe/pipeline.py, where batches[i-1] depends on batches[i] in backpropagation).
+        # GPipe may run its backwards in either order. torchgpipe starts with the last microbatch.
+        # (See torchgpipe/pipeline.py: batches[i-1] depends on batches[i] in backpropagation.)
         with_one_chunk="gpipe",
     ),
     Schedule(
@@ -706,8 +705,8 @@ SCHEDULES = (
         "whole microbatches, a third of 1F1B's, or in --memory-limit.",
         f"{_CONTROLLABLE}, section 4",
         2,
-        # The limit is a whole number of microbatches. For some p, the orders of the paper need half
-        # a microbatch more.
+        # The limit is a whole number of microbatches.
+        # For some p, the orders of the paper need half a microbatch more.
         lambda p: float((p + 4) // 3),
         lambda p: (p + 4) / 3,
     ),
@@ -764,8 +763,8 @@ class Formula:
         chunks: Default number of model chunks per device.
         cost: Function of p, m, v, T and c that returns the cost. T is the time of F and the whole
             backward of one microbatch on a stage, and c the latency of every transfer, in the same
-            unit. It raises :class:`bubbleviz.errors.UsageError` for sizes that the formula does not
-            allow.
+            unit. The function raises :class:`bubbleviz.errors.UsageError` for sizes that the
+            formula does not allow.
         text: The formula as users read it.
         similar_schedule: Name of a similar schedule that has an order.
     """

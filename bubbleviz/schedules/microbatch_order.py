@@ -23,10 +23,10 @@ _MAX_TIMED_OPERATIONS = 60_000
 def order_microbatches(plan: Plan, times: StageTimes) -> tuple[tuple[int, ...], float]:
     """Search for the order of microbatches of unequal length with the shortest makespan.
 
-    This is a local search. It starts with the best of four orders (see
-    :func:`_list_starting_orders`). Each round makes ``_N_TRIED_ORDERS`` copies of the best order,
-    and swaps one random pair of microbatches in each copy. The fastest copy becomes the best order
-    if its makespan is shorter. The plan itself does not change; only the microbatches trade places.
+    This local search starts with the best of four orders (see :func:`_list_starting_orders`). Each
+    round makes ``_N_TRIED_ORDERS`` copies of the best order, and swaps one random pair of
+    microbatches in each copy. The fastest copy becomes the best order if its makespan is shorter.
+    The plan itself does not change; only the microbatches trade places.
 
     The random numbers have a fixed seed. The search ends after ``_PATIENCE`` consecutive rounds
     without a shorter makespan, or after ``_MAX_TIMED_OPERATIONS`` divided by the number of

@@ -22,8 +22,8 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import Order, Plan, PlannedOperation
 from bubbleviz.schedules.timing import Edge
 
-#: The output of an F or of a backward: whether it is an activation (otherwise it is a gradient),
-#: the virtual stage that computes it, and the microbatch.
+#: The output of an operation: (whether it is an activation, virtual stage, microbatch).
+#: Outputs that are not activations are gradients.
 _Result = tuple[bool, int, int]
 
 

@@ -30,7 +30,7 @@ class PlannedOperation:
 
     @property
     def receiver(self) -> int:
-        """Virtual stage that needs the result of an F or a B. It may be outside the model."""
+        """Virtual stage that needs the result of an F or a B, which may be outside the model."""
         return self.virtual_stage + (1 if self.phase is Phase.F else -1)
 
     def __str__(self) -> str:
@@ -124,8 +124,8 @@ class PlanSearch:
     Attributes:
         limit: Default memory limit as a function of p, in units of M_B, or None if the schedule has
             a fixed order without a limit.
-        peak: Maximum number of microbatches that a device keeps from F to the backward in the
-            schedule's paper, as a function of p. Used to recognize measured orders.
+        peak: Maximum number of microbatches whose activations a device stores at once, according to
+            the schedule's paper, as a function of p. Used to recognize measured orders.
         weight_memory: Default of M_W, in units of M_B.
     """
 

@@ -44,7 +44,7 @@ def compute_peak_memory(
 
 
 def is_within(peak: float, limit: float) -> bool:
-    """Return whether a peak is within a limit, up to rounding. Both have the same unit."""
+    """Return whether a peak is within a limit in the same unit, up to rounding errors."""
     return peak <= limit * (1 + ROUNDING)
 
 

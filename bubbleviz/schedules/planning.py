@@ -32,8 +32,7 @@ def list_fixed_plans(workload: Workload) -> list[Plan]:
     """
     placement, m = workload.placement, workload.microbatches
     plans = [*list_plans(placement, m), *_list_torch_plans(placement, m)]
-    # With one chunk per device, interleaved schedules have the orders of other schedules, whose
-    # names are preferred.
+    # With one chunk per device, prefer the names of schedules that are not interleaved.
     plans.sort(key=lambda plan: workload.chunks == 1 and plan.name.startswith("interleaved"))
     unique: dict[tuple[tuple[tuple[int, Phase], ...], ...], Plan] = {}
     for plan in plans:
@@ -136,7 +135,7 @@ def find_best_plan(
     """Find the best order for a workload, among fixed plans and the results of a search.
 
     If the run's backward is fused and ``split`` is None, orders that split the backward are
-    searched for as well. They are only candidates for :attr:`BestPlan.best_split`.
+    searched for as well, but only as candidates for :attr:`BestPlan.best_split`.
 
     Args:
         workload: Times of the virtual stages, and the memory of devices.

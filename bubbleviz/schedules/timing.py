@@ -1,8 +1,8 @@
 """Start and end times of the rows of a dependency graph.
 
-A row is a node of the graph, for example an operation or a transfer. It starts once every row that
-it follows has ended and its delay has passed. It ends after its own duration. Rows of a *meeting*
-wait for each other before their own durations begin::
+A row is a node of the graph, for example an operation or a transfer. A row starts once every row
+that it follows has ended and its delay has passed. A row ends after its own duration. Rows of a
+*meeting* wait for each other before their own durations begin::
 
     row 0   ├─ own ─┤
     row 1           ├▒ waits ▒│▓ own ▓┤           follows row 0, meets row 3
@@ -40,8 +40,9 @@ from bubbleviz.model.grouping import (
 #: The smallest time, earlier than all others.
 NEVER = np.iinfo(np.int64).min
 
-#: Target number of end times (rows x scenarios) per batch, which take 4 MB. Maximum number of end
-#: times if the batch has to grow to fill a cache line. Number of end times in a cache line.
+#: Target number of end times (rows x scenarios) in a batch, which take 4 MB.
+#: Maximum number of end times in a batch that is enlarged to fill cache lines.
+#: Number of end times in a cache line.
 _TIMES_TOGETHER, _MAX_TIMES_TOGETHER, _CACHE_LINE = 1 << 19, 1 << 22, 8
 
 
@@ -98,7 +99,7 @@ class Timing:
             delay: Time between the latest end of the rows that a row follows and the start of the
                 row; shape (rows,) or (rows, scenarios).
             earliest: Lower bounds of the start times, to which the delay is added; shape (rows,
-                scenarios). If None, a row that follows no other row starts at its delay.
+                scenarios). If None, rows that follow no other row start at 0 plus their delay.
         """
         count = len(self.rows)
         end_times = np.full((count + 1, duration.shape[1]), NEVER)
@@ -292,8 +293,8 @@ def _list_by_group(group: Ints, values: Ints, n_groups: int) -> tuple[Ints, Ints
     return values[sort_rows(group)], first
 
 
-#: An edge to a predecessor: its row, and the index of the lag between its end and the start of the
-#: row that follows it, or -1 if there is no lag.
+#: An edge to a predecessor: (row of the predecessor, lag index). The lag index is -1 without a lag.
+#: The lag is the time from the end of the predecessor to the start of the following row.
 Edge = tuple[int, int]
 #: For each row, the edges to the rows that it follows.
 Edges = Sequence[Sequence[Edge]]

@@ -25,8 +25,8 @@ from bubbleviz.schedules.plan import Plan, PlannedOperation
 from bubbleviz.schedules.simulation import list_lags, list_lengths
 from bubbleviz.schedules.timing import compute_ends_of_scenarios
 
-#: Number of random draws. The standard error of their mean is about a sixth of the standard
-#: deviation of one draw.
+#: Number of random draws.
+#: The standard error of the mean is about a sixth of the standard deviation of a single draw.
 _DRAWS = 40
 
 

@@ -110,7 +110,7 @@ class Comparison:
 
     @property
     def pairs(self) -> tuple[ReportPair, ...]:
-        """One pair for each run except the first: the first run and this run."""
+        """The first run, paired with each other run."""
         first, *other_runs = (run.saved for run in self.runs)
         return tuple(make_pair(first, other) for other in other_runs)
 
@@ -138,7 +138,7 @@ class Comparison:
 
 
 def compare(runs: Sequence[ComparedRun]) -> Comparison:
-    """Compare each run with the first one.
+    """Compare each run with the first run: their ratios, sizes and times, and the earlier advice.
 
     Raises:
         UsageError: Reports on bubbles and reports on idle time are mixed.
@@ -191,9 +191,9 @@ def find_worse_runs(comparison: Comparison) -> list[str]:
 def make_titles(paths: Sequence[str]) -> tuple[str, ...]:
     """Return a distinct title for each path.
 
-    The titles consist of the last parts of the paths, without suffixes. All titles have the same
-    number of parts: the smallest number that distinguishes all paths. If paths differ only in their
-    suffixes, the titles are the full paths. Identical paths get a running number: ``run (2)``.
+    A title consists of the last parts of a path, without the suffix. The number of parts is the
+    smallest number that distinguishes all paths. If paths differ only in their suffixes, the titles
+    are the full paths. Identical paths get a running number: ``run (2)``.
     """
     parts = [PurePath(path).parts or ("",) for path in paths]
     without_suffix = [(*path[:-1], PurePath(path[-1]).stem or path[-1]) for path in parts]
@@ -255,7 +255,7 @@ def _describe_limits(
 
     Args:
         runs: The runs.
-        pairs: One pair for each run except the first: the first run and this run.
+        pairs: The first run, paired with each other run.
         ratios: Cells, keyed by the name of the ratio.
     """
     headline = choose_headline_ratio([run.saved for run in runs])

@@ -25,15 +25,13 @@ from bubbleviz.schedules.choices import Choice, compare_sizes
 
 #: Minimum relative change of a time to be reported.
 _MIN_CHANGE = 0.02
-#: Minimum change of a slowdown and minimum saving of advice to be reported, as a fraction of an
-#: iteration.
+#: Minimum change of a slowdown, and minimum saving of advice, to be reported (fraction of 1).
 _MIN_COST = 0.01
 #: Minimum change of the time of a kernel to be reported, as a fraction of the time of all kernels.
 _MIN_KERNEL_CHANGE = 0.005
 #: Maximum length of a kernel name, in characters.
 _KERNEL_NAME_LENGTH = 100
-#: Stages changed uniformly if the largest factor exceeds the smallest factor by at most this
-#: fraction.
+#: Maximum relative difference of the largest and the smallest factor of a uniform change.
 _UNIFORM = 0.03
 
 #: The size of a difference in ns, used for sorting, and a sentence about the difference.

@@ -16,8 +16,8 @@ from bubbleviz.report.compared.remedies import describe_named_change, describe_u
 from bubbleviz.report.promise import MICROBATCHES, TWICE_THE_MICROBATCHES, format_saving
 from bubbleviz.report.summary import AdviceEntry
 
-#: Savings are equal if they differ by at most this fraction of an iteration. Smaller promises are
-#: not checked.
+#: Savings are equal if they differ by at most this fraction of an iteration.
+#: Promises of a smaller saving are not checked.
 SAME_SAVING = 0.01
 #: Minimum fraction of the promised saving for the verdict "kept in part".
 _IN_PART = 0.25
@@ -99,8 +99,8 @@ def check_advice(pair: ReportPair) -> tuple[AdviceResult, ...]:
         if promised_ratio < SAME_SAVING or advice.kind in kinds:
             continue
         kinds.add(advice.kind)
-        # If iterations overlap, an iteration that ends earlier does not shorten the run by the same
-        # time, because the next iteration has already begun.
+        # If iterations overlap, the next iteration has already begun when an iteration ends.
+        # An earlier end therefore does not shorten the run by the same time.
         is_overlapping = earlier.headline == "period" or advice.place == "between-iterations"
         window = "period" if is_overlapping else "step"
         results.append(_compare_with_promise(advice, promised_ratio, pair, window))

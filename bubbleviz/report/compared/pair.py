@@ -17,11 +17,12 @@ from bubbleviz.report.summary import PhaseTimeEntry, RunSummary
 
 #: Labels of the phases whose times add up to the work of a microbatch.
 COMPUTE = frozenset(phase.label for phase in COUNTED)
-#: Maximum relative change of the compute time of the same work. Clock rates and temperatures differ
-#: between runs.
+#: Maximum relative change of the compute time of the same work in two runs.
+#: Clock rates and temperatures differ between runs.
 SAME_WORK = 0.05
-#: Ratios with the longest windows, longest first. ``period`` extends from one iteration to the
-#: next, and ``step`` from the start of an iteration to the end of its optimizer.
+#: Ratios with the longest windows, longest first.
+#: The window of ``period`` extends from one iteration to the next.
+#: The window of ``step`` extends from the start of an iteration to the end of its optimizer.
 LONGEST_FIRST = ("period", "step")
 
 
@@ -91,9 +92,9 @@ class RunPair(ReportPair):
         """Number of later iterations that do the work of one earlier iteration.
 
         This is the earlier number of microbatches divided by the later number, or 1 if either
-        number is unknown. It is also 1 if the compute time of a microbatch changed by a factor that
-        is closer (on a log scale) to this ratio than to 1. The same batch was then divided into a
-        different number of microbatches.
+        number is unknown. The result is also 1 if the compute time of a microbatch changed by a
+        factor that is closer (on a log scale) to this ratio than to 1. The same batch was then
+        divided into a different number of microbatches.
         """
         earlier, later = self.earlier, self.later
         if not earlier.microbatches or not later.microbatches:
@@ -206,7 +207,7 @@ def choose_longest_ratio(runs: Sequence[ReportSummary]) -> str:
 def _is_testable(run: ReportSummary, name: str, primary: str) -> bool:
     """Return whether a run has enough windows of the ratio ``name`` for a test.
 
-    It needs two windows, or one window if there is only one window of the ratio ``primary``.
+    Two windows are enough. One window is enough if there is only one window of ``primary``.
     """
     ratio, primary_ratio = find_ratio(run, name), find_ratio(run, primary)
     if ratio is None or primary_ratio is None:

@@ -34,12 +34,12 @@ _MIN_REMEDY = 0.1
 _STANDARD_ERRORS = 2.0
 #: Ratio of the standard error of a median to the standard error of a mean, for normal values.
 _MEDIAN_ERROR = math.sqrt(math.pi / 2)
-#: Names under which searched schedules are recognized. If all operations take equal times, both
-#: schedules have the same order.
+#: Names under which searched schedules are recognized.
+#: If all operations take equal times, both schedules have the same order.
 _RECOGNISED_AS = {"zb-1p": "zb-h1", "zb-2p": "zb-h2"}
 #: Kinds of advice that recommend another order of operations.
 _ORDER_KINDS = {"schedule", "order"}
-#: Kinds of advice about delays. They do not change the work of any stage.
+#: Kinds of advice about delays, which do not change the work of any stage.
 _DELAY_KINDS = {"collective", "launch", "link", "order", "queue", "token"}
 #: Kinds of advice whose measure would be 0 without the fault. All other measures would be 1.
 _ZERO_BASED = {"launch-gaps", "order", "queue"}
@@ -115,7 +115,8 @@ def _describe_schedule(
 ) -> tuple[bool, str]:
     """Return whether the later run has the advised schedule, and a clause about both schedules.
 
-    The result is False if the schedule is the same as before.
+    The first result is False if the schedule is the same as before. A searched schedule is also
+    recognized by the name in ``_RECOGNISED_AS``.
     """
     then, now = earlier.schedule_name, later.schedule_name
     if then == now:
@@ -143,7 +144,7 @@ def _describe_stages(
     """Return whether the work of a stage fell, and a clause about its time in both runs.
 
     For each given stage and compute phase, the ratio of the later to the earlier median time is
-    computed. Only the stage and phase with the smallest ratio are examined. Their work fell if the
+    computed. Only the stage and phase with the smallest ratio are examined. The work fell if this
     ratio is less than ``(1 - noise) * min(other, 1)``. ``other`` is the ratio of the work of all
     other stages. ``noise`` is the maximum of ``_NOISE`` and of the noise of both medians
     (:func:`_estimate_median_noise`).

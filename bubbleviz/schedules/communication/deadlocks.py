@@ -19,11 +19,11 @@ from bubbleviz.schedules.communication.transports import BUFFERED, Transport
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.workload import Workload
 
-#: A wait: (rank, event, awaited rank, awaited event), with the names of events in PyTorch's CSV. A
-#: rank waits for itself if only its own order is wrong.
+#: A wait: (rank, event, awaited rank, awaited event). Events have their names in PyTorch's CSV.
+#: A rank waits for itself if only its own order is wrong.
 Wait = tuple[int, str, int, str]
-#: Messages between two ranks, in the order in which one of these ranks lists them. The keys are
-#: (sender, receiver, whether the list comes from the sender).
+#: Messages between two ranks, in the order in which one of these ranks lists them.
+#: The keys are (sender, receiver, whether the list comes from the sender).
 _Queues = dict[tuple[int, int, bool], list[Message]]
 #: Maximum number of waits that the description of a cycle contains.
 _MAX_WAITS = 6
@@ -34,8 +34,8 @@ def find_deadlock(lowered: LoweredPlan, transport: Transport) -> list[Wait]:
 
     The awaited rank of each wait is the rank of the next wait. The awaited rank of the last wait is
     the rank of the first wait. Waits within a rank are left out. If all waits of the cycle are
-    within one rank, the order of this rank is wrong, and the result is the single wait that reaches
-    furthest ahead.
+    within one rank, the order of this rank is wrong. The result is then a single wait: the wait for
+    the event that is furthest ahead in the order of the rank.
 
     Args:
         lowered: Plan whose messages match (see :func:`check_messages`).
@@ -142,6 +142,8 @@ def check_messages(lowered: LoweredPlan) -> None:
 
 def _collect_queues(lowered: LoweredPlan, consumer_of_message: dict[Message, str]) -> _Queues:
     """Collect the messages that each rank sends to, or receives from, each other rank.
+
+    Each message is in two queues: in the list of its sender, and in the list of its receiver.
 
     Raises:
         MismatchError: A message is not in ``consumer_of_message``, so no other rank needs it.

@@ -5,8 +5,8 @@
     rank 0   0F0  0SEND_F0  0F1  0SEND_F1  0RECV_B0  0B0 ...
     rank 1   1RECV_F0  1F0  1RECV_F1  1B0  1SEND_B0  ...
 
-Messages between two ranks carry no tag. They match in FIFO order, as in PyTorch, MPI and NCCL
-point-to-point operations.
+Messages between two ranks carry no tag. Sends and receives match in FIFO order, as in PyTorch, MPI
+and NCCL point-to-point operations.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import TypeGuard
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import Plan, PlannedOperation
 
-#: The result of a virtual stage that its neighbor needs: activations (F) for the next virtual
-#: stage, or gradients (B) for the previous one.
+#: The result of a virtual stage that another virtual stage needs.
+#: Activations (F) go to the next virtual stage, and gradients (B) go to the previous one.
 Message = PlannedOperation
 
 

@@ -22,8 +22,7 @@ from bubbleviz.schedules.workload import Workload
 
 #: Maximum number of rounds. Reordering by time changes the times, so the order is recomputed.
 _MAX_ROUNDS = 8
-#: Maximum number of orders that are tried to improve the best order, and maximum number of events
-#: that are timed for this.
+#: Maximum number of orders that a search tries, and maximum number of events that it times.
 _MAX_TRIALS, _MAX_EVENTS = 100, 500_000
 #: The search stops once messages make the plan slower by at most this fraction.
 _NEGLIGIBLE = 1e-3
@@ -45,15 +44,14 @@ def order_messages(plan: Plan, workload: Workload, transport: Transport) -> Comm
 
     The order of the operations on each device does not change. The search has three steps:
 
-    1. It times PyTorch's lowering (:func:`.lower_plan`), and an order in which messages are sorted
-       by the time at which they would be ready if messages never delayed each other.
-    2. It sorts the messages again by the resulting times, for up to ``_MAX_ROUNDS`` rounds.
-    3. It moves single messages on the critical path past a message that shares a rank with them,
-       and keeps a move if the plan gets faster.
+    1. Time PyTorch's lowering (:func:`.lower_plan`), and an order in which messages are sorted by
+       the time at which they would be ready if messages never delayed each other.
+    2. Sort the messages again by the resulting times, for up to ``_MAX_ROUNDS`` rounds.
+    3. Move single messages on the critical path past another message of the same rank, and keep a
+       move if the plan gets faster.
 
-    The search stops early if the makespan exceeds the makespan without delays by messages by at
-    most the fraction ``_NEGLIGIBLE``. On the ``buffered`` transport, messages do not delay each
-    other, and steps 2 and 3 are skipped.
+    The search stops early if messages make the plan slower by at most the fraction ``_NEGLIGIBLE``.
+    On the ``buffered`` transport, messages do not delay each other, and steps 2 and 3 are skipped.
 
     Args:
         plan: Operations of each device, in order.
@@ -83,7 +81,7 @@ class _Search:
     """The state of the search: the best common order so far, and PyTorch's lowering.
 
     Attributes:
-        torch_lowered: PyTorch's lowering. It is never changed.
+        torch_lowered: PyTorch's lowering, which is never changed.
         torch_ns: Makespan of PyTorch's lowering.
         least_ns: Makespan of the plan if messages never delay each other.
         rank: Position of each operation in a topological order of all devices.

@@ -119,9 +119,9 @@ def read(text: str, name: str) -> model.LoweredPlan:
 def _find_input_backwards(rows: list[list[_Cell]]) -> None:
     """Change the phase of cells from BW to B if they are backwards for the input.
 
-    A backward is for the input if its rank has a W of the same stage and microbatch. It is also for
-    the input if it is written as B in a file that contains BW (an old file, see the top of the
-    module).
+    A backward is for the input if its rank has a W of the same stage and microbatch. A backward
+    that is written as B is also for the input if the file contains BW (an old file, see the top of
+    the module).
 
     Args:
         rows: Operations of each rank, changed in place.
@@ -360,7 +360,7 @@ def _parse_transfer(match: re.Match[str], first: int) -> model.Transfer:
 
     Args:
         match: Match of ``_TRANSFER``.
-        first: Smallest microbatch number in the transfers of the file. It becomes microbatch 0.
+        first: Smallest microbatch number in the transfers of the file, which becomes microbatch 0.
     """
     stage, sends = int(match[1]), match[2] == "SEND"
     phase = Phase.F if match[3] == "F" else Phase.B

@@ -1,8 +1,9 @@
 """The best layout for each schedule, compared with the current layout of a run.
 
 A schedule with one order gets its best layout (:mod:`.partition`). The order of a searched schedule
-depends on the times, and therefore on the layout. Its order and layout are improved alternately, as
-long as the iteration gets shorter. Each step is exact, but the combination need not be optimal.
+depends on the times, and therefore on the layout. The order and the layout of a searched schedule
+are improved alternately, as long as the iteration gets shorter. Each step is exact, but the
+combination need not be optimal.
 """
 
 from __future__ import annotations
@@ -28,8 +29,7 @@ from bubbleviz.schedules.workload import (
     get_phase_times,
 )
 
-#: Maximum number of rounds that alternate between improving the order and the layout of a searched
-#: schedule.
+#: Maximum number of rounds, each of which improves the order and the layout of a searched schedule.
 _MAX_ROUNDS = 4
 #: Name of the schedule that represents runs without backwards.
 FORWARD = "gpipe"
@@ -79,9 +79,10 @@ class ScheduleLayout:
     Attributes:
         schedule: Name of the schedule.
         plan: The order, or None if the schedule does not allow these sizes.
-        baseline: Layout to compare with. It is the current layout of the run if it has the same
-            placement. Otherwise it is one of the two even layouts (:func:`.make_even_layouts`): a
-            layout that fits in memory is preferred, then the faster layout.
+        baseline: Layout to compare with. This is the current layout of the run if both have the
+            same placement. Otherwise, the baseline is one of the two even layouts
+            (:func:`.make_even_layouts`): a layout that fits in memory is preferred, then the faster
+            layout.
         is_current_layout: Whether ``baseline`` is the current layout of the run.
         baseline_ns: Makespan with ``baseline``.
         baseline_fits: Whether ``baseline`` fits in memory.
@@ -115,7 +116,7 @@ class ScheduleLayout:
         return 1 - self.best.makespan_ns / self.baseline_ns
 
     def list_holders(self) -> tuple[tuple[int, int], ...]:
-        """List (device, virtual stage within its pipeline) for the stages of all replicas."""
+        """Return one (device, virtual stage within its pipeline) pair per virtual stage."""
         assert self.plan is not None
         length = len(self.plan.placement) // self.plan.replicas
         return tuple((device, at % length) for at, device in enumerate(self.plan.placement))
@@ -315,7 +316,7 @@ def compute_peak_memory(
         layout: Layers of each virtual stage.
 
     Returns:
-        One number per device, in the unit of the memory of the layers.
+        Peak memory of each device, in the unit of the memory of the layers.
     """
     sums = Sums(layers, recurrence.length)
     rows = recurrence.list_memory_rows()

@@ -12,8 +12,8 @@
                complete layouts are timed
 
 The makespan of a fixed order is the length of its longest path, so a complete search finds the best
-of all layouts. A search that becomes too large is stopped. Its result contains the lower bound that
-was reached so far.
+of all layouts. A search that becomes too large is stopped. The result of a stopped search contains
+the lower bound that was reached so far.
 """
 
 from __future__ import annotations
@@ -200,8 +200,7 @@ class _Search:
         self.sums = Sums(layers, recurrence.length, recurrence.edges)
         devices = recurrence.find_device_paths(layers)
         self.sums.add(devices)
-        # The longest of several sums is at least as large as their mean, so the mean is another
-        # lower bound. It considers all devices at once.
+        # The mean of several lower bounds is also a lower bound, which considers all devices.
         mean = [each.mean(axis=0)[None] for each in (self.sums.up_to, self.sums.into)]
         self.sums.add_values(*mean)
         self.bottleneck = find_bottleneck_layout(recurrence.placement, devices, self.sums)
@@ -218,7 +217,7 @@ class _Search:
         replaces ``self.makespan_ns``.
 
         Args:
-            bounds: Bounds of the layouts, one layout per row. All of them must fit in memory.
+            bounds: Bounds of the layouts, one layout per row. All layouts must fit in memory.
         """
         self.timed += len(bounds)
         makespans = self.recurrence.compute_makespans(self.layers, bounds)

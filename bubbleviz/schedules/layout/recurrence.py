@@ -28,11 +28,11 @@ from bubbleviz.schedules.timing import compute_ends, compute_ends_of_scenarios, 
 _COLUMN = {Phase.F: 0, Phase.B: 1, Phase.W: 2, Phase.BW: 3}
 #: Directions of transfers over a boundary: activations go down, gradients up.
 _DOWN, _UP = 0, 1
-#: Number of layouts that are evaluated together. An array of this length has 32 kB and fits in the
-#: cache.
+#: Number of layouts that are evaluated together. An array of this length (32 kB) fits in the cache.
 BLOCK = 4096
-#: A path through a plan: how often it contains each feature of each virtual stage, shape (7, S),
-#: and how often it crosses each boundary between virtual stages, down and up, shape (2, S - 1).
+#: A path through a plan, as two arrays of counts.
+#: The first array counts each feature of each virtual stage on the path, shape (7, S).
+#: The second array counts crossings of each stage boundary, down and up, shape (2, S - 1).
 Path = tuple[Floats, Floats]
 
 
@@ -54,15 +54,14 @@ class Recurrence:
         self.length = len(plan.placement) // plan.replicas
         self.placement = plan.placement[: self.length]
         self._graph = build_operation_graph(plan)
-        #: Where to find the duration of each operation: index of its phase in
-        #: :attr:`Layers.times`, and its virtual stage within the pipeline.
+        #: Index of the duration of each operation: (phase index, virtual stage in the pipeline).
         self._length_index = [
             (_COLUMN[operation.phase], operation.virtual_stage % self.length)
             for operation in self._graph.operations
         ]
-        #: Where to find the transfer time of each lag of the graph: its direction and its boundary.
-        #: An activation crosses the boundary after its virtual stage, and a gradient crosses the
-        #: boundary before its virtual stage.
+        #: Index of the transfer time of each lag of the graph: (direction, boundary).
+        #: An activation crosses the boundary after its virtual stage.
+        #: A gradient crosses the boundary before its virtual stage.
         self._transfer_index = [
             (direction, stage % self.length - direction)
             for direction in (_DOWN, _UP)
@@ -95,12 +94,12 @@ class Recurrence:
     def find_device_paths(self, layers: Layers) -> list[Path]:
         """Return a path for each device that contains all operations of the device.
 
-        It is the longest path if the operations of the device take much longer than the operations
-        of all other devices.
+        The path is the longest path if the operations of the device take much longer than the
+        operations of all other devices.
 
         Args:
-            layers: Layers of the model. They determine the relative durations of F, B, W and BW,
-                which are equal on all virtual stages here.
+            layers: Layers of the model, which determine the relative durations of F, B, W and BW.
+                These durations are assumed to be equal on all virtual stages.
         """
         totals = [int(phase_length.sum()) for phase_length in layers.times]
         phase_length = [1 + total * 1000 // (1 + sum(totals)) for total in totals]
@@ -141,7 +140,7 @@ class Recurrence:
         Returns:
             lengths: Times of F, B, W and BW of each virtual stage, shape (4, S, n).
             transfers: Transfer time over the boundary after each virtual stage, down and up, shape
-                (2, S, n). It is 0 after the last one.
+                (2, S, n). The time after the last virtual stage is 0.
         """
         layer_lengths = np.stack(layers.times)
         zero = np.zeros((4, 1), np.int64)

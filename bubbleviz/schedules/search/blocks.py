@@ -17,7 +17,7 @@ from functools import cache
 PERIOD = 6
 
 
-#: The slots of F, of B and of W of microbatch 0. Each tuple has one slot per virtual stage of a V::
+#: Slots of F, B and W of microbatch 0: three tuples with one slot per virtual stage of a V::
 #:
 #:     device 0   F . . . . . . f b w . B W        with one slot from each to the next device
 #:     device 1   . F . . . . f . . b B w . W

@@ -8,8 +8,8 @@ For each device, whatever its order::
 The *head* is the time before the first microbatch reaches the device. *E* is the earliest time at
 which the first gradient can arrive. Until then, the device can only run the forwards that fit in
 memory. After the last B of the device, the backwards of all previous stages must still run. If
-only a few microbatches fit in memory, the device also idles after its last F. It then has too
-little work for the time in which this microbatch passes the rest of the model and comes back.
+only a few microbatches fit in memory, the device also idles after its last F, because it has too
+little work until the microbatch of this F comes back from the rest of the model.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ A step of the local search moves one operation along the order of its device. Mo
 operation on the critical path. A step is accepted if the new orders take no longer than the current
 orders, or than the orders a fixed number of steps ago. This method is late acceptance hill-climbing
 (Burke and Bykov, The late acceptance hill-climbing heuristic, European Journal of Operational
-Research 258, 2017). It can leave local optima and needs no temperature::
+Research 258, 2017). The method can leave local optima and needs no temperature::
 
     F F B F B W B W        the second W earlier        F F B W F B W B
                  ^──────────
@@ -144,13 +144,13 @@ class HillClimbing:
     def run(self, trials: int, memory: int, rise: int, seed: int, enough: int) -> Orders | None:
         """Run the search in Python.
 
-        A trial makes a random move (see :meth:`choose_move`). It is skipped if the operation only
-        moves past operations with the same code. The move is accepted if the new orders are valid
-        and their cost (see :meth:`measure`) is at most the current cost, or at most the entry
-        ``trial % memory`` of the history. Otherwise, the move is undone. This entry is then lowered
-        to the current cost if it is larger. All entries start as ``cost + cost // 1000 * rise`` of
-        the first orders. The search stops after ``trials`` trials, or once the shortest length is
-        at most ``enough``.
+        A trial makes a random move (see :meth:`choose_move`). A move past operations with the same
+        code is skipped, because it changes nothing. A move is accepted if the new orders are valid
+        and their cost (see :meth:`measure`) is at most the current cost, or at most entry ``trial %
+        memory`` of the history. Otherwise, the move is undone. This entry of the history is then
+        replaced by the current cost if this cost is smaller. All entries of the history start as
+        ``cost + cost // 1000 * rise``, where ``cost`` is the cost of the first orders. The search
+        stops after ``trials`` trials, or once the best length is at most ``enough``.
 
         On return, :attr:`code` contains the orders that were accepted last, not the shortest ones.
 
@@ -327,8 +327,8 @@ def _generate_random(seed: int) -> Iterator[int]:
         yield (state * 2685821657736338717 & _MASK) >> 33
 
 
-#: Default number of operations that a search times. Without the compiled code, it is also the
-#: maximum, so that both versions of the code find the same order for a schedule.
+#: Default number of operations that a search times.
+#: The maximum is the same without the compiled code, so that default searches find equal orders.
 _BUDGET = 4_000_000
 #: An eighth of the maximum number of operations in the trials of one kind. Most trials fail early.
 _TRIAL_BUDGET = 50_000
@@ -338,8 +338,8 @@ _MIN_TRIAL_COST = 200
 _MAX_MOVES, _MAX_MOVES_PER_OPERATION = 400_000, 2_000
 #: A problem with more operations than this is first solved with fewer microbatches.
 _MANY_OPERATIONS = 10_000
-#: Fraction of a search that is spent on fewer microbatches. Fraction of the rest that is spent on
-#: timing the starting orders.
+#: Fraction of a search that is spent on fewer microbatches.
+#: Fraction of the remaining search that is spent on timing the starting orders.
 _FEWER_FRACTION, _STARTS_FRACTION = 0.4, 0.1
 
 
@@ -426,7 +426,11 @@ def _improve_in_rounds(
     done: float,
     watch: Watch,
 ) -> Orders:
-    """Improve the best orders in rounds: many starts briefly, then fewer of them at length.
+    """Improve the best orders in rounds: first several starts briefly, then fewer starts at length.
+
+    Each round of ``_ROUNDS`` keeps the shortest ``n_starts`` orders and passes each of them to
+    :func:`improve_orders`. The moves of a round are divided equally among its starts, within
+    ``min_moves`` and ``_MAX_MOVES``. The history has at most a twentieth of the number of moves.
 
     Args:
         problem: Times and memory.
@@ -534,8 +538,9 @@ def _run_trials(problem: Problem, *, weights: bool) -> list[Codes]:
 def repeat_middle(codes: Codes, n_more: int) -> Codes:
     """Extend complete orders to more microbatches by repeating the middle of each order.
 
-    The repeated part is a sequence of operations that contains each code exactly once. If there are
-    several, the sequence closest to the middle is repeated::
+    The repeated part is a sequence of consecutive operations that contains each code exactly once.
+    It is inserted ``n_more`` more times. If there are several such sequences, the one closest to
+    the middle is used, or the first of two equally close ones::
 
         F F B F W | B F W | B B W W    ->    F F B F W | B F W | B F W | B F W | B B W W
 

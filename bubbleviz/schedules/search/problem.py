@@ -107,8 +107,8 @@ class Problem:
 def build_problem(workload: Workload, *, fused: bool = False, makespan: bool = True) -> Problem:
     """Convert a workload to the input of a search.
 
-    The limit of a device is raised by the fraction ``ROUNDING``. It is never more than all
-    microbatches need.
+    The memory limit of a device is increased by the fraction ``ROUNDING``. Without a limit, the
+    memory is enough for all microbatches.
 
     Args:
         workload: Times, transfers and memory.

@@ -1,6 +1,6 @@
 """Trials: simulations in which each device chooses its next operation whenever it is free.
 
-A trial produces one order per device. It is a discrete-event simulation (``Trial.run``):
+A trial is a discrete-event simulation that produces one order per device (``Trial.run``):
 
 1. Take the earliest event: a device has become free, or an input has arrived for a free device.
 2. ``choose`` the next operation of the device, or ``WAIT``. A waiting device is asked again when an
@@ -13,7 +13,7 @@ A trial produces one order per device. It is a discrete-event simulation (``Tria
             └─────────> WAIT ──until an input arrives or next_arrival──> choose again
 
 4. The trial fails as soon as the excess of any device (see :mod:`.problem`) reaches the target,
-   which is the best excess so far. It also fails if the devices deadlock.
+   which is the best excess so far. A deadlock of the devices also makes the trial fail.
 
 The two kinds of trials differ in ``choose``. A :class:`Greedy` device runs a B if it can, else an
 F, else a W. A :class:`Squeezed` device repeats a building block of a V schedule, but fills its
@@ -38,8 +38,8 @@ from bubbleviz.schedules.search.problem import (
     Problem,
 )
 
-#: Choice of a device that starts nothing now. It is asked again when an input arrives, or at the
-#: trial's ``next_arrival``.
+#: Choice of a device that starts no operation now.
+#: The device chooses again when an input arrives, or at the trial's ``next_arrival``.
 WAIT = -1
 
 
@@ -212,9 +212,10 @@ class Trial(ABC):
         heappush(self._events, (max(arrival, self.free_at[device]), device))
 
 
-#: How a greedy device chooses: the maximum number of microbatches between F and the end of B, per
-#: virtual stage (the caps); patience (see :class:`Trial`); whether F comes before B; and whether W
-#: runs only if memory is short or no forward is left (lazy).
+#: How a greedy device chooses: (caps, patience, forward_first, lazy).
+#: Caps limit the number of microbatches between F and the end of B, per virtual stage.
+#: For patience, see :class:`Trial`. ``forward_first`` is whether F comes before B.
+#: ``lazy`` is whether W runs only if memory is short or no forward is left.
 Policy = tuple[tuple[int, ...], float, bool, bool]
 
 
@@ -366,9 +367,9 @@ def _list_v_caps(problem: Problem) -> Iterator[tuple[int, ...]]:
             yield _limit_caps(caps, max_live)
 
 
-#: How a block is squeezed: patience (see :class:`Trial`) and pause. Before its first B, a device
-#: waits for an input of its second chunk instead of starting another microbatch, if the input is
-#: known to arrive within the pause. The pause is a multiple of the duration of F.
+#: How a block is squeezed: (patience, pause). For patience, see :class:`Trial`.
+#: Before its first B, a device prefers an input of its second chunk to another microbatch.
+#: The device waits for this input if it arrives within the pause, a multiple of the time of F.
 MANNERS = ((0.5, 0.0), (1, 0), (1.5, 0), (0.5, 0.5), (1, 0.5), (0.5, 1), (1, 1))
 
 
