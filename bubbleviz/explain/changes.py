@@ -244,7 +244,7 @@ def _has_uneven_microbatches(graph: Graph, operations: Operations) -> bool:
 
 #: Phases that can be reordered. A rank that ran another phase keeps its order.
 _ORDERED = (Phase.F, Phase.B, Phase.BW, Phase.W)
-#: Kinds of deviations of operations that ran in another position than planned.
+#: Kinds of deviations of operations that ran in a different position than planned.
 _MOVED = ("late", "early")
 
 
@@ -293,7 +293,7 @@ def _invert_numbers(numbers: Ints) -> Ints:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _DisplacedOperations:
-    """Operations that ran in another position than planned.
+    """Operations that ran in a different position than planned.
 
     Attributes:
         cells: Pair (iteration, rank) of each operation, as in its deviation.

@@ -112,7 +112,7 @@ def measure_collective_waits(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Members(Table):
-    """Members of collectives, one row per collective and rank, sorted by both.
+    """Members of collectives, one row per (collective, rank), sorted by collective and rank.
 
     Attributes:
         meeting: Number of the collective, from 0 without gaps.
@@ -171,12 +171,15 @@ def _find_last_members(
 
 
 def _find_last_started_operations(operations: tables.Operations, rank: Ints, time_ns: Ints) -> Ints:
-    """Return the row of the last compute operation that each rank started before a time, or -1.
+    """Find the last compute operation that a rank started before a time.
 
     Args:
         operations: Operations of all ranks.
         rank: One rank per query.
         time_ns: Time of each query.
+
+    Returns:
+        Row of the operation for each query, or -1 if there is none.
     """
     if not len(rank):
         return rank

@@ -65,7 +65,7 @@ MapStretches: TypeAlias = Callable[
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why there are bubbles, and what bounds an iteration.
+    """Explains why there are bubbles, and what bounds an iteration.
 
     Attributes:
         causes: Idle time by cause in each window.
@@ -302,7 +302,7 @@ def _build_replayed_run(
 
 @dataclass(frozen=True)
 class _TypicalReplay:
-    """What the replay of the typical iteration shows.
+    """Results of the replay of the typical iteration.
 
     Attributes:
         path: Critical path of the iteration, or None if it is unknown.

@@ -108,7 +108,7 @@ class BusyTimes(Table):
         return intervals.difference(windows, intervals.union(start_ns, end_ns))
 
     def describe_gaps(self, rank: Ints, gaps: Intervals) -> IdleIntervals:
-        """Return gaps as idle intervals of unknown cause, with the work of the rank around them.
+        """Build idle intervals of unknown cause from gaps, with the work before and after each gap.
 
         Args:
             rank: Rank of each gap, ascending.

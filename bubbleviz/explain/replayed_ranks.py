@@ -37,12 +37,12 @@ _MIN_PIPELINES = 4
 
 @dataclass(frozen=True)
 class ReplayedRanks:
-    """Which ranks of a run are replayed.
+    """The ranks of a run that are replayed.
 
     Attributes:
         is_replayed: Mask of the ranks that are replayed.
         pipelines: Number of pipelines that are replayed.
-        of: Number of all pipelines.
+        of: Number of pipelines of the run.
     """
 
     is_replayed: Bools

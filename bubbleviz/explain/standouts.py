@@ -1,4 +1,4 @@
-"""Find standouts: ranks that differ from the others in a run with many ranks.
+"""Find standouts: ranks that differ from the other ranks in a run with many ranks.
 
 A rank stands out if its bubble ratio is far from the median of all ranks, or if one of its phases
 takes clearly more or less time than the median of its stage. If most ranks of a stage, pipeline or
@@ -29,7 +29,7 @@ _MIN_FRACTION = 0.75
 
 @dataclass(frozen=True)
 class Standout:
-    """A rank, stage, pipeline or host that differs from the others.
+    """A rank, stage, pipeline or host whose ranks differ from the other ranks of the run.
 
     Attributes:
         kind: What stands out: ``rank``, ``stage``, ``pipeline`` or ``host``.

@@ -52,7 +52,7 @@ class Stretch:
             of names.
         busy: Intervals in which operations keep the ranks busy.
         running: Running times of kernels and copies.
-        unattributed: Intervals of compute outside every operation.
+        unattributed: Intervals in which compute kernels ran outside all operations.
         exposed: Intervals in which collectives ran but no operation did.
         overheads: Intervals in which the profiler delayed a rank.
         unrecorded: Intervals in which a rank may have run work that was launched but not recorded.

@@ -1,4 +1,4 @@
-"""Explain one stretch. The explanations of all stretches are combined into that of the run.
+"""Explain one stretch. The explanations of all stretches are combined into one of the whole run.
 
 :func:`explain_stretch` reads only the stretch, so it can run on the machine that has the profiles
 of the stretch. The result is small compared with the profiles.

@@ -1,4 +1,4 @@
-"""Find the idle time of ranks, in which they ran no operation, and split it by cause.
+"""Find the time in which ranks ran no operation, and split it by cause.
 
 Windows do not affect how idle time is split. An idle interval before an operation is split at four
 times: when the input of the operation becomes ready, when the receive of the input is launched,
@@ -142,13 +142,14 @@ def _shift_to_line(line: Packing, collectives: CollectiveWaits) -> CollectiveWai
 def _find_gaps(
     line: Packing, computing: BusyTimes, windows: RankIntervals, unattributed: RankIntervals
 ) -> IdleIntervals:
-    """Return the gaps between compute within the windows, with times on the line.
+    """Return the gaps between compute operations within the windows, with times on the line.
 
     Args:
         line: The line into which ranks are packed.
-        computing: Intervals in which operations compute.
+        computing: Intervals in which compute operations keep ranks busy.
         windows: At most one window per rank. Ranks without a window have no gaps.
-        unattributed: Intervals of compute outside every operation, which also count as busy.
+        unattributed: Intervals in which compute kernels ran outside all operations; also treated as
+            busy.
     """
     start_ns = line.place(computing.rank, computing.start_ns)
     end_ns = line.place(computing.rank, computing.end_ns)

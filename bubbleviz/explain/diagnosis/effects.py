@@ -1,9 +1,9 @@
-"""Effects: the factors by which computes take longer than their norms.
+"""Effects: the factors by which compute operations take longer than their norms.
 
-Slow hardware affects all computes of a rank. An uneven partition affects all computes of a stage, a
-long sequence affects one microbatch on every stage, and a pause affects single operations of one
-rank. The time of a compute is modeled as a product. The factors of this product are medians of
-ratios, estimated one after the other::
+Slow hardware affects all compute operations of a rank. An uneven partition affects all compute
+operations of a stage, a long sequence affects one microbatch on every stage, and a pause affects
+single operations of one rank. The time of a compute operation is modeled as a product. The factors
+of this product are medians of ratios, estimated one after the other::
 
     time = norm of the kind  x  stage  x  rank  x  iteration  x  microbatch  x  pace  x  residual
                                  over      over     of all        on every      of a rank in
@@ -26,10 +26,10 @@ from bubbleviz.model.grouping import Groups, find_first_rows, group_rows, sort_r
 
 #: Minimum logarithm of an effect that is reported, in absolute terms and in standard errors.
 _MIN_EFFECT, _MIN_ERRORS = 0.02, 4.0
-#: Minimum time of a compute that paused, as a multiple of its usual time.
+#: Minimum time of a compute operation that paused, as a multiple of its usual time.
 _MIN_PAUSE = 1.5
-#: Launch gaps of a compute up to this multiple of their usual length are subtracted from its time.
-#: Longer gaps count as a pause.
+#: Launch gaps of a compute operation up to this multiple of their usual length are subtracted from
+#: its time. Longer gaps count as a pause.
 _MAX_USUAL_GAPS = 2
 _TIMED = (*COMPUTING, Role.OPTIMIZER)
 #: Minimum rise of the logarithm of the pace over the run that counts as a trend.
@@ -51,7 +51,7 @@ _MAX_ROUNDING = 1e-18
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Computes:
-    """The computes and optimizers of a run that took time, one row per operation.
+    """The compute operations and optimizers of a run that took time, one row per operation.
 
     Attributes:
         rows: Row of the operation in the work table.
@@ -62,10 +62,10 @@ class Computes:
         replica: Replica of the pipeline.
         iteration: Index of the iteration.
         microbatch: Number of the microbatch, or -1 if there is none.
-        cells: Groups of computes with the same kind, virtual stage and rank.
-        gap_ns: Time in the compute in which no kernel ran, limited to twice the lower median of
-            its cell.
-        time_ns: Duration of the compute minus ``gap_ns``, at least 1 ns.
+        cells: Groups of compute operations with the same kind, virtual stage and rank.
+        gap_ns: Time in the compute operation in which no kernel ran, limited to twice the lower
+            median of its cell.
+        time_ns: Duration of the compute operation minus ``gap_ns``, at least 1 ns.
     """
 
     rows: Ints
@@ -123,7 +123,7 @@ class Paces:
     """The pace of each rank in each iteration, one row per (rank, iteration) pair.
 
     Attributes:
-        computes: Groups of computes with the same rank and iteration, one group per row.
+        computes: Groups of compute operations with the same rank and iteration, one group per row.
         pace: Factor by which the rank is slower in the iteration than usual. The effect that all
             ranks share in the iteration is divided out.
         iteration: Number of the iteration, counted from 0.
@@ -143,7 +143,8 @@ class StageEffects:
     """Effects of stages, one row per (kind of work, stage).
 
     Attributes:
-        row_of_compute: For each compute, the row of this table that has its kind and stage.
+        row_of_compute: For each compute operation, the row of this table that has its kind and
+            stage.
         kind: Index of the kind of work.
         stage: Stage on which the work ran.
         effect: Time on the stage divided by the median of the other stages. NaN if the kind of work
@@ -160,27 +161,28 @@ class StageEffects:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Effects:
-    """Factors of the times of computes.
+    """Factors of the times of compute operations.
 
     Attributes:
-        computes: The computes. An index of a compute is a row of this table.
+        computes: The compute operations. An index of a compute operation is a row of this table.
         cell_ns: Lower median time of each cell of ``computes.cells``, corrected for ranks that
             became slower and for replicas that got longer sequences by chance.
         copies: Groups of cells with the same kind, virtual stage and stage. The cells of a group
             are copies: they do the same work on different ranks.
         rank_effect: Time of each cell divided by the median of its other copies, or NaN if it has
             no other copies.
-        stages: Effects of the stages.
-        iterations: Groups of computes of the same iteration.
+        stages: Effects of the stages on each kind of work.
+        iterations: Groups of compute operations of the same iteration.
         iteration_effect: Factor by which each iteration is slower on all ranks than the usual
             iteration. The factor is 1 if only one of several ranks is slower.
         trend: The part of ``iteration_effect`` that grows steadily over the run, relative to the
             middle of the run. All values are 1 if there is no trend.
-        microbatches: Groups of computes with the same microbatch, iteration and replica.
+        microbatches: Groups of compute operations with the same microbatch, iteration and replica.
         microbatch_effect: Factor by which each microbatch takes longer on every stage. The factor
             is 1 if only one of several stages is slower.
         paces: Pace of each rank in each iteration.
-        residual: Time of each compute (``computes.time_ns``) divided by the product of all factors.
+        residual: Time of each compute operation (``computes.time_ns``) divided by the product of
+            all factors.
         noise: Standard deviation of the logarithm of ``residual``.
     """
 
@@ -200,15 +202,15 @@ class Effects:
 
     @property
     def rows(self) -> Ints:
-        """Rows of the computes in the work table."""
+        """Rows of the compute operations in the work table."""
         return self.computes.rows
 
     @property
     def paused(self) -> Floats:
-        """Time of each compute that paused as a multiple of its usual time; 1 for all others.
+        """Time of each compute operation as a multiple of its usual time if it paused, else 1.
 
-        A compute paused if its residual is greater than 1.5, and the logarithm of the residual is
-        greater than 6 times :attr:`noise`.
+        A compute operation paused if its residual is greater than 1.5 and the logarithm of the
+        residual is greater than 6 times :attr:`noise`.
         """
         has_paused = (self.residual > _MIN_PAUSE) & (np.log(self.residual) > 6 * self.noise)
         return np.where(has_paused, self.residual, 1.0)
@@ -219,11 +221,11 @@ class Effects:
         The usual part is :attr:`Computes.time_ns` divided by :attr:`paused`.
 
         Args:
-            compute: Indices of the computes to scale.
+            compute: Indices of the compute operations to scale.
             scale: Factor for the usual part of each time.
 
         Returns:
-            Scaled time of each compute as a fraction of its measured time.
+            Scaled time of each compute operation as a fraction of its measured time.
         """
         return self.scale_between_gaps(compute, 1 - (1 - scale) / self.paused[compute])
 
@@ -233,11 +235,11 @@ class Effects:
         The time outside launch gaps is :attr:`Computes.time_ns`.
 
         Args:
-            compute: Indices of the computes to scale.
+            compute: Indices of the compute operations to scale.
             scale: Factor for each time outside launch gaps.
 
         Returns:
-            Scaled time of each compute as a fraction of its measured time.
+            Scaled time of each compute operation as a fraction of its measured time.
         """
         time_ns = self.computes.time_ns[compute]
         measured_ns = time_ns + self.computes.gap_ns[compute]
@@ -262,7 +264,7 @@ class Effects:
 
 
 def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
-    """Split the time of each compute into the factors of :class:`Effects`.
+    """Split the time of each compute operation into the factors of :class:`Effects`.
 
     Args:
         work: Work table of all ranks in the replayed iterations.
@@ -314,11 +316,11 @@ def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
 
 
 def _select_computes(work: Work, gap_ns: Ints | None) -> Computes:
-    """List the computes and optimizers of a work table that took time, without their launch gaps.
+    """List the compute operations and optimizers that took time, without their launch gaps.
 
     A host that launches slowly neither slows the hardware nor adds work to a stage. So launch gaps
-    are subtracted from the time of a compute, but at most ``_MAX_USUAL_GAPS`` times the lower
-    median of the gaps in the same work on the rank.
+    are subtracted from the time of a compute operation, but at most ``_MAX_USUAL_GAPS`` times the
+    lower median of the gaps in the same work on the rank.
 
     Args:
         work: Work table of all ranks.
@@ -349,12 +351,13 @@ def _select_computes(work: Work, gap_ns: Ints | None) -> Computes:
 def _measure_microbatch_factors(computes: Computes, microbatches: Groups, ratio: Floats) -> Floats:
     """Return the factor by which each microbatch takes longer on every stage.
 
-    The factor is 1 for computes without a microbatch, and for a microbatch on a single stage.
+    The factor is 1 for compute operations without a microbatch, and for a microbatch on a single
+    stage.
 
     Args:
-        computes: The computes of the run.
-        microbatches: Groups of computes with the same microbatch, iteration and replica.
-        ratio: Time of each compute, divided by the factors found so far.
+        computes: The compute operations of the run.
+        microbatches: Groups of compute operations with the same microbatch, iteration and replica.
+        ratio: Time of each compute operation, divided by the factors found so far.
     """
     on_stages = group_rows(microbatches.of_row, computes.stage)
     n_stages = np.bincount(microbatches.of_row[on_stages.first], minlength=len(microbatches))
@@ -368,14 +371,14 @@ def _measure_paces(
 ) -> Paces:
     """Measure the pace of each rank in each iteration, and fit how it changes during the run.
 
-    The pace is the lower median of the ratios of the rank's computes in the iteration. Changes are
-    fitted to the pace times the effect of the iteration, so they include changes that all ranks
-    share.
+    The pace is the lower median of the ratios of the rank's compute operations in the iteration.
+    Changes are fitted to the pace times the effect of the iteration, so they include changes that
+    all ranks share.
 
     Args:
-        computes: The computes of the run.
-        rank_iterations: Groups of computes with the same rank and iteration.
-        ratio: Time of each compute, divided by the factors found so far.
+        computes: The compute operations of the run.
+        rank_iterations: Groups of compute operations with the same rank and iteration.
+        ratio: Time of each compute operation, divided by the factors found so far.
         iteration_effect: Effect of the iteration of each group.
     """
     first = rank_iterations.first
@@ -413,7 +416,7 @@ def _compute_shared_factors(groups: Groups, parts: Groups, ratio: Floats) -> Flo
     backward, the lower ratio is below 1 by chance.
 
     Args:
-        groups: Groups of rows, for example the computes of each iteration.
+        groups: Groups of rows, for example the compute operations of each iteration.
         parts: Groups of rows that subdivide ``groups``, for example by rank.
         ratio: Ratio of each row.
     """
@@ -439,9 +442,9 @@ def _estimate_replica_lengths(
     the variance of ``effect`` and the number of microbatches of the replica.
 
     Args:
-        computes: The computes of the run.
+        computes: The compute operations of the run.
         copies: Groups of cells that do the same work.
-        microbatches: Groups of computes of one microbatch.
+        microbatches: Groups of compute operations of one microbatch.
         effect: Factor by which each microbatch takes longer.
         cell_ns: Median time of each cell in ns.
 
@@ -477,7 +480,7 @@ def _measure_stage_effects(computes: Computes, copies: Groups, cell_ns: Floats) 
     median of its copies, so that one slow copy does not make the stage slow.
 
     Args:
-        computes: The computes of the run.
+        computes: The compute operations of the run.
         copies: Groups of cells that do the same work.
         cell_ns: Median time of each cell in ns.
     """

@@ -41,7 +41,7 @@ _MAX_SLOW_RANKS, _MAX_PAUSING_RANKS, _MAX_LATE_RANKS = 8, 4, 4
 _MAX_SLOW_FRACTION, _MAX_SLOW_NUMBERS, _NEARLY_ALWAYS = 0.2, 0.5, 0.8
 #: Minimum transfer time of a slow link, as a multiple of the median of the other links.
 _MIN_LINK_RATIO = 1.3
-#: Minimum launch gaps that are reported, as a fraction of the time of a rank's computes.
+#: Minimum launch gaps that are reported, as a fraction of the time of a rank's compute operations.
 _MIN_GAP_FRACTION = 0.05
 #: How many more chunks are in flight in a replay: one, or as many as are needed to wait for no
 #: token, which may be more than the requests contain.
@@ -144,7 +144,7 @@ class Evidence:
     Attributes:
         work: Work table of all ranks in the replayed iterations.
         own_ns: Time of each row without waiting in ns; for communication, its transfer time.
-        effects: Effects on the times of computes.
+        effects: Effects on the times of compute operations.
         launch_share: For each row, the fraction of the time without a compute kernel in which no
             kernel of any kind ran, or None if it is unknown. Communication kernels ran in the rest
             of that time.
@@ -176,7 +176,7 @@ class Evidence:
 
 
 def find_slow_ranks(evidence: Evidence) -> Iterator[Fault]:
-    """Yield a fault for each host, replica or rank whose computes are slow in general.
+    """Yield a fault for each host, replica or rank whose compute operations are slow in general.
 
     A cell is the work of one kind and virtual stage on a rank. A rank is slow if one of its cells
     takes significantly longer than the median of the cells that do the same work on other ranks.
@@ -530,10 +530,10 @@ def find_pauses(evidence: Evidence) -> Iterator[Fault]:
 
 
 def _measure_pauses(effects: Effects) -> tuple[Floats, Bools]:
-    """Return how much pauses lengthen each compute, and in which iterations ranks are slow.
+    """Return how much pauses lengthen each compute operation, and when ranks are slow.
 
     Returns:
-        factor: Time of each compute as a multiple of its time without pauses.
+        factor: Time of each compute operation as a multiple of its time without pauses.
         is_slow_pace: Mask of the rows of ``effects.paces``, which are (rank, iteration) pairs, in
             which the rank is slow throughout the iteration. Once a rank has become slower for good,
             its pace is compared with its new usual pace.
@@ -823,11 +823,11 @@ def find_launch_gaps(evidence: Evidence) -> Iterator[Fault]:
     than executing. Time in which only communication kernels run is not a launch gap. If it is
     unknown whether communication kernels ran, ``detail`` of the faults is :data:`COMPUTE_GAPS`.
 
-    The first fault has the ranks whose gaps, as a fraction of the time of their computes, exceed
-    the median of the other ranks by more than 5 percentage points. If the first fault is removed,
-    the gaps shrink to that median. The second fault has all ranks with a fraction above 5 %. If the
-    second fault is removed, there are no gaps, so its saving is an upper bound. The second fault is
-    left out if all of its ranks are in the first fault.
+    The first fault has the ranks whose gaps, as a fraction of the time of their compute operations,
+    exceed the median of the other ranks by more than 5 percentage points. If the first fault is
+    removed, the gaps shrink to that median. The second fault has all ranks whose fraction is above
+    5 %. If the second fault is removed, there are no gaps, so its saving is an upper bound. The
+    second fault is left out if all of its ranks are in the first fault.
     """
     computes = evidence.effects.computes
     gap_ns, length_ns = computes.gap_ns, computes.gap_ns + computes.time_ns
@@ -857,9 +857,10 @@ def _build_gap_fault(
     Args:
         evidence: Effects, delays and other evidence of the run.
         name: Name of the fault, for example ``rank-3``.
-        gap_ns: Total length of the launch gaps in each compute, in ns.
-        is_member: Mask of the ranks of the fault, one value per rank that has computes, ascending.
-        scale: Time of each compute without the fault, as a fraction of its measured time.
+        gap_ns: Total length of the launch gaps in each compute operation, in ns.
+        is_member: Mask of the ranks of the fault, one value per rank that has compute operations,
+            ascending.
+        scale: Time of each compute operation without the fault, as a fraction of its measured time.
     """
     computes = evidence.effects.computes
     ranks = group_rows(computes.rank)

@@ -498,10 +498,10 @@ def _choose_length_measure(
 
     If iterations do not overlap, or if no rows are replayed, the length is that of the replay.
 
-    The span of a rank is the time from its first to its last compute or optimizer in an iteration.
-    If iterations overlap, the next iteration starts one period later: after the longest span of a
-    rank, and a pause. So removing a fault saves at most the reduction of the longest span plus the
-    mean pause. A replayed length is not allowed to become shorter than this bound.
+    The span of a rank is the time from its first to its last compute operation or optimizer in an
+    iteration. If iterations overlap, the next iteration starts one period later: after the longest
+    span of a rank, and a pause. So removing a fault saves at most the reduction of the longest span
+    plus the mean pause. A replayed length is not allowed to become shorter than this bound.
 
     Args:
         work: Work table of all ranks.
@@ -539,8 +539,8 @@ def _measure_lengths_and_spans(
 ) -> tuple[Ints, Ints]:
     """Return the length of each iteration, and the longest span of a rank in it.
 
-    The span of a rank is the time from the start of its first to the end of its last compute or
-    optimizer in the iteration.
+    The span of a rank is the time from the start of its first to the end of its last compute
+    operation or optimizer in the iteration.
 
     Args:
         work: Work table of all ranks.

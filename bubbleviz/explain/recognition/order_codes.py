@@ -38,22 +38,22 @@ KIND_OF_PHASE = np.array([KINDS.get(phase, FORWARD) for phase in Phase], np.int6
 
 
 def get_kind(code: Ints) -> Ints:
-    """Return the kinds of codes."""
+    """Extract the kind of operation from each code."""
     return code >> _KIND & ((1 << (_UNORDERED - _KIND)) - 1)
 
 
 def get_chunk(code: Ints) -> Ints:
-    """Return the chunks of codes."""
+    """Extract the chunk from each code."""
     return code >> _CHUNK & MAX_CHUNK
 
 
 def get_microbatch(code: Ints) -> Ints:
-    """Return the microbatches of codes."""
+    """Extract the microbatch from each code."""
     return code & _MAX_MICROBATCH
 
 
 def encode(kind: Ints, chunk: Ints, microbatch: Ints) -> Ints:
-    """Return the codes of operations."""
+    """Encode the kind, chunk and microbatch of each operation as one integer."""
     return kind << _KIND | chunk << _CHUNK | microbatch
 
 

@@ -88,7 +88,7 @@ def classify_orders(ran: PipelineOrders, plans: Plans) -> Verdict:
     def plan_remaining(
         rule: Schedule, devices: int, microbatches: int, chunks: int
     ) -> Planned | None:
-        """Plan the remaining number of microbatches, with the numbers that ran."""
+        """Plan the remaining number of microbatches, numbered like the microbatches that ran."""
         plan = plans(rule, devices, microbatches, chunks)
         return plan and (_skip_missing(plan[0], missing), plan[1])
 

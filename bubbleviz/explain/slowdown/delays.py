@@ -54,10 +54,10 @@ def measure_delays(work: Work, order: Dependencies) -> Ints:
 
 
 def keep_early_starts(work: Work, delays_ns: Ints) -> Ints:
-    """Return the negative delays of computes; all other delays are replaced by 0.
+    """Return the negative delays of compute operations; all other delays are replaced by 0.
 
-    A compute can start before its input is ready if its first part needs no input. In a replay, no
-    other row starts before its predecessors end.
+    A compute operation can start before its input is ready if its first part needs no input. In a
+    replay, no other row starts before its predecessors end.
 
     Args:
         work: Work table of all ranks.

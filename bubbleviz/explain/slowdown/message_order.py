@@ -1,9 +1,10 @@
 """Find the predecessors and successors of sends and receives on their rank.
 
-A compute is a forward, a backward or any other row of the work table that is not communication. A
-send follows the compute that produces its data. A receive precedes the compute that consumes its
-data, and follows the previous compute in the same direction (forward or backward). Sends and
-receives of activations and gradients form four separate sequences::
+A compute operation is a forward, a backward or any other row of the work table that is not
+communication. A send follows the compute operation that produces its data. A receive precedes the
+compute operation that consumes its data, and follows the previous compute operation in the same
+direction (forward or backward). The sends and receives of activations and gradients form four
+separate sequences::
 
     RECV_F  ├──┤           ├──┤
     compute     ├─ F0 ─┤       ├─ F1 ─┤       ├─ B0 ─┤
@@ -31,28 +32,29 @@ Pairs = tuple[Ints, Ints]
 
 
 def order_messages(work: Work, rows: Ints, compute: Ints, computes: Ints) -> list[Pairs]:
-    """Order the sends and receives of each rank, relative to each other and to computes.
+    """Order the sends and receives of each rank, relative to each other and to compute operations.
 
     The result lists pairs (row, predecessor) by rule, in this order:
 
     1. A send or receive follows the previous one with the same role on its link. A link is a rank,
        an iteration, a source stage and a destination stage. The four roles, in order
        (:data:`.POINT_TO_POINT`), have one entry in the list each.
-    2. A send follows the compute that produces its data.
-    3. A compute follows the receives of its data.
-    4. The receive of a compute follows the previous compute in the same direction (forward or
-       backward) on the same rank in the same iteration. For example, RECV_F 3 follows F2.
+    2. A send follows the compute operation that produces its data.
+    3. A compute operation follows the receives of its data.
+    4. The receive of a compute operation follows the previous compute operation in the same
+       direction (forward or backward) on the same rank in the same iteration. For example, RECV_F 3
+       follows F2.
     5. The first backward transfers follow a forward of the warm-up. The list ends with the two
        entries of :func:`_order_first_backwards`.
 
-    Rules 2 to 4 apply only to transfers whose compute is known.
+    Rules 2 to 4 apply only to transfers whose compute operation is known.
 
     Args:
         work: Work table of all ranks.
         rows: Rows of the sends and receives.
-        compute: For each entry of ``rows``, the row of the compute that produces or consumes its
-            data, or -1 if unknown.
-        computes: Rows of the computes, which a rank runs one after the other.
+        compute: For each entry of ``rows``, the row of the compute operation that produces or
+            consumes its data, or -1 if unknown.
+        computes: Rows of the compute operations, which a rank runs one after the other.
 
     Returns:
         Nine entries: four for rule 1, one each for rules 2 to 4, and two for rule 5.
@@ -77,11 +79,11 @@ def order_messages(work: Work, rows: Ints, compute: Ints, computes: Ints) -> lis
 
 
 def _find_previous_of_direction(work: Work) -> Ints:
-    """Return for each row the previous compute with the same role on its rank in its iteration.
+    """Return for each row the previous row with the same role on its rank in its iteration.
 
-    Only rows with the role FORWARD or BACKWARD have a previous compute. The result is -1 for the
-    first forward and the first backward of a rank and iteration, and for rows with other roles. An
-    additional last entry of -1 maps the row -1 (unknown) to -1.
+    Only rows with the role FORWARD or BACKWARD have a previous compute operation. The result is -1
+    for the first forward and the first backward of a rank and iteration, and for rows with other
+    roles. An additional last entry of -1 maps the row -1 (unknown) to -1.
     """
     role = work.role
     directed = np.flatnonzero((role == Role.FORWARD) | (role == Role.BACKWARD))
@@ -108,17 +110,17 @@ def chain_rows(work: Work, rows: Ints, group: Ints) -> Pairs:
 def _order_first_backwards(work: Work, computes: Ints) -> list[Pairs]:
     """Return pairs that order the first backward transfers after a forward of the warm-up.
 
-    This forward is the second-to-last compute before the first backward, here F2::
+    This forward is the second-to-last compute operation before the first backward, here F2::
 
         ... ├─ F2 ─┤├─ F3 ─┤├─ B0 ─┤
                    └─> RECV_B, SEND_B
 
-    A rank and iteration has no pair if one of the two computes directly before its first backward
-    is missing or is not a forward.
+    A rank and iteration has no pair if one of the two compute operations directly before its first
+    backward is missing or is not a forward.
 
     Args:
         work: Work table of all ranks.
-        computes: Rows of the computes, which a rank runs one after the other.
+        computes: Rows of the compute operations, which a rank runs one after the other.
 
     Returns:
         Two entries of pairs (transfer, forward): one for the first RECV_B of each rank and
@@ -135,11 +137,11 @@ def _order_first_backwards(work: Work, computes: Ints) -> list[Pairs]:
 
 
 def _find_last_warm_up_forwards(work: Work, computes: Ints) -> tuple[Ints, Ints]:
-    """Find the second-to-last compute before the first backward of each rank and iteration.
+    """Find the second-to-last compute operation before the first backward of each rank and iteration.
 
     Args:
         work: Work table of all ranks.
-        computes: Rows of the computes, which a rank runs one after the other.
+        computes: Rows of the compute operations, which a rank runs one after the other.
 
     Returns:
         cells: Numbers (:attr:`Work.rank_iteration`) of the ranks and iterations in which two

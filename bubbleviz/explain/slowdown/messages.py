@@ -36,8 +36,8 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import Phase
 
-#: Maximum difference in ns between the clocks of transfers and of computes, as in the published
-#: analyzer.
+#: Maximum difference in ns between the clocks of transfers and of compute operations, as in the
+#: published analyzer.
 CLOCK_NS = 50_000
 #: Minimum number of messages that must show the transfer time of a link before it is used.
 _MIN_IDLE_CONSUMERS = 3

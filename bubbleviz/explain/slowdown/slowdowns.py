@@ -68,7 +68,10 @@ class Scenarios:
 
     @cached_property
     def early_ns(self) -> Ints:
-        """Delay of each row that starts before its last predecessor ends (negative), else 0."""
+        """Delay in ns of compute operations that start before their last predecessor ends, else 0.
+
+        These delays are negative; see :func:`.keep_early_starts`.
+        """
         return keep_early_starts(self.work, self.delays_ns)
 
     @cached_property

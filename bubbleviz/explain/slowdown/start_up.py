@@ -1,7 +1,8 @@
-"""Remove start-up collectives: one-off communication before the first compute of an iteration.
+"""Remove start-up collectives: one-off communication before an iteration begins to compute.
 
-The window of a ratio begins with the first compute of an iteration. DDP broadcasts its parameters
-and buffers before the first forward, and these broadcasts wait for ranks that start late::
+The window of a ratio begins with the first compute operation of an iteration. DDP broadcasts its
+parameters and buffers before the first forward, and these broadcasts wait for ranks that start
+late::
 
     iteration 0    ├──────── start-up broadcast ────────┤├─ F0 ─┤├─ F1 ─┤ ...
     iteration 1                                   ├usual┤├─ F0 ─┤├─ F1 ─┤ ...
@@ -22,20 +23,20 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations
 
-#: Maximum time of collectives before the first compute, as a multiple of the usual time.
+#: Maximum time of collectives before the first compute operation, as a multiple of the usual time.
 _MAX_LEAD = 2
 
 
 def remove_start_up(
     collectives: CollectiveIntervals, operations: Operations, averaged: Bools
 ) -> CollectiveIntervals:
-    """Cut or remove one-off collectives before the first compute of their iteration.
+    """Cut or remove one-off collectives before the first compute operation of their iteration.
 
-    A collective that begins before the first compute is shortened so that it begins with the first
-    compute. A collective that ends before the first compute begins is removed. If collectives
-    usually run before the first compute, up to twice their usual time is kept. The usual time is
-    the lower median over the averaged iterations. If only one iteration is averaged, nothing is
-    kept.
+    A collective that begins before the first compute operation is shortened so that it begins with
+    the first compute operation. A collective that ends before the first compute operation begins is
+    removed. If collectives usually run before the first compute operation, up to twice their usual
+    time is kept. The usual time is the lower median over the averaged iterations. If only one
+    iteration is averaged, nothing is kept.
 
     Args:
         collectives: Collectives of all ranks, on one clock.
@@ -60,11 +61,12 @@ def _find_earliest_starts(
 ) -> Ints:
     """Return the earliest allowed start of collectives in each iteration, in ns.
 
-    This is the start of the first compute, or ``NEVER`` if the iteration has no compute. If the
-    usual lead is positive, twice the usual lead plus ``CLOCK_NS`` is subtracted. The lead of an
-    iteration is the time from the start of its first collective to its first compute. A lead is
-    never negative, and it is 0 if the iteration has no collective. The usual lead is the lower
-    median over the iterations that have a compute, or 0 if there is only one such iteration.
+    This is the start of the first compute operation, or ``NEVER`` if the iteration has no compute
+    operation. If the usual lead is positive, twice the usual lead plus ``CLOCK_NS`` is subtracted.
+    The lead of an iteration is the time from the start of its first collective to its first compute
+    operation. A lead is never negative, and it is 0 if the iteration has no collective. The usual
+    lead is the lower median over the iterations that have a compute operation, or 0 if there is
+    only one such iteration.
 
     Args:
         collectives: Collectives of the averaged iterations.

@@ -102,17 +102,18 @@ def _order_transfers(
     The pairs are those of :func:`.order_messages`. The times contradict a pair if its row is a send
     or receive that starts more than ``CLOCK_NS`` before its predecessor ends.
 
-    A rank can post a receive before the compute that the receive would follow has ended. This is
-    visible only if the data was sent more than ``CLOCK_NS`` before the end of the compute. If more
-    than half of the receives for which it is visible were posted early, all receives in the same
-    entry of the list are assumed to be posted early, and none of them follows a compute.
+    A rank can post a receive before the compute operation that the receive would follow has ended.
+    This is visible only if the data was sent more than ``CLOCK_NS`` before the end of the compute
+    operation. If more than half of the receives for which it is visible were posted early, all
+    receives in the same entry of the list are assumed to be posted early, and none of them follows
+    a compute operation.
 
     Args:
         work: Work table of all ranks.
         transfers: Rows of the sends and receives.
-        compute: Row of the compute that produces or consumes the data of each transfer.
+        compute: Row of the compute operation that produces or consumes the data of each transfer.
         sent_ns: Start of the send of each transfer.
-        computes: Rows of the computes, in the order in which each rank ran them.
+        computes: Rows of the compute operations, in the order in which each rank ran them.
 
     Returns:
         Pairs (row, predecessor), with one entry per entry of :func:`.order_messages`.
@@ -148,7 +149,8 @@ def find_queued_transfers(work: Work, order: Dependencies) -> Pairs:
 
     Args:
         work: Work table of all ranks.
-        order: Pairs of a row and one of its predecessors, including the compute of each send.
+        order: Pairs of a row and one of its predecessors, including the compute operation of each
+            send.
 
     Returns:
         Pairs (queued transfer, transfer ahead).
@@ -167,12 +169,13 @@ def _find_ready_times(work: Work, transfers: Ints, order: Dependencies) -> Ints:
     """Return when the data of each send and receive was ready, or ``NEVER`` if it is unknown.
 
     The data of a receive is ready when its send starts, and the data of a send when its compute
-    ends.
+    operation ends.
 
     Args:
         work: Work table of all ranks.
         transfers: Rows of the sends and receives.
-        order: Pairs of a row and one of its predecessors, including the compute of each send.
+        order: Pairs of a row and one of its predecessors, including the compute operation of each
+            send.
     """
     role = work.role
     sends = transfers[has_role(role[transfers], SENDS)]
@@ -334,14 +337,15 @@ def _select_pairs_of_rank(work: Work, rows: Ints, matches: Ints) -> Pairs:
 def _find_followers(work: Work, computes: Ints, collectives: Ints) -> Pairs:
     """Return pairs of the row that follows a collective, and the collective.
 
-    An exposed collective is followed by the first compute that started after it ended. Any other
-    collective is followed by the first optimizer that started after it ended. A collective was
-    exposed if the compute before this first compute ended at most ``CLOCK_NS`` after the
-    collective, or if there is no previous compute. Collectives that no row follows are left out.
+    An exposed collective is followed by the first compute operation that started after it ended.
+    Any other collective is followed by the first optimizer that started after it ended. A
+    collective was exposed if the compute operation before this first compute operation ended at
+    most ``CLOCK_NS`` after the collective, or if there is no previous compute operation.
+    Collectives that no row follows are left out.
 
     Args:
         work: Work table of all ranks.
-        computes: Rows of the computes, in the order in which each rank ran them.
+        computes: Rows of the compute operations, in the order in which each rank ran them.
         collectives: Rows of the collectives.
 
     Returns:
