@@ -61,8 +61,10 @@ def _choose_by_names(
 ) -> tuple[str, str]:
     """Choose between ``analyze`` and ``idle`` by the range names of files, with the reason.
 
-    ``analyze`` is chosen at the first examined file that needs this command. The reason names the
-    file.
+    The first ``_MAX_EXAMINED`` files are examined in order, and files that cannot be read are
+    skipped. ``analyze`` is chosen at the first file that is an nsys report, contains operations, or
+    names its operations as a known convention does. Otherwise, ``idle`` is chosen. If no file could
+    be read, the result is ``analyze`` with the reason "".
     """
     examined, globs = [], collect_globs(tuple(convention_file.built_in().values()))
     progress.files({file.path: measure_bytes(file.path) for file in files[:_MAX_EXAMINED]})

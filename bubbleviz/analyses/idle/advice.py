@@ -97,9 +97,13 @@ def make_title(
 def advice(measurement: IdleMeasurement) -> tuple[str, ...]:
     """Return at least one sentence of advice, sorted by the time that it concerns, longest first.
 
-    If a recording is damaged, the only advice is to record again. If work is missing from a
-    profile, advice on the missing work comes first, unless the main idle activity is already
-    unrecorded work.
+    There is advice on idle time, if it is at least ``MIN_IDLE_SHARE`` of the span, and on exposed
+    communication and copies. If none of these times is long enough, the only sentence says that
+    there is little to gain. If work is missing from a profile, advice on the missing work comes
+    first, unless the main idle activity is already unrecorded work.
+
+    In three cases, advice on the recording replaces all other advice: no device was recorded, all
+    devices ran a single kernel or copy, or a recording is damaged.
     """
     if not measurement.devices:
         return (_advise_to_record_devices(measurement),)

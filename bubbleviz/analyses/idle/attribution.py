@@ -52,6 +52,8 @@ def attribute_idle(
 ) -> IdleIntervals:
     """Attribute the gaps of a device to what its host did.
 
+    The rules are listed at the beginning of this module.
+
     Args:
         device: The device.
         launches: For each gap, the call that launched the work after it.

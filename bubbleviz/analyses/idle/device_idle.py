@@ -321,10 +321,10 @@ def _has_unrecorded_launches(
 ) -> bool:
     """Return whether launches are unknown for a long time at the start or end of a device's span.
 
-    At the start, this is the time from the first work whose launch is unknown to the first known
-    launch. At the end, it is the time from the first work that starts after all work whose launch
-    is known, to the end of the span. A time is long if it is more than ``_MAX_UNRECORDED_TIME`` of
-    the span. The queue may then have contained work whose launch was not recorded.
+    The time at the start is from the first work whose launch is unknown to the first known launch.
+    The time at the end is from the first work that starts after all work whose launch is known, to
+    the end of the span. A time is long if it is more than ``_MAX_UNRECORDED_TIME`` of the span,
+    because the queue may then have contained work whose launch was not recorded.
 
     Args:
         unlaunched_ns: Starts of the kernels and copies whose launch is unknown.
@@ -350,7 +350,10 @@ def _compute_queue(launched_ns: Ints, start_ns: Ints, span_ns: tuple[int, int]) 
         launched_ns: Launch time of each kernel or copy.
         start_ns: Start of each kernel or copy, not before its launch.
         span_ns: Start and end of the time in which the depth is measured. Work that was launched
-            before this time is already in the queue when it starts.
+            earlier is in the queue from the start of the span.
+
+    Returns:
+        The mean depth over the span, the maximum depth, and the time in which the queue was empty.
     """
     low_ns, high_ns = span_ns
     times = np.concatenate((launched_ns, start_ns))

@@ -112,7 +112,8 @@ def _list_limitations(measurement: IdleMeasurement) -> str:
 def choose_colours(measurement: IdleMeasurement) -> dict[str, str]:
     """Return the color of each kind of work and of the ``_N_COLOURS`` longest activities, by name.
 
-    If there are more activities or hosts without a device, the last color is for everything else.
+    An activity without a fixed color gets the next color of ``MORE_ACTIVITIES``. If there are more
+    activities or hosts without a device, the last color is for everything else.
     """
     names = [*BUSY, *(total.activity for total in measurement.activities[:_N_COLOURS])]
     more_colours = iter(MORE_ACTIVITIES * _N_COLOURS)

@@ -108,7 +108,9 @@ def _collect_stream_waits(
     waiting: Waiting,
     blocked: IdleIntervals,
 ) -> ProvedWaits:
-    """Collect the waits of a device's streams, clipped to the device's span.
+    """Collect the waits of a device's streams, one row each, clipped to the device's span.
+
+    Waits outside of the span are left out.
 
     Args:
         device: The device.

@@ -31,6 +31,8 @@ def sum_by_activity(
 ) -> tuple[report.ActivityIdle, ...]:
     """Sum the idle time of a device by activity, longest total first.
 
+    Idle time without a row is added to the kernel-to-kernel gaps.
+
     Args:
         idle: Attributed idle time of the device. All other idle time is in short gaps.
         device: The device.

@@ -401,7 +401,7 @@ def _find_completions(
         records: Records of the events.
         stream: Stream of each record, or -1.
         called_ns: Time when the host made each record.
-        launch_ends: See :func:`_find_launch_ends`.
+        launch_ends: Results of :func:`_find_launch_ends`.
         runs: Waits of streams.
 
     Returns:
@@ -472,7 +472,7 @@ def _find_held_work(
         order: Work of the streams.
         runs: Waits of streams.
         completed_ns: Completion time of each recorded event, or :data:`NEVER`.
-        launch_end_ns: See :func:`_find_launch_ends`.
+        launch_end_ns: First result of :func:`_find_launch_ends`.
         activities: Kernels and copies.
         call: Launching call of each activity, or -1 if unknown.
         launched_ns: Start of the launching call of each activity.
@@ -612,7 +612,7 @@ def _find_awaited_streams(
         wait_rank: Rank of each wait, or -1.
         wait_stream: Stream of each wait, or -1.
         rank: Rank of each activity.
-        launch_ends: See :func:`_find_launch_ends`.
+        launch_ends: Results of :func:`_find_launch_ends`.
     """
     launch_end_ns, last_activity = launch_ends
     host_waits = np.flatnonzero(waits.event == NONE)

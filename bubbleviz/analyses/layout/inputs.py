@@ -162,6 +162,8 @@ def measure_model(
 def divide_evenly(workload: Workload, layers_per_stage: Sequence[int]) -> tuple[Layers, Layout]:
     """Divide each virtual stage into equal layers, and return the layers and their layout.
 
+    The times of the layers of a stage add up to the time of the stage, and differ by at most 1 ns.
+
     Args:
         workload: Times of the virtual stages.
         layers_per_stage: Number of layers of each virtual stage, or one number for all stages.

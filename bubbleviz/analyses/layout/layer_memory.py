@@ -62,8 +62,9 @@ def measure_layer_bytes(
 ) -> Floats:
     """Return the bytes that each layer allocates in a forward and keeps after the forward.
 
-    The bytes of all ranks that run a layer are added up, so only the ratios between the layers of a
-    stage are meaningful. Layers without memory events get 0.
+    Recorded layers are matched by virtual stage and name. The parts of an embedding or a head are
+    added to one layer. The bytes of all ranks that run a layer are added up, so only the ratios
+    between the layers of a stage are meaningful. Layers without memory events get 0.
 
     Args:
         recordings: Recordings with ranges of layers and memory events.

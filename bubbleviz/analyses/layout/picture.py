@@ -207,7 +207,7 @@ def _draw_axis(page: Page, longest_ns: int, scale: float) -> None:
 
 
 def _draw_legend(page: Page, layers: Layers) -> None:
-    """Draw the legend of the kinds of layers that occur."""
+    """Draw the legend of the kinds of layers that occur in the model, and move down."""
     x = page.left
     page.y += 8
     for kind, colour in _COLOURS.items():

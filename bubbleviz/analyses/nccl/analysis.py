@@ -252,7 +252,8 @@ def collect_operations(
 ) -> Communications:
     """Concatenate the operations of event files and the remaining operations of profiles.
 
-    An operation of a profile is left out if an event file contains the operation of its kernel.
+    An operation of a profile is left out if an event file contains an operation with the same
+    kernel. Operations of proxy threads are ignored in this comparison.
 
     Args:
         recorded: Event files.
@@ -326,7 +327,8 @@ def _make_profile_clocks(
     """Return the clock of each profile, and the index of its machine, from 0.
 
     The machine of the first profile has the report's clock. Another machine is aligned by UTC if
-    its first profile and the first profile of the run recorded UTC. Otherwise it is not aligned.
+    its first profile and the first profile of the run recorded UTC. Otherwise, the machine is not
+    aligned.
     """
     machines = find_machines(sources)
     clocks = []

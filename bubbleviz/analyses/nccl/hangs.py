@@ -176,6 +176,10 @@ def _find_hang(
 ) -> Fault:
     """Find the first unfinished operation of a communicator or pair, and who has entered it.
 
+    A rank has entered the operation if the rank recorded this operation or a later one. If any GPU
+    has started the operation, ranks whose GPU has not started it are treated as not entered. All
+    members that have not entered the operation are missing, or undumped if they have no dump.
+
     Args:
         table: Operations of flight recorders.
         rows: Rows of the communicator or pair, of which at least one is unfinished.

@@ -133,7 +133,8 @@ class StartPairs:
     def mask_compatible(self, row: Ints | int, kernel: Ints | slice) -> Bools:
         """Return a mask of the pairs with the same family and about the same length.
 
-        An unknown family or length is compatible with any.
+        An unknown family or length is compatible with any. Two lengths may differ by
+        ``_LENGTH_TOLERANCE`` times the kernel's length plus ``_LENGTH_TOLERANCE_NS``.
 
         Args:
             row: Row of the operation of each pair, or one row for all pairs.
@@ -255,8 +256,9 @@ def _is_complete(pairs: StartPairs, kernel: Ints) -> bool:
 def find_densest_offset(pairs: StartPairs, rows: Ints) -> Offset | None:
     """Find the offset on which most operations of a block agree.
 
-    The result also contains the number of operations that agree on the next best offset, which is
-    more than two tolerances away.
+    Operations agree if differences to compatible kernels lie in an interval of one tolerance. The
+    result also contains the number of operations that agree on the next best offset, which is more
+    than two tolerances away.
 
     Args:
         pairs: Operations and kernels.

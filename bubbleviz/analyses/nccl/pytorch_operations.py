@@ -95,8 +95,9 @@ def _count_bytes(collectives: Collectives, count: Ints) -> Ints:
 def _count_elements(collectives: Collectives, name: Ints, names: tuple[str, ...]) -> Ints:
     """Return the number of elements of each operation as NCCL counts them, or -1 if unknown.
 
-    NCCL counts the part of one rank. PyTorch records the input and output of a rank, and for an
-    AlltoAll these contain the parts of all ranks.
+    For ``_OUTPUT_COUNTED``, this is the number of elements in the output of a rank, otherwise in
+    the input. For an AlltoAll, PyTorch counts the parts of all ranks but NCCL counts one part, so
+    the number is divided by the number of ranks, rounded down.
 
     Args:
         collectives: Collectives that PyTorch recorded, one row per operation.

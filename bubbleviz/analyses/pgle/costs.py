@@ -38,7 +38,8 @@ def compute_statistic(text: str, ascending: Ints, first: Ints, count: Ints) -> F
     The percentile p of n sorted values is the value at index floor(p/100 (n-1)), as in
     ``xla/python/aggregate_profile.cc``. JAX takes the 90th percentile
     (``jax_pgle_aggregation_percentile`` in ``jax/_src/config.py``) of the means of several
-    profiles. Here, the percentile is taken of single executions.
+    profiles. This function takes the percentile of single executions. The median of an even number
+    of values is the mean of the two middle values.
 
     Args:
         text: ``max``, ``min``, ``mean``, ``median`` or a percentile such as ``p90``.

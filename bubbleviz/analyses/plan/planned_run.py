@@ -97,9 +97,10 @@ def extract_run(report: Report, source: str) -> MeasuredRun:
 def _make_run(source: str, run: RunSummary, operations: Mapping[str, Ints]) -> MeasuredRun:
     """Build a measured run from its summary, and determine the plan that the run executed.
 
-    If the recorded order is the order of the recognized schedule, the plan of the schedule is used,
-    because that plan also says which operations run together. The executed plan is None if its
-    number of microbatches differs from the number in the workload.
+    The plan is the order of the operations in the typical iteration, or the plan of the recognized
+    schedule if no operations were saved. If both orders are equal, the plan of the schedule is
+    used, because that plan also says which operations run together. A plan whose number of
+    microbatches differs from the workload's number is replaced by None.
 
     Args:
         source: Path of the report, or of the profiles.

@@ -110,6 +110,8 @@ class Watcher:
     def look(self, now_s: float) -> Observation:
         """Read the data that ranks have written since the last call, and measure new iterations.
 
+        The observation contains the new iterations and the events since the last call.
+
         Args:
             now_s: Current time of a monotonic clock, in seconds.
 
