@@ -284,7 +284,7 @@ def _build_replayed_run(
         counts: Counted iterations of the run and their ratios.
         explained: Function that returns the tables about single operations.
         averaged: Mask of the averaged iterations.
-        reason: Reason why the run is not replayed, or "" if it is.
+        reason: Reason why the run is not replayed, or "" if it is replayed.
     """
     return ReplayedRun(
         run.operations,

@@ -181,8 +181,8 @@ def _compare_with_run(
 
     Args:
         measured: Times of the run.
-        rows: The choices with the order that ran: as measured, optionally followed by the choice
-            without delays.
+        rows: Choices that keep the order that ran: the choice as measured, optionally followed by
+            the choice without delays.
         name: Name of the recognized schedule, or None if it is unknown.
         plan: Plan to simulate instead of the recognized schedule, or None.
         memory: Memory of the devices in bytes, or None if it is unknown.

@@ -164,12 +164,15 @@ def _list_waits(
 ) -> Iterator[Wait]:
     """Yield the waits of the operation after each gap, in order of precedence.
 
-    1. DEPENDENCY: until the input is ready. If its producer is unknown, until it is received.
-    2. HOST: until the receive of the input is launched.
-    3. QUEUED: until the transfer ahead in the queue ends, but not after the input is received.
-    4. COMMUNICATION: until the input is received.
-    5. HOST: until the operation is launched.
-    6. The rest: OTHER if it is unknown when the input was ready, else COMMUNICATION.
+    1. A wait with the cause DEPENDENCY lasts until the input is ready. If the producer of the input
+       is unknown, it lasts until the input is received.
+    2. A wait with the cause HOST lasts until the receive of the input is launched.
+    3. A wait with the cause QUEUED lasts until the transfer ahead in the queue ends, but not longer
+       than until the input is received.
+    4. A wait with the cause COMMUNICATION lasts until the input is received.
+    5. A wait with the cause HOST lasts until the operation is launched.
+    6. The remaining time has the cause COMMUNICATION, or OTHER if it is unknown when the input was
+       ready.
 
     Waits 2 and 3 are left out if no operation has a receive.
 

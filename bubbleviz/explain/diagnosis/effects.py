@@ -625,7 +625,7 @@ def fit_lines(group: Ints, x: Floats, y: Floats) -> tuple[Floats, Floats]:
 
 
 def is_rising(count: Ints | int, slope: Floats, explained: Floats) -> Bools:
-    """Return a mask of the lines that rise enough, and more steadily than by chance.
+    """Return a mask of the lines that rise significantly.
 
     A rising line has at least 6 points and rises by at least 0.03 in total. The line must explain
     at least 84 % of the variance if it has 6 points, 77 % if it has 7 points, and 70 % if it has

@@ -62,7 +62,7 @@ class PipelineOrders:
 
     @property
     def missing_microbatches(self) -> Ints:
-        """Microbatch numbers below the maximum that no rank ran, ascending."""
+        """Numbers from 0 to the highest microbatch number that no rank ran, ascending."""
         ran = grouping.find_distinct(*map(get_microbatch, self.orders))
         return grouping.subtract_values(np.arange(int(ran.max(initial=-1)) + 1), ran)
 

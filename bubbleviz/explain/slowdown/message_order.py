@@ -137,7 +137,7 @@ def _order_first_backwards(work: Work, computes: Ints) -> list[Pairs]:
 
 
 def _find_last_warm_up_forwards(work: Work, computes: Ints) -> tuple[Ints, Ints]:
-    """Find the second-to-last compute operation before the first backward of each rank and iteration.
+    """Find the second-to-last operation before the first backward of each rank and iteration.
 
     Args:
         work: Work table of all ranks.

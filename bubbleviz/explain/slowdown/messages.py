@@ -69,7 +69,7 @@ class Messages(Table):
 
 
 def list_messages(run: ReplayedRun, rows: Ints) -> Messages:
-    """List the inputs that operations take from other ranks in the same iteration, with transfers.
+    """List the inputs that operations take from other ranks in an iteration, and their transfers.
 
     Args:
         run: The replayed run.
@@ -257,7 +257,8 @@ def _infer_transfers(run: ReplayedRun, rows: Ints, messages: Messages) -> Messag
     """Infer transfers for messages without one, if the transfer time of their link is known.
 
     A consumer that was launched while its rank was idle starts as soon as its input arrives. So the
-    time until its start shows how long data moves on the link::
+    time from the end of the producer to the start of the consumer is the transfer time of the
+    link::
 
         producer   ├─ F3 ─┤
         consumer           │ RECV │├─ F3 ─┤        idle since before the end of F3

@@ -137,7 +137,7 @@ class ReplayedRun:
         averaged: Mask of the iterations that are replayed.
         hosts: Activities of launching threads before late launches.
         numbers: Number of each iteration in the report, or -1 if it is outside the report's window.
-        reason: Reason why the run is not replayed, or "" if it is.
+        reason: Reason why the run is not replayed, or "" if it is replayed.
         paused: Mask of the iterations after which recording paused, or None if there are none.
         launch_gap_ns: Time inside operations in which no kernel ran, in ns, shape (iterations,
             ranks), or None if unknown.

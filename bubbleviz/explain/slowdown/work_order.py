@@ -99,8 +99,8 @@ def _order_transfers(
 ) -> list[Pairs]:
     """Return the order of sends and receives, without pairs that the measured times contradict.
 
-    The pairs are those of :func:`.order_messages`. The times contradict a pair if its row is a send
-    or receive that starts more than ``CLOCK_NS`` before its predecessor ends.
+    :func:`.order_messages` lists the pairs. The measured times contradict a pair if its row is a
+    send or receive that starts more than ``CLOCK_NS`` before the predecessor ends.
 
     A rank can post a receive before the compute operation that the receive would follow has ended.
     This is visible only if the data was sent more than ``CLOCK_NS`` before the end of the compute
