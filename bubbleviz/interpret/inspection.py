@@ -1,4 +1,4 @@
-"""Inspection: contents of one profile, conventions that its names follow, and missing data."""
+"""Inspection: what a profile contains, which conventions its names follow, and what it lacks."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _GPU_WORK = (
 
 @dataclass(frozen=True)
 class Evidence:
-    """Number of ranges that one convention understands.
+    """Number of ranges that one convention recognizes.
 
     Attributes:
         convention: Name of the convention.
         phases: Number of ranges of each phase, as (label, number) pairs. Phases without ranges are
             left out.
-        iterations: Number of ranges that name iterations.
-        examples: Up to five range names that the convention understands.
-        parts_left: Whether names of parts of operations are ignored, because another convention
-            names whole operations.
+        iterations: Number of ranges that mark iterations.
+        examples: Up to five range names that the convention recognizes.
+        parts_left: Whether names that denote only parts of operations are ignored, because another
+            convention recognizes complete operations.
     """
 
     convention: str
@@ -57,10 +57,11 @@ class DraftTrial:
             Phases without operations are left out.
         attributed: Fraction of compute-kernel time that is attributed to operations.
         ratio: Name of the primary ratio.
-        bubble: Mean of that ratio over the iterations, or None if no iteration has it.
-        even: Whether all ranks have the same number of forwards and backwards with GPU work, except
-            for passes that the capture cut, and at most one optimizer step per iteration.
-        headline: The primary ratio as an analysis of this file prints it, with its restrictions.
+        bubble: Mean of the primary ratio over the iterations, or None if no iteration has one.
+        even: Whether all ranks have the same number of forwards and backwards with GPU work, and at
+            most one optimizer step per iteration. Passes that the capture cut are ignored.
+        headline: Text of the primary ratio as an analysis of this file prints it, with its
+            restrictions.
     """
 
     operations: tuple[tuple[str, int], ...]
@@ -73,18 +74,19 @@ class DraftTrial:
 
 @dataclass(frozen=True)
 class Inspection:
-    """Contents of a profile, and how far it can be analysed.
+    """Contents of a profile, and whether it can be analyzed.
 
     Attributes:
         contents: Tables, ranges and metadata of the profile.
-        evidence: One entry for each convention that understands at least one range.
+        evidence: One entry for each convention that recognizes at least one range.
         analysable: Whether ``analyze`` can compute bubble ratios.
-        missing: Sentences on missing data, and how to record it.
-        shapes: Most frequent names in a sample of the ranges, with digits folded, and their counts.
-        suggestion: Draft of a convention (TOML), or None if a known convention names the operations
-            or no draft does.
-        trial: Result of applying the draft to this profile, or None without a draft.
-        candidates: Sentences on kernels that count as compute but may be communication.
+        missing: Sentences that name missing data and say how to record it.
+        shapes: Most frequent names in a sample of the ranges and their counts. Names that differ
+            only in their digits are one entry.
+        suggestion: Draft of a convention as TOML text. None if a known convention recognizes the
+            operations or if no draft works.
+        trial: Result of applying the draft to this profile, or None if there is no draft.
+        candidates: Sentences that report kernels which count as compute but may be communication.
         is_table: Whether the file is a table of operations.
     """
 
@@ -100,21 +102,21 @@ class Inspection:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The path of the profile."""
+        """The path of the profile, as a tuple."""
         return (self.contents.source.path,)
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The name of its host, if the profile records one."""
+        """The name of the host as a tuple, or an empty tuple if the profile records none."""
         source = self.contents.source
         return (source.host,) if source.host_known else ()
 
 
 def describe_next_step(inspection: Inspection, alternatives: str) -> str:
-    """Return advice on what to do with a profile that ``analyze`` cannot analyse.
+    """Return advice on what to do with a profile that ``analyze`` cannot analyze.
 
-    The advice names the commands in ``alternatives``. Without any, it is a reason why the profile
-    has too little work.
+    If the profile contains GPU work, the advice is ``alternatives``. If that is empty, or if there
+    is no GPU work, the result says that the profile contains too little work.
 
     Args:
         inspection: Inspection of the profile.
@@ -135,18 +137,19 @@ def inspect_contents(
     followed: Sequence[Convention],
     draft: str | None,
 ) -> Inspection:
-    """Find out which conventions the ranges of a profile follow, and what an analysis would lack.
+    """Find out which conventions the ranges of a profile follow, and which data is missing.
 
-    The profile can be analysed if its work can be read, and its names give both forward and
-    backward or only forwards of inference. The draft is left out if no pass is missing.
+    The profile can be analyzed if its GPU work can be read, and if its names denote either both
+    passes (forward and backward) or only forwards of inference. The draft is used only if a pass is
+    missing and the GPU work can be read.
 
     Args:
         contents: Contents of the profile.
         conventions: Conventions to try.
-        sample: Number of occurrences of each name in a sample of its ranges.
-        followed: Conventions that an analysis would apply. Of those that are not in
-            ``conventions``, only the names of whole operations and iterations count.
-        draft: Draft of a convention for the names (TOML), or None if there is none.
+        sample: Number of occurrences of each name in a sample of the ranges.
+        followed: Conventions that an analysis would apply. If one of them is not in
+            ``conventions``, it is a convention without its patterns for parts of operations.
+        draft: Draft of a convention as TOML text, or None if there is none.
     """
     is_cut = {c.name for c in followed if c not in conventions}
     evidence = tuple(
@@ -168,12 +171,12 @@ def inspect_contents(
 def _list_missing_data(
     contents: Contents, unnamed_passes: Sequence[str], *, is_inference: bool
 ) -> Iterator[str]:
-    """Yield sentences on data that the profile lacks, and how to record it.
+    """Yield sentences that name missing data and say how to record it.
 
     Args:
         contents: Contents of the profile.
-        unnamed_passes: Passes (forward, backward) that no known convention names.
-        is_inference: Whether the names contain only forwards of inference.
+        unnamed_passes: Passes (``"forward"``, ``"backward"``) that no known convention recognizes.
+        is_inference: Whether the names denote only forwards of inference.
     """
     yield from contents.missing
     if contents.ranges and contents.readable and unnamed_passes:
@@ -191,7 +194,7 @@ def _list_missing_data(
 def inspect_table(contents: Contents) -> Inspection:
     """Return the inspection of a table of operations.
 
-    The table can be analysed if it contains a forward or backward.
+    The table can be analyzed if it contains a forward or backward.
     """
     labels = [phase.label for phase in COUNTED]
     analysable = any(phase in labels for phase in contents.candidates)
@@ -208,10 +211,10 @@ def _count_evidence(
     Args:
         contents: Contents of the profile.
         convention: The convention to try.
-        parts_left: Whether its names of parts of operations are ignored.
+        parts_left: Whether an analysis ignores names that denote only parts of operations.
 
     Returns:
-        The counts, or None if the convention recognizes none of the ranges.
+        The counts, or None if the convention recognizes no range.
     """
     names = parse_range_names(list(contents.candidates), convention)
     counts = np.array(list(contents.candidates.values()), np.int64)

@@ -1,6 +1,6 @@
-"""Memory that operations allocate, and how long they keep it, from the memory events of a profile.
+"""Memory: how much memory operations allocate, and when it is freed.
 
-::
+The allocations and frees are the memory events of a profile::
 
     F3 ├────────┤      B3 ├──────┤        W3 ├────┤
        a────────────────────┘                         freed by B: an activation
@@ -9,8 +9,9 @@
              d──────────┘                             an output, until it is sent to the next stage
                e──────────────────────────────────>   never freed: gradients, optimizer states
 
-An allocation is matched with the next free of its address. Frees come a little later than the end
-of the range, so a free counts for an operation until the operation after the next one starts.
+An allocation is matched with the next free of the same address. A free may be recorded a little
+after the end of the range. Therefore, a free counts for an operation until the next-but-one
+operation starts.
 """
 
 from __future__ import annotations
@@ -37,14 +38,15 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RankMemory(Table):
-    """Memory of ranks in bytes, or -1 if unknown.
+    """Memory of ranks in bytes, or -1 if unknown. One row per rank.
 
     Attributes:
         rank: Index of the rank in its profile.
-        peak: Maximum memory that was allocated at any time.
-        resident: Memory allocated when an iteration starts (median): weights, gradients and states.
-        unseen: Lower bound of the memory that was allocated before the capture and freed during it,
-            or 0 if events report the total.
+        peak: Maximum of the allocated memory over time.
+        resident: Median of the memory allocated when an iteration starts. This is the memory of
+            weights, gradients and optimizer states.
+        unseen: Lower bound of the memory that was allocated before the capture and freed during it.
+            It is 0 if the events report the total allocated memory.
     """
 
     rank: Ints
@@ -55,18 +57,18 @@ class RankMemory(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OperationMemory(Table):
-    """Median memory of the operations of a (rank, chunk, phase), in bytes.
+    """Median memory of operations in bytes, one row per combination of rank, chunk and phase.
 
     Attributes:
         rank: Index of the rank in its profile.
-        chunk: Chunk in the names of the operations, or -1 if they contain none.
+        chunk: Chunk in the names of the operations, or -1 if the names contain none.
         phase: Phase of the operations.
         count: Number of operations.
-        net: Memory allocated when an operation ends, minus the memory when it started.
-        above_start: Peak during an operation, minus the memory when it started.
-        activation: Memory that an F allocates and its backward frees; 0 for other phases.
+        net: Memory at the end of an operation, minus the memory at its start.
+        above_start: Peak memory during an operation, minus the memory at its start.
+        activation: Memory that an F allocates and its backward frees. It is 0 for other phases.
         weight_activation: Part of ``activation`` that W frees rather than B. If the backward is a
-            single operation, all of ``activation``.
+            single operation (BW), all of ``activation``.
     """
 
     rank: Ints
@@ -81,12 +83,12 @@ class OperationMemory(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LayerMemory(Table):
-    """Mean activation memory of one microbatch by (rank, chunk, layer), in bytes.
+    """Mean activation memory per microbatch in bytes, one row per rank, chunk and layer.
 
     Attributes:
         rank: Index of the rank in its profile.
-        chunk: Chunk in the names of the operations, or -1 if they contain none.
-        layer: Index of ``layers``, or -1 for memory outside the ranges of layers.
+        chunk: Chunk in the names of the operations, or -1 if the names contain none.
+        layer: Index into ``layers``, or -1 for memory allocated outside all layer ranges.
         activation: See :class:`OperationMemory`.
         weight_activation: See :class:`OperationMemory`.
         layers: Distinct layers.
@@ -118,10 +120,10 @@ def measure_memory(
         events: Memory events of the profile.
         operations: Operations of the profile, with the host times of their ranges.
         ranks: Process and device of each rank, shape (ranks, 2).
-        layers: Ranges of layers.
+        layers: Outermost layer ranges.
 
     Returns:
-        The memory of all ranks with events, or None if no event belongs to a rank.
+        The memory of all ranks that have events, or None if no event belongs to a rank.
     """
     parts = []
     for rank, (process, device) in enumerate(ranks.tolist()):
@@ -139,7 +141,7 @@ def list_memory_limitations(path: str, use: MemoryUse) -> Iterator[Limitation]:
 
     Args:
         path: Path of the profile.
-        use: Memory of the profile.
+        use: Measured memory of the profile.
     """
     unseen = use.ranks.unseen
     if unseen.any():
@@ -159,15 +161,15 @@ def _measure_rank(
 
     Args:
         rank: Index of the rank.
-        events: Memory events of the rank, in order of time; at least one.
+        events: Memory events of the rank, sorted by time. Must not be empty.
         operations: Operations of all ranks.
-        layers: Ranges of layers.
+        layers: Outermost layer ranges.
     """
     rows = np.flatnonzero((operations.rank == rank) & mask_phases(operations.phase, COMPUTE))
     rows = rows[np.argsort(operations.host_start_ns[rows], kind="stable")]
     computes = operations.take(rows)
     running = events.change.cumsum()
-    # If more is freed than was allocated so far, the difference was allocated before the capture.
+    # If more memory is freed than was allocated, the difference was allocated before the capture.
     unseen = max(0, -int(running.min()))
     level = running + unseen
     if (events.total >= 0).all():
@@ -193,10 +195,10 @@ class _Activations(Table):
 
     Attributes:
         forward: Row of the forward.
-        layer: Index of the layer whose range was open, or -1 if none was.
-        size: Size in bytes.
-        weight_size: The same if W frees the allocation, or if the backward is a single operation;
-            otherwise 0.
+        layer: Index of the layer whose range was open during the allocation, or -1 if none was.
+        size: Size of the allocation in bytes.
+        weight_size: ``size`` if W frees the allocation or if the backward is a single operation
+            (BW), otherwise 0.
     """
 
     forward: Ints
@@ -207,11 +209,11 @@ class _Activations(Table):
 
 @dataclass(frozen=True)
 class Backwards:
-    """The backward operations of each operation of a rank.
+    """The backward operations of each operation of a rank, shape (operations,).
 
     Attributes:
-        backward: Row of the B or BW that follows a forward, or -1 if there is none.
-        weight: Row of the W that follows a forward, or -1 if there is none.
+        backward: Row of the B or BW of each forward, or -1 if there is none.
+        weight: Row of the W of each forward, or -1 if there is none.
     """
 
     backward: Ints
@@ -221,16 +223,18 @@ class Backwards:
 def _find_activations(
     operations: Operations, pairs: Backwards, events: MemoryEvents, layers: LayerRanges
 ) -> _Activations:
-    """Find the allocations of forwards that their backward or W frees.
+    """Find the allocations inside forwards that the backward or the W of the microbatch frees.
 
-    The free must come after the start of the backward, and before the operation after the next one
-    starts, counted from the backward or the W. Forwards without a backward are left out.
+    The free must not be before the start of the backward. It belongs to the backward if it is not
+    after the start of the next-but-one operation after the backward. Otherwise, it belongs to the W
+    if it is not after the start of the next-but-one operation after the W. Forwards without a
+    backward are left out.
 
     Args:
-        operations: Compute operations of a rank, in order of time.
-        pairs: Their backwards.
-        events: Memory events of the rank, in order of time.
-        layers: Ranges of layers.
+        operations: Compute operations of a rank, sorted by host start.
+        pairs: Backward operations of each of these operations.
+        events: Memory events of the rank, sorted by time.
+        layers: Outermost layer ranges.
     """
     row, freed_ns = _match_frees(events)
     forward = _find_open_operation(operations, events.time_ns[row])
@@ -238,7 +242,7 @@ def _find_activations(
     has_pair &= np.append(pairs.backward, NONE)[forward] != NONE
     row, freed_ns, forward = row[has_pair], freed_ns[has_pair], forward[has_pair]
 
-    # A free belongs to an operation if it comes before the operation after the next one starts.
+    # A free belongs to an operation until the next-but-one operation starts.
     next_but_one_ns = np.append(operations.host_start_ns[1:], [_NEVER, _NEVER])
     backward = pairs.backward[forward]
     last = np.maximum(pairs.weight, pairs.backward)[forward]
@@ -258,14 +262,15 @@ def _find_activations(
 
 
 def _match_frees(events: MemoryEvents) -> tuple[Ints, Ints]:
-    """Match each allocation with the next event of its address, if that is a free.
+    """Match each allocation with the next event of the same address, if that event is a free.
 
     Args:
-        events: Memory events of a rank, in order of time.
+        events: Memory events of a rank, sorted by time.
 
     Returns:
         row: Rows of the allocations, sorted by (address, time).
-        freed_ns: Time of each free, or the largest int64 if the memory was never freed.
+        freed_ns: Time at which each allocation was freed, or the largest int64 if there is no
+            matching free.
     """
     order = np.lexsort((np.arange(len(events)), events.address))
     address, change = events.address[order], events.change[order]
@@ -277,16 +282,16 @@ def _match_frees(events: MemoryEvents) -> tuple[Ints, Ints]:
 
 
 def find_backwards(operations: Operations) -> Backwards:
-    """Match each forward of a rank with the next B or BW, and the next W, of its microbatch.
+    """Match each forward of a rank with the next B or BW, and with the next W, of its microbatch.
 
-    Operations match if they have the same chunk, microbatch and sequence. A forward has no match if
-    the next forward with the same key comes first.
+    Operations match if they have the same chunk, microbatch and sequence. There is no match if
+    another forward with the same key comes first.
 
     Args:
-        operations: Operations of a rank, in order of time.
+        operations: Operations of a rank, sorted by time.
 
     Returns:
-        The rows of the backwards, or -1 for operations other than F.
+        The rows of the matching operations. They are -1 for operations other than F.
     """
     row = np.arange(len(operations))
     order = np.lexsort((row, operations.sequence, operations.microbatch, operations.chunk))
@@ -330,7 +335,8 @@ def _find_open_operation(operations: Operations, time_ns: Ints) -> Ints:
     """Return the operation whose host range contains each time, or -1 if there is none.
 
     Args:
-        operations: Operations of a rank, in order of host start.
+        operations: Operations of a rank, sorted by host start. If several contain a time, only the
+            last one to start is considered.
         time_ns: The times, in any order.
     """
     last = np.searchsorted(operations.host_start_ns, time_ns, side="right") - 1
@@ -339,12 +345,14 @@ def _find_open_operation(operations: Operations, time_ns: Ints) -> Ints:
 
 
 def _measure_resident(operations: Operations, events: MemoryEvents, level: Ints) -> int:
-    """Return the median of the memory allocated at the first F of each iteration, or -1 without F.
+    """Return the median of the memory allocated before the first F of each iteration.
+
+    The result is -1 if there is no F.
 
     Args:
-        operations: Operations of a rank, in order of time.
-        events: Memory events of the rank, in order of time.
-        level: Allocated memory after each event.
+        operations: Operations of a rank, sorted by time.
+        events: Memory events of the rank, sorted by time.
+        level: Allocated memory after each event, in bytes.
     """
     forward = operations.take(operations.phase == Phase.F)
     if len(forward) == 0:
@@ -364,15 +372,15 @@ def _summarize_operations(
 ) -> OperationMemory:
     """Return the median memory of the operations of each chunk and phase.
 
-    The medians are those of the net change, of the peak above the start, and of the activations:
-    all of them, and those kept for the weight gradient. Only operations with a backward count for
-    the activations; without any, the median of the activations is 0.
+    Medians of four quantities are computed: the net change, the peak above the start, the
+    activations, and the activations that are kept for W. The medians of activations are taken over
+    the operations that have a backward. They are 0 if there is no such operation.
 
     Args:
         rank: Index of the rank.
-        operations: Its compute operations, in order of time.
-        events: Its memory events, in order of time.
-        backward: Row of the backward of each operation, or -1.
+        operations: Compute operations of the rank, sorted by time.
+        events: Memory events of the rank, sorted by time.
+        backward: Row of the backward of each operation, or -1 if there is none.
         activations: Activations of the forwards.
     """
     count = len(operations)
@@ -402,8 +410,8 @@ def _measure_changes(operations: Operations, events: MemoryEvents) -> tuple[Floa
     """Measure how the allocated memory changes during each operation, in bytes.
 
     Args:
-        operations: Compute operations of a rank, in order of time.
-        events: Memory events of the rank, in order of time.
+        operations: Compute operations of a rank, sorted by time.
+        events: Memory events of the rank, sorted by time.
 
     Returns:
         net: Memory at the end of each operation minus memory at its start.
@@ -412,8 +420,8 @@ def _measure_changes(operations: Operations, events: MemoryEvents) -> tuple[Floa
     running = np.concatenate(([0], events.change.cumsum()))
     low = np.searchsorted(events.time_ns, operations.host_start_ns, side="left")
     high = np.searchsorted(events.time_ns, operations.host_end_ns, side="right")
-    # The peak is at least the memory at the start. The last entry is for events outside all
-    # operations (-1).
+    # The peak is not lower than the memory at the start. The extra last entry is for events outside
+    # all operations (-1).
     peak = np.append(running[low], 0)
     np.maximum.at(peak, _find_open_operation(operations, events.time_ns), running[1:])
     net = running[high] - running[low]
@@ -428,12 +436,14 @@ def _summarize_layers(
     activations: _Activations,
     layers: tuple[LayerName, ...],
 ) -> LayerMemory:
-    """Compute the mean activation memory of each chunk and layer over forwards with a backward.
+    """Compute the mean activation memory of each chunk and layer.
+
+    The mean is taken over the forwards of the chunk that have a backward.
 
     Args:
         rank: Index of the rank.
-        operations: Its compute operations, in order of time.
-        backward: Backward of each operation, or -1.
+        operations: Compute operations of the rank, sorted by time.
+        backward: Row of the backward of each operation, or -1 if there is none.
         activations: Activations of the forwards.
         layers: Distinct layers.
     """

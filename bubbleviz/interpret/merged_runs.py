@@ -1,14 +1,15 @@
-"""Refuses files in which the operations of two runs have the same ranks and iterations.
+"""Refuses files that contain two runs with the same ranks and iterations.
 
 The ratio would be wrong for both runs. A single run may also repeat all operations of an iteration,
-if it does not number the microbatches of all its passes. It repeats them without a break::
+if its names do not distinguish all microbatches. In contrast to two runs, it repeats them without a
+break::
 
     one run      iteration 0: F0 F1 B0 B1 F0 F1 B0 B1   iteration 1: ...
     two runs     iteration 0: F0 F1 B0 B1   iteration 1: ...   iteration 0: F0 F1 B0 B1   ...
     two runs     iteration 0: F0 F1 B0 B1
                                F0 F1 B0 B1                at the same time, on one rank
 
-One of the two runs may have more microbatches. Its last microbatches then occur once.
+If one of the two runs has more microbatches than the other, its last microbatches occur only once.
 """
 
 from __future__ import annotations
@@ -24,23 +25,24 @@ from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import WORK, Phase
 
 _FORWARD, _BACKWARD = (Phase.F,), (Phase.B, Phase.BW)
-#: Minimum share of iterations that two runs have in common in a file that is refused.
+#: Minimum share of iterations with two runs for a file to be refused.
 _MIN_SHARE = 0.1
-#: Minimum share of the compute time that overlaps if two occurrences belong to two runs.
+#: Share of compute time that must overlap for two occurrences to belong to two runs.
 _MIN_OVERLAP = 0.05
 
 
 def refuse_merged_runs(path: str, operations: Operations, is_named: Bools) -> None:
     """Refuse a file that contains two runs of the same ranks and iterations.
 
-    A rank's iteration shows two runs if all its passes occur twice, and if an unrelated operation
-    starts between the first and second occurrences or operations overlap. The file is refused if
-    this applies to at least ``_MIN_SHARE`` of the named iterations.
+    An iteration of a rank contains two runs if all passes of one run occur twice (see
+    :func:`_mask_repeated_groups`), and if one of two conditions holds: an unrelated operation
+    starts between the first and the second occurrences, or operations overlap. The file is refused
+    if at least ``_MIN_SHARE`` of the named iterations contain two runs.
 
     Args:
         path: Path of the file, for the message.
         operations: Operations of the file.
-        is_named: Mask of the operations whose iteration is named in the file.
+        is_named: Mask of the operations whose iteration has a name or number in the file.
 
     Raises:
         ProfileError: The file contains two runs.
@@ -69,13 +71,15 @@ def refuse_merged_runs(path: str, operations: Operations, is_named: Bools) -> No
 def _mask_repeated_groups(operations: Operations, rows: Ints, group: Ints, n_groups: int) -> Bools:
     """Return a mask of the groups in which all forwards and backwards of one run occur twice.
 
-    The other run may have more microbatches, which then occur once. Up to the last microbatch that
-    occurs twice, there must be as many second as first occurrences, of both forwards and backwards.
+    The other run may have more microbatches, which then occur only once. Only microbatches up to
+    the last one that occurs twice are checked. Among these, forwards must have as many first as
+    second occurrences, and so must backwards. The last repeated microbatch must be the same for
+    forwards and backwards.
 
     Args:
         operations: Operations of the file.
-        rows: Forwards and backwards with a named iteration.
-        group: Group of each of these rows: a rank and an iteration.
+        rows: Rows of the forwards and backwards whose iteration has a name.
+        group: Group of each of these rows. A group is an iteration of a rank.
         n_groups: Number of groups.
     """
     last = _find_last_repeated_microbatch(
@@ -99,9 +103,10 @@ def _mask_repeated_groups(operations: Operations, rows: Ints, group: Ints, n_gro
 def _find_last_repeated_microbatch(
     operations: Operations, rows: Ints, group: Ints, n_groups: int, phases: tuple[Phase, ...]
 ) -> Ints:
-    """Return the last microbatch of each group that occurs twice in ``phases``, or -1 without one.
+    """Return the largest microbatch of each group that occurs twice, or -1 if there is none.
 
-    See :func:`_mask_repeated_groups` for the other arguments.
+    Only operations of the given phases are considered. See :func:`_mask_repeated_groups` for the
+    other arguments.
     """
     is_second = mask_phases(operations.phase[rows], phases) & (operations.occurrence[rows] == 1)
     microbatch = operations.microbatch[rows[is_second]]
@@ -113,8 +118,12 @@ def _find_breaks(
 ) -> tuple[Ints, Ints]:
     """Return when the first occurrences in each group end, and when the second occurrences start.
 
-    Microbatches that occur once are ignored, because either run may have executed them. See
-    :func:`_mask_repeated_groups` for the arguments.
+    Microbatches after the last one that occurs twice are ignored, because either run may have
+    executed them. See :func:`_mask_repeated_groups` for the arguments.
+
+    Returns:
+        end_ns: Latest end of the first occurrences in each group.
+        start_ns: Earliest start of the second occurrences in each group.
     """
     last = _find_last_repeated_microbatch(
         operations, rows, group, n_groups, (*_FORWARD, *_BACKWARD)
@@ -140,8 +149,8 @@ def _has_starts_between(
 ) -> Bools:
     """Return a mask of the groups whose rank starts an unrelated operation in their interval.
 
-    Forwards and backwards of the group itself are ignored, because one run may use microbatch
-    numbers in one pass that it does not use in the next.
+    Operations of the group itself whose phase is in ``WORK`` are ignored, because a run may use
+    microbatch numbers in one pass that it does not use in the next.
 
     Args:
         operations: Operations of the file.
@@ -167,12 +176,14 @@ def _count_starts(
     since_ns: Ints,
     until_ns: Ints,
 ) -> Ints:
-    """Count the operations that start in each interval and have the key of the interval.
+    """Count the operations that start in each interval and have the same key as the interval.
+
+    The intervals are half-open.
 
     Args:
         operations: Operations of the file.
-        rows: Operations to count.
-        key: Key of each of these operations, a rank or a group.
+        rows: Rows of the operations to count.
+        key: Key of each of these operations. A key is a rank or a group.
         interval_key: Key of each interval.
         since_ns: Start of each interval.
         until_ns: End of each interval. The interval is empty if this is not after the start.
@@ -191,9 +202,8 @@ def _mask_overlapped_groups(
 ) -> Bools:
     """Return a mask of the groups in which operations overlap each other.
 
-    More than ``_MIN_OVERLAP`` of their total time must overlap.
-
-    See :func:`_mask_repeated_groups` for the arguments.
+    The sum of the durations, minus the length of the union, must exceed ``_MIN_OVERLAP`` of the
+    sum. See :func:`_mask_repeated_groups` for the arguments.
     """
     start_ns, end_ns = operations.start_ns[rows], operations.end_ns[rows]
     total_ns = intervals.group_sum(group, n_groups, end_ns - start_ns)

@@ -1,9 +1,9 @@
 """Recordings: the interpreted tables of one or more profiles.
 
-Kernels are not kept, only the operations, their busy intervals, compute outside operations, and
-counts. Groups of recordings can be gathered again in any grouping, with the same result. So each
-reader gathers the files that it has read, and the merging process gathers the groups of all
-readers.
+Kernels are not kept. A recording contains only the operations, their busy intervals, compute
+outside operations, and counts. Recordings can be joined in any grouping with the same result.
+Therefore, each reader process joins the files that it has read, and the main process joins the
+results of all readers.
 """
 
 from __future__ import annotations
@@ -34,17 +34,19 @@ from bubbleviz.model.profile import Device, Source
 
 @dataclass(frozen=True)
 class LocalRank:
-    """A (process, device) pair of one profile.
+    """A rank of one profile: a process and one of its devices.
 
     Attributes:
-        process: Process of the rank.
+        process: Process number.
         device_id: Number of the device within the process.
         device: Description of the device in the profile, or None if there is none.
-        global_rank: Number in the run, or None if unknown.
+        global_rank: Rank number in the whole run, or None if unknown.
         device_label: Display name of the device, such as ``GPU 0``.
         world_size: Number of ranks of the run, or None if unknown.
-        declared: Properties of the rank in a table of operations, or None for a rank of a profile.
-        stage_in_file_name: Stage and replica in the file name, or -1 if it contains none.
+        declared: Properties that a table of operations declares for the rank, or None for a rank of
+            a profile.
+        stage_in_file_name: Pipeline stage and replica in the process label or file name. The stage
+            is -1 if the text contains none.
     """
 
     process: int
@@ -59,15 +61,15 @@ class LocalRank:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class UnknownKernels:
-    """Kernels of one name on one rank of a profile that no list of names contains.
+    """Kernels with one name on one rank, if no list of known kernel names contains the name.
 
     Attributes:
         rank: Index of the rank in its profile.
-        name: The demangled name.
-        count: Number of these kernels.
-        total_ns: Their total time.
-        start_ns: Start times of a sample of consecutive kernels, in ascending order.
-        end_ns: Their end times.
+        name: Demangled kernel name.
+        count: Number of kernels with this name.
+        total_ns: Total duration of the kernels.
+        start_ns: Start times of a sample of consecutive kernels with this name, ascending.
+        end_ns: End times of the kernels in the sample.
     """
 
     rank: int
@@ -80,21 +82,24 @@ class UnknownKernels:
 
 @dataclass(frozen=True)
 class Recording:
-    """One interpreted profile apart from its tables, with times on the clock of the profile.
+    """Everything about one interpreted profile except its tables.
+
+    Times are on the clock of the profile.
 
     Attributes:
-        source: Where the profile comes from.
-        convention: The convention that takes precedence.
-        conventions: Conventions that name a forward or backward.
+        source: Source of the profile.
+        convention: Name of the convention with the highest precedence.
+        conventions: Names of the conventions that matched a forward or backward.
         ranks: Ranks of the profile.
-        coverage: Number of kernels, and the GPU time, that operations explain.
+        coverage: Number of kernels, and the GPU time, that belong to operations.
         start_ns: Start of the first kernel or call.
         end_ns: End of the last kernel or call.
-        limitations: Properties that could not be determined.
-        layers: Time of the kernels of layers, or None if it was not requested.
-        memory: Memory of operations, or None if it was not requested or not recorded.
-        unknown_kernels: Kernels of unknown names that take much of a rank's time.
-        recorded: When the recording of each device began, and what it waited in; empty if unknown.
+        limitations: Limitations of the profile.
+        layers: Kernel times of layers, or None if they were not requested.
+        memory: Memory use of operations, or None if it was not requested or not recorded.
+        unknown_kernels: Kernels with unknown names that take much of a rank's kernel time.
+        recorded: Start of the recording of each device, and its longest communication kernels.
+            Empty if unknown.
     """
 
     source: Source
@@ -116,18 +121,18 @@ class RecordedTables:
     """The tables of recorded ranks.
 
     Attributes:
-        operations: Operations in order of (rank, host start); ``iteration`` counts the iterations
-            of each rank.
-        busy: When operations kept their GPU busy.
-        active: Time for which each rank computed and ran kernels in each iteration.
+        operations: Operations, sorted by (rank, host start). The iterations of each rank are
+            numbered from 0.
+        busy: Intervals in which operations kept their GPU busy.
+        active: Time in which each rank ran kernels in each iteration.
         running: Running times of kernels and copies in and between iterations.
-        unattributed: When compute kernels ran outside operations.
-        exposed: When only communication between more than two ranks ran.
-        overheads: When the profiler delayed the process of a rank.
-        unrecorded: When a rank may have run work that was launched and not recorded.
-        pauses: When nothing was recorded on a rank although it was running.
+        unattributed: Intervals in which compute kernels ran outside operations.
+        exposed: Intervals in which only communication between more than two ranks ran.
+        overheads: Intervals in which the profiler stopped the process of a rank.
+        unrecorded: Intervals in which a rank may have run work that was launched but not recorded.
+        pauses: Intervals in which nothing was recorded on a rank although it was running.
         hosts: Activities of launching threads before late launches.
-        collectives: Collectives between more than two ranks, with the kinds and groups of all.
+        collectives: Collectives between more than two ranks.
     """
 
     operations: model.Operations
@@ -143,22 +148,22 @@ class RecordedTables:
     collectives: CollectiveIntervals
 
 
-#: The tables of recordings.
+#: Names of the tables of recordings.
 TABLES = ("hints", *(part.name for part in fields(RecordedTables)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Recordings(RecordedTables):
-    """The tables of recordings, one recording after the other.
+    """One or more recordings, with their tables concatenated.
 
-    Ranks, operations and names are numbered within each recording. They are numbered over all
-    recordings when these are joined.
+    Ranks, operations and names are numbered within each recording.
 
     Attributes:
-        recordings: One recording per clock of a profile, in the given order.
-        rows: Number of rows of each of ``TABLES`` in each recording, shape (recordings, tables).
+        recordings: One recording per profile, or several for a table with several clocks.
+        rows: Number of rows of each table in each recording, shape (recordings, tables). The tables
+            are those of ``TABLES``.
         names: Number of operation names in each recording.
-        hints: What the names of operations show beyond their keys.
+        hints: Stages and iteration numbers in the names of operations.
     """
 
     recordings: tuple[Recording, ...]
@@ -168,7 +173,7 @@ class Recordings(RecordedTables):
 
     @staticmethod
     def of(recording: Recording, **tables: Any) -> Recordings:
-        """Return one recording with its tables."""
+        """Create an object that contains one recording and its tables."""
         tables["collectives"] = _join_collectives([tables["collectives"]])
         rows = np.array([[len(tables[name]) for name in TABLES]], np.int64)
         names = np.array([len(tables["operations"].names)], np.int64)
@@ -183,7 +188,7 @@ def join_recordings(parts: Sequence[Recordings]) -> Recordings:
     """Join several groups of recordings into one group.
 
     Args:
-        parts: At least one group, in the order of the result.
+        parts: Groups of recordings, at least one. The result has the same order.
     """
     if len(parts) == 1:
         return parts[0]
@@ -208,7 +213,7 @@ def _join_collectives(tables: Sequence[CollectiveIntervals]) -> CollectiveInterv
 
 
 def list_hosts(recordings: Sequence[Recording]) -> tuple[str, ...]:
-    """Return the names of hosts and clocks in recordings, each once, in the order of recordings."""
+    """Return the distinct names of hosts and clocks, in the order in which recordings name them."""
     names: list[str] = []
     for recording in recordings:
         if recording.source.clock is None:
@@ -221,7 +226,10 @@ def list_hosts(recordings: Sequence[Recording]) -> tuple[str, ...]:
 
 @contextmanager
 def add_hosts_to_errors(hosts: Sequence[str]) -> Iterator[None]:
-    """Add the names of a run's hosts to errors, whose messages may contain them."""
+    """Add the host names of a run to the ``hosts`` of errors raised in the ``with`` block.
+
+    The messages of these errors may contain the names.
+    """
     try:
         yield
     except BubblevizError as error:

@@ -24,21 +24,22 @@ from bubbleviz.model.grouping import find_distinct
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Activities, Profile, Ranges
 
-#: Minimum share of a device's span that a collective takes to count as a wait for a recording.
+#: Share of a device's span that a collective must exceed to count as a wait for another recording.
 _LONG_WAIT = 0.05
 
 
 @dataclass(frozen=True)
 class RecordedDevice:
-    """Start of the recording of a device, and the communication kernels that it may have waited in.
+    """Start of the recording of a device, and communication kernels in which it may have waited.
 
-    Times are in ns: on UTC or the clock of the run if known, otherwise on the profile's clock.
+    Times are in ns. They are UTC or on the clock of the run if known, otherwise on the clock of the
+    profile.
 
     Attributes:
         path: Path of the profile.
         has_common_clock: Whether the times can be compared with the times of other profiles.
-        begin_ns: Start of the first call, range or work of the recording.
-        span_ns: Start of the first work and end of the last work.
+        begin_ns: Start of the first call, range, kernel or copy of the recording.
+        span_ns: Start of the first kernel or copy, and end of the last one.
         wait_ns: Start and end of the longest communication kernel, or an empty interval if there is
             none.
         first_wait_ns: Start and end of the first communication kernel, or an empty interval if
@@ -56,8 +57,8 @@ class RecordedDevice:
         """Return the device with its times converted to another clock.
 
         Args:
-            by_ns: Time to add to all times.
-            has_common_clock: Whether other profiles have times on the new clock.
+            by_ns: Time in ns to add to all times.
+            has_common_clock: Whether other profiles use the new clock, too.
         """
         span, wait, first_wait = (
             (start_ns + by_ns, end_ns + by_ns)
@@ -73,20 +74,24 @@ class RecordedDevice:
         )
 
     def has_long_wait(self) -> bool:
-        """Return whether its longest communication kernel takes more than 5 % of its span."""
+        """Return whether the longest communication kernel takes more than 5 % of the span."""
         start_ns, end_ns = self.wait_ns
         return end_ns - start_ns > _LONG_WAIT * (self.span_ns[1] - self.span_ns[0])
 
     def has_long_first_wait(self) -> bool:
-        """Return whether its first communication kernel is the longest, and a long wait."""
+        """Return whether the first communication kernel is also the longest, and is a long wait."""
         return self.wait_ns == self.first_wait_ns and self.has_long_wait()
 
     def waits_long_for(self, begin_ns: int, long_ns: int | None = None) -> bool:
-        """Return whether most of the longest communication kernel is before a recording began.
+        """Return whether the longest communication kernel waited for another recording to start.
+
+        All of this must hold: the kernel is longer than ``long_ns``. This device was recorded
+        before ``begin_ns``. The kernel ends at or after ``begin_ns``, and more than half of it is
+        before ``begin_ns``.
 
         Args:
             begin_ns: Start of the recording of another device.
-            long_ns: Minimum length of the kernel, or None for 5 % of the device's span.
+            long_ns: Length in ns that the kernel must exceed, or None for 5 % of the device's span.
         """
         start_ns, end_ns = self.wait_ns
         is_long = self.has_long_wait() if long_ns is None else end_ns - start_ns > long_ns
@@ -94,19 +99,21 @@ class RecordedDevice:
         return is_long and self.begin_ns < begin_ns <= end_ns and is_mostly_before
 
     def measure_recorded_time(self) -> int:
-        """Return the time from the start of the recording to the end of its first communication."""
+        """Return the time from the start of the recording to the end of the first communication."""
         return self.first_wait_ns[1] - self.begin_ns
 
     def may_be_waiting_for(self, awaited: RecordedDevice) -> bool:
         """Return whether this device may have waited for the recording of another device to start.
 
-        It is False for devices of the same file, and for devices that both have a common clock.
-
-        All ranks leave a collective at about the same time. If the recording of the other device is
-        long enough at the end of its first collective, it had started before this device waited.
+        All ranks leave a collective at about the same time. If the other device was recorded for a
+        long time before the end of its first collective, its recording had started before this
+        device waited. The result is True if the first communication kernel of this device is a long
+        wait, and if the recorded time of the other device (see :meth:`measure_recorded_time`) is
+        less than half of it. The result is False for devices of the same file, for two devices with
+        a common clock, and if the other device has no communication.
 
         Args:
-            awaited: The device that this one may have waited for.
+            awaited: The device for which this device may have waited.
         """
         if awaited.path == self.path or (self.has_common_clock and awaited.has_common_clock):
             return False
@@ -120,14 +127,12 @@ class RecordedDevice:
 def find_recorded_devices(
     linked: LinkedProfile, activities: Activities, kinds: Kinds
 ) -> tuple[RecordedDevice, ...]:
-    """Find the start of the recording, and the communication, of each device with work.
-
-    The file of the profile must still be open.
+    """Find the start of the recording and the communication of each device that ran work.
 
     Args:
-        linked: The profile, its work linked to API calls and ranges.
-        activities: Kernels, then copies of the profile. Kernels have the names of the operations
-            that they carry out.
+        linked: The profile, its work linked to API calls and ranges. Its file must still be open.
+        activities: Kernels and copies of the profile. Kernels with vague names have the names of
+            the collectives that they carry out.
         kinds: Name patterns that classify kernels.
     """
     source = linked.profile.source
@@ -149,7 +154,7 @@ def find_recorded_devices(
 
 
 def _mask_communication(activities: Activities, kinds: Kinds) -> Bools:
-    """Return a mask of the kernels whose names match the patterns of communication."""
+    """Return a mask of the activities that are kernels with names of communication."""
     is_communication = np.zeros(len(activities), bool)
     kernels = slice(activities.kernels)
     by_name = match_any(activities.names, kinds.communication)
@@ -160,16 +165,18 @@ def _mask_communication(activities: Activities, kinds: Kinds) -> Bools:
 def _measure_device(
     source: model.Source, activities: Activities, rows: Codes, is_communication: Bools
 ) -> RecordedDevice:
-    """Measure the span of a device and its waits. ``begin_ns`` is the start of its first work.
+    """Measure the span and the communication kernels of a device.
+
+    ``begin_ns`` of the result is the start of the first kernel or copy.
 
     Args:
         source: Source of the profile.
-        activities: Kernels, then copies of the profile.
-        rows: Rows of the device, at least one.
-        is_communication: Mask of the communication kernels.
+        activities: GPU activities of the profile, kernels before copies.
+        rows: Rows of the activities of the device, at least one.
+        is_communication: Mask of the communication kernels among the activities.
     """
     utc_ns = source.session_utc_ns or 0
-    # The rows of a rank mostly follow each other, so they need not be copied.
+    # The rows of a rank are usually consecutive, so a slice avoids a copy.
     selection = to_slice(rows)
     first_ns = utc_ns + int(activities.start_ns[selection].min())
     last_ns = utc_ns + int(activities.end_ns[selection].max())
@@ -188,7 +195,10 @@ def _measure_device(
 
 
 def _find_two_waits(start_ns: Ints, end_ns: Ints) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return (start, end) of the longest and of the first interval, or (0, 0) without intervals."""
+    """Return (start, end) of the longest and of the earliest interval, or (0, 0) if there are none.
+
+    Ties are resolved in favor of the smaller index.
+    """
     if len(start_ns) == 0:
         return (0, 0), (0, 0)
     longest, first = (end_ns - start_ns).argmax(), start_ns.argmin()
@@ -201,17 +211,19 @@ def _find_two_waits(start_ns: Ints, end_ns: Ints) -> tuple[tuple[int, int], tupl
 def _find_recording_starts(
     linked: LinkedProfile, processes: Sequence[int], work_ns: Sequence[int]
 ) -> dict[int, int]:
-    """Return the start of the recording of each process with work, on the profile's clock.
+    """Return the start of the recording of each process that ran work, on the profile's clock.
 
-    This is the earliest start of its calls, work and ranges.
-
-    A profiler starts to record all processes of its session at the same time. In a file that merges
-    several recordings, each process has a separate recording.
+    This is the earliest start of the calls, kernels, copies and ranges. A profiler starts to record
+    all processes of its session at the same time, so all processes get the same start. If the file
+    merges several recordings, each process gets the start of its own recording.
 
     Args:
         linked: The profile, its work linked to API calls and ranges.
         processes: Process of each device.
-        work_ns: Start of the first work of each device.
+        work_ns: Start of the first kernel or copy of each device.
+
+    Returns:
+        Start of the recording in ns, keyed by process.
     """
     start_of_process = dict.fromkeys(processes, linked.start_ns)
     if linked.profile.is_merged:
@@ -231,7 +243,7 @@ def _find_recording_starts(
 
 
 def _find_first_calls(profile: Profile, processes: Iterable[int]) -> dict[int, int]:
-    """Return the start of the first call of each process, or ``NEVER`` without calls."""
+    """Return the start of the first call of each process, or ``NEVER`` if it made no calls."""
     start_of_process = dict.fromkeys(processes, NEVER)
     for calls in profile.calls.blocks():
         process_of_call = model.process_of(calls.thread)
@@ -242,9 +254,10 @@ def _find_first_calls(profile: Profile, processes: Iterable[int]) -> dict[int, i
 
 
 def _read_early_ranges(linked: LinkedProfile, processes: Sequence[int], until_ns: int) -> Ranges:
-    """Return the ranges that begin before ``until_ns`` on threads that are likely to have ranges.
+    """Return the ranges that start before ``until_ns`` on threads that are likely to have ranges.
 
-    These are the main thread of each process, the named threads and the threads that made calls.
+    These threads are the main thread of each process, the named threads, and the threads that made
+    calls.
     """
     main = [(process << 24) + model.get_pid(process) for process in processes]
     named_threads = [thread.thread for thread in linked.profile.threads]
@@ -257,12 +270,14 @@ def _read_early_ranges(linked: LinkedProfile, processes: Sequence[int], until_ns
 def find_common_start(devices: Sequence[RecordedDevice], long_ns: int | None = None) -> int | None:
     """Return the latest start of a recording that another device waited for.
 
-    For each device, only the last recording that began before the end of its longest communication
-    kernel is checked; see :meth:`RecordedDevice.waits_long_for`.
+    For each device, only the last recording that started at or before the end of its longest
+    communication kernel is checked; see :meth:`RecordedDevice.waits_long_for`. Without a common
+    clock, devices of different files are not compared.
 
     Args:
         devices: Devices of all profiles.
-        long_ns: Minimum length of a wait, or None for 5 % of the span of the waiting device.
+        long_ns: Length in ns that a wait must exceed, or None for 5 % of the span of the waiting
+            device.
 
     Returns:
         The time on the common clock in ns, or None if no device waited for a recording.
@@ -271,7 +286,7 @@ def find_common_start(devices: Sequence[RecordedDevice], long_ns: int | None = N
     begins_ns = find_distinct(np.array([device.begin_ns for device in timed], np.int64)).tolist()
     awaited_ns = []
     for device in timed:
-        # The last recording that began before the end of the wait.
+        # The last recording that started at or before the end of the wait.
         n_until = bisect_right(begins_ns, device.wait_ns[1])
         if n_until and device.waits_long_for(begins_ns[n_until - 1], long_ns):
             awaited_ns.append(begins_ns[n_until - 1])
@@ -279,7 +294,7 @@ def find_common_start(devices: Sequence[RecordedDevice], long_ns: int | None = N
 
 
 def _select_comparable(devices: Sequence[RecordedDevice]) -> list[RecordedDevice]:
-    """Return all devices if they are of one file, otherwise the devices with a common clock."""
+    """Return all devices if they belong to one file, otherwise only those with a common clock."""
     if len({device.path for device in devices}) == 1:
         return list(devices)
     return [device for device in devices if device.has_common_clock]
@@ -291,7 +306,8 @@ def describe_skew(devices: Sequence[RecordedDevice], start_ns: int, consequence:
     Args:
         devices: Devices of all profiles.
         start_ns: Result of :func:`find_common_start` for these devices.
-        consequence: Clause on the effect on the numbers. ``{}`` is replaced by the time.
+        consequence: Clause that describes the effect on the results. ``{}`` is replaced by the
+            longest skew, for example ``up to 12.5 ms``.
     """
     recorded_ns = [device.span_ns[0] for device in _select_comparable(devices)]
     early = [start_ns - first_ns for first_ns in recorded_ns if first_ns < start_ns]
@@ -306,8 +322,9 @@ def describe_skew(devices: Sequence[RecordedDevice], start_ns: int, consequence:
 def find_unclear_waits(devices: Sequence[RecordedDevice]) -> tuple[Limitation, ...]:
     """Return the limitation for waits that a late recording may explain, if there are any.
 
-    Only waits of files without a common clock are unclear. They are long waits in the first
-    collective of a device; see :meth:`RecordedDevice.may_be_waiting_for`.
+    Only waits of devices without a common clock are unclear. An unclear wait is a long wait in the
+    first collective of a device; see :meth:`RecordedDevice.may_be_waiting_for`. The result contains
+    at most one limitation.
 
     Args:
         devices: Devices of all profiles.
@@ -315,7 +332,7 @@ def find_unclear_waits(devices: Sequence[RecordedDevice]) -> tuple[Limitation, .
     if len(_select_comparable(devices)) == len(devices):
         return ()
     candidates = [device for device in devices if device.first_wait_ns[1] > device.first_wait_ns[0]]
-    # Sorting avoids comparing every pair: few devices were recorded for a short time.
+    # Sorting avoids comparing all pairs, because few devices were recorded for only a short time.
     candidates.sort(key=RecordedDevice.measure_recorded_time)
     recorded_ns = [device.measure_recorded_time() for device in candidates]
     waits_ns = []

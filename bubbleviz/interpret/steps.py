@@ -1,16 +1,16 @@
-"""Steps: the ranges of a process that are its iterations, whether or not it runs a pipeline.
+"""Steps: the ranges that mark the iterations of a process, with or without pipeline parallelism.
 
-The first of these that exists is used:
+The first of these sources that exists is used:
 
 1. Ranges that match the pattern of the user.
-2. Names that a convention recognizes as iterations (``ProfilerStep#3``, ``iter_0_7``,
+2. Ranges whose names a convention recognizes as iterations (``ProfilerStep#3``, ``iter_0_7``,
    ``train#step_num=3#``).
-3. A family of names with increasing numbers whose ranges do not overlap and cover half of the
-   device's time (``step 7``).
-4. A repeated name whose ranges cover four fifths of that time.
+3. Ranges whose names differ only in an increasing number (``step 7``), if the ranges do not overlap
+   and cover at least half of the device's time.
+4. Ranges with the same name that do not overlap and cover at least four fifths of that time.
 
-If several families cover about the same time, the one with the most ranges is used: iterations
-rather than epochs.
+Ranges of one thread with similar names are a family. If several families cover about the same time,
+the family with the most ranges is used. This selects iterations rather than epochs.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import Ranges, process_of
 from bubbleviz.model.texts import is_full_match
 
-#: Minimum share of the device's time that a family of numbered names covers.
+#: Minimum share of the device's time that a family of numbered names must cover.
 _MIN_NUMBERED = 0.5
-#: Minimum share of the device's time that a repeated name covers.
+#: Minimum share of the device's time that the ranges of a repeated name must cover.
 _MIN_REPEATED = 0.8
-#: Maximum difference of two shares that count as equal.
+#: Maximum difference of two shares that are treated as equal.
 _TOLERANCE = 0.1
 _NUMBER = re.compile(r"[0-9]+")
 #: Maximum number of digits of an iteration number.
@@ -48,14 +48,14 @@ _MAX_DIGITS = 18
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Steps(Table):
-    """Iterations of a process, in order of time. They do not overlap.
+    """Iterations of a process, sorted by start. Steps do not overlap.
 
     Attributes:
-        start_ns: Start on the host.
-        end_ns: End on the host.
-        name_id: Index of ``names``.
+        start_ns: Start of each step on the host.
+        end_ns: End of each step on the host.
+        name_id: Index into ``names``.
         names: Distinct names.
-        by: Clause that says how the steps were found.
+        by: Clause that says how the steps were found, for example ``as --step says``.
     """
 
     start_ns: Ints
@@ -65,7 +65,10 @@ class Steps(Table):
     by: str = field(metadata={"shared": True})
 
     def numbers(self) -> tuple[str, ...]:
-        """Return the last number in the name of each step, or else its index from 0."""
+        """Return the last number in the name of each step, or its index if the name has no number.
+
+        Leading zeros are removed. Indices start at 0.
+        """
         last = [_NUMBER.findall(self.names[name])[-1:] for name in self.name_id.tolist()]
         return tuple(
             str(int(digits[0][:_MAX_DIGITS])) if digits else str(index)
@@ -78,10 +81,13 @@ class Steps(Table):
 
 
 def find_pattern(text: str) -> re.Pattern[str]:
-    """Return the compiled pattern of ``--step``: the literal name, or a regex for the whole name.
+    """Compile the argument of ``--step``, a range name or a regular expression.
+
+    The result matches the literal text and everything that the text matches as a regular
+    expression.
 
     Raises:
-        UsageError: The text is no regular expression.
+        UsageError: The text is not a valid regular expression.
     """
     try:
         compile_pattern(text)
@@ -105,15 +111,15 @@ def find_steps(
 ) -> Steps:
     """Find the steps of a process by the rules at the top of this module.
 
-    There are no steps if no range marks them.
+    The result is empty if no range marks steps.
 
     Args:
         ranges: Long ranges of main threads and of threads that launch work.
-        process: The process.
-        start_ns: Start of the work of its device.
-        end_ns: End of the work of its device.
-        lookup: Activities by name.
-        pattern: Pattern of the names that the user gives, or None.
+        process: Process number.
+        start_ns: Start of the work of the process's device.
+        end_ns: End of the work of the process's device.
+        lookup: List of activities, which classifies range names.
+        pattern: Pattern for step names that the user gave, or None. Only this pattern is then used.
     """
     ranges = ranges.take(process_of(ranges.thread) == process)
     names = [bare_name(name) for name in ranges.names]
@@ -130,7 +136,10 @@ def find_steps(
 
 
 def list_frequent_names(ranges: Ranges) -> str:
-    """Return the most frequent names with digits folded and their counts, for an error message."""
+    """Return the most frequent names and their counts, for an error message.
+
+    Names that differ only in their digits are counted together.
+    """
     counts = np.bincount(ranges.name_id, minlength=len(ranges.names)).tolist()
     names = map(bare_name, ranges.names)
     count_of_name = {name: count for name, count in zip(names, counts, strict=True) if count}
@@ -139,18 +148,18 @@ def list_frequent_names(ranges: Ranges) -> str:
 
 
 def _make_steps(ranges: Ranges, by: str) -> Steps:
-    """Make steps from some of the ranges, so that no two steps overlap.
+    """Select ranges as steps, so that no two steps overlap.
 
-    The first range is a step. The next step is the first range that starts at or after its end, and
-    so on. Of several ranges with the same start, the longest is used.
+    The range that starts first is a step. Each further step is the first range that starts at or
+    after the end of the previous step. Among ranges with the same start, the longest is used.
 
     Args:
-        ranges: Ranges of a process. Those without a duration are ignored.
+        ranges: Ranges of a process, in any order. Ranges with a duration of 0 are ignored.
         by: Clause that says how the steps were found.
     """
     ranges = ranges.take(ranges.end_ns > ranges.start_ns)
     ranges = ranges.take(np.lexsort((-ranges.end_ns, ranges.start_ns)))
-    # Ranges of a layer may not touch, but steps may.
+    # Steps may touch, but ranges of a layer may not, so the ends are moved by 1 ns.
     layers = split_into_layers(ranges.start_ns, ranges.end_ns - 1)
     ranges = ranges.take(layers[0] if layers else slice(0))
     name_ids = find_distinct(ranges.name_id).tolist()
@@ -165,14 +174,14 @@ def _choose_best(
 ) -> Ranges:
     """Return the ranges of the family that looks most like iterations, or no ranges.
 
-    Families of numbered names are tried first, then repeated names. A family must cover a minimum
-    share of the span. Of the families that cover nearly the largest share, the one with the most
-    ranges is returned.
+    Families of numbered names are tried first, then repeated names. A family must cover at least
+    ``_MIN_NUMBERED`` or ``_MIN_REPEATED`` of the span. Among the families whose share is within
+    ``_TOLERANCE`` of the largest share, the family with the most ranges wins.
 
     Args:
         ranges: Ranges of a process.
-        names: Bare names of the ranges, by name id.
-        lookup: Activities by name.
+        names: Bare names of the ranges, indexed by name id.
+        lookup: List of activities, which classifies range names.
         span_ns: Start and end of the work of the device.
     """
     for has_numbers in (True, False):
@@ -191,7 +200,7 @@ def _choose_best(
 
 
 def _measure_share(ranges: Ranges, span_ns: tuple[int, int]) -> float:
-    """Return the share of a span that ranges cover, if they do not overlap each other."""
+    """Return the share of a span that ranges cover. The ranges must not overlap each other."""
     covered_ns = np.clip(ranges.end_ns, *span_ns) - np.clip(ranges.start_ns, *span_ns)
     return float(covered_ns.sum()) / max(span_ns[1] - span_ns[0], 1)
 
@@ -201,21 +210,22 @@ def _parse_families(
 ) -> tuple[Ints, Ints]:
     """Return the family of each name, and the last number in the name.
 
-    Names that differ only in their digits are one family. Without ``has_numbers``, only equal names
-    are one family. A framework's own range cannot be an iteration, unless a built-in convention
-    says that its name marks iterations.
+    With ``has_numbers``, names that differ only in their digits are one family, and names without a
+    number have no family. Without it, only equal names are one family. A range of a framework, for
+    example of a PyTorch operator, has no family, unless a built-in convention says that its name
+    marks iterations.
 
     Args:
-        names: Bare names.
-        lookup: Activities by name. A framework's own range has an activity that is not a host
+        names: Bare range names.
+        lookup: List of activities. A name is a range of a framework if its activity is not a host
             activity.
-        has_numbers: Whether a name without a number cannot be an iteration, and digits are ignored.
+        has_numbers: Whether names must contain a number.
 
     Returns:
-        family: Family of each name, or -1 if it cannot be an iteration.
+        family: Family of each name, or -1 if it cannot mark an iteration.
         number: Last number in each name, or 0 if there is none.
     """
-    # The conventions reduced to patterns that mark iterations without a number.
+    # Keep only the patterns that mark iterations without a number.
     marks = [
         replace(c, patterns=tuple(p for p in c.patterns if p.by_order)) for c in built_in().values()
     ]
@@ -237,15 +247,15 @@ def _parse_families(
 def _list_families(
     ranges: Ranges, family: Ints, number: Ints, *, has_numbers: bool
 ) -> Iterator[Ints]:
-    """Yield the rows of each family of a thread, in order of start.
+    """Yield the rows of each family on each thread, sorted by start.
 
-    A family with a single range, with overlapping ranges, or with numbers that do not increase is
-    left out.
+    A family is left out if it has a single range on the thread, if its ranges overlap, or if its
+    numbers must increase but do not.
 
     Args:
         ranges: Ranges of a process.
-        family: Family of each range, or -1 if it cannot be an iteration.
-        number: Number in the name of each range.
+        family: Family of each range, or -1 if it cannot mark an iteration.
+        number: Last number in the name of each range.
         has_numbers: Whether the numbers must increase.
     """
     with_family = np.flatnonzero(family >= 0)

@@ -1,7 +1,7 @@
-"""Recordings of operation tables: keys, busy times and collectives of operations that a file lists.
+"""Recordings of operation tables: files that list operations instead of kernels and ranges.
 
-A table lists operations instead of kernels and ranges. What its rows leave out (iteration,
-microbatch, chunk) is derived from their order, as it is for a profile.
+Values that the rows of a table leave out (iteration, microbatch, chunk) are derived from the order
+of the rows, in the same way as for a profile.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ from bubbleviz.model.phases import COMMUNICATION, COMPUTE, COUNTED, WORK, Phase
 from bubbleviz.model.profile import DeclaredClock
 from bubbleviz.sources.operations.table import parse_iteration_number
 
-#: NCCL's names of collectives, keyed by their lowercase letters, so that ``all-reduce`` is found.
+#: NCCL's names of collectives, keyed by their lowercase letters. The text ``all-reduce`` thus
+#: matches ``AllReduce``.
 _KINDS = {
     name.lower(): name
     for name in (
@@ -74,10 +75,10 @@ def build_recording(table: OperationTable) -> Recordings:
     All ranks are in one recording, even if they use several clocks; see :func:`split_by_clock`.
 
     Args:
-        table: The table, with its rows in any order.
+        table: The table. Its rows may be in any order.
 
     Returns:
-        The recording, with its operations in order of (rank, host start).
+        The recording. Its operations are sorted by (rank, host start, start).
 
     Raises:
         NothingToAnalyseError: The table contains no forward or backward.
@@ -133,7 +134,7 @@ def _refuse_without_passes(table: OperationTable) -> None:
 
 
 def _list_ranks(table: OperationTable) -> tuple[LocalRank, ...]:
-    """Return the ranks of a table. Each rank is a process of its own with a single device."""
+    """Return the ranks of a table. Each rank is represented by a process with a single device."""
     return tuple(
         LocalRank(
             process=place.number,
@@ -151,16 +152,16 @@ def _list_ranks(table: OperationTable) -> tuple[LocalRank, ...]:
 def _measure_busy_times(
     table: OperationTable, order: Ints, operations: Operations
 ) -> tuple[Operations, BusyIntervals]:
-    """Measure when each operation kept its GPU busy: its span without its waits for receives.
+    """Measure when each operation kept its GPU busy: its span minus its waits for receives.
 
     Args:
         table: The table.
-        order: Rows of the table, in order of (rank, host start).
-        operations: Operations in that order.
+        order: Rows of the table, sorted by (rank, host start).
+        operations: Operations of the table, in this order.
 
     Returns:
         operations: The operations with ``busy_ns`` set.
-        busy: The busy intervals.
+        busy: Intervals in which each operation kept its GPU busy.
     """
     waits = table.waits.replace_columns(
         operation=grouping.invert_permutation(order)[table.waits.operation]
@@ -181,12 +182,12 @@ def _measure_extent(
     Args:
         operations: Operations of the recording.
         coverages: Coverage of each rank.
-        span_ns: Start and end of the recording if no operation has device times.
+        span_ns: Start and end to use if no operation has device times.
     """
     kernels, has_span = int(operations.kernels.sum()), operations.has_span == 1
     if has_span.any():
         span_ns = int(operations.start_ns[has_span].min()), int(operations.end_ns[has_span].max())
-    # All kernels belong to operations.
+    # All kernels of a table belong to operations.
     coverage = Coverage(
         kernels=kernels,
         linked_kernels=kernels,
@@ -200,20 +201,21 @@ def _measure_extent(
 
 
 def _assign_keys(table: OperationTable, order: Ints) -> tuple[Operations, NameHints, Bools]:
-    """Give each operation of a table the key (iteration, phase, chunk, microbatch, occurrence).
+    """Fill in the iteration, phase, chunk, microbatch and occurrence of each operation.
 
-    Values in the table are used. Otherwise, chunks are numbered by virtual stage, iterations and
-    occurrences by repetition, and microbatches by order. A B without a W becomes a fused BW.
+    Values in the table take precedence. Missing chunks are numbered by virtual stage, missing
+    iterations and occurrences by repetition, and missing microbatches by order. A B without a W
+    becomes a BW.
 
     Args:
         table: The table.
-        order: Rows of the table, in order of (rank, host start).
+        order: Rows of the table, sorted by (rank, host start).
 
     Returns:
-        operations: Operations in that order.
+        operations: Operations of the table, in this order.
         hints: Virtual stages and iteration numbers in the table.
-        is_unnumbered: Mask of the operations whose microbatch is counted by order, because the
-            table has none.
+        is_unnumbered: Mask of the operations whose microbatch is numbered by order; see
+            :func:`_count_iterations`.
     """
     operations = table.operations.take(order)
     stage = _find_virtual_stages(table, operations, table.virtual_stage[order])
@@ -232,13 +234,15 @@ def _assign_keys(table: OperationTable, order: Ints) -> tuple[Operations, NameHi
 
 
 def _list_iteration_hints(table: OperationTable, iteration: Ints) -> Ints:
-    """Return the number in the name of each operation's iteration, or -1 if there is none.
+    """Return for each operation the number in the name of its iteration, or -1 if there is none.
 
-    All are -1 if equal numbers on different ranks do not mean the same iteration.
+    All results are -1 unless iterations with the same name on different ranks are the same
+    iteration (``table.paired``).
 
     Args:
         table: The table.
-        iteration: Index of the iteration's name in the table, or -1 without a name.
+        iteration: For each operation, an index into ``table.iterations``, or -1 if its iteration
+            has no name.
     """
     if not table.paired:
         return np.full(len(iteration), NONE, np.int64)
@@ -248,13 +252,15 @@ def _list_iteration_hints(table: OperationTable, iteration: Ints) -> Ints:
 
 
 def _number_by_order(operations: Operations, is_unnumbered: Bools) -> Operations:
-    """Number unnumbered microbatches, and the occurrences of equal keys, by order.
+    """Fill in missing microbatches and occurrences from the order of operations.
 
-    Occurrences that the table gives are kept.
+    A microbatch is the number of earlier operations with the same rank, iteration, phase, chunk and
+    sequence. An occurrence is the number of earlier operations that also have the same microbatch,
+    second microbatch and second chunk. Occurrences that the table contains are kept.
 
     Args:
-        operations: Operations in order of (rank, host start), with iteration, phase and chunk.
-        is_unnumbered: Mask of the operations whose microbatch is counted by order.
+        operations: Operations sorted by (rank, host start), with iteration, phase and chunk.
+        is_unnumbered: Mask of the operations whose microbatch is numbered by order.
     """
     key = (
         operations.rank,
@@ -276,16 +282,17 @@ def _number_by_order(operations: Operations, is_unnumbered: Bools) -> Operations
 
 
 def _count_iterations(table: OperationTable, operations: Operations) -> tuple[Ints, Bools]:
-    """Number the iterations of each rank from 0, by the table's names or else by repetition.
+    """Number the iterations of each rank from 0, by their names in the table or by repetition.
 
     Args:
         table: The table.
-        operations: Its operations, in order of (rank, host start).
+        operations: Operations of the table, sorted by (rank, host start).
 
     Returns:
-        iteration: Iteration of each operation.
-        is_unnumbered: Mask of the operations whose microbatch must be counted by order, because
-            the table has none or gives all microbatches of the rank the same number.
+        iteration: Iteration of each operation, or -1 if it belongs to none.
+        is_unnumbered: Mask of the operations whose microbatch must be numbered by order. These are
+            F, B, BW and R without a microbatch, and operations on ranks whose microbatches all have
+            the same number.
     """
     rank, phase = operations.rank, operations.phase
     has_number = operations.microbatch >= 0
@@ -313,11 +320,11 @@ def _number_iterations(rank: Ints, name: Ints) -> Ints:
     """Number the named iterations of each rank from 0, in the order of their first operations.
 
     Args:
-        rank: Rank of each operation, in order of (rank, host start).
-        name: Index of the name of its iteration, or -1 if it has none.
+        rank: Rank of each operation, sorted by (rank, host start).
+        name: Index of the name of each operation's iteration, or -1 if it has no name.
 
     Returns:
-        Iteration of each operation, or -1 without a name.
+        Iteration of each operation, or -1 if its iteration has no name.
     """
     rows = np.flatnonzero(name != NONE)
     group = grouping.group_rows(rank[rows], name[rows]).order_by_appearance().of_row
@@ -329,12 +336,13 @@ def _find_virtual_stages(
 ) -> Ints:
     """Return the virtual stage of each operation, or -1 if unknown.
 
-    Without a column of virtual stages, the stage of a rank is the stage of its only chunk. It is
-    unknown if any rank has several chunks.
+    The column of virtual stages is used if the table has one. Otherwise, the virtual stage is the
+    stage of the rank, because each rank has a single chunk. If any operation has a chunk above 0,
+    all virtual stages are unknown.
 
     Args:
         table: The table.
-        operations: Its operations, sorted.
+        operations: Operations of the table, sorted by (rank, host start).
         stage_in_table: Virtual stage of each operation in the table.
     """
     if "virtual_stage" in table.told:
@@ -346,9 +354,10 @@ def _find_virtual_stages(
 
 
 def _number_chunks(rank: Ints, stage: Ints) -> Ints:
-    """Return the chunk of each operation: the index of its virtual stage among those of its rank.
+    """Return the chunk of each operation: the index of its virtual stage on its rank.
 
-    Operations without a virtual stage, such as most optimizer steps, get chunk 0.
+    The distinct virtual stages of a rank are numbered from 0 in ascending order. Operations without
+    a virtual stage, such as most optimizer steps, get chunk 0.
 
     Args:
         rank: Rank of each operation.
@@ -369,7 +378,7 @@ def _subtract_rank_minimum(rank: Ints, number: Ints) -> Ints:
 
 
 def _merge_by_rank(table: OperationTable, times: BusyIntervals) -> RankIntervals:
-    """Merge the intervals of a table's rows into disjoint intervals of their ranks.
+    """Merge the intervals of rows of a table into disjoint intervals per rank.
 
     Args:
         table: The table.
@@ -386,22 +395,22 @@ def _measure_ranks(
     unattributed: RankIntervals,
     exposed: RankIntervals,
 ) -> tuple[dict[str, Any], list[RankCoverage]]:
-    """Measure when and how long each rank computed, ran, and only communicated.
+    """Measure when each rank computed, ran anything, and only communicated.
 
-    Each interval of work is treated as a kernel. The ranks are placed next to each other on one
-    line of time, where all of them are measured at once.
+    Each interval of work is treated as a kernel. The times of the ranks are shifted onto one time
+    axis, so that all ranks are measured at once.
 
     Args:
         table: The table.
-        operations: Its operations, in order of rank.
-        busy: When they kept the GPU busy.
-        unattributed: When ranks computed outside operations.
-        exposed: When only collectives ran, according to the table. If the table does not say so,
-            these times are computed from the collectives.
+        operations: Operations of the table, sorted by rank.
+        busy: Intervals in which operations kept their GPU busy.
+        unattributed: Intervals in which ranks computed outside operations.
+        exposed: Intervals in which only collectives ran, according to the table. If the table does
+            not contain them, they are computed from the collectives.
 
     Returns:
-        tables: The tables ``active``, ``running`` and ``exposed`` of a recording, by name.
-        coverage: The coverage of each rank.
+        tables: The tables ``active``, ``running`` and ``exposed`` of a recording, keyed by name.
+        coverage: Coverage of each rank.
     """
     ranks = range(len(table.places))
     line, times = _place_times(ranks, operations, busy, unattributed, exposed)
@@ -425,15 +434,15 @@ def _measure_ranks(
 
 @dataclass(frozen=True)
 class _TimesOnLine:
-    """Intervals in which ranks did something, on one line of time.
+    """Intervals in which ranks ran work, on one time axis.
 
     Attributes:
         rank: Rank of each interval.
-        start_ns: Position at which the interval starts.
-        end_ns: Position at which it ends.
-        busy: Rows of the busy intervals of operations, in the order of the table of these.
-        unattributed: Rows of the intervals in which ranks computed outside operations.
-        exposed: Rows of the intervals in which only collectives ran, according to the table.
+        start_ns: Position on the axis at which each interval starts.
+        end_ns: Position on the axis at which each interval ends.
+        busy: Slice of the intervals in which operations kept their GPU busy.
+        unattributed: Slice of the intervals in which ranks computed outside operations.
+        exposed: Slice of the intervals in which only collectives ran, according to the table.
     """
 
     rank: Ints
@@ -444,7 +453,7 @@ class _TimesOnLine:
     exposed: slice
 
     def select(self, rows: slice) -> intervals.Intervals:
-        """Return the start and end of the intervals of one kind."""
+        """Return the starts and the ends of the intervals of one kind."""
         return self.start_ns[rows], self.end_ns[rows]
 
 
@@ -455,18 +464,18 @@ def _place_times(
     unattributed: RankIntervals,
     exposed: RankIntervals,
 ) -> tuple[Line, _TimesOnLine]:
-    """Place the times of ranks next to each other on one line.
+    """Shift the times of ranks onto one time axis.
 
     Args:
-        ranks: All ranks.
-        operations: Operations of the ranks. The line has room for their spans.
-        busy: When they kept the GPU busy.
-        unattributed: When ranks computed outside operations.
-        exposed: When only collectives ran, according to the table.
+        ranks: Indices of all ranks.
+        operations: Operations of the ranks. The axis has room for their spans.
+        busy: Intervals in which operations kept their GPU busy.
+        unattributed: Intervals in which ranks computed outside operations.
+        exposed: Intervals in which only collectives ran, according to the table.
 
     Returns:
-        line: The line of time.
-        times: The intervals on this line.
+        line: The time axis.
+        times: The intervals on this axis.
     """
     of_busy = RankIntervals(operations.rank[busy.operation], busy.start_ns, busy.end_ns)
     times = join_tables([of_busy, unattributed, exposed])
@@ -485,7 +494,7 @@ def _place_times(
 
 
 def _place_operations(line: Line, operations: Operations) -> Operations:
-    """Return operations with their spans on a line of time, and one kernel for each span."""
+    """Shift the spans of operations onto a time axis, and set one kernel per span."""
     has_span = operations.has_span == 1
     return operations.replace_columns(
         start_ns=np.where(has_span, line.place(operations.rank, operations.start_ns), NONE),
@@ -497,12 +506,12 @@ def _place_operations(line: Line, operations: Operations) -> Operations:
 def _find_collective_times(
     operations: Operations, busy: BusyIntervals, times: _TimesOnLine
 ) -> intervals.Intervals:
-    """Return when collectives ran: busy intervals of collectives, and exposed intervals.
+    """Return when collectives ran: the union of their busy intervals and the exposed intervals.
 
     Args:
         operations: Operations of the table.
-        busy: Their busy intervals.
-        times: All intervals on the line.
+        busy: Intervals in which operations kept their GPU busy.
+        times: All intervals on the time axis.
     """
     is_collective = np.zeros(len(times.rank), bool)
     is_collective[times.busy] = operations.phase[busy.operation] == Phase.COLLECTIVE
@@ -513,12 +522,14 @@ def _find_collective_times(
 def _measure_exposure(
     times: _TimesOnLine, operating: intervals.Intervals, collecting: intervals.Intervals
 ) -> intervals.Intervals:
-    """Return when only collectives ran.
+    """Return when only collectives ran: ``collecting`` minus all time in which ranks computed.
+
+    Ranks computed in ``operating`` and in the unattributed intervals.
 
     Args:
-        times: All intervals on the line. Ranks computed in the unattributed ones.
-        operating: When any compute operation kept the GPU busy.
-        collecting: When collectives ran.
+        times: All intervals on the time axis.
+        operating: Intervals in which any compute operation kept the GPU busy.
+        collecting: Intervals in which collectives ran.
     """
     starts_and_ends = zip(operating, times.select(times.unattributed), strict=True)
     start_ns, end_ns = map(np.concatenate, starts_and_ends)
@@ -526,15 +537,15 @@ def _measure_exposure(
 
 
 def _make_work(operations: Operations, busy: BusyIntervals, times: _TimesOnLine) -> LinkedWork:
-    """Turn each interval in which a rank did something into a kernel.
+    """Turn each interval in which a rank ran work into a kernel.
 
-    Kernels of communication operations and of exposed intervals communicate; all others compute.
-    Only kernels of busy intervals belong to an operation.
+    Kernels of communication operations and of exposed intervals are communication. All other
+    kernels are compute. Only the kernels of busy intervals belong to an operation.
 
     Args:
         operations: Operations of the table.
-        busy: Busy intervals of the operations.
-        times: All intervals on the line.
+        busy: Intervals in which operations kept their GPU busy.
+        times: All intervals on the time axis.
     """
     owner = np.full(len(times.rank), NONE, np.int64)
     owner[times.busy] = busy.operation
@@ -553,15 +564,15 @@ def _make_work(operations: Operations, busy: BusyIntervals, times: _TimesOnLine)
 def _build_collectives(
     table: OperationTable, order: Ints, operations: Operations
 ) -> CollectiveIntervals:
-    """Build the collectives of a table, in order of (rank, start).
+    """Build the collectives of a table, sorted by (rank, start).
 
-    They are the cells of a column of collectives if the table has one, or else the rows that are
-    collectives.
+    If the table has a column of collectives, its cells are used. Otherwise, the rows whose phase is
+    ``COLLECTIVE`` and that have device times are used.
 
     Args:
         table: The table.
-        order: Rows of the table, in order of (rank, host start).
-        operations: Operations in that order, with keys.
+        order: Rows of the table, sorted by (rank, host start).
+        operations: Operations of the table, in this order, with their iterations.
     """
     if "collectives" in table.told:
         return _convert_cell_collectives(table, order, operations)
@@ -601,16 +612,16 @@ def _convert_cell_collectives(
 
     Args:
         table: The table.
-        order: Rows of the table, in order of (rank, host start).
-        operations: Operations in that order, with keys.
+        order: Rows of the table, sorted by (rank, host start).
+        operations: Operations of the table, in this order, with their iterations.
 
     Returns:
-        The collectives, in order of (rank, start).
+        The collectives, sorted by (rank, start).
     """
     cells = table.collectives
     row = grouping.invert_permutation(order)[cells.row]
     rank = operations.rank[row]
-    # Cells and operations have lists of iteration names of their own.
+    # The cells and the operations have separate lists of iteration names.
     index_of_name = {name: index for index, name in enumerate(table.iterations)}
     name = np.array([*(index_of_name.get(n, NONE) for n in cells.iterations), NONE], np.int64)
     keys = table.operations.rank[order], table.operations.iteration[order]
@@ -637,19 +648,22 @@ def _convert_cell_collectives(
 
 
 def _normalize_kind(text: str) -> str:
-    """Return NCCL's name of a collective, or the text itself if it is not such a name."""
+    """Return NCCL's name of a collective, or the text itself if it names no known collective.
+
+    Case and all characters other than letters are ignored.
+    """
     return _KINDS.get(_NO_LETTER.sub("", text.lower()), text)
 
 
 def _number_texts(texts: CodedTexts, normalize: Callable[[str], str]) -> tuple[Ints, Sequence[str]]:
-    """Number the normalized texts of rows.
+    """Normalize the texts of rows, and number the distinct results.
 
     Args:
-        texts: Text of each row, or none.
+        texts: Text of each row. Rows may have no text.
         normalize: Function that returns the name to use for a text.
 
     Returns:
-        number: Index of each row's name, or -1 without a text.
+        number: Index into ``names`` for each row, or -1 if the row has no text.
         names: The distinct names.
     """
     numbering: Numbering[str] = Numbering()
@@ -664,8 +678,8 @@ def _list_limitations(
 
     Args:
         table: The table.
-        operations: Its operations.
-        is_unnumbered: Mask of the operations whose microbatch was counted by order.
+        operations: Operations of the table.
+        is_unnumbered: Mask of the operations whose microbatch was numbered by order.
     """
     reason = (
         f"a {table.noun} contains none, so gaps between kernels inside operations and the "
@@ -697,8 +711,8 @@ def split_by_clock(recordings: Recordings) -> Recordings:
         recordings: The recording of one table.
 
     Returns:
-        The same recording if the table names no clock, or else one recording per clock, in the
-        order of their first ranks.
+        The given recording if the table names no clock. Otherwise, one recording per clock, in the
+        order of the first rank of each clock.
     """
     (recording,) = recordings.recordings
     clocks = [rank.declared.clock if rank.declared else None for rank in recording.ranks]
@@ -721,9 +735,10 @@ def _select_clock(
 
     Args:
         recordings: The recording of one table.
-        ranks: Ranks to select, in ascending order.
-        clock: Their clock, or None for the clock that all tables share.
-        is_first: Whether this is the first clock, which keeps the limitations of the table.
+        ranks: Indices of the ranks to select, in ascending order.
+        clock: Clock of these ranks, or None for the clock that all tables share.
+        is_first: Whether this is the first clock of the table. Only the first recording keeps the
+            limitations of the table.
     """
     (recording,) = recordings.recordings
     new_rank = scatter(len(recording.ranks), ranks, np.arange(len(ranks)))
