@@ -35,8 +35,7 @@ _MIN_ERRORS = 4.0
 _MIN_SHARE = 0.01
 #: Minimum norm of the component of the last term that is orthogonal to the other terms.
 _MIN_INDEPENDENT = 1e-6
-#: Maximum residual sum of squares of the fit with prefixes, as a fraction of the residual sum of
-#: squares of the fit with lengths alone.
+#: Maximum residual sum of squares with prefixes, as a fraction of the one without prefixes.
 _MAX_RESIDUAL = 0.8
 #: Proposed chunk lengths are multiples of this number of tokens.
 _GRAIN = 64

@@ -161,8 +161,8 @@ def _find_last_members(
         previous_operation: Row of the last operation that each member's rank started before it
             entered, or -1.
     """
-    # Members that enter together were all blocked by another collective.
-    # That collective waited for the member that computed until just before they entered.
+    # Members that enter at the same time were all blocked by another collective until then.
+    # The other collective waited for the member that computed until just before that time.
     computed_ns = np.append(operations.end_ns, np.iinfo(np.int64).min // 2)[previous_operation]
     idle_ns = members.start_ns - computed_ns
     length_ns = members.end_ns - members.start_ns

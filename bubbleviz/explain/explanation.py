@@ -51,12 +51,12 @@ if TYPE_CHECKING:
 
 #: Maximum number of operations in an iteration that is replayed. The replay takes seconds.
 MAX_OPERATIONS = 500_000
-#: Maximum number of operations in a run that is replayed. The replay takes half a minute and
-#: several gigabytes of memory.
+#: Maximum number of operations in a run that is replayed.
+#: The replay of such a run takes half a minute and several gigabytes of memory.
 MAX_RUN_OPERATIONS = 5_000_000
 
-#: A function like the built-in ``map``, which calls a function with each stretch and yields the
-#: results in the order of the stretches.
+#: A function like the built-in ``map``, which applies another function to each stretch.
+#: The results are yielded in the order of the stretches.
 MapStretches: TypeAlias = Callable[
     [Callable[[stretches.Stretch], StretchExplanation], Iterable[stretches.Stretch]],
     Iterable[StretchExplanation],
@@ -190,8 +190,8 @@ def explain(run: Run, counts: Counts, map_stretches: MapStretches = map) -> Expl
         map_stretches(explain_stretch, stretches.split_into_stretches(run, counts, is_replayed))
     )
     rows = join_rows([part.kept_rows for part in parts], run.operations)
-    # A partial of module-level functions can be pickled, as reports are. Only a run of several
-    # stretches can lack the rows of some ranks, so otherwise the cache is filled at once.
+    # Reports are pickled, so this is a partial of functions that are defined in the module.
+    # If the rows of all ranks are known already, the cache is filled at once.
     explained = partial(
         read_once,
         partial(_explain_all_rows, run, counts),

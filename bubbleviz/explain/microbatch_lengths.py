@@ -50,8 +50,8 @@ def measure_lengths(
     counts = (iteration != NONE) & mask_phases(operations.phase, WORK) & (operations.has_span == 1)
     counts &= (operations.microbatch >= 0) & (operations.microbatch < microbatches)
     rows = np.flatnonzero(counts)
-    # Every microbatch needs two operations. This is checked before arrays of this size are
-    # allocated, because a few operations can have huge microbatch numbers.
+    # Every microbatch needs two operations. This is checked before large arrays are allocated.
+    # A few operations can have huge microbatch numbers.
     if len(rows) < max(2 * microbatches, 1):
         return no_lengths
     used_pipelines = np.flatnonzero(np.bincount(pipeline[operations.rank[rows]] + 1))

@@ -143,8 +143,8 @@ def _split_delays(work: Work, delay_ns: Ints, delayed: Ints, idle: IdleIntervals
     since_ns = np.minimum(work.start_ns[delayed] - delay_ns[delayed], end_ns)
     divided_ns = np.zeros((len(work), len(Cause)), np.int64)
     divided_ns[delayed] = sum_idle_by_cause(idle, work.rank[delayed], since_ns, end_ns)
-    # If the first kernels of an operation need no input, the operation is also idle after its
-    # start. So causes are added up in the order of their codes until they reach the delay.
+    # An operation whose first kernels need no input can also be idle after its start.
+    # So causes are added up in the order of their codes until they reach the delay.
     taken_before_ns = np.cumsum(divided_ns, axis=1) - divided_ns
     left_ns = np.maximum(delay_ns, 0)[:, None] - taken_before_ns
     return np.clip(divided_ns, 0, np.maximum(left_ns, 0))

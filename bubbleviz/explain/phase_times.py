@@ -42,8 +42,8 @@ STRAGGLES = 1.2
 _MAX_STRAGGLERS = 10
 #: Key of a kind of operations: (virtual stage, stage, chunk, phase). Unknown numbers are -1.
 KindKey = tuple[int, int, int, int]
-#: Rows of operations in the run, followed by one or more columns of measurements of these
-#: operations. Columns are 32 bits wide if their values fit.
+#: Rows of operations in the run, followed by columns with measurements of these operations.
+#: Columns are 32 bits wide if their values fit.
 Samples = tuple[Codes, ...]
 
 

@@ -28,8 +28,8 @@ from bubbleviz.model.grouping import (
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import WORK
 
-#: Maximum number of forwards and backwards of a run that is replayed as a whole. In a larger run,
-#: pipelines with about this number of forwards and backwards in total are replayed.
+#: Maximum number of forwards and backwards of a run that is replayed as a whole.
+#: In a larger run, pipelines with about this number of operations in total are replayed.
 MAX_REPLAYED_OPERATIONS = 100_000
 #: Minimum number of pipelines that are replayed.
 _MIN_PIPELINES = 4
@@ -103,8 +103,8 @@ def _order_by_latest_end(
         included: Mask of the iterations.
     """
     end_ns = np.full((count, len(included)), np.iinfo(np.int64).min)
-    # Operations of a rank and an iteration are mostly consecutive, so each run of consecutive rows
-    # is reduced to its latest end first.
+    # Operations of a rank and an iteration are mostly consecutive.
+    # So each run of consecutive rows is reduced to its latest end first.
     cell = pipeline[operations.rank[rows]] * len(included) + operations.iteration[rows]
     first = find_run_starts(cell)
     latest_ns = np.maximum.reduceat(operations.end_ns[rows], first)

@@ -29,11 +29,10 @@ from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout, build_l
 from bubbleviz.schedules.measured_times import build_workload
 from bubbleviz.schedules.workload import Workload, get_phase_times
 
-#: Minimum fraction of a phase's kernel time that must belong to layers. If the fraction is smaller,
-#: the time of the phase is divided in the same proportions as the time of the forwards.
+#: Minimum fraction of a phase's kernel time that must belong to layers.
+#: If the fraction is smaller, the time of the phase is divided like the time of the forwards.
 _MIN_LAYER_FRACTION = 0.5
-#: The layer that kernels outside the ranges of layers are assigned to, on the first and on the last
-#: stage.
+#: Layer that gets the kernels outside all layers, on the first and on the last stage.
 _FIRST, _LAST = LayerName(EMBEDDING), LayerName(HEAD)
 #: For the times of F, B, W and BW, the phases whose kernels determine how the time is divided.
 _PHASES_OF_TIME = (
@@ -44,9 +43,8 @@ _PHASES_OF_TIME = (
 )
 
 
-#: Result of :func:`split_stage_times`: the layers of a run with their times but without transfers
-#: and memory, the layout of the run, the names of the layers from their ranges, and the assumptions
-#: that were made.
+#: Result of :func:`split_stage_times`: layers, layout, layer names and assumptions.
+#: The layers have times, but no transfers and no memory.
 DividedLayers = tuple[Layers, Layout, tuple[LayerName, ...], tuple[str, ...]]
 
 

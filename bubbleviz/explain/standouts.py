@@ -22,8 +22,7 @@ from bubbleviz.model.texts import format_count, format_rank_name, to_one_line
 _MIN_RATIO_EXCESS = 0.01
 #: Minimum relative difference of the time of a phase from the median of its stage.
 _MIN_TIME_DIFFERENCE = 0.05
-#: Minimum fraction of the ranks of a stage, pipeline or host that must stand out to report it as a
-#: group.
+#: Minimum fraction of the ranks of a stage, pipeline or host that stand out as a group.
 _MIN_FRACTION = 0.75
 
 

@@ -77,7 +77,6 @@ class Cause(IntEnum):
         return self.name.lower()
 
 
-#: Causes that apply in the whole window of a rank. Idle time with any other cause counts as warm-up
-#: before the rank's first operation, and as drain after its last operation. The exception is idle
-#: time in which unrecorded work may have run.
+#: Causes that idle time keeps before the first and after the last operation of a rank.
+#: All other idle time becomes warm-up or drain there, unless unrecorded work may have run.
 ALWAYS = (Cause.PROFILER, Cause.COLLECTIVE)

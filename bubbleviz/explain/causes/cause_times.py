@@ -190,8 +190,8 @@ def _find_overlaps(idle: IdleIntervals, regions: _Regions) -> tuple[Ints, Ints, 
             keeps its own cause if the region has none, if unrecorded work may have run in the
             interval, or if its cause applies in every region (:data:`.ALWAYS`).
     """
-    # A region overlaps the idle intervals that follow the last one that ended by its start, up to
-    # the last one that begins before its end.
+    # The first overlapping interval follows the last interval that ended by the region's start.
+    # The last overlapping interval is the last one that begins before the region's end.
     last_ended = intervals.find_last_before(
         idle.rank, idle.end_ns, regions.rank, regions.start_ns, or_at=True
     )

@@ -36,8 +36,7 @@ from bubbleviz.model.grouping import find_distinct, find_positions, lookup_value
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import Phase
 
-#: Causes of idle time in which the rank did not wait for another rank. Only idle time with these
-#: causes can be a wait for a token or a request.
+#: Causes of idle time that can be a wait for a token or a request.
 _UNDIVIDED = (Cause.HOST, Cause.OTHER)
 
 

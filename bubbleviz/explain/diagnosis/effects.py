@@ -28,22 +28,21 @@ from bubbleviz.model.grouping import Groups, find_first_rows, group_rows, sort_r
 _MIN_EFFECT, _MIN_ERRORS = 0.02, 4.0
 #: Minimum time of a compute operation that paused, as a multiple of its usual time.
 _MIN_PAUSE = 1.5
-#: Launch gaps of a compute operation up to this multiple of their usual length are subtracted from
-#: its time. Longer gaps count as a pause.
+#: Launch gaps longer than this multiple of their usual length count as a pause.
 _MAX_USUAL_GAPS = 2
 _TIMED = (*COMPUTING, Role.OPTIMIZER)
 #: Minimum rise of the logarithm of the pace over the run that counts as a trend.
 _MIN_RISE = 0.03
-#: Minimum number of iterations of a trend, and minimum fraction of the variance that the trend must
-#: explain with 6, 7, and 8 or more iterations. Chance explains this fraction in about one of a
-#: hundred runs (F test of a line).
+#: Minimum number of iterations of a trend.
+#: Minimum fraction of the variance that a trend explains with 6, 7, and 8 or more iterations.
+#: Chance explains this fraction in about one of a hundred runs (F test of a line).
 _MIN_TREND_ITERATIONS, _MIN_EXPLAINED = 6, np.array((0.84, 0.77, 0.7))
-#: Requirements for a jump: minimum number of iterations, minimum number of iterations on each side,
-#: minimum change of the logarithm, and minimum change as a multiple of the standard deviation of
-#: the residuals. The last number is large because the best of many positions is chosen.
+#: Minimum number of iterations in which a jump can be found, and minimum number on each side.
+#: Minimum change of the logarithm at a jump, in absolute terms and in standard deviations.
+#: The number of standard deviations is large because the best of many positions is chosen.
 _MIN_JUMP_ITERATIONS, _MIN_SIDE, _MIN_JUMP, _MIN_JUMP_ERRORS = 8, 2, 0.05, 8.0
-#: A point whose logarithm differs by more than this from the median of itself and its neighbors is
-#: an outlier. Outliers are ignored when trends and jumps are fitted.
+#: Minimum difference between an outlier and the median of the outlier and its two neighbors.
+#: Outliers are ignored when trends and jumps are fitted.
 _MIN_SPIKE = 0.2
 #: Maximum sum of squares that is attributed to rounding.
 _MAX_ROUNDING = 1e-18

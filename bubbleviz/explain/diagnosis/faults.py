@@ -36,15 +36,14 @@ if TYPE_CHECKING:
 
 #: Maximum number of ranks that get a fault each for being slow, for pausing, and for being late.
 _MAX_SLOW_RANKS, _MAX_PAUSING_RANKS, _MAX_LATE_RANKS = 8, 4, 4
-#: Limits of :func:`_has_varying_lengths`: the fraction of slow microbatches, the fraction of slow
-#: microbatch numbers, and the fraction of iterations that is nearly all.
+#: Limits in :func:`_has_varying_lengths` for slow microbatches, slow numbers and iterations.
 _MAX_SLOW_FRACTION, _MAX_SLOW_NUMBERS, _NEARLY_ALWAYS = 0.2, 0.5, 0.8
 #: Minimum transfer time of a slow link, as a multiple of the median of the other links.
 _MIN_LINK_RATIO = 1.3
 #: Minimum launch gaps that are reported, as a fraction of the time of a rank's compute operations.
 _MIN_GAP_FRACTION = 0.05
-#: How many more chunks are in flight in a replay: one, or as many as are needed to wait for no
-#: token, which may be more than the requests contain.
+#: How many more chunks a replay has in flight: one, or enough to never wait for a token.
+#: Enough chunks can be more chunks than the requests contain.
 ONE_MORE, ENOUGH = "one", "enough"
 #: Name of the fault that whole layers are on the wrong stages.
 WHOLE_LAYERS = "layers"
@@ -274,8 +273,7 @@ def find_slow_stages(evidence: Evidence) -> Iterator[Fault]:
     size = np.bincount(stages.row_of_compute, minlength=len(stages.kind))
     roles = np.array([kind.role for kind in evidence.work.kinds], np.int64)[stages.kind]
     is_slow = evidence.effects.is_significant(stages.effect, size) & has_role(roles, COMPUTING)
-    # A stage that is slower than the median may still be faster than the mean, and an even split
-    # would make it slower.
+    # An even split would slow down a stage that is slower than the median but below the mean.
     is_slow &= stages.load > 1
 
     slow_stages = find_distinct(stages.stage[is_slow]).tolist()

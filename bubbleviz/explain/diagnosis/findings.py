@@ -67,9 +67,9 @@ if TYPE_CHECKING:
 
 #: Minimum saving that is reported, as a fraction of an iteration.
 _MIN_SAVING = 0.001
-#: Maximum number of faults from which pairs are formed; the minimum saving of a pair, as a multiple
-#: of the sum of the two savings; and the minimum difference between the saving of a pair and the
-#: larger of the two savings, as a fraction of an iteration.
+#: Maximum number of faults from which pairs are formed.
+#: Minimum saving of a pair, as a multiple of the sum of the two single savings.
+#: Minimum gain of a pair over the larger single saving, as a fraction of an iteration.
 _MAX_PAIRED, _MIN_PAIR_RATIO, _MIN_PAIR_GAIN = 6, 1.2, 0.02
 #: Minimum number of iterations with a saving for a confidence interval.
 _MIN_SAVED_ITERATIONS = 3
@@ -77,8 +77,7 @@ _MIN_SAVED_ITERATIONS = 3
 _MIN_WARM_UP = 1.5
 #: Minimum time between iterations that is reported, as a fraction of an iteration.
 _MIN_PAUSE = 0.01
-#: Maximum relative difference between replayed and measured iterations for which reports promise
-#: savings.
+#: Reports promise savings only if the relative replay error is at most this.
 _MAX_MISSED = 0.08
 #: Kinds of faults of which one can contain another of the same kind.
 _NESTED = ("link", "iteration", "launch", "late-start")

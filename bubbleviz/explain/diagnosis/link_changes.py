@@ -31,8 +31,7 @@ from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table
 from bubbleviz.model.grouping import Groups, find_distinct, group_rows
 from bubbleviz.model.intervals import group_extents
 
-#: Minimum rise of the least slack in either direction of a slow link, as a fraction of the rise in
-#: the other direction.
+#: Minimum rise in each direction of a slow link, as a fraction of the rise in the other direction.
 _MIN_OTHER_DIRECTION = 0.25
 #: Minimum rise of a slow link, as a fraction of the largest rise of any slow link.
 _MIN_OF_LARGEST = 0.5

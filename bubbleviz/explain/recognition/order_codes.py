@@ -19,8 +19,8 @@ from bubbleviz.model.phases import Phase
 
 #: Kinds of operations. B and BW are the same kind, because they differ only in whether a W follows.
 FORWARD, BACKWARD, WEIGHTS = 0, 1, 2
-#: Kinds that occur only while orders are read: ``CLEARED`` stands for all remaining weight
-#: gradients, and ``FUSED`` for a fused backward.
+#: Kinds that occur only while orders are read.
+#: ``CLEARED`` stands for all remaining weight gradients, and ``FUSED`` for a fused backward.
 CLEARED, FUSED = 3, 4
 _CHUNK, _KIND, _UNORDERED = 32, 52, 56
 #: Maximum chunk and microbatch numbers of a code.

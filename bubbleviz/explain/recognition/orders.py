@@ -44,8 +44,7 @@ from bubbleviz.schedules.plan import Plan
 _NO_DIRECTION = 2
 #: Direction of each kind.
 _DIRECTION_OF_KIND = np.array((FORWARD, BACKWARD, _NO_DIRECTION, _NO_DIRECTION, BACKWARD), np.int64)
-#: Microbatch numbers are treated as consecutive if at least this many numbers occur per missing
-#: number.
+#: Microbatch numbers are consecutive if at least this many numbers occur per missing number.
 _GAPS = 3
 
 

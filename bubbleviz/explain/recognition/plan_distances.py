@@ -18,21 +18,19 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.schedules.plan import Schedule
 
 #: Maximum distance between a run and its schedule, as a fraction of the planned operations.
-#: Different schedules of this package are at least 0.125 apart if there are at least 2 devices and
-#: 4 microbatches.
+#: With 2 or more devices and 4 or more microbatches, schedules are at least 0.125 apart.
 MAX_DISTANCE = 0.1
-#: Maximum distance of the first operations of an order. If the first operations differ more than
-#: this, the rest of the order is not compared.
+#: Maximum distance of the first operations of orders that are compared completely.
 _MAX_FIRST_DISTANCE = 0.3
 #: Maximum number of planned orders that an order of unknown device is compared with.
 _MAX_COMPARED = 4
 #: Maximum number of operations of a plan; larger plans take seconds to build.
 _MAX_PLANNED = 2_000_000
-#: Pair of the orders of a plan, one per device, and the number of directions of the plan. A plan
-#: with two directions has two replicas that share the devices.
+#: Orders of a plan, one per device, and the number of directions of the plan.
+#: A plan with two directions has two replicas that share the devices.
 Planned = tuple[tuple[Ints, ...], int]
-#: Function of a schedule and the numbers of devices, microbatches and chunks, which returns the
-#: plan, or None if the schedule does not exist in these sizes.
+#: Function that plans a schedule for given numbers of devices, microbatches and chunks.
+#: The result is None if the schedule does not exist in these sizes.
 Plans = Callable[[Schedule, int, int, int], Planned | None]
 
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 SINGLE_STAGE = "one stage is no pipeline"
 #: Reason for a single stage of a pipeline whose other stages have no profiles.
 OTHER_STAGES_MISSING = "the profiles hold one stage of a pipeline, and the others are missing"
-#: Reason for a pipeline in which some stages are missing, even if the order of the remaining stages
-#: matches a schedule.
+#: Reason for a pipeline in which some stages are missing.
+#: The reason is also given if the order of the remaining stages matches a schedule.
 STAGES_MISSING = "stages are missing, and the order of the others matches no one schedule"
-#: Reason for a pipeline in which stages may be missing. The name of the schedule that the pipeline
-#: looks like is appended.
+#: Reason for a pipeline in which stages may be missing.
+#: The name of the schedule is appended to this text.
 STAGES_MAY_BE_MISSING = "stages may be missing; if none is (--parallel says so), it looks like"
 #: Reason for ranks that may be replicas of one stage.
 PIPELINE_UNPROVEN = (

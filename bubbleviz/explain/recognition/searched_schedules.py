@@ -28,9 +28,9 @@ from bubbleviz.model.columns import Ints
 from bubbleviz.model.grouping import find_distinct
 from bubbleviz.schedules.known import schedules
 
-#: Names of schedules, preferred names first. If several schedules have the same order (for example
-#: with one device or one microbatch), the preferred name is reported. All other schedules come
-#: last.
+#: Names of schedules in order of preference. Schedules that are not listed come last.
+#: The preferred name is reported if several schedules have the same order.
+#: For example, many schedules have the same order if there is only one microbatch.
 _PREFERENCE = (
     *("1f1b", "gpipe", "interleaved-1f1b", "looped-bfs"),
     *("zb-h1", "zb-h2", "zb-1p", "zb-2p", "interleaved-zb"),

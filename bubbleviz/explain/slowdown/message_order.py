@@ -60,8 +60,8 @@ def order_messages(work: Work, rows: Ints, compute: Ints, computes: Ints) -> lis
         Nine entries: four for rule 1, one each for rules 2 to 4, and two for rule 5.
     """
     role, rank_iteration = work.role, work.rank_iteration
-    # In a V-shaped layout, the chunks of a rank send to both neighbors at the same time. So
-    # transfers are ordered separately for each link.
+    # In a V-shaped layout, the chunks of a rank send to both neighbors at the same time.
+    # So transfers are ordered separately for each link.
     link = group_rows(rank_iteration, *work.link).of_row
     streams = (np.flatnonzero(role == transfer_role) for transfer_role in POINT_TO_POINT)
     rows, compute = rows[compute != NONE], compute[compute != NONE]

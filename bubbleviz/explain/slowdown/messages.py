@@ -36,8 +36,8 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import Phase
 
-#: Maximum difference in ns between the clocks of transfers and of compute operations, as in the
-#: published analyzer.
+#: Maximum clock difference in ns between transfers and compute operations.
+#: The value is that of the published analyzer.
 CLOCK_NS = 50_000
 #: Minimum number of messages that must show the transfer time of a link before it is used.
 _MIN_IDLE_CONSUMERS = 3
@@ -80,8 +80,7 @@ def list_messages(run: ReplayedRun, rows: Ints) -> Messages:
     forward = _mask_forward_messages(operations, consumer, producer)
 
     start_ns, end_ns = _find_receive_times(run, consumer, producer, forward)
-    # A receive that began after its consumer began, or ended after its consumer ended, did not
-    # deliver the consumer's input.
+    # A receive that began or ended after its consumer did not deliver the consumer's input.
     begin_ns = operations.end_ns[consumer] - operations.busy_ns[consumer]
     is_received = start_ns != NONE
     is_received &= (start_ns <= begin_ns) & (end_ns <= operations.end_ns[consumer])
@@ -146,8 +145,8 @@ def _find_receive_times(
     """
     operations, receives = run.operations, run.explained().receives
     receive_of = scatter(len(operations), receives.operation, np.arange(len(receives)))
-    # An overlapped pair takes two inputs. Its last receive belongs to the input that was produced
-    # later.
+    # An overlapped pair takes two inputs.
+    # The last receive of the pair belongs to the input that was produced later.
     last_inputs = find_first_rows(consumer, -operations.end_ns[producer])
     receive = np.where(make_mask(len(consumer), last_inputs), receive_of[consumer], NONE)
     unnamed = _match_unnamed_transfers(operations, consumer, forward, (Phase.RECV_F, Phase.RECV_B))

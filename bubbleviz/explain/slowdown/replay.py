@@ -103,8 +103,8 @@ class Replay:
             group: Group of each row of the work.
         """
         group_at = group[self.rows]
-        # Ends that grow with the group, and with its negative, carry the largest and the smallest
-        # group along all edges.
+        # Group numbers are replayed as end times, so the largest group propagates along all edges.
+        # Negated group numbers propagate the smallest group in the same way.
         extremes = np.stack((group_at, -group_at), axis=1)
         nothing = np.zeros_like(extremes)
         largest, negative_smallest = self.timing.compute_ends(nothing, nothing, earliest=extremes).T

@@ -23,9 +23,9 @@ from bubbleviz.model.grouping import group_rows, sort_rows
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.phase_masks import make_code_mask
 
-#: A send or receive that ended at least this many ns before its peer started had buffered the data,
-#: so its transfer time is 0 (``get_transfer_time`` of the published ``analyzer/wia.py``). Clock
-#: errors are smaller than this.
+#: A send or receive that ended at least this many ns before its peer started had buffered the data.
+#: Its transfer time is 0, as in ``get_transfer_time`` of the published ``analyzer/wia.py``.
+#: Clock errors are smaller than this.
 _BUFFERED_NS = 10_000_000
 
 
