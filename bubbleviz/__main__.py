@@ -17,7 +17,11 @@ OBJECTS_BETWEEN_COLLECTIONS = 200_000
 
 
 def main() -> int:
-    """Run the command line and return its exit code."""
+    """Run the command line, and return its exit code.
+
+    If a memory limit is too low for numpy, only a message is printed, and the exit code is 1.
+    Ctrl-C before the command line starts gives the exit code 130.
+    """
     try:
         from bubbleviz.signals import exit_at_once
 

@@ -220,7 +220,7 @@ def _parse_limit(text: str, what_if: bool) -> float:
 
     Args:
         text: The limit.
-        what_if: Whether other schedules are simulated. The limit applies to them only.
+        what_if: Whether other schedules are simulated. The limit applies only to simulations.
 
     Raises:
         UsageError: The text is not a memory size, or ``what_if`` is false.

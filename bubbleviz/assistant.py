@@ -189,8 +189,8 @@ def _resolve_in_folders(path: str, roots: Sequence[Path]) -> str:
     Symbolic links below the path are checked as well.
 
     Args:
-        path: An absolute path, or a path relative to one of the folders. The first folder that
-            contains a relative path is used.
+        path: An absolute path, or a path relative to any of the folders. If a relative path exists
+            in several folders, the first of these folders is used.
         roots: Resolved paths of the folders.
 
     Raises:

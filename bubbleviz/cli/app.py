@@ -174,7 +174,7 @@ def _bubbleviz(
 
 
 def _move_command_first(arguments: list[str]) -> list[str]:
-    """Reorder a command line so that it starts with its command or its first path, if it has one.
+    """Move the command, or else the first path, to the start of a command line.
 
     For example, ``help analyze`` becomes ``analyze --help``, and ``-v run/`` becomes ``run/ -v``.
     """

@@ -11,8 +11,8 @@ from bubbleviz.cli.terminal import print_message, show_reading_progress
 def choose_command(arguments: Sequence[str], names: PrivateNames) -> list[str]:
     """Choose the command for the given files, and print the command with the reason for the choice.
 
-    If the arguments contain ``--convention``, the command is ``analyze``, and the files are not
-    read. If they contain ``--quiet``, nothing is printed.
+    With ``--convention``, the command is ``analyze``, and the files are not read. With ``--quiet``,
+    nothing is printed.
 
     Args:
         arguments: Command-line arguments. The words before the first option are paths.

@@ -394,7 +394,15 @@ def _list_group_options(group: Any) -> list[Parameter]:
 def _list_output_options(
     files: Mapping[str, str], endings: Mapping[str, str] | None, documented: Collection[str]
 ) -> list[Parameter]:
-    """Return the parameters that replace ``outputs``; see :func:`command`."""
+    """Return the parameters that replace the parameter ``outputs`` of a command.
+
+    These are ``-o``, one option per format, ``--force`` and ``--quiet``.
+
+    Args:
+        files: Description of each format that the command can write, keyed by format name.
+        endings: Formats that only this command can write, keyed by the ending of the file name.
+        documented: Formats whose options are listed in ``--help``.
+    """
     parameters = [_make_keyword("output", list[str] | None, _make_output_option(files, endings))]
     for name, summary in files.items():
         file = option("FILE", summary, "Outputs", f"--{name}", hidden=name not in documented)

@@ -90,7 +90,10 @@ def describe_inspection(
 
 
 def _list_facts(inspection: Inspection) -> Iterator[tuple[str, str]]:
-    """Yield (label, text) pairs that describe where and how a profile was recorded."""
+    """Yield (label, text) pairs that describe where and how a profile was recorded.
+
+    The facts are the format with its versions, the host, the processes, and the reader if known.
+    """
     contents, source = inspection.contents, inspection.contents.source
     version = f" {source.nsys_version or 'unknown'}" if source.format == "nsys" else ""
     versions = f"{source.format}{version}, schema {source.schema_version or 'none'}"
@@ -139,7 +142,11 @@ def list_similar_files(similar: Sequence[Inspection]) -> Iterator[Block]:
 
 
 def _describe_table(inspection: Inspection) -> Iterator[Block]:
-    """Yield the blocks that ``inspect`` prints for a table of operations or a recording."""
+    """Yield the blocks that ``inspect`` prints for a table of operations or a recording.
+
+    The blocks contain the path, the kind of file with its facts, the numbers of rows, the numbers
+    of operations by phase, and the next step.
+    """
     contents = inspection.contents
     kind = contents.source.format
     text = f"\n  a {contents.noun}{'' if kind == contents.noun else f' ({kind})'}"
@@ -195,7 +202,11 @@ def _count_unlisted(count: int, max_listed: int | None) -> Iterator[Block]:
 
 
 def _describe_trial(inspection: Inspection) -> Iterator[str]:
-    """Yield lines with the result of measuring the profile with the drafted convention, if any."""
+    """Yield lines with the result of measuring the profile with the drafted convention.
+
+    The lines contain the numbers of operations by phase, the attributed share of compute time, and
+    the headline. Nothing is yielded if no convention was drafted.
+    """
     trial = inspection.trial
     if trial is not None:
         counts = ", ".join(f"{count:,} {phase}" for phase, count in trial.operations)
@@ -213,7 +224,10 @@ def describe_conventions(conventions: Iterable[Convention]) -> Iterator[Block]:
 
 
 def _list_conventions(inspection: Inspection) -> Iterator[str]:
-    """Yield one line per convention that matches, with counts and examples of its ranges."""
+    """Yield one line per convention that matches, with counts and examples of its ranges.
+
+    If no convention matches, a single line says so.
+    """
     if not inspection.evidence:
         yield "  no built-in convention matches these ranges"
     for evidence in inspection.evidence:

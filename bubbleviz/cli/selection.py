@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from bubbleviz.align.stages.pipelines import Parallel
     from bubbleviz.report.report import Report
 
-#: Maximum count of numbers in the value of an option. No report has more ranks or iterations.
+#: Maximum length of a list of numbers in an option. No report has more ranks or iterations.
 _MAX_NUMBERS = 1_000_000
 #: Maximum number of hosts that an error message lists.
 _MAX_HOSTS = 8
@@ -39,8 +39,8 @@ def parse_numbers(text: str, option: str) -> tuple[int, ...]:
         option: Name of the option, for error messages.
 
     Raises:
-        UsageError: The value is not such a list, a range ends before it starts, or there are too
-            many numbers.
+        UsageError: The value is not a list of numbers and ranges, a range ends before it starts, or
+            there are too many numbers.
     """
     parsed: list[int] = []
     quoted = repr(text if len(text) <= 60 else f"{text[:59]}…")

@@ -249,7 +249,7 @@ class StandIns:
         """Return the stand-in of a thread, function or GPU. A new name gets a new stand-in.
 
         Args:
-            name: The name. If it already is a stand-in, it is returned unchanged.
+            name: The name. A name that already is a stand-in is returned unchanged.
             kind: Word with which the stand-in starts, for example "thread".
         """
         if name in self._assigned:

@@ -84,7 +84,11 @@ def convert_to_rich(line: Line) -> Text:
 
 
 def make_console(shown_on: Display) -> Console:
-    """Return a rich console that prints to standard output."""
+    """Return a rich console that prints to standard output.
+
+    The console has the width and colors of the display, and treats standard output as a terminal.
+    Markup, highlighting and emoji codes are switched off.
+    """
     from rich.console import Console
 
     _replace_unknown_characters()
@@ -164,8 +168,8 @@ def write_content(content: str | bytes) -> None:
 def show_steps(steps: Sequence[Step], names: PrivateNames) -> None:
     """Print the recorded steps on standard error, one line per step.
 
-    A line contains the files of the step if it has any. Otherwise it contains the duration and the
-    number of rows. Nested steps are indented.
+    The line of a step contains its files, or else its duration and number of rows. Nested steps are
+    indented.
 
     Args:
         steps: The steps, each followed by its nested steps.
@@ -294,7 +298,10 @@ class ReadingBars:
 
 @contextmanager
 def _show_late_bars() -> Iterator[Bars]:
-    """Show progress bars on standard error, but only after ``_LATE_S`` seconds."""
+    """Show progress bars on standard error, but only after ``_LATE_S`` seconds.
+
+    The bars are removed when the context ends.
+    """
     from rich.console import Console
     from rich.progress import Progress
 

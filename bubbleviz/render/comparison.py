@@ -90,7 +90,7 @@ def make_document(comparison: Comparison) -> dict[str, Any]:
 
 
 def _make_run_document(run: ComparedRun) -> dict[str, Any]:
-    """Return the title, path, version, sizes and restrictions of a run as JSON values."""
+    """Return the title, path, version, primary ratio, sizes and restrictions of a run as JSON."""
     saved = run.saved
     return {
         "title": run.title,
@@ -424,7 +424,10 @@ def _list_advice_results(
 
 
 def _make_titles(comparison: Comparison) -> list[str]:
-    """Return a short title for each run. If titles are not distinct, all of them are numbered."""
+    """Return a short title for each run, on one line and with at most ``_TITLE_LENGTH`` characters.
+
+    If two runs have the same title, all titles are preceded by the number of the run, from 1.
+    """
     titles = [
         doc.truncate_middle(to_one_line(run.title, 200), _TITLE_LENGTH) for run in comparison.runs
     ]
@@ -529,7 +532,11 @@ def _name_windows(comparison: Comparison) -> str:
 
 
 def _list_restrictions(comparison: Comparison, titles: Sequence[str]) -> list[str]:
-    """Return a list with one line that names the restrictions of all runs, or an empty list."""
+    """Return a list with one line that names the restrictions of all runs.
+
+    Each restriction is preceded by the title of its run. If no run has a restriction, the list is
+    empty.
+    """
     restrictions = [
         f"{title}: {to_one_line(restriction.text, 120)}"
         for title, run in zip(titles, comparison.runs, strict=True)

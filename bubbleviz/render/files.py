@@ -206,7 +206,7 @@ def _write_temporary_file(output: str, content: bytes) -> Path:
 
 
 def _get_umask() -> int:
-    """Return the umask of the process. Reading it requires setting it for a moment."""
+    """Return the umask of the process, which can only be read by setting it for a moment."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

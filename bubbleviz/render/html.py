@@ -19,7 +19,11 @@ def render_html(blocks: Iterable[Block]) -> str:
 
 
 def _render_block(block: Block) -> Iterator[str]:
-    """Yield the HTML elements of a block. A table without rows yields nothing."""
+    """Yield the HTML elements of a block.
+
+    A sentence becomes a paragraph, with bold text for the lead and for the style ``bold``. Lines
+    with leads become a bulleted list without the leads. A table without rows yields nothing.
+    """
     if isinstance(block, Sentence):
         lead = f"<b>{_escape_text(block.lead)}</b>" if block.lead else ""
         text = _escape_text(block.text)
@@ -32,7 +36,10 @@ def _render_block(block: Block) -> Iterator[str]:
 
 
 def _render_table(table: Table) -> Iterator[str]:
-    """Yield the HTML of a table in pieces. The title is the caption, and blank rows are skipped."""
+    """Yield the HTML of a table in pieces.
+
+    The title becomes the caption. Blank rows are skipped, and missing cells are empty.
+    """
     heads = (_render_cell(table, "th", column, column) for column in table.columns)
     yield f"<div><table><caption>{_escape_text(table.title)}</caption>"
     yield f"<thead><tr>{''.join(heads)}</tr></thead><tbody>"

@@ -211,7 +211,10 @@ def format_sizes(choices: Sequence[Choice], restrictions: tuple[Restriction, ...
 
 
 def _make_choice_values(choice: Choice) -> dict[str, Any]:
-    """Return the schedule, sizes and predictions of a choice as JSON values, or None if unknown."""
+    """Return the schedule, sizes and predictions of a choice as JSON values.
+
+    Predictions that are unknown are None, and ``reason`` then says why.
+    """
     return {
         "schedule": choice.schedule,
         "stages": choice.stages,
@@ -262,7 +265,10 @@ def list_sizes(
 
 
 def _make_choice_row(choice: Choice) -> dict[str, str]:
-    """Return the table cells of a choice: schedule, sizes and predictions, keyed by header."""
+    """Return the table cells of a choice: schedule, sizes and predictions, keyed by header.
+
+    Times are in ms, and the bubble ratio is in percent. Unknown predictions are dashes.
+    """
     peak = choice.peak_activations
     return {
         "schedule": choice.schedule,

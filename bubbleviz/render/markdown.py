@@ -14,7 +14,7 @@ from bubbleviz.render.document import Block, HangingLines, Sentence
 #: Characters that have a special meaning in GitHub Markdown.
 _SPECIAL = re.compile(r"[\\`*_\[\]|~!$]")
 #: Matches positions inside mentions, issue numbers and URLs.
-#: An empty HTML comment at such a position prevents GitHub from turning the text into a link.
+#: Inserting an empty HTML comment there prevents GitHub from turning the text into a link.
 _LINKS = re.compile(r"(?i)(?<=@)|(?<=\#)(?=\w)|(?<=:)(?=//)|(?<=www)(?=\.)")
 
 
@@ -36,7 +36,12 @@ def render_markdown(blocks: Iterable[Block], title: str = "") -> str:
 
 
 def _render_block(block: Block) -> str:
-    """Return a block as Markdown, or "" for a table without rows."""
+    """Return a block as Markdown text.
+
+    Each line of a sentence becomes a line, which is bold if the style is ``bold``. The lead of a
+    sentence is always bold. Lines with leads become a bulleted list without the leads. A table
+    without rows becomes "".
+    """
     if isinstance(block, Sentence):
         lead = (
             f"**{escape_markdown(block.lead)}**{' ' * block.text.startswith(' ')}"

@@ -1,8 +1,8 @@
 """Colors of pictures, legible in print, in grayscale and on a dark screen.
 
 The fill colors of phases match the figures in the zero-bubble papers. Some of these colors are
-equally dark. So a phase that would look like another one in grayscale has a strip along its top or
-bottom edge::
+equally dark. A phase that would otherwise look like another phase in grayscale has a strip along
+its top or bottom edge::
 
     F ▇▇▇▇   B ▇▇▇▇   BW ▇▇▇▇   W ▇▇▇▇   R ▀▀▀▀   FB ▀▀▀▀
                          ▒▒▒▒     ░░░░                ▄▄▄▄
@@ -81,7 +81,7 @@ ACTIVITIES = {
 MORE_ACTIVITIES = ("#9a3324", "#4d7c2a", "#6a3d9a", "#a6611a", "#1b5e8c", "#b0527c")
 #: Color of the critical path.
 CRITICAL = "#c2185b"
-#: Colors of the time scale of a heat map, for fast, usual and slow. Slower is always darker.
+#: Colors for fast, usual and slow in a heat map. Slower times are darker.
 _HEAT = ("#e4f1fb", "#c9c3ba", "#7f1d1d")
 
 # If there are several chunks, the color of the first one is mixed with this fraction of black.
@@ -259,7 +259,7 @@ def make_shade(colour: str, shade: int, shades: int) -> str:
         colour: The base color.
         shade: Index of the shade from 0 (darkest) to ``shades - 1`` (lightest), or -1 to return the
             base color.
-        shades: Number of shades. If it is 1 or less, the base color is returned.
+        shades: Number of shades. With a single shade, the base color is returned.
     """
     if shades <= 1 or shade < 0:
         return colour

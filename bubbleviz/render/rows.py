@@ -125,7 +125,7 @@ def draw_advised_pipeline(
     Args:
         report: The report.
         rows: Rows of the report.
-        marked: Indices of the marked ranks. If it is empty, no row is changed.
+        marked: Indices of the marked ranks. If no rank is marked, no row is changed.
     """
     if not marked:
         return tuple(rows)
@@ -163,8 +163,8 @@ def _make_standout_rows(
 ) -> Iterator[RankRow]:
     """Yield an additional row for each group of ranks that stands out.
 
-    The row draws the first rank of the group that has no row yet. Groups that are stages, and
-    groups without such a rank, are skipped. At most ``_MOST_STANDOUTS`` rows are yielded.
+    The row draws the first rank of the group that has no row yet. Stages, and groups in which every
+    rank has a row, are skipped. At most ``_MOST_STANDOUTS`` rows are yielded.
 
     Args:
         report: The report.

@@ -49,7 +49,7 @@ def wrap_text(
     keep_long_words: bool = False,
     measure: Callable[[str], float] = measure_cells,
 ) -> list[str]:
-    """Split a text into lines of a maximum width. Lines are broken only between words.
+    """Wrap a text to lines of a maximum width. Lines are broken only between words.
 
     A line is not broken between a number and its unit. A text without words gives no lines.
 
@@ -59,8 +59,7 @@ def wrap_text(
         max_lines: Maximum number of lines, or None for no limit. If the text needs more lines, the
             last line ends with an ellipsis.
         hanging_indent: Number of blanks at the start of each line except the first.
-        keep_long_words: Whether to keep a word that is wider than a line. Otherwise it is
-            truncated.
+        keep_long_words: Whether to keep words that are wider than a line, and not truncate them.
         measure: Function that returns the width of a text, by default in terminal columns.
     """
     lines: list[str] = []

@@ -83,7 +83,7 @@ def _read_runs(
     Args:
         runs: Paths of the runs.
         measurement: Options for measuring profiles.
-        names: Replaces private names in paths.
+        names: Private names to replace in the paths and titles of runs.
     """
     from bubbleviz.report.compared.comparison import ComparedRun, make_titles
 

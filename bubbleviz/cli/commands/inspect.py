@@ -112,7 +112,13 @@ def _inspect_files(
 
 
 def _write_bundle(profiles: list[str], convention: Sequence[str], outputs: Outputs) -> None:
-    """Measure a run, and write a bundle from which the measured numbers can be reproduced."""
+    """Measure a run, and write a bundle from which the measured numbers can be reproduced.
+
+    Args:
+        profiles: Paths of the profiles of the run.
+        convention: Names of conventions, or paths of TOML files.
+        outputs: Outputs of the command, of which the first one is the bundle.
+    """
     from bubbleviz.analyses.bundle import make_bundle
     from bubbleviz.api import analyze
 

@@ -256,7 +256,7 @@ def _simulate_plan(
 
     Args:
         plan: Path of the file.
-        sizes: Options for schedules and sizes. None of them may be given.
+        sizes: Options for schedules and sizes, which must not be given together with a plan.
         times: Time of each operation on each stage.
         carried: How sends and receives are carried out.
 

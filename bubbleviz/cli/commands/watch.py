@@ -264,7 +264,10 @@ def _prepare_command(
     running: list[subprocess.Popen[bytes]] = []
 
     def start(reason: str) -> None:
-        """Print the reason and start the command, unless it has been started before."""
+        """Print the reason and start the command, unless it has been started before.
+
+        If the command cannot be started, a message is printed, and it is not tried again.
+        """
         command, words[:] = list(words), []
         if not command:
             return

@@ -79,7 +79,7 @@ class Renderer:
 
     @property
     def suffixes(self) -> tuple[str, ...]:
-        """The file name endings as a tuple, in the order of ``endings``."""
+        """Tuple of the file name endings."""
         return tuple(self.endings.split())
 
     @property
@@ -143,7 +143,7 @@ def format_of_suffix(file: str, names: Iterable[str], more_suffixes: Iterable[st
     Args:
         file: Path of the file.
         names: Names of the formats to choose from.
-        more_suffixes: Other suffixes that the command accepts. The error message lists them.
+        more_suffixes: Other suffixes that the command accepts, for the error message.
 
     Raises:
         UsageError: The suffix belongs to none of the formats.
@@ -175,7 +175,7 @@ def check_suffix(file: str, name: str, names: Iterable[str]) -> None:
         file: Path of the file.
         name: Name of the format, which is also the name of the option that writes it.
         names: Names of the formats that the option ``-o`` of the command can write. If the suffix
-            belongs to one of them, the error message recommends ``-o``.
+            belongs to such a format, the error message recommends ``-o``.
 
     Raises:
         UsageError: The suffix belongs to another format.

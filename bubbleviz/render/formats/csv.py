@@ -103,9 +103,13 @@ def _list_inert_names(code: Ints, names: Sequence[str]) -> Sequence[object]:
 
 
 def _list_iteration_names(report: Report, iteration: Ints) -> list[object]:
-    """Return the name of the iteration for each index, or "" if there is no such iteration.
+    """Return the name of each iteration, as the option ``--iteration`` accepts it.
 
-    The option ``--iteration`` accepts these names.
+    The name is "" if there is no iteration with the index.
+
+    Args:
+        report: The report.
+        iteration: Indices of iterations.
     """
     names = {i.index: quote_formula(i.name) for i in report.iterations}
     return [names.get(index, "") for index in iteration.tolist()]
@@ -115,7 +119,7 @@ def _format_pairs(first: Ints, second: Sequence[object]) -> list[object]:
     """Return one cell per operation: "7", or "7;3" if the operation has two numbers.
 
     Args:
-        first: First number of each operation. If it is negative, the cell is "".
+        first: First number of each operation. A negative number gives the cell "".
         second: Second number of each operation, or "" if it has none.
     """
     return [

@@ -1,7 +1,7 @@
 """Renders the bubble ratios as a LaTeX table for a paper, with the methods sentence as a comment.
 
-The table needs only pdflatex and the package booktabs. Names from profiles cannot break it, because
-all text is printable ASCII and special characters of TeX are escaped.
+The table needs only pdflatex and the package booktabs. Names from profiles cannot break the table,
+because all text is printable ASCII and special characters of TeX are escaped.
 """
 
 from __future__ import annotations

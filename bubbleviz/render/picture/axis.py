@@ -44,7 +44,13 @@ def axis_labels(layout: Layout, size: float, right: float) -> list[tuple[float, 
 
 
 def draw_axis(page: Page, layout: Layout, bottom: float) -> None:
-    """Draw the time axis below the y coordinate ``bottom``, and move the page's cursor below it."""
+    """Draw the time axis with its ticks and labels, and move the page's cursor below the axis.
+
+    Args:
+        page: The page.
+        layout: Layout of the rows, which has the same time scale.
+        bottom: The y coordinate of the lower edge of the rows.
+    """
     size = page.style.letters.axis
     y = bottom + 0.5 * size
     look = {"fill": LIGHT.quiet, "class_": "bv-quiet"}

@@ -82,7 +82,11 @@ def draw_brackets(page: Page, report: Report, selection: Selection, layout: Layo
 
 
 def _draw_bracket(page: Page, report: Report, layout: Layout, bracket: _Bracket) -> None:
-    """Draw a bracket. The longest text that fits is written in its middle."""
+    """Draw the bracket of an iteration, with a vertical tick at each end.
+
+    The longest text that fits is written in a gap in the middle of the bracket. If not even the
+    shortest text fits, the bracket has no text and no gap.
+    """
     left, right = layout.x(bracket.start_ns), layout.x(bracket.end_ns)
     y = layout.brackets + _LINE_HEIGHT * bracket.line + 9
     size = page.style.letters.axis

@@ -162,8 +162,8 @@ def _name_replicas(row: RankRow, ratio_range: tuple[float, float] | None) -> str
 def _name_row(row: RankRow, clock: str) -> str:
     """Return the name of a row that draws one rank.
 
-    If the row was added because its rank stands out, the name is the reason. Otherwise it is the
-    label of the rank. For a row of several replicas, the label is preceded by their number.
+    If the row was added because its rank stands out, the name is the reason. Otherwise the name is
+    the label of the rank. In a row of several replicas, the number of replicas precedes the label.
 
     Args:
         row: The row.

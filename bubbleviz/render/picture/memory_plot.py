@@ -56,7 +56,7 @@ class MemoryPlot:
     Attributes:
         title: Title of the picture.
         points: One point per order of operations.
-        in_bytes: Whether memory is in bytes. Otherwise it is in microbatches of a stage.
+        in_bytes: Whether memory is in bytes, and not in microbatches of a stage.
         limit: Memory limit per device in the same unit, or None if there is no limit.
         reason: Reason why there are no points, or "" if there are points.
     """
@@ -87,7 +87,10 @@ class _Box(NamedTuple):
 
 
 def draw_memory_plot(plot: MemoryPlot) -> str:
-    """Return a memory plot as an SVG document. Without points, it shows only the reason."""
+    """Return a memory plot as an SVG document.
+
+    Without points, the document shows only the reason why there is nothing to plot.
+    """
     page = Page("bvm-")
     page.title = plot.title
     page.description = "One dot per order: its bubble ratio, and the memory of its fullest device."

@@ -114,7 +114,11 @@ def _explain_rows(selection: Selection) -> Iterator[str]:
 
 
 def nothing_to_draw(report: Report, view: View) -> str:
-    """Return a sentence with the reason why a view selects nothing to draw from a report."""
+    """Return a sentence with the reason why a view selects nothing to draw from a report.
+
+    The possible reasons are that the report has no ranks, that it has no iterations, and that the
+    selected ranks or iterations do not exist.
+    """
     if not report.ranks:
         missing = "no GPU has any operation"
     elif not report.iterations:

@@ -143,7 +143,7 @@ class Page:
         """Write a wrapped text below the cursor, and move the cursor below the text.
 
         Args:
-            text: The text. If it needs more than ``lines`` lines, it is truncated.
+            text: The text, which is truncated if it needs more than ``lines`` lines.
             size: Font size.
             ink: Color of the text; see :meth:`text`.
             lines: Maximum number of lines.

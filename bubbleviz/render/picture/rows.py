@@ -52,7 +52,7 @@ from bubbleviz.report.report import Report
 #: SVG attributes of the dotted line below merged marks, and its distance from the marks in px.
 DOTS = {"stroke": LIGHT.quiet, "stroke_width": 0.7, "stroke_dasharray": "1 1", "class_": "bv-rule"}
 DOTS_BELOW = 0.8
-#: Gaps in the dotted line that are narrower than this are closed, in px.
+#: Width below which gaps in the dotted line are closed, in px.
 _DOTS_BRIDGE = 3
 #: Operations have tooltips only if the picture contains at most this number of marks.
 MOST_TOOLTIPS = 4_000
@@ -109,7 +109,11 @@ class RowPainter:
 
     @cached_property
     def chunks(self) -> list[int]:
-        """Numbers of the model chunks whose operations run on the drawn ranks, ascending."""
+        """Numbers of the model chunks whose operations run on the drawn ranks, ascending.
+
+        All iterations are considered. Operations of the optimizer, and of unknown chunks, are
+        ignored.
+        """
         operations = self._operations
         is_drawn = np.isin(operations.rank, [rank.index for rank in self._selection.ranks])
         works = is_drawn & np.isin(operations.phase, WORK)
@@ -322,7 +326,7 @@ class RowPainter:
             group.append(layer)
 
     def _draw_numbers(self, group: Element, members: range) -> None:
-        """Write the microbatch numbers in the middle of the boxes of a row.
+        """Write the microbatch numbers in the middle of the boxes of a row. White numbers are bold.
 
         Args:
             group: SVG group that receives one subgroup per color and font size.
@@ -465,7 +469,7 @@ def join_close(edges: Sequence[tuple[Any, Any]], gap: float) -> list[tuple[Any, 
 
     Args:
         edges: (left, right) edges of the intervals, sorted by left edge.
-        gap: Intervals are merged if the distance between them is less than this.
+        gap: Distance below which intervals are merged.
     """
     merged: list[tuple[Any, Any]] = []
     for left, right in edges:

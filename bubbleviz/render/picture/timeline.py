@@ -109,7 +109,12 @@ class TimelinePainter:
         return lane, strip
 
     def draw(self, layout: Layout) -> None:
-        """Draw the rows and everything next to them. The page's cursor does not move."""
+        """Draw the rows, their labels, overlays and brackets, without moving the page's cursor.
+
+        From back to front, these are: spread areas, bubbles, causes of idle time, labels,
+        operations, the critical path, error bars of clocks, and brackets. The view and the style
+        determine which of the optional parts are drawn.
+        """
         page, report, selection = self.page, self.report, self.selection
         self.rows = RowPainter(page, report, selection, layout.width, layout.row, layout.lane)
         if layout.strip:

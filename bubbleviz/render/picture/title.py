@@ -10,7 +10,7 @@ from bubbleviz.render.selection import Selection
 from bubbleviz.report.measure import name_measure
 from bubbleviz.report.report import Report
 
-#: The lower bound of a ratio is printed only if it is below the ratio by more than this.
+#: Minimum difference between a ratio and its lower bound for which the bound is printed.
 _RATIO_GRAIN = 0.01
 
 
@@ -79,7 +79,11 @@ def headings(report: Report, selection: Selection) -> tuple[str, str]:
 
 
 def draw_title(page: Page, report: Report, selection: Selection) -> None:
-    """Draw the title below the page's cursor, and move the cursor below the title."""
+    """Draw the title below the page's cursor, and move the cursor below the title.
+
+    The title consists of a heading, a paragraph with further facts, and a paragraph with the reason
+    why the ratio is the primary one.
+    """
     head, rest = headings(report, selection)
     letters = page.style.letters
     page.heading(head)

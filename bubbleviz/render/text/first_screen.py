@@ -37,7 +37,7 @@ from bubbleviz.report.view import View
 MAX_LINES, _ROWS = 24, 8
 #: Maximum number of lines of the first screen for a timeline of any number of rows.
 _MAX_LINES_OF_MANY = 36
-#: If less than this fraction of the GPU time is attributed to operations, the screen says so.
+#: Fraction of the GPU time attributed to operations below which the screen shows the fraction.
 _COVERED = 0.95
 #: Clock bounds are shown if their width exceeds both this value and the confidence interval.
 _CLOCK_BOUNDS = 0.005
@@ -48,7 +48,7 @@ _WARNING = "bold yellow"
 
 
 def describe_headline(report: Report) -> tuple[str, str, str, str]:
-    """Return the headline: the primary ratio, its uncertainty, the run, and the reason.
+    """Return the texts of the headline, which describe the primary ratio and the run.
 
     Returns:
         value: Name and mean of the primary ratio, for example "bubble ratio: 27.27 %".
@@ -128,7 +128,7 @@ def _describe_bounds(report: Report, *, narrow: bool = True) -> Iterator[tuple[s
             not wider than ``_CLOCK_BOUNDS``.
 
     Yields:
-        (punctuation, text) pairs. The punctuation joins the text to the preceding text.
+        (separator, text) pairs. The separator is to be written before the text.
     """
     interval = report.summary.bubble_interval.get(report.headline)
     ci95 = report.summary.bubble_ratio[report.headline].ci95

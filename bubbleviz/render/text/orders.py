@@ -91,7 +91,11 @@ def describe_recognition(recognition: Recognition) -> str:
 
 
 def _describe_deviation(report: Report, deviation: Deviation) -> str:
-    """Return one line about an operation that is out of order, with its rank and iteration."""
+    """Return one line about an operation that is out of order.
+
+    The line names the rank, the iteration, the operation, and by how many places it deviates. Chunk
+    0 is not mentioned.
+    """
     rank, iteration = report.ranks[deviation.rank], report.iterations[deviation.iteration]
     chunk = f" of chunk {deviation.chunk}" if deviation.chunk > 0 else ""
     places = f" by {deviation.places}" if deviation.places else ""

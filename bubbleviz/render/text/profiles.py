@@ -86,7 +86,10 @@ def list_coverage(report: Report) -> Iterator[doc.Block]:
 
 
 def _make_coverage_row(profile: ProfileSummary) -> dict[str, str]:
-    """Return the table cells of a profile: kernel counts, shares and times, keyed by header."""
+    """Return the table cells of a profile: kernel counts, shares and times, keyed by header.
+
+    Shares are in percent, and times in ms. A share of nothing is a dash.
+    """
     return {
         "profile": _truncate(Path(profile.path).name),
         "kernels": f"{profile.kernels:,}",

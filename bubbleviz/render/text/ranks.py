@@ -1,7 +1,7 @@
 """Tables of ranks.
 
-For a run of very many ranks, the tables do not list all ranks. Instead, they show the distribution
-of each quantity over the ranks, and the groups of ranks that stand out.
+For a run of very many ranks, the tables do not list all ranks, but show the distribution of each
+quantity over the ranks, and the groups of ranks that stand out.
 """
 
 from __future__ import annotations
@@ -231,7 +231,12 @@ def summarize_ranks(report: Report) -> Iterator[doc.Block]:
 
 
 def _list_quantities(means: RankMeans) -> Iterator[tuple[str, Floats]]:
-    """Yield the (name, values) of each quantity. The name ends in the unit. Values are per rank."""
+    """Yield (name, values) for each quantity whose distribution is shown.
+
+    The quantities are the ratio, the bubble, the busy time of each phase, the launch gap, the idle
+    time of each cause, and the communication times. A name ends in the unit of the quantity. There
+    is one value per rank.
+    """
     yield "ratio %", means.bubble_ratio
     yield "bubble ms", means.bubble_ns
     for phase, busy_ns in means.busy_ns.items():

@@ -284,7 +284,7 @@ def _get_compared_ms(comparison: WhatIf, row: Choice) -> float | None:
     """Return the time in ms by which schedules are compared, or None if it is unknown.
 
     If ``comparison.window`` is ``stage``, schedules are compared by their cost, which is the
-    longest window of a rank. Otherwise they are compared by their makespan.
+    longest window of a rank. Otherwise schedules are compared by their makespan.
     """
     return row.cost_ms if comparison.window == "stage" else row.makespan_ms
 
@@ -293,8 +293,8 @@ def _make_schedule_cells(comparison: WhatIf, row: Choice) -> dict[str, str]:
     """Return the table cells of a schedule: time, saving, ratio and memory, keyed by header.
 
     If ``comparison.window`` is ``stage``, the time and the ratio describe the longest window of a
-    rank. Otherwise they describe the iteration. The peak memory is left out if it is unknown for
-    all schedules.
+    rank, and otherwise the iteration. If the peak memory of all schedules is unknown, there is no
+    cell for the peak memory.
     """
     is_by_stage = comparison.window == "stage"
     activations = "-" if row.peak_activations is None else f"{row.peak_activations:.2f}"

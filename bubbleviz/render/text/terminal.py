@@ -27,7 +27,7 @@ _ASCII_BARS = str.maketrans("▁▂▃▄▅▆▇█", ".:-=+*%#")
 _ASCII = _ASCII_SIGNS | _ASCII_BARS | str.maketrans({"≥": ">=", "≤": "<=", "±": "+-"})
 #: Default width of a terminal, in columns.
 _USUAL_WIDTH = 80
-#: If fewer columns than this remain next to a lead, continuation lines start below the lead.
+#: Minimum number of columns next to a lead. With fewer, continuation lines start below the lead.
 _MIN_TEXT_WIDTH = 20
 #: Blanks between two columns of a table.
 _GAP = "  "
@@ -336,8 +336,8 @@ def _describe_dropped(dropped: Sequence[str], width: int, full_width: int) -> st
 def _list_min_widths(table: doc.Table, widths: Mapping[str, int]) -> dict[str, int]:
     """Return the minimum width of each column, keyed by header.
 
-    Only columns of words can be narrower than their content. The minimum width of such a column is
-    ``_MIN_WIDTH``, or ``_MIN_WRAPPED_WIDTH`` if its words are wrapped, but at least the width of
+    Only columns of words can be narrower than their content. The minimum width of a column of words
+    is ``_MIN_WIDTH``, or ``_MIN_WRAPPED_WIDTH`` if its words are wrapped, but at least the width of
     its header.
 
     Args:
@@ -382,8 +382,9 @@ def _split_row(
 ) -> Iterator[Mapping[str, str]]:
     """Yield the output lines of a table row. Each line is a mapping from header to cell text.
 
-    A text that is too wide is wrapped if its column is in ``table.wrap``. Otherwise its middle is
-    replaced by an ellipsis. Numbers are never truncated. A blank row yields one empty mapping.
+    A text that is too wide is wrapped if its column is in ``table.wrap``, and otherwise shortened
+    by replacing its middle with an ellipsis. Numbers are never shortened. A blank row yields one
+    empty mapping.
 
     Args:
         table: The table.

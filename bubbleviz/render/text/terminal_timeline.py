@@ -208,7 +208,7 @@ def _choose_group_size(n_rows: int, max_lines: int | None) -> int:
     """Return the number of consecutive rows that share a line of the timeline.
 
     The number is 1 if all rows fit into ``max_lines`` lines, if there are at most ``_GROUPS`` rows,
-    or if ``max_lines`` is None. Otherwise it is ``ceil(n_rows / _GROUPS)``.
+    or if ``max_lines`` is None. Otherwise the number is ``ceil(n_rows / _GROUPS)``.
     """
     if max_lines is None or n_rows <= max(_GROUPS, max_lines - _AROUND):
         return 1
@@ -274,7 +274,7 @@ def _group_rows(
         report: The report.
         selection: The rows of one iteration.
         marked: Indices of the ranks that the advice is about.
-        size: Number of rows per group. If it is 1, all rows are returned.
+        size: Number of rows per group. With a size of 1, all rows are returned.
     """
     rows, labels = selection.rows, _make_labels(report, selection.rows)
     ratios = [ratio for ratio, _ in measure_row_ratios(report, selection)]
@@ -456,7 +456,11 @@ def _make_labels(report: Report, rows: Sequence[RankRow]) -> list[str]:
 
 
 def _choose_style(kind: int) -> str:
-    """Return the style of a kind of cell in the syntax of rich, or "" for no style."""
+    """Return the style of a kind of cell in the syntax of rich, or "" for no style.
+
+    Bubbles are dim. Compute phases have the colors of ``palette.TERMINAL``. Other iterations are
+    dark gray, and unattributed compute is a reddish gray.
+    """
     special_styles = {
         _OUTSIDE: "",
         _BUBBLE: "dim",

@@ -46,7 +46,11 @@ def render(report: Report, _: View) -> str:
 
 
 def write_events(trace: Trace) -> Iterator[str]:
-    """Yield the JSON text of a trace in pieces."""
+    """Yield the JSON text of a trace in pieces.
+
+    The text is an object with the display unit, the properties of the trace (``otherData``) and the
+    list of all events.
+    """
     facts = _encode_json(trace.facts())
     yield f'{{"displayTimeUnit": "ns",\n"otherData": {facts},\n"traceEvents": [\n'
     # Each lane is a thread. Thread ids are greater than all process numbers.

@@ -76,7 +76,11 @@ class Trace:
     entering: Mapping[int, Sequence[int]]
 
     def facts(self) -> dict[str, Value]:
-        """Return properties of the entire trace, keyed by name, such as the bubbleviz version."""
+        """Return properties of the entire trace, keyed by name.
+
+        The properties are the version, the primary ratio with its reason, the ratio of the trace,
+        the naming convention and ``base_ns``.
+        """
         report = self.report
         return {
             "version": report.version,
@@ -255,9 +259,9 @@ class Trace:
 def make_trace(report: Report) -> Trace:
     """Convert a report to a trace.
 
-    Times in the trace are relative to a base time. The base time is the start of the first slice if
-    this start is negative, or if the end of the last slice is ``_MAX_EXACT_NS`` or later. Otherwise
-    it is 0.
+    Times in the trace are relative to a base time. The base time is usually 0. If the first slice
+    starts at a negative time, or if the last slice ends at ``_MAX_EXACT_NS`` or later, the base
+    time is the start of the first slice.
     """
     ratio = report.explanation.listed_ratio
     first_ns, last_ns = _find_slice_bounds(report, ratio)
@@ -314,7 +318,7 @@ def _name_operation(phase: int, first: int | None, second: int | None) -> str:
 
 
 def _truncate(text: str) -> str:
-    """Return a text from a profile on one line, printable and truncated to _MAX_NAME_LENGTH."""
+    """Truncate a text from a profile to ``_MAX_NAME_LENGTH`` printable characters on one line."""
     return to_one_line(text[: _MAX_NAME_LENGTH + 1], _MAX_NAME_LENGTH)
 
 

@@ -86,8 +86,8 @@ _FALLBACK = (
 def render(report: Report, view: View) -> str:
     """Return the interactive report as an HTML document.
 
-    The page opens at the first iteration that the view selects. If it selects none, the page opens
-    at the iteration that :func:`_choose_initial_iteration` returns.
+    The page opens at the first iteration that the view selects. If the view selects no iteration,
+    the page opens at the iteration that :func:`_choose_initial_iteration` returns.
 
     Raises:
         OutputError: The charting library is not installed.
@@ -267,7 +267,7 @@ def pack_report(
         **_list_definitions(summary),
     }
     text = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    # JSON escapes line breaks, so all characters that are replaced here are inside of strings.
+    # JSON escapes line breaks, so all characters that are replaced here are inside strings.
     packed_document = compress(replace_control_characters(text).encode("utf-8"), LEVEL)
     return packed_document, compress(encode_tables(tables), LEVEL), blocks
 
@@ -288,7 +288,11 @@ def _describe_standout(standout: Standout) -> dict[str, Any]:
 
 
 def _list_definitions(summary: RunSummary) -> dict[str, Any]:
-    """Return the phases, causes, ratios and colors that the page needs, as JSON values."""
+    """Return the definitions that the page needs, as JSON values.
+
+    These are the names of phases, the codes of compute phases, the causes of idle time with their
+    meanings and colors, the colors of parts of bubbles, and the definitions of ratios.
+    """
     return {
         "unattributed_colour": palette.UNATTRIBUTED,
         "part_colours": palette.BUBBLE_PARTS,

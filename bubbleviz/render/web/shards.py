@@ -261,7 +261,7 @@ def _select_times(
 
     Ranks and operations are numbered within the shard, starting from 0. Busy intervals have two
     columns: ``later_ns`` is the start minus the start of the operation, and ``longer_ns`` is the
-    length minus the length of the operation.
+    length minus the length of the operation. Bubbles have the columns of :func:`_locate_peers`.
 
     Args:
         tables: Tables of the entire timeline, sorted by rank.

@@ -54,7 +54,7 @@ class UnsavedNumbers:
 
 
 def collect_unsaved_numbers(report: Report) -> UnsavedNumbers:
-    """Return the numbers of a page that the JSON report inside the page does not contain."""
+    """Collect the numbers of the interactive page that are not in the JSON report."""
     return UnsavedNumbers(
         chunk_times=_list_chunk_times(report),
         no_slowdowns=_explain_no_slowdowns(report),
