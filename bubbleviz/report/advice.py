@@ -63,7 +63,7 @@ _MAX_LISTED = 5
 _MAX_FURTHER, _MIN_FURTHER = 2, 0.01
 #: Kinds of faults that are found by comparing times of different ranks.
 _BETWEEN_RANKS = {"link", "launch", "late-start", "collective", "queue", "token"}
-#: Kinds of faults that are wrong if the clock of a rank was set during the run.
+#: Kinds of faults that may be detected by mistake if a clock was set during the run.
 _ON_SET_CLOCKS = {"iteration"}
 
 
@@ -421,8 +421,9 @@ def _find_replayed_iteration(report: Report) -> Change | None:
 def _find_min_saving(report: Report, measured: Change) -> float:
     """Return the minimum saving of advice to follow first, as a fraction of an iteration.
 
-    The minimum is ``_MIN_SAVING``. In a pipeline, it is at least ``_MIN_SHARE_OF_SCHEDULE`` of half
-    of the bubble ratio, which is the saving of twice as many microbatches.
+    The minimum is ``_MIN_SAVING``, or ``_MIN_SHARE_OF_SCHEDULE`` times half of the bubble ratio if
+    this is larger and the ranks form a pipeline. Half of the bubble ratio is the saving of twice as
+    many microbatches.
     """
     if report.no_pipeline is not None:
         return _MIN_SAVING
@@ -687,8 +688,8 @@ def _is_worth_listing(finding: Finding, slow_ns: float) -> bool:
     """Return whether to list a finding in which nothing is unusually slow.
 
     The finding is listed if all of its faults can be removed completely (see ``_NEVER_GONE``).
-    Otherwise, it is listed if its saving is at most ``slow_ns``, or at least ``_MIN_TIMES_SLOW``
-    times ``slow_ns``.
+    Otherwise, the finding is listed if its saving is at most ``slow_ns``, or at least
+    ``_MIN_TIMES_SLOW`` times ``slow_ns``.
 
     Args:
         finding: The finding.
@@ -707,9 +708,9 @@ def _is_bound(finding: Finding) -> bool:
 def _is_represented(index: int, findings: list[Finding]) -> bool:
     """Return whether another finding with the same fault families represents a finding.
 
-    There are two cases. The other finding concerns more ranks and saves clearly more. Or it saves
-    at least nearly as much, and concerns fewer ranks, or equally many ranks and comes earlier.
-    "Nearly" means at least the fraction ``_SAME``.
+    A finding on more ranks represents this finding if it saves clearly more: the saving of this
+    finding is less than ``_SAME`` times its saving. A finding on fewer ranks, or an earlier finding
+    on equally many ranks, represents this finding if it saves at least ``_SAME`` times as much.
 
     Args:
         index: Index of the finding in ``findings``.

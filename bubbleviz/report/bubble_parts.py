@@ -43,7 +43,7 @@ class BubblePart:
     Attributes:
         name: Name of the part, for example the label of a cause of idle time.
         meaning: Meaning of the name.
-        share: Part of the window, as a fraction of 1; mean over the averaged iterations.
+        share: Fraction of the window, averaged over the averaged iterations.
         time_ns: Mean time per rank and averaged iteration.
     """
 

@@ -278,7 +278,7 @@ class IdleRank(Struct, frozen=True):
         awaited_copy_ns: Exposed copies for which a stream is proved to have waited.
         launch_queue: Number of kernels and copies that were launched but had not started, or None
             if unknown.
-        gaps: Number of gaps that are not short.
+        gaps: Number of gaps, without kernel-to-kernel gaps.
         longest_gaps: The longest gaps, longest first.
         relative_score: Kernel time of the fastest device divided by the kernel time of this device,
             over kernels that ran equally often on other devices. None if there are no such kernels.

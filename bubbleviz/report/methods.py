@@ -136,8 +136,8 @@ def _list_caveats(report: Report) -> Iterator[str]:
     """Yield the caveats of the result as clauses that start with a semicolon.
 
     The caveats are the bounds from clock uncertainty, the restrictions, contradictions between
-    clocks or in the order of stages, the kernel time, and the ratio with compute outside all
-    operations as work.
+    clocks or in the order of stages, and the kernel time. The last caveat is the ratio that would
+    result if compute outside all operations were work.
     """
     interval = report.summary.bubble_interval.get(report.headline)
     if interval is not None and interval[0] < interval[1]:

@@ -188,7 +188,7 @@ def build_operation_table(report: Report) -> Columns:
     The two microbatches of a fused operation are in two columns, and so are its two chunks.
     """
     columns = report.operations.list_columns()
-    del columns["global_rank"]  # further_columns has it, at the place where --csv has it
+    del columns["global_rank"]  # list_further_columns adds this column at its place in --csv
     # The column contains the names of iterations, or numbers if all names are numbers.
     names = [iteration.name for iteration in report.iterations]
     columns["iteration"] = CodedTexts(report.operations.iteration, names)

@@ -1,4 +1,4 @@
-"""The promise of a piece of advice: the share of an iteration that following it saves."""
+"""The promise of advice: the fraction of an iteration that is saved if the advice is followed."""
 
 from __future__ import annotations
 

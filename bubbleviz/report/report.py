@@ -310,8 +310,8 @@ class Report:
         """Return the iteration whose length is the lower median of all candidates.
 
         The length of an iteration is the time from its first start to its last end. The candidates
-        are the averaged iterations that have the primary ratio. If there are none, they are all
-        averaged iterations, then all complete iterations that are not evaluations, then all
+        are the first of these groups that is not empty: averaged iterations that have the primary
+        ratio, all averaged iterations, complete iterations that are not evaluations, and all
         iterations with work. Among iterations of equal length, the smallest index wins.
 
         Returns:

@@ -252,7 +252,7 @@ def _make_no_report_error(path: str, reason: object, command: str = "analyze") -
 
 
 def _describe_reason(reason: str) -> str:
-    """Reword the messages of the JSON decoder that are known; return all others unchanged."""
+    """Reword known messages of the JSON decoder. All other messages are returned unchanged."""
     if wrong_type := _WRONG_TYPE.fullmatch(reason):
         expected, actual, location = wrong_type.groups()
         return f"{location} has type {actual} instead of {expected}"

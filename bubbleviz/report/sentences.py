@@ -299,9 +299,9 @@ def _describe_period_bubble(report: Report) -> str:
 def _recommend_microbatches(report: Report) -> str:
     """Return the advice to run twice as many microbatches with the same bubble.
 
-    The text contains the schedule ratio before and after. The ratio before is the mean of all
-    averaged iterations. If it is unknown or some pipelines lack ranks, it is the ratio of the
-    replay. A ratio r becomes r / (2 - r).
+    The text contains the schedule ratio before and after. The ratio before, r, is the mean of all
+    averaged iterations, or the ratio of the replay if the mean is unknown or some pipelines lack
+    ranks. The ratio after is r / (2 - r).
     """
     mean = None
     if count_incomplete_pipelines(report.ranks) is None:

@@ -348,7 +348,7 @@ class TimePart(Struct, frozen=True):
     Attributes:
         name: Cause of idle time, or kind of work, for example ``launch gaps``.
         meaning: Meaning of the name.
-        share: Part of the window, as a fraction of 1; mean over averaged iterations.
+        share: Fraction of the window, averaged over the averaged iterations.
         time_ns: Mean time per rank and averaged iteration.
     """
 

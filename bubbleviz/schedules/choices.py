@@ -51,8 +51,9 @@ class Choice:
         replicas: Number of copies of the model.
         speedup: Fraction of the measured window that the choice saves, negative if it is slower, or
             None if there is no measured window.
-        fits: Whether the choice has one replica and needs no more memory than the order that ran,
-            or than the limit if one is given. None if memory is not compared.
+        fits: Whether the choice fits in memory: it has one replica, and needs at most the memory
+            limit, or the memory of the order that ran if there is no limit. None if memory is not
+            compared.
         peak_bytes: Predicted memory in bytes of the device that needs the most, or None if the
             memory of the run is unknown.
         reason: Why the choice cannot be simulated, or "" if it can.
@@ -76,7 +77,7 @@ class Choice:
 
     @property
     def is_measured_order(self) -> bool:
-        """Whether this is the order that ran, with or without its delays."""
+        """Whether the choice is the order that ran, with or without delays."""
         return self.schedule in {MEASURED, NO_DELAY}
 
     @property
@@ -151,8 +152,8 @@ def compare_schedules(
 def _simulate_schedule(rule: Schedule, measured: MeasuredTimes, *, by_makespan: bool) -> Ideal:
     """Simulate a schedule at measured times.
 
-    A schedule with several chunks per device gets the run's number of chunks if the run has several
-    as well, or else the schedule's default.
+    If both the schedule and the run have several chunks per device, the schedule is simulated with
+    the run's number of chunks. Otherwise, it is simulated with its default number of chunks.
 
     Args:
         rule: The schedule.
@@ -235,8 +236,8 @@ def add_memory(choice: Choice, memory: DeviceMemory) -> Choice:
     """Return a choice with its peak memory in bytes, and whether it fits in the memory limit.
 
     The order that ran gets the measured peak. For any other choice, the memory of a device is
-    ``resident + peak * microbatch``, and the largest value counts. If there is no limit, ``fits``
-    does not change. A choice with several replicas never fits in a limit.
+    ``resident + peak * microbatch``, and the result is the largest value of all devices. If there
+    is no limit, ``fits`` does not change. A choice with several replicas never fits in a limit.
 
     Args:
         choice: A schedule, or the order that ran.
@@ -295,11 +296,11 @@ _Z95 = 1.96
 
 @dataclass(frozen=True)
 class _Calibration:
-    """Accuracy of predictions, from comparing a run with the simulation of its own order.
+    """Accuracy of predictions, from a comparison of a run with a simulation of the same order.
 
     Attributes:
         variation: Variation of the operations of the run.
-        scale: Measured window divided by the simulated one; all predictions are multiplied by it.
+        scale: Measured window divided by the simulated window. Predictions are multiplied by it.
         error: Half width of the 95 % interval of a single window, divided by the mean window.
         windows: Number of measured windows, or 0 if no run was measured.
     """
@@ -330,8 +331,8 @@ def compare_sizes(
 
     Args:
         times: Times of the stages; see :func:`resize_times`.
-        run: The run whose times are given. If it is None or its windows are unknown, predictions
-            are not scaled.
+        run: The run whose times are given. Predictions are not scaled if ``run`` is None or the
+            windows of the run are unknown.
         schedules: Names of the schedules.
         stages: Numbers of stages, p.
         microbatches: Numbers of microbatches, m.
@@ -372,8 +373,8 @@ def _predict(simulated: Ideal, times: StageTimes, calibration: _Calibration) -> 
 
     The predicted time is the mean makespan over random draws, multiplied by the scale of the
     calibration. The bubble ratio is the part of this time in which the devices do no work, at least
-    0. The error is None if no windows were measured. Otherwise, it combines the errors of the
-    measured mean and of the drawn mean with the relative difference between measurement and
+    0. The error is None if no windows were measured. Otherwise, the error combines the errors of
+    the measured mean and of the drawn mean with the relative difference between measurement and
     simulation.
     """
     plan, ratio = simulated.plan, simulated.schedule_ratio

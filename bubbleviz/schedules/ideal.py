@@ -50,7 +50,7 @@ class Ideal:
         schedule_ratio: Bubble ratio in the window of ``makespan_ms``, or None if no operation takes
             time.
         peak_activations: For each stage, the maximum number of microbatches between F and the end
-            of W (or BW). If a stage has v chunks, a microbatch in one chunk counts as 1/v.
+            of W (or BW). If a stage has v chunks, a microbatch in one chunk adds 1/v.
         memory: Activation memory of a microbatch, and the memory limit of the search if the plan
             was searched for.
         peak_memory: Peak activation memory of each stage, in the unit of ``memory``.
@@ -208,7 +208,7 @@ def simulate_plan(plan: Plan, times: StageTimes, memory: Memory | None = None) -
     Args:
         plan: Order of the operations of each device.
         times: Times of the stages.
-        memory: Activation memory of a microbatch, or None to count microbatches.
+        memory: Activation memory of a microbatch. If None, memory is measured in microbatches.
 
     Raises:
         MismatchError: The plan deadlocks.
@@ -308,8 +308,8 @@ def _set_measured_transfers(workload: Workload, measured: Workload, factor: int)
     """Return a workload with the measured times of transfers between two devices.
 
     Only transfers between devices that also exchange data in the measured run get new times. If two
-    devices do so for several pairs of virtual stages, the last pair wins. All other transfers keep
-    their times.
+    devices exchange data between several pairs of virtual stages, the times of the last pair are
+    used. All other transfers keep their times.
 
     Args:
         workload: The workload to change.
@@ -369,8 +369,8 @@ def _resolve_memory(rule: Schedule, stages: int, options: MemoryOptions) -> Memo
     """Return the activation memory and the limit of a schedule, with defaults filled in.
 
     By default, M_B is 1, and M_W is the schedule's fraction of M_B (1 if the schedule is not
-    searched). The default limit is the schedule's own limit in units of M_B, or None if it has no
-    limit.
+    searched). The default limit is the default of the schedule in units of M_B, or None if the
+    schedule has no default.
 
     Raises:
         UsageError: The limit or M_B is 0, units are mixed, M_W exceeds M_B, the limit is less than
@@ -410,7 +410,7 @@ def _check_limit(rule: Schedule, limit: MemorySize, backward: float, *, in_bytes
         rule: The schedule.
         limit: The limit.
         backward: Memory of a microbatch from F to B, M_B, in the unit of the limit.
-        in_bytes: Whether the unit is bytes, for the message.
+        in_bytes: Whether amounts are in bytes, for the error message.
 
     Raises:
         UsageError: The schedule has a fixed order, or the limit is too small for one microbatch.

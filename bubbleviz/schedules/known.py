@@ -154,7 +154,7 @@ def _make_order(
 
     Args:
         forwards: Forwards of the device, in order.
-        backwards: Backwards of the device, in order. There must be as many as forwards.
+        backwards: Backwards of the device, in order, equal in number to the forwards.
         weights: W operations of the device, in order, or empty if backwards are fused.
         ahead: Number of forwards before the first backward.
         lag: Number of other backwards that run between a B and its W. The remaining W follow the
@@ -229,7 +229,7 @@ def build_interleaved_plan(
         microbatches: Number of microbatches, m, a multiple of ``group``.
         chunks: Number of model chunks per device, v.
         group: Number of microbatches in a group.
-        backward: ``Phase.BW`` for fused backwards, or ``Phase.B`` for split ones. With split
+        backward: ``Phase.BW`` for fused backwards, or ``Phase.B`` for split backwards. With split
             backwards, device d runs d other B between a B and its W.
     """
 

@@ -131,7 +131,7 @@ class MeasuredTimes:
         microbatches: Number of microbatches, m.
         chunks: Number of model chunks per stage, v.
         times: Times of the stages, each added up over the chunks of the stage.
-        split: Whether B and W were measured separately. If not, each is half of the backward.
+        split: Whether B and W were measured separately. Otherwise, each is half of the backward.
         spread: Standard deviation of the operation times of each phase, divided by their mean.
         schedule: Name of the run's schedule, or "" if unknown.
         window_ns: Mean, standard deviation and number of the windows in which the bubble ratio
@@ -216,8 +216,8 @@ def build_workload(
     - The usual gap before operations that wait for nothing is added to each operation. The host and
       kernel launches cause these gaps.
     - Recomputation is added to the backward that needs it.
-    - A transfer takes the median time of its edge and direction. If no such transfer was measured,
-      it takes the median of the other direction, else ``transfer_ns``, else 0.
+    - A transfer takes the median time of its edge and direction. If this time is unknown, the
+      transfer takes the median of the other direction, else ``transfer_ns``, else 0.
     - On a stage with v chunks, each microbatch takes 1/v of a unit of memory per chunk, from F to
       the end of W.
 
@@ -225,8 +225,8 @@ def build_workload(
         kinds: Times of each kind of operation. Transfers have the phase of their receive.
         transfer_ns: Median transfer time of all edges, or None if no transfer was recorded.
         microbatches: Number of microbatches of an iteration, or None if unknown.
-        forward_only: Whether to accept a run without backwards. The transfer of its gradients then
-            takes no time.
+        forward_only: Whether to accept a run without backwards. Transfers of gradients then take no
+            time.
 
     Raises:
         MismatchError: The number of microbatches or the time of a virtual stage is unknown, or the

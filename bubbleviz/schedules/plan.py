@@ -185,7 +185,7 @@ class OperationTimes:
 
     Attributes:
         phase: Phase of the operations.
-        median_ns: Median busy time; for transfers the lower median.
+        median_ns: Median busy time. For transfers, it is the lower median of the transfer time.
         stage: Stage of the rank, or -1 if unknown.
         chunk: Model chunk, or -1 if there are no chunks.
         virtual_stage: Position of the model chunk in the model, or -1 if unknown.

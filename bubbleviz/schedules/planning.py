@@ -25,10 +25,10 @@ from bubbleviz.schedules.workload import Workload
 def list_fixed_plans(workload: Workload) -> list[Plan]:
     """Return the plans of all schedules that have a fixed order and the placement of a workload.
 
-    The plans are sorted by name. If several plans have equal orders, apart from the numbers of
-    microbatches, only one of them is returned. With one chunk per device, an interleaved schedule
-    can have the same order as another schedule; the plan then has the name of the other schedule.
-    Operations that a schedule would overlap run one after the other.
+    The plans are sorted by name. If the orders of several plans differ only in the numbers of
+    microbatches, only one of these plans is returned. With one chunk per device, an interleaved
+    schedule can have the same order as another schedule. The plan then has the name of the other
+    schedule. Operations that a schedule would overlap run one after the other.
     """
     placement, m = workload.placement, workload.microbatches
     plans = [*list_plans(placement, m), *_list_torch_plans(placement, m)]
@@ -86,8 +86,8 @@ class BestPlan:
         lower_bound_ns: Lower bound for the length of all orders within the memory limits.
         best_split: If the run's backward is fused, the best order that splits it, under the
             assumption that B and W take equally long. Otherwise None.
-        by_makespan: Whether orders are compared by their makespan. If not, they are compared by the
-            longest window of a device.
+        by_makespan: Whether orders are compared by their makespan. Otherwise, orders are compared
+            by the longest window of a device.
     """
 
     workload: Workload
@@ -140,9 +140,9 @@ def find_best_plan(
     Args:
         workload: Times of the virtual stages, and the memory of devices.
         initial_orders: Further orders from which the search starts.
-        split: Whether orders may split the backward into B and W. If None, they may do so if the
-            run does.
-        by_makespan: Whether to minimize the makespan. If not, the longest window of a device is
+        split: Whether orders may split the backward into B and W. None means that orders may split
+            the backward if the run does.
+        by_makespan: Whether to minimize the makespan. Otherwise, the longest window of a device is
             minimized, which is the shortest possible period of a run whose iterations overlap.
         watch: Callback that receives the completed fraction of the search.
 

@@ -192,7 +192,7 @@ def _find_level_starts(row_level: Ints, meeting_level: Ints, n_rows: int) -> Int
 
 
 def _number_meetings(meeting: Ints) -> Ints:
-    """Renumber meetings from 0; each row without a meeting (-1) gets a meeting of its own."""
+    """Renumber meetings from 0. Each row without a meeting (-1) gets a separate meeting."""
     own_meeting = int(meeting.max(initial=NONE)) + 1 + np.arange(len(meeting))
     return group_rows(np.where(meeting == NONE, own_meeting, meeting)).of_row
 
@@ -263,7 +263,7 @@ def _make_group_lookup(group: Ints, values: Ints, n_groups: int) -> Callable[[In
     The function returns the values group by group, in the order of the numbers that it gets.
 
     Args:
-        group: Group of each value.
+        group: Group number of each value.
         values: The values.
         n_groups: Number of groups.
     """
@@ -279,7 +279,7 @@ def _list_by_group(group: Ints, values: Ints, n_groups: int) -> tuple[Ints, Ints
     """Sort values by group.
 
     Args:
-        group: Group of each value.
+        group: Group number of each value.
         values: The values.
         n_groups: Number of groups.
 
@@ -305,8 +305,8 @@ Times = TypeVar("Times", Ints, Floats)
 def order_rows(edges: Edges) -> list[int]:
     """Sort rows topologically, so that each row comes after the rows that it follows.
 
-    Rows on a cycle, and rows that follow them, are left out. If several rows could come next, the
-    one that became ready last does (a stack).
+    Rows on a cycle, and rows that follow them, are left out. If several rows are ready, the row
+    that became ready last comes next (a stack).
 
     Args:
         edges: Edges to the rows that each row follows.

@@ -30,16 +30,17 @@ class Workload:
         backward_ns: Time of the backward for the input, T_B.
         weight_ns: Time of the backward for the weights, T_W.
         fused_ns: Time of the whole backward in one operation.
-        down_ns: Time from the end of F to its arrival at the next virtual stage; 0 on the same
-            device, and for the last stage.
-        up_ns: Time from the end of B to its arrival at the previous virtual stage; 0 on the same
-            device, and for the first stage.
+        down_ns: Time from the end of F to the arrival of its result at the next virtual stage, or 0
+            on the same device and for the last virtual stage.
+        up_ns: Time from the end of B to the arrival of its result at the previous virtual stage, or
+            0 on the same device and for the first virtual stage.
         activation: Memory of one microbatch from F to the end of B.
         weight_activation: Part of ``activation`` that is kept until the end of W.
         limit: Maximum activation memory of each device, in the unit of ``activation``, or None if
             there is no limit.
-        split: Whether B and W were measured separately. If not, each is assumed to take half of the
-            whole backward, and W can only be moved once the framework can split the backward.
+        split: Whether B and W were measured separately. Otherwise, B and W are each assumed to take
+            half of the whole backward, and W can only be moved once the framework can split the
+            backward.
         lengths: Time of each microbatch divided by the mean of all microbatches, or empty if all
             microbatches take equally long.
     """
@@ -157,7 +158,7 @@ def check_workload(workload: Workload) -> None:
         workload.down_ns,
         workload.up_ns,
     )
-    # Simulations count in units of 1/v ns.
+    # The time unit of simulations is 1/v ns.
     check_total(times_ns, workload.microbatches * workload.chunks)
 
 

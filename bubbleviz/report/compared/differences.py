@@ -275,8 +275,8 @@ def _match_backwards(
 ) -> tuple[Mapping[StagePhase, float], Mapping[StagePhase, float]]:
     """Make the backward times of two runs comparable, and return the times of both.
 
-    If only one run has W, the backwards of both are merged; see :func:`_merge_backwards`. Otherwise
-    the times are returned unchanged.
+    If only one run has W, the backwards of both runs are merged; see :func:`_merge_backwards`.
+    Otherwise, the times are returned unchanged.
     """
     was_split, is_split = (
         any(phase == "W" for _, phase in times_ns) for times_ns in (before_ns, after_ns)

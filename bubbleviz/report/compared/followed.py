@@ -161,9 +161,9 @@ def _make_microbatch_advice(pair: RunPair) -> AdviceEntry | None:
     """Return the advice to run more microbatches, or None if the earlier report does not give it.
 
     With n times the microbatches, the bubble stays equally long, so its share of the time falls to
-    1/n. If the later run has more microbatches, n is the ratio of both numbers of microbatches;
-    otherwise n is 2. Idle time that waits for transfers grows with the number of microbatches, so
-    none of it is saved.
+    1/n. If the later run has more microbatches, n is the ratio of both numbers of microbatches.
+    Otherwise, n is 2. Idle time because of transfers grows with the number of microbatches, so this
+    idle time is not saved.
     """
     earlier, later = pair.earlier, pair.later
     ratio = earlier.bubble_ratio

@@ -68,7 +68,7 @@ class Step:
 
 @dataclass(frozen=True)
 class LoweredPlan:
-    """A plan with its communication.
+    """A plan with sends and receives.
 
     Attributes:
         plan: The plan.

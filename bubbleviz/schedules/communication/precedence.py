@@ -31,8 +31,8 @@ class Precedence:
     """The events of a lowered plan, and the events that each event waits for.
 
     Args:
-        lowered: Lowered plan whose messages match (see :func:`.check_messages`). If it contains no
-            transfers, results arrive as soon as they are computed.
+        lowered: Lowered plan whose messages match (see :func:`.check_messages`). Without transfers
+            in the plan, results arrive as soon as they are computed.
         transport: Transport, which determines what transfers wait for.
         workload: Times of operations and messages, or None if nothing takes time.
 
@@ -210,9 +210,9 @@ class Precedence:
     def _add_queue_waits(self, line: tuple[Step, ...]) -> None:
         """Let each transfer of a device wait for the previous transfers of its queue.
 
-        A queue contains the transfers between the device and one peer in one direction. On
-        transports with streams, it contains both directions. On a stream, a transfer starts only
-        when the previous transfers are complete, so its other end cannot be complete earlier
+        A queue contains the transfers between the device and one peer in one direction, or in both
+        directions on transports with streams. On a stream, a transfer starts only when the previous
+        transfers are complete. Therefore the other end of the transfer cannot be complete earlier
         either.
         """
         streams = self.transport.streams

@@ -1,7 +1,7 @@
 """Reordering: sort sends and receives by time, so that no transfer waits for an unrelated one.
 
-PyTorch lowers a plan as if all operations took equally long. If they do not, a receive can be
-started long before its message is sent, and later transfers on its stream wait for it::
+PyTorch lowers a plan as if all operations took equally long. If operations take different times, a
+receive can start long before its message is sent, and block later transfers on the same stream::
 
     in turns    1RECV_B0 ─────────── waits ───────────┤ 1SEND_F3 ┤     rank 2 starves
     by time     1SEND_F3 ┤ 1RECV_B0 ── waits ─────────┤

@@ -254,7 +254,7 @@ def _find_placement(rows: list[list[_Cell]]) -> tuple[int, ...]:
 
 
 def _count_from_zero(rows: list[list[_Cell]]) -> int:
-    """Renumber the microbatches of all cells from 0, in place, and return how many there are.
+    """Renumber the microbatches of all cells from 0, in place, and return their number.
 
     The last rank of PyTorch's single-stage 1F1B numbers its forwards 1 to m, but its backwards 0 to
     m-1. The forwards of such a row are first renumbered from 0.

@@ -243,8 +243,8 @@ def _find_for_plan(
     """Find the best layout for one order.
 
     The baseline of the result is the current layout of the run if it has the placement of the
-    order. Otherwise it is one of two even layouts: a layout that fits in memory is preferred, then
-    the faster layout.
+    order. Otherwise, the baseline is one of two even layouts: a layout that fits in memory is
+    preferred, then the faster layout.
 
     Args:
         question: The model and the run.
@@ -296,7 +296,7 @@ def _list_baselines(
 ) -> tuple[tuple[model.Layout, ...], bool]:
     """Return the layouts to compare with, and whether they are the current layout of the run.
 
-    The result is the current layout if it has the given placement. Otherwise, it is the two even
+    The layouts are either the current layout, if it has the given placement, or the two even
     layouts from :func:`.make_even_layouts`.
     """
     current = question.current_layout

@@ -26,8 +26,8 @@ def format_megatron_layout(layers: Layers, layout: Layout) -> str | None:
 
     ``E`` is the embedding, ``t`` a transformer layer, ``m`` a layer of multi-token prediction,
     ``L`` the loss, and ``|`` separates virtual stages: ``Et*3|(tt|)*29m|L``. The embedding is
-    always on the first stage and the loss on the last one, even if they were not measured
-    separately.
+    always on the first stage, and the loss is always on the last stage, even if they were not
+    measured separately.
 
     Megatron refuses a layout if the placement is not looped, an embedding is not on the first or a
     head not on the last virtual stage, or layers of multi-token prediction are on several virtual
@@ -77,8 +77,8 @@ def list_torchtitan_modules(layers: Layers, layout: Layout) -> list[list[str]]:
     there is exactly one embedding layer, it gets the names of the embedding modules in torchtitan's
     models. Otherwise, embedding layers keep their own names. The same applies to the head. Layers
     of multi-token prediction always keep their names. If the model has no embedding layer, the
-    embedding modules are added at the start of the first virtual stage. If it has no head layer,
-    the head modules are added at the end of the last virtual stage.
+    embedding modules are added at the start of the first virtual stage. If the model has no head
+    layer, the head modules are added at the end of the last virtual stage.
     """
     number = 0
     parts = []

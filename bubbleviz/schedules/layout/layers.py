@@ -116,9 +116,9 @@ def make_even_layouts(layers: Layers, placement: tuple[int, ...]) -> tuple[Layou
     """Make the default layouts of frameworks, with equal numbers of transformer layers per stage.
 
     If the division leaves a remainder, the first layout adds one layer to each of the last stages,
-    and the second one to each of the first stages. Layers before the first transformer layer are on
-    the first stage, and layers after the last one are on the last stage. If there are fewer
-    transformer layers than stages, all layers are divided equally.
+    and the second layout adds one layer to each of the first stages. Layers before the first
+    transformer layer are on the first stage. Layers after the last transformer layer are on the
+    last stage. If there are fewer transformer layers than stages, all layers are divided equally.
 
     Raises:
         UsageError: There are fewer layers than virtual stages.

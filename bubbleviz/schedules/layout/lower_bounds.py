@@ -122,11 +122,11 @@ def find_bottleneck_layout(
 ) -> tuple[Floats, Ints] | None:
     """Find the layout that minimizes the longest device path, by dynamic programming.
 
-    This requires one stage per device. The path through all operations of a device then takes every
-    earlier stage equally often, and no later one, so its length depends only on which layers
-    ``i .. j-1`` the device has::
+    This requires one stage per device. The path through all operations of a device then contains
+    every earlier stage equally often, and no later stage. The length of the path therefore depends
+    only on the layers i to j-1 of the device::
 
-        head and tail of layers 0 .. i-1  +  m times the work of layers i .. j-1
+        head and tail of layers 0 to i-1  +  m times the work of layers i to j-1
 
     Args:
         placement: Device index of each virtual stage.

@@ -85,7 +85,7 @@ def balance_layers(layers: Layers, stages: int) -> Ints:
 
 #: Maximum number of values that one step of the search computes together.
 _MAX_VALUES = 1 << 22
-#: Maximum number of sums to keep: the sums from before the search, and the latest ones.
+#: Maximum number of sums to keep: the sums from before the search, and the latest sums.
 _MAX_SUMS = 64
 #: Maximum number of partial layouts in a search, and maximum number of operations that it times.
 MAX_NODES, MAX_TIMED = 8_000_000, 600_000_000
@@ -213,8 +213,8 @@ class _Search:
     def measure_makespans(self, bounds: Ints) -> Ints:
         """Return the makespan of each layout, and remember the best layout so far.
 
-        If a layout is faster than all earlier ones, it replaces ``self.bounds`` and its makespan
-        replaces ``self.makespan_ns``.
+        If a layout is faster than the best layout so far, it replaces ``self.bounds``, and its
+        makespan replaces ``self.makespan_ns``.
 
         Args:
             bounds: Bounds of the layouts, one layout per row. All layouts must fit in memory.
@@ -252,7 +252,7 @@ class _Search:
             bounds, best = neighbours[index], (float(excess[index]), int(makespan_ns[index]))
 
     def _measure_layouts(self, bounds: Ints) -> tuple[Floats, Ints]:
-        """Measure layouts, and keep the best one that fits.
+        """Measure layouts, and keep the best layout that fits in memory.
 
         Args:
             bounds: Bounds of each layout, shape (n, S + 1).
@@ -334,7 +334,7 @@ class _Search:
         row, end, bound = row[is_open], end[is_open], bound[is_open]
         order = np.argsort(-bound, kind="stable")
         grown = np.concatenate((partial_layouts[row[order]], end[order, None]), axis=1)
-        size = BLOCK  # complete ones are timed
+        size = BLOCK  # complete layouts are timed in blocks of this size
         if grown.shape[1] <= self.stages:
             size = max(1, _MAX_VALUES // ((_MAX_SUMS + len(self.memory)) * self.count))
         # The search continues with the last part.
@@ -345,8 +345,8 @@ class _Search:
     def _list_extensions(self, partial_layouts: Ints) -> tuple[Ints, Ints]:
         """List all ways to extend partial layouts by one stage.
 
-        The added stage and each later one get at least one layer. The last stage gets all remaining
-        layers.
+        The added stage and each later stage get at least one layer. The last stage gets all
+        remaining layers.
 
         Args:
             partial_layouts: Bounds of each partial layout, shape (n, s + 1).

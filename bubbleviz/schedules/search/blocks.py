@@ -99,8 +99,8 @@ def _place_weights(
         backward: Slots of B by virtual stage.
 
     Returns:
-        lifetime: Number of slots from F to W, summed over the two chunks of a device; the maximum
-            of all devices.
+        lifetime: Number of slots from F to W, summed over the two chunks of a device. This is the
+            maximum over all devices.
         weight: Slots of W by virtual stage.
 
         The result is None if F and B collide.

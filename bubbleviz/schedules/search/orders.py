@@ -201,7 +201,7 @@ class HillClimbing:
         ``_DISTANCES``. A move past the start or end of the order of the device is shortened.
 
         Args:
-            numbers: Iterator of random numbers. Two numbers are taken from it.
+            numbers: Iterator of random numbers. The method takes two numbers.
             critical: Indices of the operations on the critical path.
         """
         bits, number = next(numbers), next(numbers)
@@ -277,7 +277,7 @@ class HillClimbing:
             end_time: End of each operation, in ticks.
             cause: For each operation, the index of the operation that determined its start, or -1
                 for none. If the input and the previous operation of the device are equally late,
-                it is the previous operation.
+                the cause is the previous operation.
 
             The result is None if the orders deadlock.
         """
@@ -295,7 +295,7 @@ class HillClimbing:
             for index in range(reached[device], stop):
                 code = self.code[index]
                 stage, phase = divmod(code, 3)
-                # An F needs the previous stage (-1), a B the next one (+1).
+                # An F needs the previous stage (-1), and a B needs the next stage (+1).
                 cell, source = stage * m + count[code], 1 if phase else -1
                 ready, waited_for = 0, _UNKNOWN
                 if phase != WEIGHT and 0 <= stage + source < n_stages:
@@ -388,8 +388,8 @@ def find_shortest_orders(
         known: Function that takes a number of microbatches, and returns known orders to start from.
         enough: Length in ticks. The search stops once the orders are not longer than this.
         weights: Whether the orders contain W. Otherwise, B is the whole backward.
-        budget: Number of operations to time in the whole search. Without the compiled code, it is
-            limited to ``_BUDGET``.
+        budget: Number of operations to time in the whole search. Without the compiled code, the
+            maximum is ``_BUDGET``.
         watch: Callback that receives the completed fraction of the search.
 
     Returns:
@@ -430,7 +430,7 @@ def _improve_in_rounds(
 
     Each round of ``_ROUNDS`` keeps the shortest ``n_starts`` orders and passes each of them to
     :func:`improve_orders`. The moves of a round are divided equally among its starts, within
-    ``min_moves`` and ``_MAX_MOVES``. The history has at most a twentieth of the number of moves.
+    ``min_moves`` and ``_MAX_MOVES``. The length of the history is limited to 1/20 of the moves.
 
     Args:
         problem: Times and memory.
@@ -507,7 +507,7 @@ def _run_trials(problem: Problem, *, weights: bool) -> list[Codes]:
 
     Args:
         problem: Times and memory.
-        weights: Whether the orders contain W. If they do not, no blocks are tried.
+        weights: Whether the orders contain W. Blocks are only tried for orders with W.
 
     Returns:
         Orders of the trials that were better than all previous trials of the same kind.
