@@ -11,7 +11,7 @@ ranges. Range names such as ``bubbleviz:F mb=3 chunk=0`` follow the convention `
 microseconds.
 
 ``annotate.record("run/")`` writes the times of the ranges to files, without a profiler. The call
-``annotate.torch_pipelining(record="run/")`` does the same. The environment variable
+``annotate.torch_pipelining(record="run/")`` also records to files. The environment variable
 BUBBLEVIZ_RECORD, which names a folder, starts a recording without changes to the script.
 ``bubbleviz analyze run/`` reads the files.
 

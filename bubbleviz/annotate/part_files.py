@@ -37,9 +37,9 @@ class Block:
 
     Attributes:
         number: Number of the iteration, or None if no range marks the iteration.
-        is_recorded: Whether the operations are recorded. False if the iteration is skipped because
-            only some iterations of each cycle are recorded.
-        after_pause: Whether the preceding iterations were skipped in this way.
+        is_recorded: Whether the operations are recorded, rather than skipped because only some
+            iterations of each cycle are recorded.
+        after_pause: Whether the preceding iterations were skipped for this reason.
         start_ns: Start time on the host's monotonic clock.
         end_ns: End of the iteration's range, or of its last operation if it has no range.
         is_complete: Whether the next forward outside an iteration range starts a new iteration.
@@ -190,7 +190,7 @@ def read_clocks(
     """Read UTC and the monotonic clock at the same moment.
 
     The clocks are read ``_N_READINGS`` times, and the most precise reading is returned. UTC is read
-    between two readings of the monotonic clock, and is assigned to the middle between them::
+    between two readings of the monotonic clock, and is assigned to the midpoint of the two::
 
         monotonic  start ├────────┤ end
         UTC                  │
@@ -334,8 +334,7 @@ class PartFiles:
         """Append bytes to the current file.
 
         Raises:
-            OSError: The disk fails. In this case, the file is truncated to its previous size and
-                closed.
+            OSError: The disk fails. The file is then truncated to its previous size and closed.
         """
         file = self._file
         assert file is not None, "a part has begun"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Recorders:
-    """Everything that records ranges in this process: NVTX, PyTorch's profiler, and files.
+    """The destinations of ranges in this process: NVTX, PyTorch's profiler, and recording files.
 
     NVTX and PyTorch's profiler are set up when the first range opens after PyTorch has been loaded.
     NVTX is called through PyTorch if PyTorch was built for GPUs, and through the package ``nvtx``
@@ -150,7 +150,7 @@ def get_recorder() -> Recorder | None:
 def open_in_recorder(name: str) -> Callable[[], None] | None:
     """Open an operation only in the recorder that writes files.
 
-    Unlike an operation in NVTX or PyTorch's profiler, it may be closed by another thread.
+    Another thread may close the operation, which is not possible with NVTX or PyTorch's profiler.
 
     Returns:
         Function that closes the operation, or None if no recorder writes files.
@@ -173,7 +173,7 @@ class Range:
         name: Name of the range.
         launches: Whether the range only contains the start of transfers, not their end.
         kind: Kind of range. If ranges of the same kind are nested, only the outermost is recorded.
-            "" records all ranges.
+            If ``kind`` is "", the range is always recorded.
         number: Number of an iteration, or None to count iterations.
 
     Attributes:

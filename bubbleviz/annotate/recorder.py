@@ -1,7 +1,7 @@
 """The recorder, which groups the ranges of a process into iterations and writes them to files.
 
 The recorder must not slow down training by more than a few microseconds per range, and must never
-make training fail. After an error, it logs one warning and stops recording.
+make training fail. After an error, the recorder logs one warning and stops recording.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Recorder:
     Args:
         folder: Folder for the files. Ranks may share a folder.
         every: Number of iterations in a cycle. Only the first ``iterations`` iterations of each
-            cycle are recorded. 0 records all iterations.
+            cycle are recorded. If ``every`` is 0, all iterations are recorded.
         iterations: Number of iterations to record per cycle.
-        limit_bytes: Maximum total size of this rank's files. If it is reached, the oldest
+        limit_bytes: Maximum total size of this rank's files. If this limit is reached, the oldest
             iterations are deleted.
         place: Rank and world size, or None to get them from torch.distributed or the launcher.
         monotonic: Function that returns the time of the monotonic clock in ns.
@@ -112,7 +112,8 @@ class Recorder:
 
         Returns:
             For an iteration, its block. For an operation, the tuple (block, name, whether it only
-            starts transfers, timing events, start time). None if the range is not recorded.
+            starts transfers, timing events, start time). The result is None if the range is not
+            recorded.
         """
         if self._stopped:
             return None
@@ -213,7 +214,7 @@ class Recorder:
         """
         previous = self._block
         # Child processes of multiprocessing do not run atexit functions.
-        # They also drop the finalizers that the parent registered.
+        # Finalizers that the parent registered are dropped in a child process.
         util = sys.modules.get("multiprocessing.util")
         if util is not None and not self._count:
             util.Finalize(None, self.stop, exitpriority=0)
@@ -253,8 +254,9 @@ class Recorder:
     def _write_ready(self) -> bool:
         """Write the queued iterations whose GPU work is complete, oldest first.
 
-        Writing stops at the first iteration whose GPU work is not complete. But if more than
-        ``_MAX_PENDING`` iterations are queued, this iteration is written without device times.
+        Writing stops at the first iteration whose GPU work is not complete, unless more than
+        ``_MAX_PENDING`` iterations are queued. In that case the iteration is written without device
+        times, and writing continues.
 
         Returns:
             Whether iterations are still queued.
@@ -325,7 +327,7 @@ class Recorder:
 
     @classmethod
     def handle_fork(cls) -> None:
-        """Stop all recorders that were recording in the parent, in the child process of a fork."""
+        """In the child process of a fork, stop the recorders that were recording in the parent."""
         for recorder in list(_recorders):
             recorder._after_fork()
 

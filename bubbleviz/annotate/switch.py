@@ -37,9 +37,9 @@ def record(
     Args:
         folder: Folder for the files, which is created when the first iteration ends.
         every: Number of iterations in a cycle. Only the first ``iterations`` iterations of each
-            cycle are recorded. 0 records all iterations.
+            cycle are recorded. If ``every`` is 0, all iterations are recorded.
         iterations: Number of iterations to record per cycle.
-        limit_bytes: Maximum total size of this rank's files. If it is reached, the oldest
+        limit_bytes: Maximum total size of this rank's files. If this limit is reached, the oldest
             iterations are deleted.
         rank: Rank of this process. Needed only if neither torch.distributed nor the launcher
             provides the rank.

@@ -240,8 +240,8 @@ def wrap_once(
 
     Args:
         framework: Name of the framework.
-        wrap_all: Function that wraps the methods of the framework. If it raises an error, all
-            methods are restored.
+        wrap_all: Function that wraps the methods of the framework. If this function raises an
+            error, all methods are restored.
         folder: Folder to which ranges are recorded until the annotations are removed, or None to
             record nothing.
         written_for: First and last supported version, such as "0.5 to 0.19".

@@ -38,7 +38,8 @@ def parse_style(text: str | None) -> tuple[str, dict[str, str]]:
 
     Returns:
         name: Name of the style.
-        settings: Values of the settings, keyed by name. A repeated setting has its last value.
+        settings: Values of the settings, keyed by name. If a setting is repeated, the last value
+            wins.
 
     Raises:
         UsageError: A style, setting or value is invalid, two styles are given, or both ``row`` and

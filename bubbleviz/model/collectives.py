@@ -118,7 +118,8 @@ class CollectiveIntervals(Table):
         kind: Index into ``kinds``.
         group: Index into ``groups``.
         order: Position of the collective among all collectives of the same rank, kind, group and
-            iteration, in launch order from 0. Collectives that are left out of the table count too.
+            iteration, in launch order from 0. Collectives that this table leaves out are also
+            counted.
         sequence: Recorded number of the collective within its group.
         start_ns: Time when the rank entered the collective.
         end_ns: Time when the rank left the collective.
@@ -128,7 +129,7 @@ class CollectiveIntervals(Table):
         meeting: Number of the collective, the same on all ranks that took part in it. A rank has
             several rows with this number if its collective ran in several kernels.
         kinds: NCCL's names of the operations, such as ``AllReduce``, or "" for an unnamed kind.
-        groups: Communicators and process groups. Equal entries have the same members.
+        groups: Communicators and process groups. Groups that are equal have the same members.
     """
 
     rank: Ints

@@ -182,19 +182,19 @@ def compact(column: npt.NDArray[ScalarT]) -> npt.NDArray[ScalarT]:
 
 
 def is_constant(column: npt.NDArray[Any]) -> bool:
-    """Return whether a column is stored as a single value. An empty column never is."""
+    """Return whether a column is stored as a single value. The result is False if it is empty."""
     return column.strides == (0,) and len(column) > 0
 
 
 def _take_rows(
     column: npt.NDArray[ScalarT], rows: Ints | Codes | Bools | slice
 ) -> npt.NDArray[ScalarT]:
-    """Return the given rows of a column. A column stored as a single value stays so."""
+    """Return the given rows of a column. A column stored as a single value remains compact."""
     if isinstance(rows, slice):
         return column[rows]
     if is_constant(column) and len(rows):
         return np.broadcast_to(column[0], len(rows))
-    # Faster than indexing, especially for narrow integers.
+    # take() is faster than indexing, especially for narrow integers.
     return column.take(rows, axis=0)
 
 
@@ -240,7 +240,7 @@ def join_tables(tables: Sequence[TableT]) -> TableT:
 
 
 def _join_columns(columns: Sequence[npt.NDArray[ScalarT]]) -> npt.NDArray[ScalarT]:
-    """Concatenate columns. If all are stored as the same single value, so is the result."""
+    """Concatenate columns. Columns that all repeat one value are joined without copying."""
     filled = [column for column in columns if len(column)]
     if filled and all(is_constant(column) and column[0] == filled[0][0] for column in filled):
         return np.broadcast_to(filled[0][0], sum(map(len, filled)))

@@ -18,7 +18,7 @@ from bubbleviz.model.profile import DeclaredClock, Source
 
 @dataclass(frozen=True)
 class DeclaredRank:
-    """The properties of a rank that a table of operations states.
+    """Properties of a rank, as given in a table of operations.
 
     Attributes:
         number: Number of the rank in the table.
@@ -59,8 +59,8 @@ class OperationTable:
         paired: Whether iterations with the same name on different ranks are the same iteration.
         told: Names of the columns that were read.
         waits: Intervals in which an operation waited for data that it receives itself, so that it
-            did not keep its GPU busy. In this and the other tables of intervals, ``operation`` is a
-            row of ``operations``.
+            did not keep its GPU busy. In all tables of intervals here, the column ``operation`` is
+            a row of ``operations``.
         unattributed: Intervals in which a rank computed outside operations.
         exposed: Intervals in which a rank ran only collectives.
         overheads: Intervals in which the profiler delayed a rank.

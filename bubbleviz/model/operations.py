@@ -66,9 +66,9 @@ class Operations(Table, ArrowTable):
     """Operations with their times on the device and, after alignment, their stages.
 
     All stages of the analysis use this table. A file reader or the interpretation of a profile
-    creates it with the ranks, iterations and times of one file. Alignment joins the tables of all
-    files, fills in the stages, and sorts the rows by (rank, start) on the report's clock. The value
-    -1 means none or unknown.
+    creates a table with the ranks, iterations and times of one file. Alignment joins the tables of
+    all files, fills in the stages, and sorts the rows by (rank, start) on the report's clock. The
+    value -1 means none or unknown.
 
     ``polars.DataFrame(report.operations)`` and other Arrow libraries read one row per operation.
     The table has the columns of ``--csv``, with null for unknown values, then ``second_microbatch,
@@ -212,7 +212,7 @@ class Operations(Table, ArrowTable):
         }
 
     def arrow_columns(self) -> Mapping[str, Column]:
-        """Return the columns of :meth:`list_columns` in Arrow format, with nulls for unknown."""
+        """Return the columns of :meth:`list_columns` in Arrow format. Unknown values are null."""
         return {name: convert_column(name, column) for name, column in self.list_columns().items()}
 
 

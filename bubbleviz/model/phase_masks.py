@@ -37,6 +37,6 @@ _FIRST_ROWS = 1024
 def has_phase(phase: Ints | Codes, phases: Iterable[Phase]) -> bool:
     """Return whether any row has one of the phases.
 
-    The first ``_FIRST_ROWS`` rows are checked first, because they usually contain a match.
+    If the first ``_FIRST_ROWS`` rows contain a match, the other rows are not checked.
     """
     return bool(mask_phases(phase[:_FIRST_ROWS], phases).any() or mask_phases(phase, phases).any())

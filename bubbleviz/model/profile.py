@@ -28,7 +28,7 @@ PID_MASK = 0xFFFFFF
 
 
 def process_of(thread: Ints) -> Ints:
-    """Return the process of each thread, coded as described above in this module."""
+    """Return the process of each thread. Threads and processes are coded as in nsys."""
     return thread >> 24
 
 

@@ -19,7 +19,7 @@ from bubbleviz.errors import UsageError
 #: Characters with which a formula can start.
 #: Spreadsheets in East Asian locales also convert the full-width and small forms.
 _FORMULA = tuple("=+-@\uff1d\uff0b\uff0d\uff20\ufe66\ufe62\ufe63\ufe6b")
-#: Matches a semicolon before a formula. Semicolons separate cells where commas are decimal points.
+#: Matches a semicolon before a formula. In locales with decimal commas, semicolons separate cells.
 _AFTER_SEMICOLON = re.compile(rf"(;\s*(?:\"\s*)?)(?=[{re.escape(''.join(_FORMULA))}])")
 #: Minimum similarity (0 to 1) of a word that is suggested in place of an unknown word.
 _MIN_SIMILARITY = 0.75

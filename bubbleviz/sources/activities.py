@@ -161,9 +161,8 @@ class ActivitiesBuilder:
         """Return a block without the activities whose times are missing or impossible.
 
         The times of an activity are missing if its start and end are both 0. Activities with
-        missing times are counted in ``untimed[kind]``. Times are impossible if
-        :func:`~bubbleviz.model.profile.mask_possible` rejects them. Activities with impossible
-        times are counted in ``impossible[kind]``.
+        missing times are counted in ``untimed[kind]``. Activities whose times
+        :func:`~bubbleviz.model.profile.mask_possible` rejects are counted in ``impossible[kind]``.
 
         Args:
             block: Fields of the activities, shape (fields, activities). The first field is the
@@ -225,8 +224,8 @@ class ActivitiesBuilder:
         """Return the process and the device number of each device, shape (devices, 2).
 
         Args:
-            processes: Processes that made calls. If there is exactly one, it replaces unknown
-                processes (-1).
+            processes: Processes that made calls. If there is exactly one, this process replaces
+                unknown processes (-1).
         """
         process = self._places.values >> _DEVICE_BITS
         if len(processes) == 1:

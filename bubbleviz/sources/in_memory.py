@@ -218,8 +218,8 @@ class DecodedFile:
 
         Raises:
             ProfileError: The file cannot be read.
-            NothingToAnalyseError: No work of a device was recorded. If ``partial`` is False, also
-                if no calls or ranges were recorded.
+            NothingToAnalyseError: No work of a device was recorded, or ``partial`` is False and no
+                calls or no ranges were recorded.
         """
         profile = self._decoded.profile
         reason = self._decoded.no_work_reason

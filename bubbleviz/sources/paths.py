@@ -25,7 +25,7 @@ from bubbleviz.sources.readers import READERS, describe_empty_file, is_own_trace
 _NUMBER = re.compile(r"[0-9]+")
 _PROFILE_SUFFIX = re.compile(r"(\.pt)?(\.trace)?\.(json|pb|sqlite|db)(\.gz)?$")
 #: Minimum number of numbered files for which missing numbers are reported.
-#: Missing numbers are reported only if they are at most ``_MAX_MISSING_FRACTION`` of all numbers.
+#: ``_MAX_MISSING_FRACTION`` is the maximum fraction of missing numbers for which they are reported.
 _MIN_NUMBERED_FILES, _MAX_MISSING_FRACTION = 16, 0.1
 #: Name of the trace that JAX writes next to XSpace files if ``create_perfetto_trace=True``.
 _PERFETTO_TRACE = "perfetto_trace.json.gz"
@@ -89,7 +89,7 @@ def find_profiles(
             if error.errno == errno.ENAMETOOLONG:
                 remedy = "check its spelling; no file has so long a name"
             raise InputError(f"{path}: cannot be read ({error.strerror}); {remedy}") from error
-    # For directories, the better of two formats was already selected. Only check named files.
+    # In directories, the better of two formats was already selected, so only check named files.
     for worse, better in _find_superseded([file.path for file in files if file.named]):
         raise MismatchError(
             f"{worse} and {better} are the same run in two formats; give only {better}"
@@ -303,11 +303,11 @@ def _find_in_directory(path: str, also: CompanionFormat | None) -> list[str]:
 
     The first of the following sets that is not empty is returned:
 
-    1. the profiles in the directory, together with files of the format ``also``;
-    2. the files of the only run, if the directory has run folders (see :func:`_list_run_folders`)
-       for exactly one run;
-    3. the profiles in subfolders that a tool created for the hosts of a run;
-    4. the tables of operations in the directory, if there are no run folders.
+    - the profiles in the directory, together with files of the format ``also``;
+    - the files to read in the only run folder, if there is exactly one (see
+      :func:`_list_run_folders`);
+    - the profiles in subfolders that a tool created for the hosts of a run;
+    - the tables of operations in the directory, if there are no run folders.
 
     Args:
         path: Path of the directory.
@@ -489,7 +489,7 @@ def find_missing_files(files: Sequence[InputFile]) -> tuple[Limitation, ...]:
         return ()
     numbers = set(map(int, varying[0]))
     first, last = min(numbers), max(numbers)
-    # If the numbers are process ids or times, most of the numbers are missing.
+    # If the numbers in the names are process ids or times, most numbers are missing.
     if not 0 < last - first + 1 - len(numbers) <= _MAX_MISSING_FRACTION * (last - first + 1):
         return ()
     absent = [str(number) for number in range(first, last + 1) if number not in numbers]

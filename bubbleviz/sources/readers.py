@@ -88,8 +88,8 @@ class OpenFile(Protocol):
                 reports that launches or GPU work were not recorded.
 
         Raises:
-            NothingToAnalyseError: No work of a device was recorded. If ``partial`` is False, also
-                if a table that an analysis needs is missing.
+            NothingToAnalyseError: No work of a device was recorded, or ``partial`` is False and a
+                table that an analysis needs is missing.
         """
 
     def inspect(self, globs: Sequence[str]) -> Contents:
@@ -213,7 +213,7 @@ _MIN_PARQUET_BYTES, _MIN_ARROW_BYTES = 12, 16
 _ARROW_MAGIC = (b"ARROW1", b"\xff\xff\xff\xff")
 #: Matches the names of tables in files of rocprofv3, with or without the GUID of a process.
 _ROCPD_TABLE = re.compile(r"rocpd_(?:region|kernel_dispatch|info_process)(?:_[0-9A-Fa-f_]{16,})?")
-#: Names of tables in files of rocmProfileData. Every file contains at least one of them.
+#: Names of tables in files of rocmProfileData. Every file contains at least one of these tables.
 _RPD_TABLES = frozenset(("rocpd_api", "rocpd_op"))
 #: Matches document keys and event categories that only PyTorch's profiler writes.
 _PYTORCH_MARKS = re.compile(
@@ -357,7 +357,7 @@ READERS = (
 
 
 def is_own_trace(head: bytes) -> bool:
-    """Return whether the first bytes of a file are those of a trace that bubbleviz wrote."""
+    """Return whether the first bytes of a file show that bubbleviz wrote it as a trace."""
     return _OWN_TRACE.search(head) is not None
 
 
@@ -463,7 +463,7 @@ def find_reader(path: str) -> Reader:
 def is_recognized(reader: Reader, path: str) -> bool:
     """Return whether a reader recognizes a file by its first bytes.
 
-    If the reader also has ``recognises_tables``, this function must accept the file, too.
+    If the reader has the function ``recognises_tables``, that function must also accept the file.
 
     Raises:
         ProfileError: The file cannot be read.
@@ -500,7 +500,7 @@ def _find_database_reader(path: str, head: bytes) -> Reader:
     ]
     if len(at_once) == 1:
         return at_once[0]
-    # The definitions are not in the first 64 KiB, or texts there look like definitions.
+    # The table definitions are not in the first 64 KiB, or other texts look like definitions.
 
     relations = list_relations(path)
     by_tables = (

@@ -174,7 +174,7 @@ def convert_times_ns(times_us: Sequence[float | Decimal | None]) -> Ints:
 
 
 def _round_exactly_ns(us: Decimal) -> int:
-    # NaN cannot be compared, so it is tested first. abs() would round the value and may overflow.
+    # NaN cannot be compared, so test for NaN first. abs() would round the value and may overflow.
     if not us.is_finite() or not -_MAX_TIME_US < us < _MAX_TIME_US:
         return _NO_TIME_NS
     return round(us * 1000)
@@ -192,7 +192,7 @@ def read_times_ns(times_us: Iterable[msgspec.Raw]) -> Ints:
     """Parse times in microseconds and round them to nanoseconds.
 
     Args:
-        times_us: JSON texts. Each is a number, a string that contains a number, or null.
+        times_us: JSON texts. Each text is a number, a string that contains a number, or null.
 
     Returns:
         Times in nanoseconds. Null becomes MISSING, and a time that is too large ``_NO_TIME_NS``.
@@ -214,8 +214,8 @@ def read_times_ns(times_us: Iterable[msgspec.Raw]) -> Ints:
 def _parse_plain_times(texts: bytes) -> Ints | None:
     """Parse times that are written as digits with at most three decimals, or as null.
 
-    Nearly all times have this form, and integer arithmetic is exact for them. A double is not
-    exact: for microseconds since 1970, its resolution is a quarter of a microsecond.
+    Nearly all times have this form, and integer arithmetic is exact for them. Doubles are not used
+    because their resolution for microseconds since 1970 is only a quarter of a microsecond.
 
     Args:
         texts: JSON texts of times in microseconds, separated by commas.
@@ -274,7 +274,7 @@ _MAX_TOO_DEEP = 100
 _MAX_PASSES = 8
 #: Number of characters decoded at once. The number is doubled if no object ends within them.
 _PIECE_CHARACTERS = 1 << 16
-#: Matches the start of an event. It is used to resynchronize after a malformed event.
+#: Matches the start of an event, to resynchronize after a malformed event.
 #: Objects inside an event do not match, because they follow a colon, or a name without a colon.
 _EVENT_START = re.compile(
     r'(?:[},\]]|[^:"\s](?=\s))\s*(?P<event>\{\s*(?:\}|"(?:ph|cat|name|pid|tid|ts|dur|id|bp|s|args)"\s*:))'
@@ -477,7 +477,7 @@ def _list_fields(kind: Any) -> tuple[tuple[str, str, Callable[[Any], Any]], ...]
 BLOCK = 1 << 21
 #: Maximum number of bytes of an event, of the text before the events, and of the text after them.
 _MAX_BYTES = 1 << 27
-#: Minimum number of bytes that are tried to be decoded as one block.
+#: Minimum number of bytes for an attempt to decode events as one block.
 _MIN_BLOCK = 1 << 16
 #: Maximum distance in bytes of a block boundary from the end of the searched text.
 _MAX_BOUNDARY_DISTANCE = 1 << 20
@@ -696,8 +696,9 @@ class TraceFile(Generic[ArgsT]):
     def _decode_block(self) -> TraceEvents[ArgsT] | None:
         """Decode the first events of the buffer at once, and remove them from the buffer.
 
-        First, all events before the last ``}, {`` in the buffer are tried. If this text is damaged,
-        or the list ends in it, half as many bytes are tried, and so on down to ``_MIN_BLOCK``.
+        The first attempt is to decode all events before the last ``}, {`` in the buffer. If this
+        text is damaged or contains the end of the list, half as many bytes are tried. Attempts end
+        when fewer than ``_MIN_BLOCK`` bytes would be left to try.
 
         Returns:
             The events, or None if they must be decoded one by one.

@@ -180,8 +180,8 @@ class _Batch:
         """Note that the running forward has ended, and remember its output for its backward.
 
         Args:
-            result: Result of the call. The output of the forward is its first element if it is a
-                tuple, otherwise the result itself.
+            result: Result of the call. If it is a tuple, its first element is the output of the
+                forward. Otherwise the result itself is the output.
         """
         if self.forward is not None:
             output = result[0] if isinstance(result, tuple) else result

@@ -2,9 +2,9 @@
 
 All ranks are replicas of stage 0. Hooks of the model mark forwards. A wrapper of
 ``torch.autograd.backward``, which every ``backward()`` of a tensor calls, marks backwards. The time
-for which a forward or backward waits for other ranks is marked as a collective. With FSDP, this is
-the time in which parameters are gathered or gradients are reduced. With DDP, it is the time from
-the last gradient to the end of the backward.
+for which a forward or backward waits for other ranks is marked as a collective. With FSDP, a
+collective marks the gathering of parameters or the reduction of gradients. With DDP, a collective
+lasts from the last gradient to the end of the backward.
 
 Written for PyTorch 2.6 to 2.14, torch/autograd/__init__.py, torch/nn/modules/module.py and
 torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py.
@@ -101,7 +101,7 @@ class _Steps:
 
     @contextmanager
     def _run_backward(self) -> Iterator[None]:
-        """Run a backward inside a range. At its end, a wait that the gradient hook opened ends."""
+        """Run a backward inside a range, and then close the wait that the gradient hook opened."""
         with self._make_range("BW"):
             yield
             if self._end_of_wait is not None:

@@ -125,8 +125,7 @@ def _make_reduction_range_factory(sharded: Any) -> wrapping.RangeOfCall:
     Only stages with a sharded module reduce gradients, so other stages get no range.
 
     Args:
-        sharded: Class of sharded modules. If it is (), the class is unknown, and every stage gets a
-            range.
+        sharded: Class of sharded modules, or () if unknown. If unknown, every stage gets a range.
     """
 
     def of_reduction(args: Args, _kwargs: Kwargs) -> AbstractContextManager[object]:
@@ -139,9 +138,9 @@ def _make_reduction_range_factory(sharded: Any) -> wrapping.RangeOfCall:
 
 
 def _wrap_transfers(annotations: Annotations, stages: Any, schedules: Any) -> None:
-    """Wrap the functions that start transfers.
+    """Wrap the functions that start transfers, and the stage methods that list transfers.
 
-    To name the transfers, the methods of stages that list transfers are made to tag them.
+    A stage method that lists transfers tags each of them, so that the range can name the transfers.
     """
     base = annotations.get_attribute(stages, "_PipelineStageBase")
     for method, name in _TRANSFERS.items():

@@ -81,10 +81,11 @@ class EventObject(
         ph: "b" for begin or "e" for end.
         id: Number that a begin shares with its end. The scope of the number depends on the format.
         pid: Process id, or the channel in files of the proxy profiler.
-        ts: Time in microseconds since the profiler started. 0 and None mean that it is unknown.
+        ts: Time in microseconds since the profiler started. 0 and None mean an unknown time.
         args: Arguments of the event.
-        bytes: Size of a transfer in bytes. Only a fork of NCCL writes it.
-        part_of: Collective that a transfer belongs to. Only the same fork of NCCL writes it.
+        bytes: Size of a transfer in bytes. Only a fork of NCCL writes this field.
+        part_of: Collective that a transfer belongs to. Only the same fork of NCCL writes this
+            field.
     """
 
     name: str = ""

@@ -211,8 +211,8 @@ _MIN_BRIDGES = 3
 def find_clock_conflicts(events: NcclEvents, bridges: Bridges) -> tuple[Bools, Bools]:
     """Find operations whose GPU times contradict other recorded times.
 
-    The host sees a kernel start slightly later than the GPU does. For each GPU (process,
-    communicator and rank), this delay is nearly constant. A start is therefore wrong if its delay
+    The host sees a kernel start slightly later than the GPU does. The delay is nearly constant for
+    each GPU (process, communicator and rank). A start is therefore wrong if its delay
     deviates from the lower median of the GPU by more than ``_MAX_DEVIATION_NS``. GPUs with fewer
     than ``_MIN_BRIDGES`` bridges are not checked for wrong starts.
 
@@ -353,7 +353,7 @@ class NcclEventBuilder:
         """Build the contents of a file after all events have been added.
 
         GPU times that contradict other times (see :func:`find_clock_conflicts`) become unknown.
-        Then duplicate operations are dropped (see :func:`_mask_distinct`).
+        Duplicate operations are then dropped (see :func:`_mask_distinct`).
 
         Args:
             path: Path of the file.

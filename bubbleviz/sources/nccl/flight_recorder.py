@@ -114,7 +114,7 @@ def _load_content(path: str, watch: Watch) -> tuple[dict[str, dict[str, Any]], l
         ProfileError: The dump cannot be read, is damaged, or contains pickled objects.
     """
     content = b"".join(UnpackedFile(path, watch, _BLOCK))
-    # For a damaged file, the C unpickler may allocate a lot of memory. The Python one does not.
+    # For a damaged file, the C unpickler may allocate a lot of memory. This one does not.
     unpickler = pickle._Unpickler(io.BytesIO(content))
     unpickler.find_class = _refuse_object  # type: ignore[method-assign]  # a dump holds no objects
     try:

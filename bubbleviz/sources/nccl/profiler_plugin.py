@@ -222,7 +222,7 @@ def is_plugin_file(head: bytes) -> bool:
 def add_plugin_events(events: Iterable[EventObject], builder: NcclEventBuilder) -> None:
     """Add the operations of all events to the builder.
 
-    Events of unknown categories are counted and skipped. Each process is processed separately.
+    Events of unknown categories are counted and skipped. Events of each process are kept apart.
 
     Args:
         events: Events of the file, in file order.

@@ -1,4 +1,4 @@
-"""Read the event files of NCCL's proxy profiler, which existed until NCCL 2.26.
+"""Read the event files of the proxy profiler of NCCL versions before 2.26.
 
 NCCL writes such a file if it was compiled with PROFILE_PROXY and ``NCCL_PROXY_PROFILE`` is set. An
 id identifies one step of one transfer of a proxy thread (``src/misc/profiler.cc``). ``pid`` is the

@@ -2,7 +2,7 @@
 
 In rocpd, the event of a kernel and the event of the call that launched it have the same
 ``stack_id``. ``generateRocpd.cpp`` of rocprofiler-sdk (ROCm/rocm-systems) stores its internal
-correlation id there. The column ``correlation_id`` contains an id that the program supplied. Times
+correlation id in ``stack_id``. ``correlation_id`` contains an id that the program supplied. Times
 are nanoseconds of the node's ``CLOCK_BOOTTIME`` (``rocprofiler_get_timestamp``), so all files of a
 node share one clock.
 
@@ -722,7 +722,7 @@ class _PartReader:
 
 
 def _to_global_pids(process: Ints) -> Ints:
-    """Shift process numbers to their position in a thread number. -1 (unknown) stays -1."""
+    """Shift process numbers to their position in a thread number. Unknown processes stay -1."""
     return np.where(process == NONE, NONE, process << _TID_BITS)
 
 
@@ -942,7 +942,7 @@ def _match_ids(ids: Ints, event_row: Ints, n_work: int) -> tuple[Ints, Bools]:
 
 
 def _add_range_texts(texts: PackedNames, part: Part, events: PackedRows, row: Ints) -> Ints:
-    """Add the texts of events to ``texts``, and return the index of each range's text there.
+    """Add the texts of events to ``texts``, and return the index of each range's text.
 
     The index is -1 for a range without a text. All texts that ``events`` contains are added. Texts
     that are missing from ``events`` are queried, but only for events that belong to a range.

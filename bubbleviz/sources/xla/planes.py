@@ -65,7 +65,7 @@ STAT_COLUMNS = (
 #: Exclusive limit of device numbers.
 _DEVICE_LIMIT = 10_000
 _DEVICE = re.compile(r"/device:(?:GPU|TPU):([0-9]{1,4})(?: \(.*\))?\Z", re.DOTALL)
-#: Name of the plane that contains the compiled programs, and no threads.
+#: Name of the plane that contains the compiled programs. This plane has no threads.
 PROGRAMS = "/host:metadata"
 #: Value of the statistic ``tf_op`` for an instruction without a path.
 _NO_PATH = "XlaModule:"
@@ -185,8 +185,8 @@ class Planes:
             impossible times.
         events_outside_capture: Number of events, except spans, that were dropped because they are
             far outside the capture.
-        unknown_device_count: Number of host events whose device number is invalid. Instructions
-            among these events were dropped.
+        unknown_device_count: Number of host events with an invalid device number. Instructions with
+            an invalid device number were dropped.
     """
 
     def __init__(self) -> None:

@@ -433,11 +433,13 @@ class DeviceWork:
     def _make_module_ranges(self, events: PlaneEvents, thread: Ints) -> Ranges:
         """Return a range for each module execution.
 
-        If devices recorded module executions, these are used. Otherwise, executions are derived
-        from the instructions that have a module. If more than half of these instructions have a run
-        id, an execution consists of all instructions with the same thread, device, run id and
-        module, and instructions without a run id are left out. If not,
-        :func:`_number_executions` divides the instructions into executions.
+        If devices recorded module executions, the recorded executions are used. Otherwise,
+        executions are derived from the instructions that have a module:
+
+        - If more than half of the instructions have a run id, an execution consists of the
+          instructions with the same thread, device, run id and module. Instructions without a run
+          id are left out.
+        - In all other cases, :func:`_number_executions` divides the instructions into executions.
 
         The range of a derived execution extends from the earliest start to the latest end of its
         instructions.
@@ -531,7 +533,7 @@ def _number_executions(thread: Ints, device: Codes, module: Ints, label: Codes) 
     """
     is_module_start = mask_run_starts(thread, device, module)
     last_module_start = np.maximum.accumulate(np.where(is_module_start, np.arange(len(label)), 0))
-    # An instruction may launch several kernels in a row. Only the first one starts an execution.
+    # An instruction may launch several kernels in a row. Only the first kernel starts an execution.
     is_first_label = label == label[last_module_start]
     return np.cumsum(is_module_start | (is_first_label & mask_run_starts(label))) - 1
 

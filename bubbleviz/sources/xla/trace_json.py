@@ -79,8 +79,8 @@ class TraceJsonPlanes:
     def add(self, events: TraceEvents[XlaArgs]) -> None:
         """Add a block of events.
 
-        Metadata events ("M") set the names of processes and threads. If one is named twice, the
-        last name wins. Complete events ("X") are stored unless they have no start. All other events
+        Metadata events ("M") set the names of processes and threads. The last name of a process or
+        thread wins. Complete events ("X") are stored unless they have no start. All other events
         are ignored.
         """
         texts, threads = self._file.texts, self._file.threads.values

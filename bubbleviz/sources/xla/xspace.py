@@ -528,7 +528,7 @@ def _read_spaces(path: str) -> tuple[list[_Space], str]:
 
 
 def _describe_space(planes: Sequence[tuple[bytes, Any]]) -> _Space:
-    """Combine planes to a recording, and find its start and process id.
+    """Combine planes into a recording, and find its start and process id.
 
     Time 0 of the recording is its recorded start. If the start was not recorded, time 0 is the
     earliest UTC timestamp of a line.
