@@ -270,9 +270,9 @@ def apply_clocks(
 ) -> JoinedRecordings:
     """Return recordings with corrected times. Unknown times stay -1.
 
-    This function is called twice. First, :func:`join` converts times to the clocks of the profiling
-    sessions. Once the clocks of all machines are known, the remaining correction is applied. If all
-    corrections are zero, ``recordings`` itself is returned.
+    :func:`apply_clocks` is called twice. First, :func:`join` converts times to the clocks of the
+    profiling sessions. Once the clocks of all machines are known, the remaining correction is
+    applied. If all corrections are zero, ``recordings`` itself is returned.
 
     Args:
         recordings: The recordings.
@@ -338,8 +338,8 @@ def merge_stream(recordings: JoinedRecordings) -> JoinedRecordings:
         stage 1           ███ F7 ██ ███ F8 ██ ███ F9 ██
         becomes  ├──────────── one window ───────────┤    with microbatches 7, 8, 9
 
-    The steps become microbatches of iteration 0. They keep the iteration number in their range
-    names if every forward has one, or else the iteration number of their rank. The recordings are
+    The steps become microbatches of iteration 0. A microbatch gets the iteration number in range
+    names if every forward has one, or else the iteration number of its rank. The recordings are
     returned unchanged if the run has backwards, has fewer than two iterations, or runs several
     forwards of one model chunk and sequence split in one iteration on a rank (for example, the
     batches of an evaluation).

@@ -224,8 +224,8 @@ def _match_recorded_groups(
 
     1. By sequence number, in groups with certain members in which every collective has a sequence
        number: collectives of equal group and sequence number meet.
-    2. By launch order (:func:`_match_by_order`), in all other groups with certain members. This
-       method is skipped if ``ordered`` is False.
+    2. By launch order (:func:`_match_by_order`), in all other groups with certain members. Matching
+       by launch order is skipped if ``ordered`` is False.
     3. By equal end times (:func:`match_by_ends`), for all collectives of recorded groups that have
        no meeting yet. All ranks that run collectives of the group must take part, or as many as
        its recorded size if that is smaller.
@@ -552,8 +552,8 @@ def _group_by_end(
 def _get_tolerances(time: Timebase, members: Ints, size: Ints) -> Ints:
     """Return the maximum difference in ns between the end times of one collective, for each cell.
 
-    It is -1 for a cell with a ``size`` of less than 2, and for a cell whose clocks cannot be
-    compared.
+    The result is -1 for a cell with a ``size`` of less than 2, and for a cell whose clocks cannot
+    be compared.
 
     Args:
         time: The common clock, with the uncertainty of each machine.
@@ -585,7 +585,7 @@ def _get_tolerance_ns(time: Timebase, ranks: Ints) -> int:
 def _get_slack_ns(length_ns: Ints) -> Ints:
     """Return the additional tolerance, in ns, for the end times of long collectives.
 
-    It is ``max(length_ns // _LEAVE_DIVISOR - LEAVE_NS, 0)``.
+    The additional tolerance is ``max(length_ns // _LEAVE_DIVISOR - LEAVE_NS, 0)``.
 
     Args:
         length_ns: Duration of each collective on the rank where it is shortest.

@@ -38,7 +38,7 @@ _MAX_GAP_NS = 60_000_000_000
 #: numbers, the limit is one in ``_MAX_UNNUMBERED_WRONG_DIVISOR``.
 _MAX_WRONG_NS = 3_600_000_000_000
 _MAX_WRONG_DIVISOR, _MAX_UNNUMBERED_WRONG_DIVISOR = 4, 8
-#: Maximum number of hosts that a limitation lists by name. The others are only counted.
+#: Maximum number of hosts that a limitation lists by name. Further hosts are only counted.
 _MAX_NAMES = 4
 
 
@@ -49,9 +49,9 @@ def correct_times(
 
     Args:
         times_ns: Times on one or several clocks.
-        offset_ns: Offset of the clock, or one offset per time.
-        drift_ppm: Drift of the clock in parts per million, or one drift per time.
-        t0_ns: Time at which the drift term is 0, or one such time per time.
+        offset_ns: Offset to add, for the clock or for each time.
+        drift_ppm: Drift in parts per million, for the clock or for each time.
+        t0_ns: Time at which the drift term is 0, for the clock or for each time.
     """
     corrected_ns = times_ns + offset_ns
     if np.any(drift_ppm):
@@ -86,8 +86,8 @@ class ProfileClock:
     def compose(self, correction: ProfileClock) -> ProfileClock:
         """Return a clock that applies the correction of this clock and then a second correction.
 
-        This clock must have no drift. The result has the uncertainty of ``correction``, and its
-        drift rounded to a millionth of a ppm.
+        The first correction must have no drift. The result has the uncertainty of ``correction``,
+        and its drift rounded to a millionth of a ppm.
 
         Args:
             correction: Correction to apply to times that this clock has already corrected.
@@ -136,7 +136,7 @@ def find_machines(
     clock. The two profiles share a machine, except in these cases:
 
     - Either profile does not record its host, because files of several nodes may have the same
-      name. This case is ignored if the profile declares a clock.
+      name. Unknown hosts are ignored if the profile declares a clock.
     - The machine ids of the profiles differ.
     - UTC and steady clock show that the machines were switched on at different times.
     - The time between the two session starts is unknown.
@@ -186,9 +186,10 @@ def _has_known_offset(source: Source, other: Source) -> bool:
 def _can_share(source: Source, other: Source) -> bool:
     """Return whether two profiles of one hostname or declared clock can be from one machine.
 
-    The time between the session starts must be known. Both hosts must be known, unless ``source``
-    declares a clock. Machine ids must not differ, and boot times must differ by less than
-    ``_MAX_BOOT_DIFFERENCE_NS``. Unknown ids and boot times do not count as different.
+    The time between the session starts must be known. The hosts of both profiles must be known,
+    unless ``source`` declares a clock. Machine ids must not differ, and boot times must differ by
+    less than ``_MAX_BOOT_DIFFERENCE_NS``. Unknown machine ids and unknown boot times are not
+    treated as different.
     """
     if source.clock is None and not (source.host_known and other.host_known):
         return False
@@ -204,7 +205,7 @@ def _measure_boot_difference(source: Source, other: Source) -> int:
     """Return the absolute difference of the boot times of two profiles' machines, in ns.
 
     A boot time is the UTC time of the session start minus its steady clock. The difference is 0 if
-    either profile lacks one of these.
+    either profile does not record both times.
     """
     booted = [
         profile.session_utc_ns - profile.session_clock_ns
@@ -337,7 +338,8 @@ def refuse_unrelated(
         MismatchError: The captures are not from a single run.
     """
     profile, starts_ns, ends_ns = _sort_captures(sources, captures, clocks)
-    # A long capture can contain shorter ones, so the gap is measured from the latest end so far.
+    # A long capture can contain shorter captures, so the gap is measured from the latest end of all
+    # earlier captures.
     latest = np.maximum.accumulate(ends_ns)
     gaps = np.flatnonzero(starts_ns[1:] - latest[:-1] > _MAX_GAP_NS)
     if len(gaps) == 0:
@@ -398,8 +400,8 @@ def _are_typical(
     Args:
         sources: Descriptions of the profile files, one per profile.
         profile: Indices of the profiles whose UTC time is known.
-        wrong: Indices of the profiles to check, a subset of ``profile``. Their hosts are compared
-            with the hosts of the other profiles in ``profile``.
+        wrong: Indices of the profiles to check, a subset of ``profile``. The hosts of ``wrong`` are
+            compared with the hosts of the other profiles in ``profile``.
         is_typical: Mask of the profiles with typical sizes (:func:`mask_typical_sizes`).
     """
     other_hosts = {sources[i].host for i in profile if i not in wrong}

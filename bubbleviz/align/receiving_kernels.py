@@ -155,8 +155,8 @@ def _number_over_recordings(
 def _find_ready_times(recordings: JoinedRecordings, precedences: Precedences) -> Ints:
     """Return the time from which all inputs of each operation exist, or ``NEVER`` if unknown.
 
-    The time is the latest ``earlier_ns`` of the precedences of the operation. It is left unknown
-    for operations whose input arrived with a recorded receive, and for operations without
+    The time is the latest ``earlier_ns`` of the precedences of the operation. The time is left
+    unknown for operations whose input arrived with a recorded receive, and for operations without
     precedences.
 
     Args:
@@ -208,10 +208,10 @@ def _are_receiving(
 def _is_receiving(kernels: UnknownKernels, operations: Operations, ready_ns: Ints) -> bool:
     """Return whether kernels of one name on one rank wait for the inputs of their operations.
 
-    A kernel belongs to the operation that contains its middle. It is early if it begins before the
-    input of its operation exists, and it waits if it is early and does not end before the input
-    exists. Both comparisons allow a tolerance: ``_EARLY_END_SHARE`` of the kernel's duration, but
-    at least ``GRAIN_NS``. The result is True if all of these conditions hold:
+    A kernel belongs to the operation that contains its middle. A kernel is early if it begins
+    before the input of its operation exists. An early kernel waits if it does not end before the
+    input exists. Both comparisons allow a tolerance: ``_EARLY_END_SHARE`` of the kernel's duration,
+    but at least ``GRAIN_NS``. The result is True if all of these conditions hold:
 
     - At least ``_MIN_RECEIVES`` kernels wait.
     - At least ``_MIN_RECEIVING`` of the early kernels wait.

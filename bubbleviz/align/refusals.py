@@ -187,10 +187,10 @@ def _find_complete_iterations(
 
     An iteration of a rank is complete if it meets these conditions:
 
-    - It contains a forward of microbatch 0.
-    - It contains an Optimizer, or the next iteration contains a forward.
-    - Every forward has a matching backward, and every backward has a matching forward. This is
-      checked only if ``sure``.
+    - The iteration contains a forward of microbatch 0.
+    - The iteration contains an Optimizer, or the next iteration contains a forward.
+    - If ``sure`` is True, every forward has a matching backward, and every backward has a matching
+      forward.
 
     Args:
         operations: Operations of all ranks, sorted by rank.

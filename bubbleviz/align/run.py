@@ -1,7 +1,7 @@
 """The run: all profiles merged, on one clock, with ranks and operations in the report's order.
 
 Stages, iterations and clocks depend on each other. Stages and iterations are inferred first, from
-times on the clocks of the profiling sessions. All ranks of a machine share such a clock::
+times on the clocks of the profiling sessions. All ranks of a machine share one of these clocks::
 
     recordings ─ join ─ stages and iterations ─ clocks of all machines ─ run
 
@@ -63,8 +63,8 @@ class RunHints:
     """What the user states about a run.
 
     Attributes:
-        order: Rank indices in pipeline order. The indices are those of the report without this
-            option. Empty to infer the order from the data.
+        order: Rank indices in pipeline order. The indices refer to the report without this option.
+            Empty to infer the order from the data.
         parallel: Parallel sizes of the run, or None to infer which ranks are replicas.
         same_clock: Groups of hostnames. The hosts of a group share one clock.
         method: Alignment method, one of :data:`bubbleviz.model.choices.ALIGNMENTS`. None means

@@ -128,7 +128,7 @@ def _match_passes(operations: Operations) -> tuple[Ints, Ints]:
     Returns:
         forward: Row of each forward that has a backward, sorted by rank, chunk, microbatch,
             sequence and iteration.
-        backward: Row of the backward of each of these forwards.
+        backward: Row of the backward that matches each forward.
     """
     is_usable = (operations.has_span == 1) & (operations.occurrence == 0)
     is_forward = mask_phases(operations.phase, (Phase.F, Phase.FB))

@@ -1,7 +1,7 @@
 """Clock solver: compute the clocks of all machines from pairs of events with a known order.
 
-The offset of a clock is the middle of the interval of possible offsets. Its uncertainty is half the
-width of this interval, increased by the possible drift
+The offset of a clock is the middle of the interval of possible offsets. The uncertainty of the
+clock is half the width of this interval, increased by the possible drift
 (:class:`~bubbleviz.align.clocks.drift.ClockSegments`). A drift is applied only if no constant
 offset satisfies the bounds.
 """
@@ -98,7 +98,7 @@ class _Captures:
     """Captures of all clocks, with a constant offset applied to each clock.
 
     Attributes:
-        offset: Offset of each clock. It is arbitrary for a clock whose offset is not bounded.
+        offset: Offset of each clock. The offset is arbitrary if it is not bounded.
         is_bounded: Mask of the clocks whose offset is bounded.
         start_ns: Start of the capture of each clock, plus the offset.
         end_ns: End of the capture of each clock, plus the offset.
@@ -166,8 +166,9 @@ def _segment_bounded(
 ) -> ClockSegments:
     """Divide the captures into segments of time, with offsets applied.
 
-    The offsets of unbounded clocks are arbitrary. Therefore the precedences of these clocks are
-    left out, and their captures are replaced by the capture of the reference clock.
+    The offsets of unbounded clocks are arbitrary. Therefore the precedences of unbounded clocks are
+    left out, and the captures of unbounded clocks are replaced by the capture of the reference
+    clock.
 
     Args:
         precedences: Precedences between the clocks.
@@ -211,7 +212,7 @@ def _fit_lines(
 
     Returns:
         Correction of each clock in each segment, to be added to its offset, shape
-        (clocks, segments). It is 0 for a clock whose offset is not bounded.
+        (clocks, segments). The correction is 0 for a clock whose offset is not bounded.
     """
     lines = np.zeros(segments.is_captured.shape)
     contradicts = limit + limit.T < -GRAIN_NS
@@ -236,8 +237,8 @@ def _make_clock(
     """Combine the offset of a clock and a line of additional corrections to a clock correction.
 
     The uncertainty bounds the distance from the line to both edges of the band of possible
-    corrections at every instant of the capture, and includes rounding errors. It is None for a
-    clock whose offset is not bounded.
+    corrections at every instant of the capture, and includes rounding errors. The uncertainty is
+    None if the offset of the clock is not bounded.
 
     Args:
         segments: Bounds between clocks.

@@ -142,7 +142,7 @@ def find_clock_steps(
 
     Returns:
         steps: The most significant step of each pair of clocks that has one, sorted by pair.
-        corrections: Constant correction of each clock. Its uncertainty covers the times before and
+        corrections: Constant correction of each clock. The uncertainties cover the times before and
             after the steps. Empty if there are no steps.
     """
     low_clock = np.minimum(precedences.earlier_clock, precedences.later_clock)
@@ -257,8 +257,8 @@ def _compute_corrections(
 
     If no corrections satisfy all limits, the smallest sufficient slack is added to every limit, and
     twice the slack is added to the uncertainties. The uncertainty of a clock also includes the
-    drift before its first and after its last event. It is None if the reference does not bound the
-    clock.
+    drift before its first and after its last event. The uncertainty is None if the reference does
+    not bound the clock.
 
     Args:
         limit: Limits between all clocks, indexed [later, earlier].
@@ -342,7 +342,8 @@ def _find_bounds(cells: Groups, slack_ns: Floats, is_upper: Bools) -> tuple[Floa
     Args:
         cells: Precedences grouped by cell.
         slack_ns: Time from the earlier to the later event of each precedence.
-        is_upper: Mask of the precedences that give upper bounds. The others give lower bounds.
+        is_upper: Mask of the precedences that give upper bounds. All other precedences give lower
+            bounds.
     """
     low_ns, high_ns = np.full(len(cells), -np.inf), np.full(len(cells), np.inf)
     np.minimum.at(high_ns, cells.of_row[is_upper], slack_ns[is_upper])
@@ -390,9 +391,9 @@ def _fit_in_batches(cells: _Cells) -> Iterator[tuple[int, _Jump]]:
 def _fit_jumps(cells: _Cells, pairs: Ints, rows: Ints) -> Iterator[tuple[int, _Jump]]:
     """Yield the pairs of clocks with a significant jump in both of their bounds, and the jumps.
 
-    The jump is the best fit to the midpoints between the bounds (:func:`_fit_midpoints`). It is
-    accepted if it is significant (:func:`_is_significant`), and if each of the two bounds moves by
-    at least half of the jump (:func:`_moves_bounds`).
+    The jump is the best fit to the midpoints between the bounds (:func:`_fit_midpoints`). The jump
+    is accepted if it is significant (:func:`_is_significant`), and if each of the two bounds moves
+    by at least half of the jump (:func:`_moves_bounds`).
 
     Args:
         cells: Cells of one level.
@@ -518,14 +519,14 @@ def _estimate_noise(midpoint: Floats, width: Floats) -> Floats:
 def _is_significant(fits: _Fits, width: Floats) -> Bools:
     """Return a mask of the jumps that are significant and large enough.
 
-    A jump is small if it is less than ``_SMALL_JUMP`` times the median width. It is doubtful if it
-    is small or based on fewer than ``_FEW_CELLS`` cells. A jump is accepted if all of these
+    A jump is small if it is less than ``_SMALL_JUMP`` times the median width. A jump is doubtful if
+    it is small or based on fewer than ``_FEW_CELLS`` cells. A jump is accepted if all of these
     conditions hold:
 
-    - Its significance is at least ``_MIN_SIGNIFICANCE``, or ``_MIN_SIGNIFICANCE_IN_DOUBT`` if it is
-      doubtful.
-    - It exceeds ``GRAIN_NS``, or four times ``GRAIN_NS`` if it is small.
-    - It is not both small and based on few cells.
+    - The significance is at least ``_MIN_SIGNIFICANCE``, or ``_MIN_SIGNIFICANCE_IN_DOUBT`` for a
+      doubtful jump.
+    - The size of the jump exceeds ``GRAIN_NS``, or four times ``GRAIN_NS`` for a small jump.
+    - The jump is not both small and based on few cells.
 
     Args:
         fits: Best fit of each pair of clocks.

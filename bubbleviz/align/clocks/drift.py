@@ -68,8 +68,8 @@ def divide_into_segments(
     """Divide time into equal segments, and find the tightest bounds between clocks in each segment.
 
     All times must be on approximately aligned clocks. A bound applies in the middle of the segment
-    that contains the later event. It is loosened by the drift that is possible between each of the
-    two events and this time.
+    that contains the later event. The bound is loosened by the drift that is possible between each
+    of the two events and this time.
 
     Args:
         earlier: Clock of the first event of each pair of events.
@@ -121,9 +121,9 @@ def _find_tightest(cell: Ints, limit_ns: Floats) -> Ints:
 def find_feasible_corrections(segments: ClockSegments, slack_ns: float) -> Floats | None:
     """Find corrections that satisfy all bounds, or return None if there are none.
 
-    This is the Bellman-Ford algorithm with all arcs relaxed at once. After each relaxation, the
-    corrections of every clock are reduced until they change by at most the possible drift from one
-    segment to the next.
+    The corrections are found with the Bellman-Ford algorithm, with all arcs relaxed at once. After
+    each relaxation, the corrections of every clock are reduced until they change by at most the
+    possible drift from one segment to the next.
 
     Args:
         segments: Bounds between clocks.

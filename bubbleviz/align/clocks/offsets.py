@@ -1,7 +1,8 @@
 """Offsets: bounds on the constant offsets of clocks, from events with a known order.
 
 An event on one clock that cannot be later than an event on another clock bounds the difference of
-the clocks from one side. A pair of events in the other direction closes the interval::
+the clocks from one side. A second pair of events, in the opposite direction, gives the bound from
+the other side::
 
     clock 0   F ─────┤                     ├───── B
     clock 1           ├───── F   B ──────┤
@@ -13,8 +14,8 @@ another clock is bounded by two shortest paths (Cormen et al., Introduction to A
 "Difference constraints and shortest paths").
 
 The bounds form a matrix: ``limit[later, earlier]`` is the maximum by which the correction of the
-clock ``earlier`` can exceed the correction of the clock ``later``. It is infinite if there is no
-bound. A finite limit is an arc from ``later`` to ``earlier``.
+clock ``earlier`` can exceed the correction of the clock ``later``. A limit is infinite if there is
+no bound. A finite limit is an arc from ``later`` to ``earlier``.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def find_worst_cycle(limit: Floats) -> tuple[float, list[int]]:
         limit: Limits of all pairs of clocks, indexed [later, earlier].
 
     Returns:
-        slack: Required slack. It is not positive if the bounds are consistent, and negative
+        slack: Required slack. The slack is not positive if the bounds are consistent, and negative
             infinity if the graph has no cycle.
         cycle: Clocks of the cycle with the minimum mean, in the order of its arcs. Each arc leads
             from the later to the earlier clock of a limit. Empty if the graph has no cycle.

@@ -51,11 +51,12 @@ def find_dependencies(
     """Return the data dependencies within pipelines as precedences between clocks.
 
     A microbatch moves from a first operation to a second operation on another clock
-    (:func:`_match_producers`). Each pair of such operations gives up to two precedences:
+    (:func:`_match_producers`). Up to two precedences are derived from each pair of a first and a
+    second operation:
 
     - The first operation ends before the input of the second operation is available. This
-      precedence is left out if the rank of the second operation has receives in this direction, but
-      none of them shows when this input arrived.
+      precedence is left out if the arrival of the input is unknown although the rank of the second
+      operation has receives in this direction.
     - The send of the first operation starts before the receive of the second operation ends. This
       precedence requires that both transfers were recorded and that replicas can be distinguished.
 
@@ -106,8 +107,8 @@ def _match_producers(
 
     The producer is on the previous recorded virtual stage in the direction of the microbatch. If
     the replicas of a stage cannot be distinguished, the replica that ends first is used as the
-    producer, because the consumer cannot start before it ends. If these replicas are not on one
-    clock, it is unknown which of them ends first, and the pair is left out. Repeated operations,
+    producer, because the consumer cannot start before it ends. If the replicas are on several
+    clocks, it is unknown which replica ends first, and the pair is left out. Repeated operations,
     operations without a span, and consumers that were cut by the capture are left out as well.
 
     Args:
@@ -200,11 +201,11 @@ def select_reductions(
 
     The last launched pass is the forward or backward that the host launched last in the iteration
     of a rank. The selected collective is the first all-reduce, all-gather or reduce-scatter that
-    does not start before this pass. It reduces the gradients of data-parallel replicas. Gradients
-    of norms and embeddings are reduced later, in other groups. Collectives inside a forward or
-    backward are ignored, because they belong to tensor parallelism, or to gradient buckets that
-    cannot be distinguished from tensor parallelism. If the last launched pass is not a B, W or BW,
-    no collective of this iteration is selected.
+    does not start before the last launched pass. This collective reduces the gradients of
+    data-parallel replicas. Gradients of norms and embeddings are reduced later, in other groups.
+    Collectives inside a forward or backward are ignored, because they belong to tensor parallelism,
+    or to gradient buckets that cannot be distinguished from tensor parallelism. If the last
+    launched pass is not a B, W or BW, no collective of this iteration is selected.
 
     Args:
         collectives: Collectives of all ranks, with iterations numbered per rank.
@@ -228,7 +229,7 @@ def select_reductions(
 def find_collective_precedences(
     collectives: CollectiveIntervals, group: Ints, clock: Ints
 ) -> offsets.Precedences:
-    """Return the precedences of collectives between the replicas of a stage.
+    """Derive precedences from the collectives that replicas of a stage run together.
 
     All members must have entered a collective (all-reduce, all-gather, reduce-scatter) before any
     member can leave. The kernel of each member therefore starts before the kernel of any other

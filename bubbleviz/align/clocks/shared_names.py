@@ -165,9 +165,10 @@ def _count_broken(
 def _measure_earliness(recordings: JoinedRecordings, precedences: offsets.Precedences) -> Ints:
     """Return, for each precedence, by how many ns the later event is too early.
 
-    This is the time of the earlier event minus the time of the later event, as if both were on one
-    clock. It is negative if the order of the events is correct. An operation without a recorded
-    receive may begin with kernels that need no input, so its end is used as the later event.
+    The result is the time of the earlier event minus the time of the later event, as if both were
+    on one clock. A negative value means that the order of the events is correct. An operation
+    without a recorded receive may begin with kernels that need no input, so its end is used as the
+    later event.
     """
     received = recordings.arrivals.latest_ns[precedences.later_row] != NEVER
     end_ns = recordings.operations.end_ns[precedences.later_row]

@@ -27,7 +27,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import format_count, list_first, make_natural_key
 
-#: Maximum number of machines that a limitation lists by name. The others are only counted.
+#: Maximum number of machines that a limitation lists by name. Further machines are only counted.
 _MAX_NAMES = 4
 
 
@@ -183,8 +183,8 @@ def check_machines(recordings: JoinedRecordings) -> tuple[Limitation, ...]:
     Two operations contradict each other if one of them ran more than ``GRAIN_NS`` before its input
     from the other one existed. Only operations with a recorded receive are checked, because the
     spans of other operations may begin with kernels that need no input. The result is empty if
-    iterations are not paired. It is also empty if the user's stages contradict the data, because
-    the stages are then wrong and not the clock.
+    iterations are not paired. The result is also empty if the user's stages contradict the data,
+    because the stages are then wrong and not the clock.
     """
     has_wrong_stages = any(
         n.kind is LimitationKind.STAGES_CONTRADICTED for n in recordings.limitations
@@ -304,9 +304,9 @@ def _solve_machines(
 def _use_declared_clocks(recordings: JoinedRecordings) -> Timebase:
     """Return the timebase for tables of operations that declare aligned clocks.
 
-    All times are used unchanged. The uncertainty of a machine is the declared one. It is 0 for a
-    profile that declares no aligned clock. If several profiles share a machine, the last one
-    decides.
+    All times are used unchanged. The uncertainty of a machine is the declared one. If a profile
+    declares no aligned clock, its uncertainty is 0. If several profiles share a machine, the last
+    one decides.
     """
     uncertainty_of: dict[str, int | None] = {}
     for machine, clock in zip(

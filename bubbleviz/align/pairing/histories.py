@@ -85,8 +85,8 @@ def build_histories(
     """Build the iteration times of all ranks.
 
     Only operations with a device span that belong to an iteration are used. F and B that are
-    repeated, cut by the capture, or on an unknown virtual stage are not events. An iteration
-    without any span starts when the next iteration with a span starts.
+    repeated, cut by the capture, or on an unknown virtual stage are not events. If an iteration
+    contains no span, its start is the start of the next iteration that contains one.
 
     Args:
         operations: Operations of all ranks, with their virtual stages.
@@ -134,7 +134,7 @@ def _select_events(operations: Operations, rows: Ints) -> Ints:
 def _find_first_starts(operations: Operations, rows: Ints, shape: tuple[int, int]) -> Floats:
     """Return the earliest start of the given rows in each iteration of each rank.
 
-    The result has the given shape (ranks, iterations). It is infinite for an iteration that
+    The result has the given shape (ranks, iterations). The start is infinite for an iteration that
     contains none of the rows.
     """
     cell = operations.rank[rows] * shape[1] + operations.iteration[rows]
@@ -212,9 +212,9 @@ class CommonEvents:
     """Events of pairs of ranks that wait for each other, shape (pairs, iterations, events).
 
     In each event, the leading rank passes a microbatch to the other rank. The leading rank ends its
-    operation before the input of the other rank is available, which bounds the difference of their
-    clocks. Rank a is the first rank of a pair, and rank b is the second. Times of rank b include
-    the correction given to :func:`list_batches`. Unknown times are NaN.
+    operation before the input of the other rank is available, which bounds the difference between
+    the two clocks. Rank a is the first rank of a pair, and rank b is the second. Times of rank b
+    include the correction given to :func:`list_batches`. Unknown times are NaN.
 
     Attributes:
         a_ns: End of the operation on rank a if it leads, otherwise the time at which its input was
@@ -284,8 +284,8 @@ def shift_values(values: Floats, shifts: Ints) -> Floats:
         shifts: Numbers of iterations to shift by. Positive shifts move values to later iterations.
 
     Returns:
-        Shifted values, shape (pairs, shifts, iterations, ...). Entry i under shift s is value
-        i - s, or NaN if there is no such value.
+        Shifted values, shape (pairs, shifts, iterations, ...). For shift s, entry i is value i - s,
+        or NaN if that value does not exist.
     """
     n_iterations = values.shape[1]
     source = np.arange(n_iterations) - shifts[:, None]
@@ -335,7 +335,8 @@ def _find_common_events(
 ) -> CommonEvents:
     """Find the events that both ranks of each pair have: same chunk, microbatch and direction.
 
-    The rank on the smaller virtual stage leads in forwards, the other rank in backwards.
+    The rank on the smaller virtual stage leads in forwards, and the rank on the larger one in
+    backwards.
 
     Args:
         histories: Iteration times of all ranks.

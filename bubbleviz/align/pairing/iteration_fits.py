@@ -150,8 +150,8 @@ class StepComparison:
                 shift is tested.
 
         Returns:
-            Evidence in nats, shape (pairs, shifts). It is never negative. It is 0 if no steps can
-            be compared, or if there are no null statistics.
+            Evidence in nats, shape (pairs, shifts), never negative. The evidence is 0 if no steps
+            can be compared, or if there are no null statistics.
         """
         if lags is None:
             lags = np.zeros((len(self.null.dof), 1), np.int64)
@@ -214,9 +214,9 @@ def compare_steps(
 
     Returns:
         A list with the comparison of the event times. If ``bounds`` is given, a second comparison
-        follows. Its levels are the changes of the midpoint between the two bounds from one
-        iteration to the next. It has no scatters, and its null statistics are those of the first
-        comparison.
+        follows. The levels of the second comparison are the changes of the midpoint between the two
+        bounds from one iteration to the next. The second comparison has no scatters, and the same
+        null statistics as the first.
     """
     a_steps, b_steps, typical_ns = _compute_steps(a_ns, b_ns)
     scatter_dof = min(max(a_steps.shape[2] - 1, 0), _MAX_SCATTER_DOF)
@@ -418,10 +418,10 @@ def _compute_mean_squares(level_ns: Floats, typical_ns: Floats) -> tuple[_Means,
 
     A drifting clock changes all steps of a rank by the same factor. The first two variants add the
     square of the maximum drift (``DRIFT`` times the typical step) to the mean square, as noise. The
-    last two variants subtract the median level, limited to the maximum drift, from all levels. This
-    costs one degree of freedom, and needs at least ``_TRIM_ONE`` levels. Within each of the two
-    pairs, the first variant uses all values and the second leaves out the largest
-    (:func:`_compute_means`).
+    last two variants subtract the median level, limited to the maximum drift, from all levels.
+    Subtracting the median costs one degree of freedom, and requires at least ``_TRIM_ONE`` levels.
+    Within each of the two pairs, the first variant uses all values and the second leaves out the
+    largest (:func:`_compute_means`).
 
     Args:
         level_ns: Mean differences of paired steps, shape (pairs, shifts, steps).
@@ -447,7 +447,7 @@ def _measure_null(a: _Differences, b: _Differences) -> _NullStatistics:
 
     Ranks that wait for each other vary together, so the differences of the two ranks are not
     independent. For each lag (number of iterations between two steps), the smaller mean of the two
-    ranks is used. Its degrees of freedom are the larger number of differences of the two ranks, but
+    ranks is used. The degrees of freedom are the larger number of differences of the two ranks, but
     at most the number of steps of the first rank. If either rank has fewer than ``_TRIM_ONE``
     differences at a lag, the statistics of any two steps (column 0) are used for that lag.
 
@@ -475,11 +475,12 @@ def _measure_lags(within: _Differences) -> tuple[Floats, Floats, Ints]:
     A lag is the number of iterations between two steps.
 
     Returns:
-        level_sq: Trimmed mean square of the levels, shape (pairs, steps). Column 0 covers any two
-            different steps. Column k > 0 covers the steps that are k iterations apart. Columns with
-            fewer than ``_TRIM_ONE`` values contain the mean of column 0, because few values do not
-            show a repeating pattern.
-        scatter: Trimmed mean of the scatter, with the same shape and columns as ``level_sq``.
+        level_sq: Trimmed mean square of the levels (mean differences between two steps), shape
+            (pairs, steps). Column 0 covers any two different steps. Column k > 0 covers the steps
+            that are k iterations apart. Columns with fewer than ``_TRIM_ONE`` values contain the
+            mean of column 0, because few values do not show a repeating pattern.
+        scatter: Trimmed mean of the scatter (variance of the differences between two steps), with
+            the same shape and columns as ``level_sq``.
         count: Number of levels that each column covers, same shape.
     """
     n_steps = within.level_ns.shape[1]
@@ -605,9 +606,9 @@ def _compute_means(values: Floats) -> tuple[_Means, _Means]:
     """Compute the mean along the last axis, and the mean without the largest values.
 
     NaNs are ignored. Both means come with the number of values that they average. The second mean
-    tolerates a clock that was set once, which makes a single step too long. It leaves out the
-    largest value, or the two largest if there are ``_TRIM_TWO`` or more values. With fewer than
-    ``_TRIM_ONE`` values, the second mean is not available and its count is 0.
+    tolerates a clock that was set once, which makes a single step too long. The second mean leaves
+    out the largest value, or the two largest if there are ``_TRIM_TWO`` or more values. With fewer
+    than ``_TRIM_ONE`` values, the second mean is not available and its count is 0.
     """
     count = _count(values)
     n_trimmed = np.where(count < _TRIM_ONE, 0, np.where(count < _TRIM_TWO, 1, 2))
@@ -639,9 +640,9 @@ def _choose_largest(evidence: Iterable[Floats]) -> Floats:
 def _test_ratio(mean_sq: Floats, null_sq: Floats, dof: Ints, null_dof: Ints) -> Floats:
     """Return the surprisal of a mean square this small under the null hypothesis, in nats.
 
-    This is the negated logarithm of the lower tail of Fisher's F distribution, for the ratio of the
-    two mean squares. The squared resolution of timestamps (``_GRAIN_NS``) is added to both mean
-    squares first.
+    The surprisal is the negated logarithm of the lower tail of Fisher's F distribution, for the
+    ratio of the two mean squares. The squared resolution of timestamps (``_GRAIN_NS``) is added to
+    both mean squares first.
 
     Args:
         mean_sq: Mean square to test.

@@ -113,7 +113,7 @@ def _build_histories(
 
     Args:
         recordings: The recordings, with the start and end time of each.
-        operations: Operations of these recordings, possibly with changed iteration numbers.
+        operations: Operations of the recordings, possibly with changed iteration numbers.
         ready_ns: Time at which the input of each operation was available, or ``NEVER``.
     """
     recorded_ns = recordings.recorded_start_ns, recordings.recorded_end_ns
@@ -179,8 +179,8 @@ def _select_compared(operations: Operations, works: Bools) -> Iterator[Bools]:
     """Yield masks of operations whose times show which iterations of ranks belong together.
 
     The more reliable mask comes first: all backwards, but only if every iteration of every rank has
-    a backward. The second mask contains all forwards and backwards. It is less reliable because,
-    after iterations without work, a rank may run its forwards long before the other ranks.
+    a backward. The second mask contains all forwards and backwards. Forwards are less reliable
+    because, after iterations without work, a rank may run its forwards long before the other ranks.
 
     Args:
         operations: Operations of all ranks.
@@ -325,7 +325,7 @@ def _add_shifts(neighbours: _Neighbours, shift_of_pair: Sequence[int | None], n_
         n_ranks: Number of ranks.
 
     Returns:
-        Shift of each rank. It is 0 for the reference rank and for ranks in no pair.
+        Shift of each rank. The shift is 0 for the reference rank and for ranks in no pair.
     """
     moves = np.zeros(n_ranks, np.int64)
     first, second, _ = neighbours
@@ -359,9 +359,9 @@ def _list_neighbours(recordings: JoinedRecordings, working: Ints) -> _Neighbours
 def _pair_neighbours(order: Ints, pipeline: Ints, stage: Ints, in_step: Ints) -> _Neighbours:
     """Return the pairs of ranks to compare: each rank with the previous rank of the same pipeline.
 
-    The first rank of a pipeline has no previous rank. It is compared with the first rank in
-    ``order`` that is on the same stage, or, if it is that rank itself, with the first rank in
-    ``order``. A pair is treated as replicas in each of these cases:
+    The first rank of a pipeline is compared with the first rank in ``order`` that is on the same
+    stage. If both are the same rank, it is compared with the first rank in ``order``. A pair is
+    treated as replicas in each of these cases:
 
     - The second rank is the first rank of its pipeline.
     - Both ranks are on the same known stage.
@@ -392,9 +392,9 @@ def _pair_by_name(recordings: JoinedRecordings) -> JoinedRecordings:
     """Pair the iterations of all ranks by the iteration numbers in range names.
 
     An iteration without a name is identified by its distance from the nearest named iteration of
-    its rank. The common iteration of an operation is -1 if no rank works in that iteration. It is
-    also -1 if the rank runs no forward or backward in the iteration and no name gives its number.
-    ``paired`` is set to True.
+    its rank. The common iteration of an operation is -1 if no rank works in that iteration. The
+    common iteration is also -1 if the rank runs no forward or backward in the iteration and no name
+    gives its number. ``paired`` is set to True.
     """
     operations = recordings.operations
     iteration_in_name = recordings.named_iteration
@@ -431,8 +431,8 @@ def _match_named_iterations(
         is_idle: Mask of the entries in which the rank runs no forward or backward.
 
     Returns:
-        common: Common iteration of each entry, equal for matching iterations. It is -1 if no rank
-            works in the iteration, or if the rank is idle and no name gives the number.
+        common: Common iteration of each entry, equal for matching iterations. The number is -1 if
+            no rank works in the iteration, or if the rank is idle and no name gives the number.
         names: Name of each common iteration (:func:`_name_iteration`).
     """
     used = np.flatnonzero((~is_idle | (number >= 0)) & (iteration >= 0))
@@ -460,7 +460,7 @@ def _find_names(
     Returns:
         number: For each (rank, iteration), the largest number in the names of its forwards and
             backwards. Without forwards and backwards, it is the largest number in the name of any
-            operation. It is -1 if no name contains a number.
+            operation. The number is -1 if no name contains one.
         is_idle: Mask of each (rank, iteration) without a forward or backward.
     """
     n_owners = int(owner.max(initial=NONE)) + 1
@@ -474,9 +474,9 @@ def _find_names(
 
 
 def _number_idle_iterations(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
-    """Correct the numbers of iterations in which a rank runs only an Optimizer.
+    """Correct the numbers of idle iterations, in which a rank runs only an Optimizer.
 
-    The Optimizer of such an iteration may be outside every range that names an iteration. The
+    The Optimizer of an idle iteration may be outside every range that names an iteration. The
     Optimizer then has the number of the previous iteration of its rank, or -1 at the start of a
     recording. A repeated number is counted up (:func:`_advance_repeated`), and numbers at the start
     are counted down from the next iteration (:func:`_number_leading`). A new number is used only if
@@ -520,8 +520,8 @@ def _number_leading(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
 
     An idle iteration without a number is changed if its rank has not worked before. The next
     iteration that has work or a number is the anchor. The new number is the number of the anchor
-    minus the distance to the anchor. It is used only if some rank worked in an iteration with this
-    number. All other numbers are unchanged.
+    minus the distance to the anchor. The new number is used only if some rank worked in an
+    iteration with this number. All other numbers are unchanged.
 
     Args:
         rank: Rank of each (rank, iteration), sorted by rank and iteration.
@@ -552,8 +552,8 @@ def _find_nearest_named(rank: Ints, number: Ints) -> tuple[Ints, Ints]:
 
     Returns:
         anchor: Number of the nearest named iteration.
-        away: Distance from the nearest named iteration in iterations. It is negative for iterations
-            before the named one.
+        away: Distance from the nearest named iteration in iterations. The distance is negative for
+            iterations before the named one.
     """
     row = np.arange(len(rank))
     start = np.searchsorted(rank, rank)

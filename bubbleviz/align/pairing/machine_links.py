@@ -13,7 +13,7 @@ e in likelihood). It consists of
 - the difference between the clocks.
 
 A machine is linked to a machine that is already linked by a pair of ranks whose iterations can be
-matched with sufficient evidence. This link gives the correction of the machine's clock.
+matched with sufficient evidence. The link gives the correction of the machine's clock.
 """
 
 from __future__ import annotations
@@ -232,9 +232,9 @@ def _compare_iterations(
     """Compare the lengths of the iterations of pairs of ranks in all available ways.
 
     All pairs are compared by the starts of their Optimizers, because ranks leave the collective
-    before the Optimizer together. Replicas are also compared by their iteration starts. Other pairs
-    are also compared by their common events and by the clock bounds from these events, if they have
-    common events.
+    before the Optimizer together. Replicas are also compared by their iteration starts. Pairs that
+    are not replicas are also compared by their common events, if there are any, and by the clock
+    bounds from common events.
 
     Args:
         histories: Iteration times of all ranks.
@@ -242,8 +242,7 @@ def _compare_iterations(
         events: Common events of the pairs, or None for replicas.
         shifts: Candidate shifts, shape (shifts,).
 
-    Returns:
-        One comparison per kind of time: the Optimizer starts first, then the others.
+    Returns: One comparison per kind of time: first the Optimizer starts, then the other times.
     """
 
     def compare_single_event(times_ns: Floats) -> list[StepComparison]:
@@ -284,8 +283,8 @@ def link_machines(
         timed: Mask of the ranks whose UTC time is known.
 
     Returns:
-        offset_ns: Clock correction in ns of each linked machine, keyed by machine. It is 0 for the
-            reference machine.
+        offset_ns: Clock correction in ns of each linked machine, keyed by machine. The correction
+            is 0 for the reference machine.
         links: For every other machine that was compared with a linked machine, the link with the
             largest margin up to the time when the machine was linked.
     """

@@ -1,9 +1,9 @@
 """Pairing by time: match the iterations of ranks on one clock if some ranks skip some iterations.
 
 A stage may have no work in an iteration, such as a vision encoder in a step with text samples only.
-Its rank then has fewer iterations than other ranks, and no constant shift of iteration numbers
-pairs them. On one clock, the same iteration overlaps in time on different ranks, and different
-iterations do not::
+The rank of this stage then has fewer iterations than other ranks, and no constant shift of
+iteration numbers pairs them. On one clock, the same iteration overlaps in time on different ranks,
+and different iterations do not::
 
     stage 0   ├─ 0 ─┤             ├─ 1 ─┤
     stage 1    ├─ 0 ─┤   ├─ 1 ─┤   ├─ 2 ─┤      iteration 1 of stage 0 is 2 of stage 1
@@ -21,7 +21,7 @@ from bubbleviz.model.intervals import Intervals, find_overlaps, group_extents
 def pair_by_time(
     rank: Ints, iteration: Ints, start_ns: Ints, end_ns: Ints, is_worked: Bools
 ) -> Ints | None:
-    """Number the iterations of all ranks by their overlap in time with those of a reference rank.
+    """Number the iterations of all ranks by their overlap with the iterations of a reference rank.
 
     The reference is the rank with the most iterations, and the smallest rank wins ties. An
     iteration of another rank gets the number of the reference iteration with the longest overlap.
@@ -76,8 +76,8 @@ def _find_extents(
         shape: Number of ranks and number of iterations.
 
     Returns:
-        First start and last end, each of the given shape. They are 0 and -1 for an iteration
-        without operations.
+        First start and last end, each of the given shape. For an iteration without operations, they
+        are 0 and -1.
     """
     cell = rank * shape[1] + iteration
     first_ns, last_ns = group_extents(cell, shape[0] * shape[1], *times)

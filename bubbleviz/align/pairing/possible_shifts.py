@@ -62,15 +62,15 @@ def find_possible_shifts(
 
     Evidence for a shift:
 
-    - It is shift 0, and both captures have equal numbers of iterations.
-    - It pairs iterations with equal rare shapes (numbers of forwards and backwards).
+    - The shift is 0, and both captures have equal numbers of iterations.
+    - The shift pairs iterations with equal rare shapes (numbers of forwards and backwards).
 
     Evidence against a shift:
 
-    - It needs a large correction of UTC clocks.
-    - It requires that a clock was set during the capture.
-    - It pairs iterations with different shapes.
-    - It requires that a running capture missed an iteration.
+    - The shift needs a large correction of UTC clocks.
+    - The shift requires that a clock was set during the capture.
+    - The shift pairs iterations with different shapes.
+    - The shift requires that a running capture missed an iteration.
 
     Args:
         histories: Iteration times of all ranks.
@@ -83,8 +83,8 @@ def find_possible_shifts(
         offset_ns: Correction of the second clock that each shift implies, shape (pairs, shifts).
         prior: Evidence for each shift minus evidence against it, in nats, same shape. Negative
             infinity for an impossible shift.
-        utc_penalty: Evidence against each shift from UTC times, in nats, same shape. It is already
-            subtracted in ``prior``.
+        utc_penalty: Evidence against each shift from UTC times, in nats, same shape. This evidence
+            is already subtracted in ``prior``.
     """
     starts = histories.start_ns[pair[0]], histories.start_ns[pair[1]]
     offset_ns, is_possible = _estimate_offsets(starts, events, shifts)
@@ -176,8 +176,8 @@ def _compare_shapes(
     Returns:
         rarity: Evidence for each shift in nats, summed over paired iterations with equal shapes,
             shape (pairs, shifts).
-        penalty: Evidence against each shift in nats, same shape. It is ``_SHAPE_PENALTY`` per pair
-            of iterations with different shapes, limited to ``_MAX_SHAPE_PENALTY``.
+        penalty: Evidence against each shift in nats, same shape: ``_SHAPE_PENALTY`` per pair of
+            iterations with different shapes, limited to ``_MAX_SHAPE_PENALTY``.
     """
     shapes = histories.shapes[pair[0]]
     paired = shift_values(histories.shapes[pair[1]], shifts)
@@ -205,7 +205,7 @@ def _is_clock_set(start_ns: Floats, lower: Floats, upper: Floats) -> Bools:
         upper: Upper bound of the correction in each iteration, same shape.
 
     Returns:
-        Mask of shape (pairs, shifts).
+        Mask of the shifts that require a clock to be set, shape (pairs, shifts).
     """
     elapsed_ns = np.fmax.accumulate(start_ns, axis=1) - start_ns[:, :1]
     drift_ns = DRIFT * elapsed_ns[:, None]
@@ -244,7 +244,8 @@ def _predict_starts(histories: Histories, a: Ints, b: Ints, shifts: Ints) -> tup
 
     A step is the time from one iteration start to the next. The start before b's first iteration is
     the first start minus a step, and the start after b's last iteration is the last start plus a
-    step. The steps are taken from rank a, from the iterations that the shift pairs with those of b.
+    step. The steps are taken from the iterations of rank a that the shift pairs with these
+    iterations of rank b.
 
     Args:
         histories: Iteration times of all ranks.
@@ -255,7 +256,8 @@ def _predict_starts(histories: Histories, a: Ints, b: Ints, shifts: Ints) -> tup
     Returns:
         previous_ns: Start of the iteration before b's first one, shape (pairs, shifts). NaN if a
             did not record both iterations of the step.
-        next_ns: Start of the iteration after b's last one, same shape, or NaN likewise.
+        next_ns: Start of the iteration after b's last one, same shape. NaN if a did not record both
+            iterations of the step.
     """
     starts, last = histories.start_ns[b], histories.counts[b][:, None] - 1
     # Step k is from iteration k - 1 of a to iteration k; NaN before the first, after the last.
@@ -389,10 +391,10 @@ def _measure_violations(
 ) -> Floats:
     """Measure by how many ns each shift violates data dependencies, shape (pairs, shifts).
 
-    The result is the size of the largest violation, or 0 if no dependency is violated. It is NaN if
-    the pair has no dependencies under this shift. For replicas (``events`` is None), it is instead
-    the median absolute difference of the iteration starts, rounded down, or NaN if there is no
-    common iteration.
+    The result is the size of the largest violation, or 0 if no dependency is violated. The result
+    is NaN if the pair has no dependencies under this shift. For replicas (``events`` is None), it
+    is instead the median absolute difference of the iteration starts, rounded down, or NaN if there
+    is no common iteration.
 
     Args:
         starts: Iteration starts of the first and of the second rank of each pair, on one clock.

@@ -70,14 +70,14 @@ def align_chunk_numbers(
     ranks. Finally, the same number is subtracted from all shifts, so that the smallest is 0.
 
     Args:
-        operations: Operations of all ranks. Their microbatches are chunk numbers, which each rank
-            counts in launch order.
+        operations: Operations of all ranks. The ``microbatch`` column contains chunk numbers, which
+            each rank counts in launch order.
         stage: Stage of each rank, or -1 if unknown. Ranks without a stage are not shifted.
         machine: Machine of each rank. Ranks of one machine share its clock.
 
     Returns:
-        operations: Operations with common chunk numbers in ``microbatch``. If no shift fits for any
-            rank, these are the unchanged operations.
+        operations: Operations with common chunk numbers in ``microbatch``. The operations are
+            unchanged if no shift fits for any rank.
         is_aligned: Whether a shift fits for every rank.
     """
     ranks = [rank for rank in grouping.sort_rows(stage).tolist() if stage[rank] >= 0]
@@ -118,8 +118,8 @@ def order_by_tokens(operations: Operations, ranks: Ints) -> Ints | None:
         ranks: Ranks to order. Must not be empty.
 
     Returns:
-        Stage of each rank in ``ranks``, counted from 0. It is None if token counts allow no shift
-        or several shifts for any rank.
+        Stage of each rank in ``ranks``, counted from 0. The result is None if token counts allow no
+        shift or several shifts for any rank.
     """
     first = _select_chunks(operations, int(ranks[0]))
     lag_ns = [0.0]

@@ -4,8 +4,8 @@ A slow rank makes its whole pipeline wait, so sorting all ranks by their waits m
 Other properties show the stages:
 
 - Replicas of a stage run the same operations in the same order, with the same transfers.
-- If no two ranks with the same operations can follow each other in a pipeline, these ranks form one
-  stage, and their number is the number of pipelines.
+- Ranks with the same operations form one stage if no two of them can follow each other in a
+  pipeline. The number of these ranks is the number of pipelines.
 - Waits, added up over all replicas of a stage, shrink from each stage to the next.
 - Ranks of a stage can be paired with ranks of the next stage so that each follows its partner.
 
@@ -49,7 +49,7 @@ def find_division(
 
     Args:
         operations: Operations of all ranks, with iteration numbers that mean the same on all ranks.
-        inputs: Arrivals of the inputs of these operations.
+        inputs: Times at which the inputs of operations were available.
         number: Number of each rank in the run.
         machine: Machine of each rank. Ranks of one machine share its clock.
 
@@ -57,7 +57,7 @@ def find_division(
         stages: Virtual stage of each (rank, chunk).
         by_number: Whether rank numbers were needed to divide ranks that run the same operations.
 
-        Instead of this pair, the result is None in each of these cases:
+        The whole result is None in each of these cases:
 
         - No division fits, or several divisions fit.
         - There is a single pipeline.
@@ -190,9 +190,9 @@ def _order_groups(table: Timetable, ranks: Ints, group: Ints) -> VirtualStages |
             group.
 
     Returns:
-        Virtual stage of each (rank, chunk). It is None if no microbatch is run by all ranks in
-        every chunk, if the virtual stages of any chunk are not consecutive, or if the ranks of two
-        consecutive stages cannot be paired (:func:`_can_pair`).
+        Virtual stage of each (rank, chunk). The result is None if no microbatch is run by all ranks
+        in every chunk, if the virtual stages of any chunk are not consecutive, or if the ranks of
+        two consecutive stages cannot be paired (:func:`_can_pair`).
     """
     numbers, of_rank = np.unique(group[ranks], return_inverse=True)
     members = [ranks[of_rank == stage] for stage in range(len(numbers))]
@@ -237,8 +237,8 @@ def _group_by_number(ranks: Ints, kinds: Ints, number: Ints, replicas: int) -> l
         replicas: Number of ranks per stage.
 
     Returns:
-        One array per possible division. It contains the stage of each rank of the run, or -1 for a
-        rank that is not in ``ranks``.
+        One array per possible division, with the stage of each rank of the run, or -1 for a rank
+        that is not in ``ranks``.
     """
     position = invert_permutation(np.argsort(number[ranks]))
     stages = len(ranks) // replicas

@@ -44,7 +44,7 @@ def match_replicas(
             that mean the same on all ranks.
         inputs: Times at which the inputs of operations were available.
         stage: Stage of each rank, or -1 for a rank without forwards and backwards.
-        number: Rank numbers. Pipelines are numbered in the order of these numbers.
+        number: Rank numbers. Pipelines are numbered in order of rank numbers.
         machine: Machine of each rank. Ranks of one machine share its clock.
 
     Returns:

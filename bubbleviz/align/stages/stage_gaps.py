@@ -79,8 +79,8 @@ def find_stages_before_gaps(
     recorded and no rank is late, or the duration of two transfers if transfers are not recorded.
 
     If the ranks of the second stage also run an earlier stage as another chunk, microbatches may
-    wait until these ranks have run other chunks. A gap is then reported only if these ranks run
-    unusually many forwards of the earlier chunk (:func:`runs_ahead_of_chunk`).
+    wait until these ranks have run other chunks. A gap before a later chunk is reported only if its
+    ranks run unusually many forwards of the earlier chunk (:func:`runs_ahead_of_chunk`).
 
     Args:
         operations: Operations of all ranks with their virtual stages, and with iterations numbered
@@ -124,7 +124,7 @@ def _find_stages_with_slack(waits: Waits, sent: Waits, sending: Ints) -> list[in
     either stage. If the stage has no recorded sends, the factor is ``_OF_STAGE_AND_TRANSFERS``.
 
     Args:
-        waits: Median waits of all ranks. Their ``chunk`` column contains virtual stages.
+        waits: Median waits of all ranks. The ``chunk`` column contains virtual stages.
         sent: The same waits, counted from the end of recorded sends.
         sending: Virtual stages that have recorded sends.
     """
@@ -150,7 +150,7 @@ def _has_time_for_stage(
     Microbatches that arrive at a busy rank wait there, so only the fastest microbatch of each
     iteration and direction is used (:func:`_measure_transits`).
 
-    The result is also True if the transits cannot be measured, which has these causes:
+    The result is also True if the transits cannot be measured, for one of these reasons:
 
     - The two stages have different clocks or no common microbatch.
     - Either stage has several replicas. A microbatch may then come from any replica.
@@ -346,7 +346,8 @@ def runs_ahead_of_chunk(operations: Operations, inputs: Arrivals, stage: int) ->
     In each iteration of a rank, the microbatches are counted whose forwards of the previous chunk
     end before the first forward of the next chunk ends. The usual maximum is the number of virtual
     stages from one chunk to the next. The result is True if more than half of the iterations exceed
-    this maximum without running all forwards first. It is False if the ranks have no earlier chunk.
+    this maximum without running all forwards first. The result is False if the ranks have no
+    earlier chunk.
 
     Args:
         operations: Operations of all ranks, with their virtual stages.
@@ -542,8 +543,8 @@ def _measure_idle_before(
     """Measure how long a rank was idle before each of several operations, in ns.
 
     The idle time begins at the latest end of all operations, kernels outside operations, and
-    exposed collectives that started before the operation. It is negative if any of them ends after
-    the operation starts.
+    exposed collectives that started before the operation. The idle time is negative if any of them
+    ends after the operation starts.
 
     Args:
         recordings: The recordings of all ranks.

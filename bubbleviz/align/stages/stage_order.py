@@ -50,7 +50,7 @@ def order_virtual_stages(operations: Operations, inputs: Arrivals) -> VirtualSta
 
     Args:
         operations: Operations of all ranks, sorted by rank.
-        inputs: Arrivals of the inputs of these operations.
+        inputs: Times at which the inputs of operations were available.
 
     Returns:
         Virtual stage of each (rank, chunk). All stages are -1 in each of these cases:
@@ -186,8 +186,8 @@ def transfers_or_orders_differ(operations: Operations, orders: Orders) -> bool:
         orders: Orders of these operations, as returned by :func:`find_orders`.
 
     Returns:
-        True if a range names a transfer that ran, or if several ranks run both forwards and
-        backwards and no such order is common to all of them.
+        True if a range names a transfer that ran. Also True if several ranks run both forwards and
+        backwards in an iteration, and no order is common to all these ranks.
     """
     if (mask_phases(operations.phase, TRANSFERS) & (operations.has_span == 1)).any():
         return True
@@ -199,11 +199,10 @@ def transfers_or_orders_differ(operations: Operations, orders: Orders) -> bool:
 def can_nest(operations: Operations, inputs: Arrivals) -> bool:
     """Return whether the wait of each microbatch contains its work and wait on the next stage.
 
-    The work and the wait on the next stage may exceed the wait by a small tolerance: the clock
-    resolution, the drift during the wait, and ``_MAX_LATE_FRACTION`` of the work, which may run
-    after a send. If replicas of different speed were mistaken for stages of a pipeline, the waits
-    of some microbatch do not nest. The result is False if no microbatch has waits on two
-    consecutive virtual stages.
+    A wait may be too short by a small tolerance: the clock resolution, the drift during the wait,
+    and ``_MAX_LATE_FRACTION`` of the work on the next stage, which may run after a send. If
+    replicas of different speed were mistaken for stages of a pipeline, the waits of some microbatch
+    do not nest. The result is False if no microbatch has waits on two consecutive virtual stages.
 
     Args:
         operations: Operations of all ranks with their virtual stages, and with iterations numbered

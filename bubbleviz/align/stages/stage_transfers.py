@@ -156,9 +156,9 @@ def _do_all_ranks_receive(operations: Operations, working: Ints) -> bool:
     """Return whether all ranks receive activations, or all receive gradients.
 
     A rank receives activations if it has forwards and at least as many receives of activations as
-    forwards. It receives gradients if it has backwards and at least as many receives of gradients
-    as backwards. In a complete pipeline, the first stage receives no activations, and the last
-    stage receives no gradients. The result is False if the operations have more than one chunk
+    forwards. A rank receives gradients if it has backwards and at least as many receives of
+    gradients as backwards. In a complete pipeline, the first stage receives no activations, and the
+    last stage receives no gradients. The result is False if the operations have more than one chunk
     number.
 
     Args:

@@ -181,8 +181,8 @@ def find_stages(
         parallel: Parallel sizes of the run, or None to infer which ranks are replicas.
 
     Returns:
-        The recordings, with all attributes set. Their operations have virtual stages, and their
-        chunks are numbered in the order in which the model runs them.
+        The recordings, with all attributes set. Operations have virtual stages, and chunks are
+        numbered in the order in which the model runs them.
 
     Raises:
         MismatchError: The ranks do not match the sizes ``parallel``.
@@ -269,7 +269,7 @@ def _use_waits(inputs: _Inputs) -> JoinedRecordings:
 def _number_stages_as_job(
     inputs: _Inputs, stages: VirtualStages, staged: JoinedRecordings
 ) -> JoinedRecordings:
-    """Renumber the stages as in the whole job if the rank numbers determine these numbers.
+    """Renumber the stages as in the whole job if rank numbers show how many stages precede.
 
     The profiles may contain only later stages of the job. Frameworks number ranks stage by stage,
     so with ``n`` ranks per stage, rank ``i`` is on stage ``i // n``. The stages are renumbered only
@@ -286,7 +286,7 @@ def _number_stages_as_job(
     Args:
         inputs: The recordings, and properties of their ranks.
         stages: The inferred virtual stages.
-        staged: The recordings with these stages.
+        staged: The recordings with the inferred stages.
     """
     stage, numbers = staged.stage_of_rank, inputs.numbers
     working = np.flatnonzero(stage >= 0)
@@ -314,7 +314,7 @@ def _forms_pipeline(inputs: _Inputs, staged: JoinedRecordings, *, is_known: bool
 
     - Ranges name transfers.
     - Ranks run different orders of operations.
-    - The waits of at least two microbatches nest (:func:`can_nest`). This is checked only if the
+    - The waits of at least two microbatches nest (:func:`can_nest`). Nesting is checked only if the
       stages and the matching iterations of the ranks are known.
 
     No evidence is needed, and the result is True, if fewer than two ranks work, if the known stages
@@ -467,8 +467,8 @@ def _apply_stages(
 
     The pipeline of each rank comes from the user's parallel sizes, or else from tables of
     operations and file names, or else from rank numbers. If rank numbers do not distinguish the
-    replicas of a stage, the times of microbatches decide (:func:`match_replicas`). This requires
-    iteration numbers that mean the same on all ranks.
+    replicas of a stage, the times of microbatches decide (:func:`match_replicas`). Comparing times
+    requires iteration numbers that mean the same on all ranks.
 
     Args:
         inputs: The recordings, and properties of their ranks.
@@ -517,9 +517,9 @@ def _infer_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
     first of these methods that succeeds gives the stages:
 
     1. :func:`order_virtual_stages` sorts every (rank, chunk) by its waits and groups similar waits
-       into stages. It fails if it leaves stages unknown. If any stage is shared, ranks that share a
-       stage must also run equal orders of operations. If no stage is shared, the waits must nest
-       (:func:`can_nest`), unless ``inputs.comparable`` is None.
+       into stages. This method fails if it leaves stages unknown. If any stage is shared, ranks
+       that share a stage must also run equal orders of operations. If no stage is shared, the waits
+       must nest (:func:`can_nest`), unless ``inputs.comparable`` is None.
     2. :func:`find_division` divides the ranks into stages and replicas. This method is skipped if
        ``inputs.comparable`` is None.
     3. :func:`_infer_stages_by_number` uses rank numbers. This method is skipped if the rank numbers
@@ -529,7 +529,8 @@ def _infer_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
         stages: The virtual stages. If all three methods fail, they are the stages of method 1 if
             only the nesting failed, and otherwise all -1.
         by_number: Whether method 2 gave the stages and used rank numbers that come from the order
-            of hosts, devices and processes. It is False for all other methods and for inference.
+            of hosts, devices and processes. ``by_number`` is False for all other methods and for
+            inference runs.
     """
     operations = inputs.recordings.operations
     if run_kind(operations.phase) == INFERENCE:

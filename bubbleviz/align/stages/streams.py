@@ -112,10 +112,11 @@ def _order_by_time(start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> Ints | None:
     The ranks are sorted by the median over chunks of start plus end. Each rank is then compared
     with the previous one:
 
-    - It is on the next stage if at least ``MIN_FITTING`` of its chunks start after they end on the
-      previous rank. A chunk may start early by its busy time divided by ``EARLY_PART``.
-    - Otherwise, it is a replica of the previous rank if at least ``MIN_FITTING`` of its chunks
-      start more than half of the previous rank's busy time before they end on the previous rank.
+    - The rank is on the next stage if at least ``MIN_FITTING`` of its chunks start after they end
+      on the previous rank. A chunk may start early by its busy time divided by ``EARLY_PART``.
+    - Otherwise, the rank is a replica of the previous rank if at least ``MIN_FITTING`` of its
+      chunks start more than half of the previous rank's busy time before they end on the previous
+      rank.
 
     Args:
         start_ns: Start of each chunk on each rank, shape (ranks, chunks).
@@ -123,9 +124,9 @@ def _order_by_time(start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> Ints | None:
         busy_ns: Time for which each chunk keeps each rank busy, same shape.
 
     Returns:
-        Stage of each rank, counted from 0. It is None if there are fewer than ``MIN_CHUNKS``
-        chunks, if a rank is neither on the next stage nor a replica, if stages have different
-        numbers of ranks, or if there is a single stage.
+        Stage of each rank, counted from 0. The result is None if there are fewer than
+        ``MIN_CHUNKS`` chunks, if a rank is neither on the next stage nor a replica, if stages have
+        different numbers of ranks, or if there is a single stage.
     """
     chunks = start_ns.shape[1]
     if chunks < MIN_CHUNKS:

@@ -15,7 +15,7 @@ from bubbleviz.align.waits import Waits
 from bubbleviz.model.columns import Bools, Ints, make_mask
 from bubbleviz.model.grouping import find_distinct, group_rows
 
-#: A time in ns before all other times. The sum or difference of two of these does not overflow.
+#: A time in ns before all other times. Adding or subtracting two of these times does not overflow.
 _LONG_AGO = -(1 << 61)
 
 
@@ -100,8 +100,8 @@ def match_ranks(
 
     Args:
         table: Timetable of all ranks.
-        upper: Ranks of a virtual stage. They are the rows of the results.
-        lower: Ranks of the next virtual stage. They are the columns of the results.
+        upper: Ranks of a virtual stage, which are the rows of the results.
+        lower: Ranks of the next virtual stage, which are the columns of the results.
         chunks: Index of the chunk that the upper ranks run as their virtual stage, and index of the
             chunk of the lower ranks.
 
@@ -128,8 +128,8 @@ def _filter_by_duration(
     """Return a mask of the pairs of ranks that a sample of microbatches does not rule out.
 
     A pair is ruled out if the lower rank takes longer for a microbatch, from the start of its F to
-    the end of its B, than the upper rank waits for this microbatch. No offset of the clocks can
-    explain such a pair. At most ``_MAX_SAMPLED_KEYS`` evenly spaced keys are compared, with a
+    the end of its B, than the upper rank waits for this microbatch. No offset between the clocks
+    can explain this. At most ``_MAX_SAMPLED_KEYS`` evenly spaced keys are compared, with a
     tolerance for clock resolution, drift and early work.
 
     Args:
@@ -172,7 +172,7 @@ def _check_pairs(
         chunks: Indices of the chunks that the upper and the lower ranks run as these stages.
 
     Returns:
-        fits: Mask of the pairs for which such an offset exists in every iteration.
+        fits: Mask of the pairs for which an offset exists in every iteration.
         has_common: Mask of the pairs with a common microbatch.
     """
     above, below = chunks
@@ -202,8 +202,8 @@ def match_stages(table: Timetable, ranks: Ints, other_ranks: Ints, virtual_stage
 
     Args:
         table: Timetable of all ranks.
-        ranks: Ranks of one stage. They are the rows of the result.
-        other_ranks: Ranks of the other stage. They are the columns of the result.
+        ranks: Ranks of one stage, which are the rows of the result.
+        other_ranks: Ranks of the other stage, which are the columns of the result.
         virtual_stage: Virtual stage of each chunk of each rank, shape (all ranks, chunks), or -1 if
             unknown. Ranks of one stage must have equal rows.
 
