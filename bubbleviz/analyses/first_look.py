@@ -37,7 +37,7 @@ def choose_command(paths: Sequence[str], progress: Progress | None = None) -> tu
 
     Args:
         paths: Files, directories and patterns.
-        progress: Receives the progress of decoding traces that must be decoded completely.
+        progress: Receives the progress if a trace must be decoded completely.
 
     Raises:
         InputError: A path does not exist, cannot be read, or leads to nothing to read.

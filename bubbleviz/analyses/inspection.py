@@ -35,8 +35,8 @@ def inspect(
 
     Args:
         path: Path of the profile.
-        convention: An NVTX convention's name or the path of a TOML file, or several; empty for all
-            built-in ones.
+        convention: Names of NVTX conventions, or paths of TOML files; empty for all built-in
+            conventions.
 
     Raises:
         BubblevizError: The profile cannot be read at all.
@@ -59,7 +59,7 @@ def inspect(
             else name_words.generate_drafts(sample)
         )
         # Matching every name against each convention takes time.
-        # If sampled names follow some conventions, the others only match names of iterations.
+        # If sampled names follow some conventions, only iteration names of all others are matched.
         # Names that the drafts may match are read in the same pass.
         counted_conventions = user_patterns or tuple(score.convention for score in scores)
         if followed and not user_patterns:
@@ -93,7 +93,7 @@ def inspect(
 def _add_trial(
     inspection: looks.Inspection, draft: str, trial: looks.DraftTrial, read: Recordings
 ) -> looks.Inspection:
-    """Return the inspection with the best draft and the headline of an analysis with it.
+    """Return the inspection with the best draft, and the headline of an analysis with this draft.
 
     The inspection is marked as not analyzable, because the profile needs the draft to be analyzed.
 

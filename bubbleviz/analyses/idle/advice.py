@@ -97,10 +97,10 @@ def make_title(
 def advice(measurement: IdleMeasurement) -> tuple[str, ...]:
     """Return at least one sentence of advice, sorted by the time that it concerns, longest first.
 
-    There is advice on idle time, if it is at least ``MIN_IDLE_SHARE`` of the span, and on exposed
-    communication and copies. If none of these times is long enough, the only sentence says that
-    there is little to gain. If work is missing from a profile, advice on the missing work comes
-    first, unless the main idle activity is already unrecorded work.
+    The advice concerns idle time of at least ``MIN_IDLE_SHARE`` of the span, exposed communication,
+    and exposed copies. If none of these times is long enough, the only sentence says that there is
+    little to gain. If work is missing from a profile, advice on the missing work comes first,
+    unless the main idle activity is already unrecorded work.
 
     In three cases, advice on the recording replaces all other advice: no device was recorded, all
     devices ran a single kernel or copy, or a recording is damaged.
@@ -153,15 +153,15 @@ def _is_of_xla(measurement: IdleMeasurement) -> bool:
 def _advise_on_busy_time(measurement: IdleMeasurement, min_share: float) -> list[tuple[int, str]]:
     """Advise on exposed communication and exposed copies.
 
-    Sends and receives get separate advice from other communication. A single sentence covers both
-    if the kernels may only have waited for the recording of another rank to begin.
+    Sends and receives get separate advice from other communication. A single sentence covers all
+    communication if kernels may only have waited for the recording of another rank to begin.
 
     Args:
         measurement: The measured idle time.
         min_share: Minimum share of the span for which advice is given.
 
     Returns:
-        Pairs of an exposed time in ns and a sentence of advice on it.
+        Pairs of an exposed time in ns and a sentence of advice.
     """
     # The late rank can only be determined for NCCL.
     has_nccl = any(is_nccl(name) for rank in measurement.devices for name in rank.works)
@@ -187,7 +187,7 @@ def _advise_on_busy_time(measurement: IdleMeasurement, min_share: float) -> list
 
 
 def _find_main_activity(measurement: IdleMeasurement) -> ActivityIdle | None:
-    """Return the activity with the most idle time, or None if that is below 10 % of all."""
+    """Return the activity with the most idle time, or None if its share is below ``SHARE``."""
     longest = measurement.activities[0]
     return longest if longest.idle_ns / measurement.idle_ns >= SHARE else None
 

@@ -35,7 +35,7 @@ from bubbleviz.sources.paths import find_profiles, read_each, strip_profile_suff
 _LONGEST = 12
 
 
-class IdleReport(IdleMeasurement):  # noqa: D101 - help() shows that of its base
+class IdleReport(IdleMeasurement):  # noqa: D101 - help() shows the docstring of the base class
     # Adds the display in notebooks, and a method that writes output files.
 
     def __repr__(self) -> str:
@@ -51,7 +51,7 @@ class IdleReport(IdleMeasurement):  # noqa: D101 - help() shows that of its base
             path: Path of the file, which is replaced.
 
         Raises:
-            UsageError: The file has another suffix.
+            UsageError: The suffix of the file is not supported.
             OutputError: The file cannot be written.
         """
         name = format_of_suffix(str(path), ("svg", "html", "json", "csv"))
@@ -86,8 +86,8 @@ def idle(
 
     Args:
         paths: Profiles of any kind, directories of profiles, or glob patterns.
-        step: Name of the ranges that are steps, or a regex that matches the complete name. None
-            recognizes steps automatically.
+        step: Name of the ranges that are steps, or a regex that matches the complete name. If
+            omitted, steps are recognized automatically.
         shortest_us: Minimum length in microseconds of a gap that is attributed to host activities.
             Shorter gaps are reported as kernel-to-kernel gaps.
         activities: TOML file of host activities, which are matched before the built-in ones.
@@ -95,7 +95,7 @@ def idle(
             kernels extend the built-in list.
         window: Part of the run to analyze, in the form of the option ``--window``: a range of step
             numbers, or of times on each profile's own clock. None selects the complete run.
-        keep_export: Whether to keep exports made of ``.nsys-rep`` reports next to them.
+        keep_export: Whether to keep the exports of ``.nsys-rep`` reports next to the reports.
         jobs: Number of threads that read a profile.
         progress: Receives how much of each profile has been read.
 
@@ -217,8 +217,8 @@ def _make_window_since(start_ns: int) -> Window:
 def _label_ranks(ranks: Sequence[RankIdle]) -> tuple[RankIdle, ...]:
     """Label each rank with its host and device, or with more details if labels are not unique.
 
-    If any two labels are equal, the process id is added to all labels. If this is not enough, the
-    host is replaced by the file name of the profile, and finally by its path.
+    If any two labels are equal, the process id is added to all labels. If labels are still equal,
+    the host is replaced by the file name of the profile, and finally by the path of the profile.
     """
     # If a trace names no host, its file name is used as host, without the suffix.
     hosts = [

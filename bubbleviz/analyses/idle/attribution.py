@@ -131,7 +131,7 @@ def _number_unattributed(
     activities: Activities,
     numbers: Numbering[str],
 ) -> Ints:
-    """Return, for each gap, the number of its activity if it cannot be attributed to the host.
+    """Return, for each gap, the activity number to use if it cannot be attributed to the host.
 
     The activity is ``SHORT`` for short gaps, ``MIGRATION`` before a page migration, and otherwise
     ``UNLINKED``.
@@ -186,9 +186,9 @@ def _name_host_activity(
 ) -> IdleIntervals:
     """Attribute the idle intervals that have no activity to what the host's threads did.
 
-    The events of the launching thread are used first. For times at which it has no event, the
-    fallback threads are used in order. Times without an event on any thread become ``UNTRACED``.
-    Intervals are split at the bounds of events.
+    The events of the launching thread are used first. For times at which the launching thread has
+    no event, the fallback threads are used in order. Times without an event on any thread become
+    ``UNTRACED``. Intervals are split at the bounds of events.
 
     Args:
         idle: Idle time of a device.

@@ -35,8 +35,8 @@ class CopyTotal:
 
     Attributes:
         direction: Direction of the copies.
-        source: Kind of memory that they read.
-        target: Kind of memory that they write.
+        source: Kind of memory that the copies read.
+        target: Kind of memory that the copies write.
         count: Number of copies.
         size: Number of bytes, or None if the size of any copy is unknown.
         time_ns: Sum of the durations; concurrent copies count separately.

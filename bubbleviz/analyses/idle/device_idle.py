@@ -54,7 +54,7 @@ def measure_device(
     """
     activities, source, numbers = profile.activities, profile.source, evidence.numbers
     steps, launches = evidence.steps[device.process], evidence.launches_of(device)
-    # If the work was not launched by a host, its calls represent the work itself.
+    # If launches are not recorded, calls represent the work itself, so launching calls are unknown.
     call = evidence.call if profile.launches_known else make_constant(NONE, len(activities))
     main_thread = host.find_main_thread(device.process, profile.threads)
     fallback_threads = list(dict.fromkeys((evidence.lead[device.rank], main_thread)))
@@ -294,12 +294,11 @@ def _measure_queue(
         activities: Kernels and copies of the profile.
         device: The device.
         call: Row of the call that launched each activity, or -1 if unknown.
-        launched_ns: Start of that call, undefined if the call is unknown.
+        launched_ns: Start of the launching call, undefined if the call is unknown.
 
     Returns:
-        The queue, or None if fewer than 10 % of the work have a known launch, or if the device ran
-        only work without a known launch in more than a quarter of its time at the start or at the
-        end.
+        The queue, or None if launches are unknown for more than 90 % of the work, or for more than
+        a quarter of the span at its start or at its end.
     """
     is_migration = np.array([*(name == PAGE_MIGRATION for name in activities.names), False], bool)
     is_launched = (activities.rank == device.rank) & ~is_migration[activities.name_id]

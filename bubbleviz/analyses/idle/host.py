@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 #: Minimum length of a call or range in ns.
 #: Shorter calls and ranges are treated as part of the surrounding range.
 GRAIN_NS = 1_000
-#: Approximate maximum number of calls in gaps; if there are more, the longest ones are kept.
+#: Approximate maximum number of calls in gaps; if there are more, the longest calls are kept.
 _MAX_CALLS = 1 << 20
 #: Name given to the ranges that XLA records on a device's thread.
 ON_DEVICE = "a module runs on the device"
@@ -125,8 +125,8 @@ class HostEvents(Table):
         strength: Number that decides which of several overlapping events wins (the highest); see
             :mod:`bubbleviz.conventions.host_activities`.
         launched: Row of the device activity that the call launched, or -1 if there is none.
-        by: Row of the device activity that the call waited for, or -1 if there is none or it is
-            unknown. If the call waited for several, the activity that ended last.
+        by: Row of the last device activity that the call waited for, or -1 if there is none or it
+            is unknown.
         call: Index in ``calls`` of the call's name, or -1 if ``by`` is -1.
         calls: Distinct names of the calls whose awaited activity is known.
     """
@@ -176,8 +176,8 @@ def collect_host_events(
 ) -> HostEvents:
     """Classify the ranges and calls of threads as host activities.
 
-    Calls that launched work get no activity yet, because it depends on the device that is idle.
-    Overlapping Python frames of a thread are merged.
+    Calls that launched work get no activity yet, because their activity depends on which device is
+    idle. Overlapping Python frames of a thread are merged.
 
     Args:
         ranges: Ranges of launching threads and main threads, without steps.
@@ -443,8 +443,9 @@ def _read_ranges_in_gaps(
 def find_main_thread(process: int, threads: Iterable[model.Thread]) -> int:
     """Return the main thread of a process, the thread whose id equals the process id.
 
-    If this thread is not in ``threads``, the smallest thread of the process that has a typical name
-    of Python's main thread is returned instead, if there is one.
+    If this thread is not in ``threads``, a thread of the process with a name that is typical of
+    Python's main thread is returned instead, if there is one. If there are several, the smallest
+    thread number wins.
     """
     first = (process << 24) + model.get_pid(process)
     names = {thread.thread: thread.name for thread in threads if thread.thread >> 24 == process}

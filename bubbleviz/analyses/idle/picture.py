@@ -268,7 +268,7 @@ def _draw_bars(
         left: Left edge of the bars.
         right: Right edge of a bar whose shares add up to 1.
     """
-    # From the left edge of the first part to the right edge of the last.
+    # Edges of all parts, from the left edge of the first part to the right edge of the last part.
     edges = left + (right - left) * np.pad(np.cumsum(shares, axis=1), ((0, 0), (1, 0)))
     for part, colour in enumerate(colours):
         path = "".join(

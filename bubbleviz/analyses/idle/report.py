@@ -31,7 +31,7 @@ _RESTRICTING = frozenset(
 )
 #: Minimum share of the span from which idle time gets advice and unknown time is a restriction.
 MIN_IDLE_SHARE = 0.01
-#: Definitions of the terms in the report. The JSON contains them as well.
+#: Definitions of the terms in the report, which are also written to the JSON.
 DEFINITIONS = {
     "span": "from the start of a device's first kernel, copy or memset to the end of its last",
     "busy": "union over streams of kernels, copies and memsets",
@@ -137,8 +137,8 @@ class RankIdle:
         device_label: Display name of the device, such as ``GPU 0``.
         is_host: Whether this is a host whose operators are treated as the work of a device. A host
             has no duty cycle, and sums over devices leave out its idle time.
-        is_single: Whether this is a device that ran only one kernel or copy. The device then has no
-            duty cycle, and sums over devices leave out its idle time.
+        is_single: Whether this is a device that ran only one kernel or copy. A device with a single
+            kernel or copy has no duty cycle, and sums over devices leave out its idle time.
         gpu: Model of the device, or None if unknown.
         start_ns: Start of the first work.
         end_ns: End of the last work.
@@ -169,8 +169,8 @@ class RankIdle:
         awaited_copy_ns: Exposed copies for which a stream is proved to have waited.
         work: Count and total duration of the kernels and copies of each name. Simultaneous work
             counts separately.
-        launch_queue: Depth of the queue of launched work that had not started. None if the device
-            is not measured or too few launches are known.
+        launch_queue: Depth of the queue of launched work that had not started, or None if the
+            device is not measured or too few launches are known.
         copies: Copies by direction and kinds of memory, longest total first. Empty if the profile
             records no details of copies.
     """
@@ -253,7 +253,7 @@ class RankIdle:
         return (whole_ns - self.exposed_communication_ns) / whole_ns if whole_ns else None
 
     def sum_slices(self, names: Sequence[str]) -> Ints:
-        """Sum the time of each slice by the given names.
+        """Return the time in each slice of the span, summed by the given names.
 
         Args:
             names: Names of kinds of work and of activities, such as ``compute``. The last name also

@@ -112,7 +112,7 @@ def sections(
 def _limit_rows(measurement: IdleMeasurement, top: int | None) -> tuple[int, int, int, int, int]:
     """Return the maximum numbers of rows of devices, activities, steps, waits and kernels.
 
-    If ``top`` is given, all five numbers are ``top``. Otherwise, they are chosen such that the
+    If ``top`` is given, all five numbers are ``top``. Otherwise, the numbers are chosen so that the
     tables fit on one screen.
     """
     if top:
@@ -197,8 +197,8 @@ def make_copy_table(measurement: IdleMeasurement, top: int, hint: str = "") -> b
 def _explain_activities(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
     """Yield the meanings of the longest activities, and the longest gap of each activity.
 
-    An activity without a meaning is left out of the first list, and one without an example gap is
-    left out of the second list.
+    An activity without a meaning is left out of the first list. An activity without an example gap
+    is left out of the second list.
 
     Args:
         measurement: Idle time with its activities, the longest first.
@@ -267,7 +267,7 @@ def _make_table(
 ) -> blocks.Table:
     """Make a table with a hint on how to see the rows that are left out.
 
-    On the first screen the hint is part of the title, which saves a line.
+    On the first screen, the hint is part of the title, which saves a line.
 
     Args:
         title: Title of the table.
@@ -287,7 +287,7 @@ def _make_table(
 
 
 def make_device_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
-    """Make a table of the first ``top`` devices with their spans and the division of the spans.
+    """Make a table of the first ``top`` devices with their spans and how the spans are divided.
 
     Args:
         measurement: The measured idle time.

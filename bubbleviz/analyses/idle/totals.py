@@ -132,7 +132,7 @@ def _sum_by_step_and_activity(
     """Sum idle time by step and activity.
 
     Args:
-        pieces: Idle intervals with an activity, each inside or outside of a step.
+        pieces: Idle intervals with an activity, each completely inside or outside of a step.
         steps: The steps.
         names: Names of the activities, indexed by activity number.
 

@@ -558,7 +558,7 @@ def find_waiting(
         )
         for table in (records, waits)
     )
-    # Number the streams across ranks; -1 if rank or stream is unknown.
+    # Number the streams across ranks, with -1 if the rank or the stream is unknown.
     all_ranks = np.concatenate((rank, record_rank, wait_rank))
     all_streams = np.concatenate((streams, records.stream, waits.stream))
     number = group_rows(all_ranks, all_streams).of_row

@@ -263,8 +263,8 @@ def _parse_weight_memory(
 def _find_kinds(path: str, kinds: Sequence[str], names: Sequence[str]) -> tuple[LayerKind, ...]:
     """Return the kinds of layers.
 
-    A kind that is not given is inferred from the name. Layers with other names are transformer
-    layers.
+    A kind that is not given is inferred from the name. A layer is a transformer layer if neither
+    its kind nor its name says otherwise.
 
     Raises:
         InputError: A kind does not exist.

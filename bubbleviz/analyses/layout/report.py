@@ -74,7 +74,7 @@ def find_layouts(
 
     Raises:
         UsageError: A named schedule is unknown or does not allow the sizes, a size is unknown, or
-            there are fewer layers than devices. With a limit, also if the memory of layers is
+            there are fewer layers than devices. If a limit is given, the memory of layers is
             unknown or in another unit.
     """
     stages, microbatches, chunks = sizes

@@ -40,9 +40,9 @@ from bubbleviz.sources.nccl.events import (
     OperationKind,
 )
 
-#: Upper bound for the number of elements of an operation; larger numbers are damaged.
+#: Upper bound for the number of elements of an operation. Larger numbers come from damaged files.
 _MAX_COUNT = 1 << 59
-#: Columns that operations copy from events unchanged.
+#: Columns of events that are copied to operations unchanged.
 _EVENT_COLUMNS = (
     *("kind", "pid", "rank", "peer", "root", "sequence", "count", "channels", "state_ns"),
     "progress",
@@ -86,9 +86,9 @@ class EventGpu:
     def list_places(self, pool: Kernels, used: set[int]) -> list[int]:
         """List the unused places in the profiles that may be the place of this GPU.
 
-        Places with the GPU's process id are listed. If several hosts have such a place, only places
-        on a host whose name is part of the file name are listed. If no place has the process id,
-        all unused places are listed.
+        Places with the GPU's process id are listed. If the file name contains the hostname of some
+        of these places, only those places are listed. If no place has the process id, all unused
+        places are listed.
         """
         of_process = [place for place, (pid, *_) in enumerate(pool.places) if pid == self.pid]
         of_host = [place for place in of_process if f"-{pool.places[place][2]}-" in self.label]
@@ -178,7 +178,7 @@ def _make_gpu(file: EventFile, rows: Ints, pid: int, label: str) -> EventGpu:
         start_ns = np.where(has_start, gpu_start_ns + np.where(has_start, bridge_ns, 0), start_ns)
         end_ns = np.where(has_both, gpu_end_ns + np.where(has_both, bridge_ns, 0), end_ns)
         timing = np.where(has_both, Timing.GPU, timing)
-    # An end before the start is damaged.
+    # An end before the start is invalid.
     end_ns = np.where((end_ns != UNKNOWN) & (end_ns < start_ns), UNKNOWN, end_ns)
     return EventGpu(
         events, rows, pid, label, start_ns, end_ns, timing.astype(np.int64), gpu_start_ns, bridge_ns
@@ -215,7 +215,11 @@ def _choose_host_times(events: NcclEvents, rows: Ints) -> tuple[Ints, Ints, Ints
 
 
 def _measure_bridge(file: EventFile, rows: Ints) -> int | None:
-    """Return the smallest recorded difference host clock - GPU clock in ns, or None if none is."""
+    """Return the smallest recorded difference between host and GPU clock in ns, or None.
+
+    The difference is the time on the host's clock minus the time on the GPU's clock. It is None if
+    no difference was recorded.
+    """
     of_gpu = make_mask(len(file.events), rows)
     bridges = file.bridges.take(of_gpu[file.bridges.row])
     difference_ns = bridges.host_ns - bridges.gpu_ns

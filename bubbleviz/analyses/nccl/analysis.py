@@ -103,8 +103,8 @@ def measure_communication(
     """Measure the communication operations of all ranks, from NCCL's event files and profiles.
 
     Args:
-        paths: Event files and profiles of one run, recognized by their content, directories of such
-            files, or glob patterns.
+        paths: Event files and profiles of one run, directories of files, or glob patterns. Files
+            are recognized by their content.
         convention: Names of conventions, or paths of TOML files, whose lists of communication
             kernels are added to NCCL's kernels.
         window: Part of the run to analyze: iterations as the first profile numbers them, or times
@@ -362,7 +362,7 @@ def _find_clock_bases(
 
     Args:
         event_clocks: Clocks of the event files.
-        table: Operations; the clocks of profiles come first.
+        table: Operations, whose column ``clock`` numbers the clocks of profiles first.
         machines: Machine of each profile.
         profiles: The profiles.
         dump_clocks: Clocks of the flight recorders, as indices in the list of all clocks.
@@ -392,7 +392,7 @@ def _count_ranks(table: Communications, profiles: Sequence[NcclProfile]) -> tupl
     """Return the number of ranks of each communicator, or None if it is unknown.
 
     The number is the recorded number, or else one more than the highest rank or peer in the table.
-    If that is a single rank, the number is unknown.
+    In the second case, a number of 1 is replaced by None.
     """
     recorded = {key: ranks for profile in profiles for key, ranks in profile.sizes.items()}
     n_ranks = np.zeros(len(table.communicators), np.int64)
@@ -418,7 +418,7 @@ def _list_limitations(
     instance: Ints,
     n_unpaired: int,
 ) -> Iterator[Limitation]:
-    """Yield what event files and profiles do not show about communication, and why.
+    """Yield limitations: what event files and profiles do not show about communication, and why.
 
     Args:
         recorded: Event files.

@@ -46,8 +46,8 @@ class Fault:
         name: Name of the operation.
         sequence: Sequence number of the operation, or -1 if unknown.
         entered: Ranks of the run that have entered the operation.
-        missing: Ranks of the run with a dump that have not entered it.
-        undumped: Ranks without a dump, which may have entered it.
+        missing: Ranks of the run that have a dump and have not entered the operation.
+        undumped: Ranks without a dump, which may have entered the operation.
         calls: For a mismatch, each distinct call in words, and the ranks that made it.
     """
 
@@ -65,8 +65,8 @@ def add_run_ranks(table: Communications, dumped: Bools) -> Communications:
 
     Args:
         table: Operations of all files.
-        dumped: Mask of the rows from flight recorders. Their ranks are ranks of the run if the
-            members of the group are unknown.
+        dumped: Mask of the rows from flight recorders. If the members of a group are unknown, the
+            rank in these rows is the rank in the run.
 
     Returns:
         The operations with ``run_rank``, which is -1 if unknown.
@@ -112,7 +112,7 @@ def add_awaited_times(table: Communications, instance: Ints) -> Communications:
 def find_stages(communicators: Sequence[Communicator]) -> dict[int, int]:
     """Return the pipeline stage of each rank of the run, from the process groups of pipelines.
 
-    If a rank is in several pipeline groups, the largest group counts, because pairs of stages may
+    If a rank is in several pipeline groups, the largest group is used, because pairs of stages may
     have separate groups.
     """
     groups = [communicator for communicator in communicators if isinstance(communicator, Group)]
@@ -177,8 +177,8 @@ def _find_hang(
     """Find the first unfinished operation of a communicator or pair, and who has entered it.
 
     A rank has entered the operation if the rank recorded this operation or a later one. If any GPU
-    has started the operation, ranks whose GPU has not started it are treated as not entered. All
-    members that have not entered the operation are missing, or undumped if they have no dump.
+    has started the operation, a rank whose GPU has not started it has not entered it. All members
+    that have not entered the operation are missing, or undumped if they have no dump.
 
     Args:
         table: Operations of flight recorders.

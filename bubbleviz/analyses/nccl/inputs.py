@@ -23,7 +23,7 @@ def find_inputs(paths: Sequence[str]) -> Mapping[InputFile, str]:
 
     Raises:
         InputError: A path does not exist, or leads to neither event files nor profiles.
-        MismatchError: A file is named twice.
+        MismatchError: A file is given twice.
         ProfileError: A file cannot be read.
     """
     if not paths:

@@ -133,7 +133,7 @@ class StartPairs:
     def mask_compatible(self, row: Ints | int, kernel: Ints | slice) -> Bools:
         """Return a mask of the pairs with the same family and about the same length.
 
-        An unknown family or length is compatible with any. Two lengths may differ by
+        An unknown family or length is compatible with every kernel. Two lengths may differ by
         ``_LENGTH_TOLERANCE`` times the kernel's length plus ``_LENGTH_TOLERANCE_NS``.
 
         Args:

@@ -164,7 +164,7 @@ class NcclSummary(Struct, frozen=True):
         waiting_operations: Number of operations whose waiting time is known.
         moving_ns: Sum of the moving times; a moving time is the duration minus the waiting time.
         moving_operations: Number of operations whose moving time is known.
-        missing_ranks: Ranks that block the run: they are missing in an operation and wait in none.
+        missing_ranks: Ranks that block the run: each is missing in an operation and waits in none.
         faults: Operations at which the run hangs, or that members called differently.
         waited_for: Ranks that entered operations last, longest awaited rank first.
         totals: Sums by communicator, name, algorithm and protocol, longest first.

@@ -52,7 +52,7 @@ def measure_costs(
         convention: Names or paths of conventions whose lists of communication kernels extend the
             built-in list. An instruction is a collective if its own name or the name of one of its
             kernels is in the list.
-        keep_export: Whether to keep the exports of ``.nsys-rep`` reports, next to the reports.
+        keep_export: Whether to keep the exports of ``.nsys-rep`` reports next to the reports.
         jobs: Number of threads that read a profile.
         progress: Receives the progress of reading.
 

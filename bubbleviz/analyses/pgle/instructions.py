@@ -216,8 +216,8 @@ def _describe_work_without_costs(
 ) -> Iterator[Limitation]:
     """Yield limitations for work that belongs to no instruction.
 
-    One limitation counts work that was launched outside of all instructions. The other one counts
-    kernels whose launching call is unknown.
+    One limitation counts work that was launched outside of all instructions. The other limitation
+    counts kernels whose launching call is unknown.
     """
     length_ns = activities.end_ns - activities.start_ns
     for subject, rule, clause in (

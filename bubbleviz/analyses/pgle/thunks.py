@@ -156,8 +156,8 @@ def _find_innermost(ranges: Ranges, holders: Ints, rows: Ints) -> Ints:
 
     Args:
         ranges: All ranges.
-        holders: Rows of the ranges that may enclose other ranges of the same thread. If this is the
-            same array as ``rows``, no range encloses itself.
+        holders: Rows of the ranges that may enclose other ranges of the same thread. If ``holders``
+            is the same array as ``rows``, no range encloses itself.
         rows: Rows of the ranges to look up.
     """
     around = np.full(len(rows), NONE, np.int64)
@@ -182,8 +182,8 @@ def _find_parents(innermost: Innermost, start_ns: Ints, end_ns: Ints) -> Ints:
 
     Args:
         innermost: The ranges.
-        start_ns: Start of each of the same ranges, in order of their rows.
-        end_ns: End of each of the same ranges.
+        start_ns: Start of each range in ``innermost``, in order of rows.
+        end_ns: End of each range in ``innermost``, in order of rows.
     """
     parent, deepest = (np.full(len(start_ns), NONE, np.int64) for _ in range(2))
     depth_of = innermost.depth[invert_permutation(innermost.row)]

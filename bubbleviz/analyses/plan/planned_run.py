@@ -43,8 +43,8 @@ class MeasuredRun:
         workload: Times and memory of the virtual stages.
         schedule: Name of the run's schedule, or None if it was not recognized.
         executed_plan: Order of the operations in the typical iteration, or None if this iteration
-            is incomplete. If the report lists no operations, it is the order of the recognized
-            schedule, or None if the schedule is unknown as well.
+            is incomplete. If the report lists no operations, the order of the recognized schedule
+            is used, or None if the schedule is unknown.
         makespan_ns: Time from the first start to the last end of the typical iteration, or None if
             unknown.
         restrictions: Reasons why the times may not be the times of a complete pipeline.
@@ -420,8 +420,9 @@ def plan_run(
         run: The measured run.
         microbatches: Number of microbatches per iteration, or None for the run's number.
         memory_limit: Memory of a device; see ``limit`` of :func:`resolve_memory`.
-        memory_b: M_B, the activations of a microbatch on a complete stage; see ``backward`` there.
-        memory_w: M_W, the part of M_B that is kept until the end of W; see ``weight`` there.
+        memory_b: M_B, the activations of a microbatch on a complete stage, or None to use the
+            measured memory.
+        memory_w: M_W, the part of M_B that is kept until the end of W, or None for all of M_B.
         split: Whether orders may split the backward into B and W. None allows it if the run splits
             its backward.
         watch: Called with the completed fraction of the search.

@@ -83,7 +83,7 @@ def _describe_rejection(planned: PlannedRun, candidate: Outcome) -> str:
     """Return the note on a candidate: "best", the reasons why it is not allowed, or "".
 
     A candidate is not allowed if it needs too much memory, or if it splits the backward although
-    the plan must not.
+    splitting is not allowed.
     """
     if candidate.allowed:
         return "best" if candidate.plan.name == planned.best.best.plan.name else ""

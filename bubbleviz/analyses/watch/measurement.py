@@ -4,7 +4,7 @@ An iteration is complete when every rank has written it. A rank that has written
 is silent, and no iteration waits for a silent rank::
 
     rank 0   ├ 6 ┤├ 7 ┤├ 8 ┤├ 9 ┤
-    rank 1   ├ 6 ┤├ 7 ┤├ 8 ┤             8 is the newest complete one until rank 1 is silent
+    rank 1   ├ 6 ┤├ 7 ┤├ 8 ┤             8 is the newest complete iteration until rank 1 is silent
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Watcher:
             previous_rank = max(self.ranks.values(), key=lambda rank: rank.header.began_utc_ns)
         if previous_rank is not None:
             if header.began_utc_ns < previous_rank.header.began_utc_ns:
-                return  # a file of an earlier run
+                return  # the file is from an earlier run
             self._restart(previous_rank.header.began_utc_ns, header)
             recorded_rank = None
         if recorded_rank is None:
