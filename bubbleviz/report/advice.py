@@ -410,7 +410,8 @@ def find_replay(report: Report, name: str) -> Change | None:
 def _find_replayed_iteration(report: Report) -> Change | None:
     """Return the replay of the typical iteration without a change.
 
-    The result is None if there is no such replay, or if it has no bubble ratio or no length.
+    The result is None if the iteration was not replayed, or if the replay has no bubble ratio or no
+    length.
     """
     measured = find_replay(report, MEASURED)
     if measured is None or measured.bubble_ratio is None or measured.makespan_ns <= 0:

@@ -182,8 +182,11 @@ def _sum_active_ns(report: Report) -> Ints:
 def _list_work(iteration: Iteration, name: str, active_ns: Ints) -> dict[str, float]:
     """Return the time of each part of the work in the windows of an iteration, keyed by part.
 
-    Times are in ns, summed over the ranks of the iteration. Operations may overlap each other or
-    extend beyond the window, so the times of phases are scaled down.
+    The keys are the labels of the phases of F, B, W, BW, R and FB, and the names in
+    ``_WORK_MEANINGS``. Times are in ns, summed over the ranks of the iteration. Operations may
+    extend beyond the window, so times are multiplied by the fraction of compute time that is within
+    the window. Operations may overlap each other, so the times of phases are also scaled to add up
+    to the time in which any of their kernels ran.
 
     Args:
         iteration: The iteration.

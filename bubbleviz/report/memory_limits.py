@@ -49,7 +49,7 @@ def _list_rank_peaks(memory: RankMemory, local: Ints, run: Run) -> Iterator[Rank
 
     Args:
         memory: Memory of the ranks.
-        local: Index in the run of each rank of the profile.
+        local: For each rank of the profile, the index of the rank in the run.
         run: The run.
     """
     columns = (memory.rank, memory.peak, memory.resident)

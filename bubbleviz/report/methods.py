@@ -62,6 +62,8 @@ def format_definition(definition: str) -> str:
 def _count_iterations(report: Report, n: int) -> str:
     """Format the number of averaged iterations and, if it is constant, the number of microbatches.
 
+    For bidirectional schedules, the microbatches of both directions are counted.
+
     Args:
         report: Report of the run.
         n: Number of averaged iterations.

@@ -92,6 +92,9 @@ def _replace_paths(report: ReportT, published: Mapping[str, str]) -> ReportT:
 def list_limitation_lines(report: Report, max_lines: int = 12) -> list[str]:
     """Return the limitations of a report, one line per reason, with relative paths.
 
+    A line contains the subjects, the number of affected items unless it is 1, and the reason:
+    ``kernels; copies (12): reason``. Long texts are shortened.
+
     Args:
         report: The report.
         max_lines: Maximum number of lines for reasons. If there are more reasons, one more line

@@ -33,7 +33,11 @@ class RatioSummary:
 
 
 def find_ratio(report: ReportSummary, name: str) -> RatioSummary | None:
-    """Return a ratio of a report, or None if the report does not have it."""
+    """Return a ratio of a report, or None if the report does not have it.
+
+    A ratio is contradicted if it compares clocks and clocks contradict each other in any iteration.
+    It is also contradicted if a clock was set during any iteration.
+    """
     numbers = report.summary
     if name not in numbers.bubble_ratio:
         return None

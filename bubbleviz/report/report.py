@@ -210,7 +210,8 @@ class Report:
     def launch_gap(self) -> float | None:
         """Fraction of the busy time of operations in which none of their compute kernels ran.
 
-        Only forwards and backwards of averaged iterations are included. None without busy time.
+        Only forwards and backwards of averaged iterations are included. The result is None if they
+        have no busy time.
         """
         averaged = [iteration.index for iteration in self.iterations if iteration.averaged]
         operations = self.operations
@@ -460,8 +461,8 @@ def add_schedule(
 ) -> ReportT:
     """Add the recognized schedule and the comparison with a plan to a report.
 
-    If the run followed the schedule exactly on all of its stages, the limitation that stages may be
-    missing is dropped.
+    The name of the schedule is also stored in ``explanation.ran``. If the run followed the schedule
+    exactly on all of its stages, the limitation that stages may be missing is dropped.
     """
     limitations = tuple(
         note

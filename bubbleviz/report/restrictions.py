@@ -228,8 +228,10 @@ def list_restrictions(
 ) -> tuple[Restriction, ...]:
     """Return the restrictions of a report, most severe first.
 
-    A restriction applies if there is a limitation of its kind. If ranks are missing or stages have
-    no GPU work, the restriction that stages may be missing is dropped.
+    A restriction applies if there is a limitation of its kind, or if its reason is ``reason``.
+    Kernels with impossible times are treated like kernels that were left out. If stages have no GPU
+    work, the restriction for lost kernels is dropped. If ranks are missing or stages have no GPU
+    work, the restriction that stages may be missing is dropped.
 
     Args:
         reason: Reason why the ranks ran no schedule, or None if they ran a schedule.

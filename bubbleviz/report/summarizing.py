@@ -351,7 +351,7 @@ def _make_deviation(deviation: Deviation) -> summary.DeviationEntry:
 
 
 def _get_number(number: int) -> int | None:
-    """Return a number, or None for -1."""
+    """Return a number, or None if it is -1 (unknown)."""
     return None if number < 0 else number
 
 

@@ -146,7 +146,8 @@ def _list_busy_pieces(
 ) -> Mapping[str, Ints]:
     """Return the busy intervals of operations of the given phases, sorted by (rank, start).
 
-    An operation without busy intervals contributes its span.
+    An operation without busy intervals contributes its span. The columns are ``operation``,
+    ``start_ns`` (relative to ``base_ns``) and ``length_ns``.
     """
     operations, busy = report.operations, report.busy
     has_phase = mask_phases(operations.phase, phases)

@@ -114,7 +114,7 @@ _MEMORY = (None, *(MemorySize(1.0, in_bytes=False),) * 2)
 def compare_schedules(
     measured: MeasuredTimes, rules: Iterable[Schedule], ran: Choice, *, by_makespan: bool
 ) -> list[tuple[Choice, Ideal | None]]:
-    """Simulate schedules with the times and sizes of a run, and compare them with its order.
+    """Simulate schedules with the times and sizes of a run, and compare them with the run's order.
 
     A schedule fits if it has one replica, and if no stage stores the activations of more
     microbatches than the fullest stage in the order that ran.

@@ -198,17 +198,18 @@ def _number_meetings(meeting: Ints) -> Ints:
 
 
 def _list_followed(follower: Ints, predecessor: Ints, count: int) -> tuple[Ints, Ints]:
-    """Return the positions that each position follows, grouped by the following position.
+    """List the predecessors of each position.
 
     Edges from or to a row that is left out are dropped.
 
     Args:
-        follower: Position that follows, for each edge, or -1 if its row is left out.
-        predecessor: Position that is followed, for each edge, or -1 if its row is left out.
-        count: Number of positions. Positions that follow nothing follow position ``count``.
+        follower: For each edge, the position that waits, or -1 if its row is left out.
+        predecessor: For each edge, the position that the follower waits for, or -1 if its row is
+            left out.
+        count: Number of positions. A position without predecessors gets the predecessor ``count``.
 
     Returns:
-        followed: Followed positions, ordered by the position that follows them.
+        followed: Predecessors of position 0, then of position 1, and so on, in one array.
         first: Index in ``followed`` of the first entry of each position, and the length of
             ``followed`` at the end.
     """

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: Minimum relative change of a time or a measure. Smaller changes are always noise.
 _NOISE = 0.02
-#: Minimum fraction of a fault that must be gone for its advice to be followed.
+#: Advice was followed only if at least this fraction of the fault is gone.
 _MIN_REMEDY = 0.1
 #: Maximum difference of two medians that chance can explain, in standard errors.
 _STANDARD_ERRORS = 2.0

@@ -181,10 +181,11 @@ def _find_for_schedule(
 ) -> ScheduleLayout:
     """Find the best layout for a schedule.
 
-    For a searched schedule, each round searches for an order for the layout, and then for a layout
-    for the order. The first round starts from a baseline layout (see :func:`_list_baselines`). The
-    search ends after a round that is not better than all earlier rounds, if no layout fits in
-    memory, or after ``_MAX_ROUNDS`` rounds. The result of the best round is returned.
+    For a searched schedule, each round searches for the best order with the current layout, and
+    then for the best layout with this order. The first round starts from the first baseline layout
+    (see :func:`_list_baselines`). The search ends after a round that is not better than all earlier
+    rounds, if no layout fits in memory, or after ``_MAX_ROUNDS`` rounds. The result of the best
+    round is returned.
 
     Raises:
         UsageError: The schedule does not allow the sizes.

@@ -1,15 +1,12 @@
-"""The layout with the shortest iteration: branch and bound over contiguous layers.
+"""Find the layout with the shortest iteration: branch and bound over contiguous layers.
 
-::
-
-    start      the layout with equal shares, and the layout with the shortest longest device path,
-               each improved by moving layers
-    sums       lengths of paths through the plan, which are lower bounds of the makespan: a path
-               through all operations of each device, their mean, and the longest path of good
-               layouts
-    search     stages are added from the first to the last, to thousands of partial layouts at a
-               time; partial layouts whose bound reaches the best makespan so far are dropped, and
-               complete layouts are timed
+1. The search starts from two layouts: the layout with equal shares, and the layout that minimizes
+   the longest device path. Both are improved by moving layers.
+2. The lengths of several paths through the plan are lower bounds of the makespan. These paths are
+   the path through all operations of each device, and the longest path of each good layout. The
+   mean of the device paths is a lower bound as well.
+3. Stages are added from the first to the last, to thousands of partial layouts at a time. Partial
+   layouts whose bound reaches the best makespan so far are dropped. Complete layouts are timed.
 
 The makespan of a fixed order is the length of its longest path, so a complete search finds the best
 of all layouts. A search that becomes too large is stopped. The result of a stopped search contains
@@ -140,8 +137,8 @@ def find_best_partition(
         max_nodes: Maximum number of partial layouts that are examined before the search is stopped.
 
     Returns:
-        The best layout that was found. If none was found, the result is a reason: ``NONE_FITS``
-        after a complete search, or ``BROKEN_OFF`` if the search was stopped early.
+        The best layout that was found. If no layout was found, the result is a reason:
+        ``NONE_FITS`` after a complete search, or ``BROKEN_OFF`` if the search was stopped early.
 
     Raises:
         UsageError: There are fewer layers than virtual stages, or too many layers.

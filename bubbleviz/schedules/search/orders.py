@@ -74,7 +74,7 @@ def improve_orders(
         rise: Tolerance at the start of the search, in thousandths of the length of ``codes``. The
             history is initialized with the increased length.
         seed: Seed of the random numbers.
-        enough: Length in ticks. The search stops once the orders are not longer than this.
+        enough: The search stops once the length of the best orders is at most this, in ticks.
 
     Returns:
         The length in ticks of the shortest orders, and these orders. The length is the makespan or
@@ -159,7 +159,7 @@ class HillClimbing:
             memory: Number of entries of the history.
             rise: Initial tolerance, in thousandths of the cost.
             seed: Seed of the random numbers.
-            enough: Length in ticks at which the search stops.
+            enough: The search stops once the best length is at most this, in ticks.
 
         Returns:
             The length in ticks and the codes of the orders with the lowest cost, one list per
@@ -386,7 +386,7 @@ def find_shortest_orders(
     Args:
         problem: Times and memory.
         known: Function that takes a number of microbatches, and returns known orders to start from.
-        enough: Length in ticks. The search stops once the orders are not longer than this.
+        enough: The search stops once the length of the best orders is at most this, in ticks.
         weights: Whether the orders contain W. Otherwise, B is the whole backward.
         budget: Number of operations to time in the whole search. Without the compiled code, the
             maximum is ``_BUDGET``.
@@ -435,7 +435,7 @@ def _improve_in_rounds(
     Args:
         problem: Times and memory.
         best: Orders to start from, shortest first.
-        enough: Length in ticks. The search stops once the orders are not longer than this.
+        enough: The search stops once the length of the best orders is at most this, in ticks.
         budget: Number of operations to time in the whole search.
         done: Fraction of the search that was done before the starts were timed.
         watch: Callback that receives the completed fraction of the search.

@@ -317,8 +317,9 @@ def _list_line_caps(problem: Problem) -> Iterator[tuple[int, ...]]:
     """Yield limits on the number of microbatches between F and B, for one chunk per device.
 
     The caps of ZB-H1 and of ZB-H2 come first, each followed by the same caps with one to three more
-    microbatches. Then come caps that keep a stage busy until its first gradient arrives. The last
-    caps are limited only by memory. No cap exceeds the number of microbatches that fit in memory.
+    microbatches. The next caps keep a stage busy until its first gradient arrives. These are the
+    time until then divided by the time of F, rounded down or up, plus -1 to 2. The last caps are
+    limited only by memory. No cap exceeds the number of microbatches that fit in memory.
     """
     p, max_live = problem.devices, problem.max_live
     for slope in (1, 2):
