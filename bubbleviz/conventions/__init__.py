@@ -1,5 +1,5 @@
 """Conventions: pattern lists that give names of ranges, kernels, threads and calls a meaning.
 
-From a range name, the package reads the phase, microbatch, chunk and iteration. It also classifies
-kernels by kind and host calls by activity. It may import ``model``.
+From a range name, the package reads the phase, microbatch, chunk and iteration. The package also
+classifies kernels by kind and host calls by activity. Its modules may import ``model``.
 """

@@ -32,22 +32,22 @@ class Pattern:
     """A pattern that matches range names, and the meaning of the matching names.
 
     Attributes:
-        glob: SQLite GLOB used as a prefilter. It matches every name that ``regex`` matches, and
-            may match more.
+        glob: SQLite GLOB used as a prefilter. The GLOB must match every name that ``regex``
+            matches, and may match other names too.
         regex: Regex for the bare name, with named groups.
         phase: Phase of all matching names. None if the regex group ``phase`` captures the phase, or
             if the names have no phase.
         phases: Maps texts captured by the group ``phase`` to phases, such as ``"fwd"`` to F. Other
             captured texts must be phase labels, such as ``F``.
-        by_order: Whether a matching range is an iteration if it contains both a forward and a
-            backward. These iterations are numbered in time order.
+        by_order: Whether a matching range that contains both a forward and a backward is an
+            iteration. Iterations found this way are numbered in time order.
         post_validation: Whether the range is optimizer work of the previous iteration.
         receives: Whether communication with this name waits for a peer's data. If None, the phase
             decides.
         part: Whether a matching range is only one part of an operation, such as one layer of a
             forward. Consecutive ranges of the same phase are joined into one operation.
         stands_in: Whether a matching range is an operation only if no other convention names
-            complete operations. Otherwise a range of the other convention may enclose it.
+            complete operations, because a range of the other convention may enclose the range.
     """
 
     glob: str
@@ -71,8 +71,8 @@ class Pattern:
         return frozenset(_GROUP.findall(self.regex))
 
 
-#: The result of matching a name: the pattern, the phase or None, and one number for each name in
-#: :data:`NUMBER_GROUPS`. A number is -1 if the name does not contain it.
+#: The result of matching a range name: the pattern, the phase or None, and the numbers in the name.
+#: There is one number per group in :data:`NUMBER_GROUPS`, or -1 if the name does not contain it.
 NameMatch: TypeAlias = tuple[Pattern, Phase | None, tuple[int, ...]]
 
 
@@ -114,8 +114,8 @@ class Convention:
     def match_cache(self) -> dict[str, NameMatch | None]:
         """Cache of the match of each name, or None for names that no pattern matches.
 
-        :mod:`bubbleviz.conventions.range_names` fills the cache. It pays off because the profiles
-        of one run share most of their names.
+        :mod:`bubbleviz.conventions.range_names` fills the cache. Caching pays off because the
+        profiles of one run share most of their names.
         """
         return {}
 

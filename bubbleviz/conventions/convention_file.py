@@ -22,15 +22,15 @@ that fuses two operations also has ``second_microbatch, second_chunk, second_sta
 ``second_tokens``. ``tokens`` is the number of tokens that the operation processes;
 ``second_tokens`` is added to it. A pattern with the group ``iteration`` and no phase marks
 iterations. With ``iteration = "by order"``, a matching range that contains both a forward and a
-backward is an iteration. These iterations are numbered in time order on each thread.
+backward is an iteration. Iterations found this way are numbered in time order on each thread.
 
 - ``post_validation = true``: The range is optimizer work of the previous iteration.
 - ``receives = false`` (or ``true``): Says whether a communication range waits for a peer's data.
-  By default, the phase decides.
+  By default, this is decided by the phase of the range.
 - ``part = true``: The range is only one part of an operation. Consecutive ranges with the same
   phase are joined into one operation.
 - ``stands_in = true``: The range is an operation only if no other convention names complete
-  operations. Otherwise a range of the other convention may enclose it.
+  operations, because a range of the other convention may enclose the range.
 
 ``communication`` and ``helper_threads`` at the top level list additional regexes for kernels and
 threads. A file may contain just these two lists. The built-in conventions then recognize the range

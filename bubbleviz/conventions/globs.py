@@ -38,10 +38,10 @@ def build_query_parameters(globs: tuple[str, ...]) -> Mapping[str, str | int | N
     - ``anchored`` is a JSON list of the GLOBs that start with a letter or a set of letters. Names
       must first match ``first_letters``, a GLOB for any name that starts with one of these letters.
     - ``floating_first`` and ``floating_second`` are two of the remaining GLOBs, which the query
-      tests directly. They are None if fewer than two GLOBs remain.
+      tests directly. Missing GLOBs are None.
     - ``floating`` is a JSON list of all other GLOBs. Names must first match ``floating_guard``, a
-      GLOB that is at least as permissive as every GLOB in ``floating``. It is None if ``floating``
-      is empty.
+      GLOB that is at least as permissive as every GLOB in ``floating``. The guard is None if
+      ``floating`` is empty.
     """
     letters = {glob: _get_first_letters(glob) for glob in globs}
     any_letter = "".join(sorted({letter for firsts in letters.values() for letter in firsts}))
@@ -158,7 +158,7 @@ def is_glob_match(glob: str, text: str) -> bool:
 
 
 def match_any_glob(globs: Sequence[str], texts: Iterable[str]) -> list[bool]:
-    """Return, for each text, whether any of the SQLite GLOBs matches it."""
+    """Return, for each text, whether it matches at least one of the SQLite GLOBs."""
     # A search for the longest literal of a GLOB is much cheaper than a match of the whole GLOB.
     # Searching the joined texts once rules out most GLOBs.
     texts = list(texts)
@@ -214,7 +214,7 @@ class NameShapes:
         self._shape_of_name = np.fromiter(map(shapes.__getitem__, folded), np.int64, len(folded))
 
     def match_globs(self, globs: Sequence[str]) -> Bools:
-        """Return a mask of the names that any of the SQLite GLOBs matches."""
+        """Return a mask of the names that match at least one of the SQLite GLOBs."""
         # GLOBs that contain literal digits must be matched against the names, not their shapes.
         digit_globs = [glob for glob in globs if _DIGIT.search(glob.replace("[0-9]", ""))]
         shape_globs = [glob for glob in globs if glob not in digit_globs]
@@ -278,7 +278,7 @@ class PackedNames:
         return np.where(has_name[requested_rows], first_id + requested_rows, NONE)
 
     def match_globs(self, globs: Sequence[str]) -> Bools:
-        """Return a mask of the ids whose names any of the SQLite GLOBs matches."""
+        """Return a mask of the ids whose names match at least one of the SQLite GLOBs."""
         is_match = np.zeros(self.n_ids, bool)
         for first_id, offsets, packed in self.packed:
             n_rows = len(offsets) - 1
@@ -358,7 +358,7 @@ def _build_regex(glob: str) -> re.Pattern[str]:
     pieces = _PIECE.findall(glob)
     if _UNCLOSED & {*pieces}:
         return re.compile("(?!)")
-    # fnmatch negates a set with "!", SQLite with "^". The null character keeps fnmatch from taking
-    # a literal "!" at the start of a set as a negation.
+    # fnmatch negates a set with "!", SQLite with "^".
+    # The null character keeps fnmatch from treating a literal "!" in SQLite's set as a negation.
     sets = (re.sub(r"^\[\^", "[!", piece.replace("[!", "[\0!")) for piece in pieces)
     return re.compile(translate("".join(sets)))

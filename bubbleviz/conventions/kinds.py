@@ -16,12 +16,11 @@ from bubbleviz.model.texts import truncate_for_matching
 
 #: Matches the qualifiers and the return type before the name of a kernel.
 _RETURN_TYPE = re.compile(r"^(?:static |void |int )+")
-#: Matches generic names, such as ``kernel``. Only their template arguments describe the kernel.
+#: Matches generic names, such as ``kernel``, whose template arguments describe the kernel.
 _GENERIC_NAME = re.compile(r"^$|(^|_|:)kernel_?\d*$", re.IGNORECASE)
 #: Matches the start of the template or function arguments of a kernel.
 _ARGUMENTS = re.compile(r"[<(]")
-#: Matches wrapper kernels whose template argument is the real function (CUTLASS, CK, CUB, Thrust,
-#: rocPRIM).
+#: Matches wrapper kernels of CUTLASS, CK, CUB and others. A template argument is the real function.
 _WRAPPER = re.compile(
     r"(?:^|::)(?:Kernel2?|device_kernel|kentry\d*|trampoline_kernel|_kernel_agent|static_kernel)$"
 )
@@ -167,8 +166,8 @@ def trim_signature(name: str) -> str:
 def _select_deciding_part(name: str) -> str:
     """Return the part of a kernel name that determines the kernel's class.
 
-    This is the name without arguments. For wrapper kernels, whose template arguments name the real
-    function, it is the complete name.
+    Usually, the name without arguments decides. The complete name decides for wrapper kernels,
+    whose template arguments name the real function.
     """
     plain = trim_signature(name)
     return name if _WRAPPER.search(plain) else plain
@@ -224,12 +223,10 @@ WORK_CALLS = (*KERNEL_LAUNCHES, *GRAPH_LAUNCHES, *COPIES, *MEMSETS)
 
 # Names of collectives and transfers in PyTorch, in ranges, and in NCCL.
 
-#: Matches the affixes of PyTorch's operation names that only say how the operation was called
-#: (ProcessGroupNCCL.cpp).
+#: Matches affixes of PyTorch's names in ProcessGroupNCCL.cpp that only say how a call was made.
 _CALL_AFFIXES = re.compile(r"^_|_(?:base|coalesced|oop|sparse|into_tensor|tensor|barrier)(?=_|$)")
-#: Matches a range around the launch of one NCCL operation. The range is opened by PyTorch
-#: (``nccl:send 0->1``) or by NCCL. NCCL's ranges are needed only for operations whose kernels are
-#: named after sends and receives.
+#: Matches a range of PyTorch (``nccl:send 0->1``) or NCCL around the launch of an NCCL operation.
+#: NCCL's ranges are needed only for operations whose kernels are named like sends and receives.
 _LAUNCH_RANGE = re.compile(
     r"nccl:(?P<pytorch>\w+)(?: .*)?|nccl(?P<own>All[Tt]oAllv?|Gather|Scatter)"
 )

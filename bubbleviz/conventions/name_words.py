@@ -159,8 +159,8 @@ class NameShape:
     def _get_prefix(self, index: int) -> str:
         """Return the text before a number, in lower case.
 
-        If another number precedes the text, an ``x`` is prepended. Otherwise a letter directly
-        after the other number would be mistaken for a word.
+        If another number precedes the text, an ``x`` is prepended, so that a letter directly after
+        the other number is not mistaken for a word.
         """
         return "x" * (index > 0) + self.pieces[index].lower()
 
@@ -254,7 +254,8 @@ def _build_shape(
     def is_fraction(index: int) -> bool:
         """Return whether a number after a point is the fractional part of a decimal.
 
-        This is the case if a unit follows, or if all names match the regex for decimals.
+        The number is a fractional part if a unit follows, or if all names match the regex for
+        decimals.
         """
         integer_starts = (
             [number.start() for number in _DIGITS.finditer(name)][index - 1] for name in names
@@ -368,8 +369,8 @@ def _infer_meanings(shapes: Sequence[NameShape], batch: str) -> list[ShapeMeanin
         if phase is Phase.OPTIMIZER:
             groups = [group * (group != "microbatch") for group in groups]
         if phase is None:
-            # Every analysis reads iteration numbers with all built-in conventions, so a draft needs
-            # no pattern for these names.
+            # Every analysis reads iteration numbers with all built-in conventions.
+            # A draft therefore needs no pattern for the iteration names of built-in conventions.
             marks_iterations = "iteration" in groups
             built_in_meaning = parse_range_names(
                 [shape.example] if marks_iterations else [], *built_in().values()
@@ -408,7 +409,7 @@ def _match_built_in(shape: NameShape) -> tuple[Phase, list[str]] | None:
 def _generate_variants(shapes: Sequence[NameShape]) -> Iterator[list[ShapeMeaning]]:
     """Yield alternative meanings of the shapes, one list per draft, most likely first.
 
-    Variants may be empty or equal.
+    A variant may be empty, and several variants may be equal.
     """
     optimizer_counts_batches = any(
         shape.phase is Phase.OPTIMIZER and shape.batch_index is not None for shape in shapes
@@ -423,8 +424,8 @@ def _generate_variants(shapes: Sequence[NameShape]) -> Iterator[list[ShapeMeanin
     yield _drop_covered_parts(_infer_meanings(shapes, "iteration"))[:_MAX_SHAPES]
     # If the draft reads no microbatch numbers, an analysis numbers the operations in order.
     yield _intersect_groups(outer[:_MAX_SHAPES], excluded="microbatch")
-    # Ranges of one phase may be nested, so keep one shape per phase and prefer shapes with
-    # microbatch numbers.
+    # Ranges of one phase may be nested, so keep one shape per phase.
+    # Prefer shapes that have a microbatch number.
     by_detail = sorted(outer, key=lambda m: "microbatch" not in m.groups)
     yield _intersect_groups(list({m.phase: m for m in reversed(by_detail)}.values())[::-1])
     yield [m for m in outer if m.phase is not None][:_MAX_SHAPES]
@@ -507,8 +508,8 @@ def _copy_groups_to_transfers(meanings: Sequence[ShapeMeaning]) -> list[ShapeMea
     the first number. For example, the numbers of ``RECV_BACKWARD.3.0.1`` and ``B3.0.1`` mean the
     same, although no word in the name of the transfer says which number is the chunk.
 
-    Only transfers and recomputations are changed, if they have no group other than the microbatch.
-    The groups to copy must include the microbatch.
+    Only transfers and recomputations that have no group except the microbatch are changed. The
+    copied groups must include the microbatch.
     """
     groups_of_shape = {m.shape.pieces[1:]: m.groups for m in reversed(meanings) if m.is_work}
     return [

@@ -13,8 +13,7 @@ from bubbleviz.conventions.range_names import find_known_names, parse_range_name
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED
 
-#: A convention is ignored if the best convention names more than this many times as many forward
-#: and backward ranges.
+#: Maximum ratio between the work range counts of the best convention and any selected convention.
 _MAX_WORK_RATIO = 10
 #: Assumed maximum number of named parts, such as layers, in a forward or backward.
 _MAX_PARTS = 100
@@ -79,9 +78,10 @@ def recognize_conventions(counts: Mapping[str, int]) -> tuple[Convention, ...]:
     The best convention names the most forward and backward ranges. Another convention is added if
     it names at least a tenth as many.
 
-    Suppose one convention names complete operations, such as microbatches, and another convention
-    names parts of operations, such as layers. The parts are nested inside the operations and would
-    take over their kernels, so the second convention loses its patterns for parts.
+    Suppose one convention names complete operations, such as the forward of a microbatch, and
+    another convention names parts of operations, such as single layers. The parts are nested inside
+    the operations and would take over their kernels. The second convention therefore loses its
+    patterns for parts.
 
     Explicit conventions (written for bubbleviz) replace all other conventions if they name enough
     forward and backward ranges, because the ranges of the framework then repeat the same
@@ -118,8 +118,9 @@ def _select_frequent(scores: Sequence[ConventionScore]) -> tuple[Convention, ...
     pattern remains.
 
     The exception is a sample in which every convention that names complete operations has less than
-    a hundredth of the work ranges of the best convention. Then a convention must name at least a
-    tenth as many work ranges as the best convention, and all keep their patterns and their order.
+    a hundredth of the work ranges of the best convention. In such a sample, a convention must name
+    at least a tenth as many work ranges as the best convention. All selected conventions then keep
+    their patterns and their order.
 
     Args:
         scores: Scores of the conventions that name any work ranges, in descending order.

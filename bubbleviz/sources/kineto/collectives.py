@@ -295,8 +295,8 @@ def _find_ranks(
 
     - The calling rank is the group index of ``global_rank``. If it is unknown and the operation has
       neither peer nor root, the operator's argument ``Rank`` is used.
-    - Only sends and receives have a peer. It is the group index of the argument ``Dst Rank`` or
-      ``Src Rank``. If that rank is not in the group, the argument ``Rank`` is used.
+    - Only sends and receives have a peer. The peer is the group index of the argument ``Dst Rank``
+      or ``Src Rank``. If that rank is not in the group, the argument ``Rank`` is used.
     - Only the collectives in ``_ROOTED`` have a root, which is the argument ``Rank``.
 
     An index is -1 if it is unknown or does not exist.
@@ -387,8 +387,8 @@ def _describe_batches(
 
     The kernel of a batch has no description of its own, so each thread is searched in time order:
 
-    1. A send or receive joins the current batch of its thread at the end of its operator. It is
-       skipped if a described kernel has its external id.
+    1. A send or receive joins the current batch of its thread at the end of its operator. Sends and
+       receives that share their external id with a described kernel are skipped.
     2. The current batch ends at the start of the next launch returned by
        :func:`_list_ending_launches`. If the launched kernel is not described, it executes every
        send and receive in the batch. If it is described, the batch is discarded.

@@ -19,17 +19,15 @@ from bubbleviz.model.texts import replace_surrogates
 from bubbleviz.sources.trace_events import MISSING, TraceEvents, TraceFile
 
 KERNEL, COPY, CALL, ANNOTATION, OPERATOR, PYTHON, OVERHEAD = KINDS = range(7)
-#: Names of the kinds of events in ``trace_categories.toml``, indexed by kind. They include the
-#: kinds ``WAIT`` and ``RECORD``.
+#: Names of the kinds in ``trace_categories.toml``, indexed by kind, including WAIT and RECORD.
 _NAMES = (
     *("kernel", "copy", "call", "annotation", "operator"),
     *("python", "overhead", "wait", "record"),
 )
-#: Kinds for waits of streams or hosts, and for records of CUDA events. Both are neither work nor
-#: ranges.
+#: Kinds for waits of streams or hosts, and for records of CUDA events.
+#: Waits and records are neither work nor ranges.
 WAIT, RECORD = 7, 8
-#: Maps each category, in lower case, to its kind of event and the device that it implies, or "" if
-#: it implies no device.
+#: Kind of event and implied device ("" if none), keyed by category in lower case.
 CATEGORIES = {
     category: (_NAMES.index(row["kind"]), row.get("device", ""))
     for row in toml_files.load(toml_files.read_built_in("trace_categories.toml"))["kind"]
@@ -168,8 +166,8 @@ class EventCollector:
     def find_described(self, events: TraceEvents[KinetoArgs]) -> Ints:
         """Return the rows of the events in a block whose arguments must be kept completely.
 
-        These events are waits, records of CUDA events, and kernels and operators that have
-        collective arguments.
+        The arguments of waits, records of CUDA events, and kernels and operators that have
+        collective arguments are kept.
         """
         kind = self._classify(events)
         rows = np.flatnonzero((events.arguments["collective"] != NONE) | (kind >= WAIT))

@@ -1,10 +1,14 @@
 """Reads memory events, which PyTorch's profiler records with ``profile_memory=True``.
 
-A memory event is an instant named ``[memory]``. Its arguments are ``Bytes`` (negative if memory is
-freed), ``Addr``, ``Device Type`` (0 for the host, other values for accelerators; see
-c10/core/DeviceType.h), ``Device Id``, and ``Total Allocated``, the number of bytes in use on the
-device after the event. Memory events are read in a separate pass over the file, so that analyses
-that do not need them do not pay for them.
+A memory event is an instant named ``[memory]`` with these arguments:
+
+- ``Bytes``: Size, which is negative if memory is freed.
+- ``Addr``: Address.
+- ``Device Type``: 0 for the host, other values for accelerators (c10/core/DeviceType.h).
+- ``Device Id``: Device number.
+- ``Total Allocated``: Number of bytes in use on the device after the event.
+
+Memory events are read in a separate pass over the file, so that other analyses are not slowed down.
 """
 
 from __future__ import annotations
@@ -68,8 +72,9 @@ def _select_columns(
         on_host: Whether to select the events of the host instead of the events of all accelerators.
 
     Returns:
-        Array of shape (6, events). Its rows are time in ns, thread, device, address, change in
-        bytes and total in bytes. An unknown device or address is 0, an unknown total -1.
+        Array of shape (6, events). The first axis holds the time in ns, the thread, the device, the
+        address, the change in bytes and the total in bytes. An unknown device or address is 0, and
+        an unknown total is -1.
     """
     arguments = events.arguments
     change, total, device = arguments["change"], arguments["total"], arguments["device"]

@@ -153,7 +153,7 @@ def use_operators_as_work(ranges: EventRows, threads: Ints) -> tuple[EventRows, 
 
     Returns:
         work: The kernels, sorted by thread and start.
-        calls: One launching call per kernel. It starts with the kernel and has a duration of 0.
+        calls: One launching call per kernel, which starts with the kernel and has a duration of 0.
     """
     rows = np.flatnonzero(ranges.kind == kineto.OPERATOR)
     thread = threads[ranges.thread[rows]]
@@ -161,8 +161,8 @@ def use_operators_as_work(ranges: EventRows, threads: Ints) -> tuple[EventRows, 
     rows, thread = rows[order], thread[order]
     start_ns, end_ns = ranges.start_ns[rows], ranges.end_ns[rows]
     is_first_of_thread = mask_run_starts(thread)
-    # Shift the threads so that they follow one another on a single time axis. A single running
-    # maximum of the end times then works for all threads.
+    # Shift the threads so that they follow one another on a single time axis.
+    # A single running maximum of the end times then works for all threads.
     span_ns = int(end_ns.max(initial=0)) + 1
     offset_ns = np.cumsum(is_first_of_thread) * span_ns
     latest_ns = np.maximum.accumulate(end_ns + offset_ns) if len(rows) else end_ns
@@ -246,8 +246,7 @@ def _read_copies(work: EventRows, names: Sequence[str]) -> Copies:
     return read_copies(rows, work.name[rows], names, work.size[rows])
 
 
-#: Smallest plausible UTC of a trace (in 2010), in ns since 1970. Smaller values are from a
-#: different clock.
+#: Smallest plausible UTC of a trace, in ns since 1970 (2010). A smaller value is not UTC.
 _MIN_UTC_NS = 1_262_304_000_000_000_000
 #: Exclusive upper bound of the UTC of a trace (in 2116). The sum of two times then fits in 64 bits.
 _MAX_UTC_NS = 1 << 62
@@ -338,7 +337,7 @@ def read_profile(path: str, watch: Watch) -> in_memory.Decoded:
 def _collect_events(path: str, file: TraceFile[kineto.KinetoArgs]) -> tuple[_Trace, _Events]:
     """Read all events of a trace into columns, and collect the data that its recordings share.
 
-    The API is HIP if the name of any call starts with "hip". Otherwise it is CUDA.
+    The API is HIP if the name of any call starts with "hip", and CUDA otherwise.
     """
     collector = EventCollector(file)
     for block in file.blocks(collector.find_described):
@@ -564,8 +563,8 @@ def _explain_empty_profile(trace: _Trace, loss: str, n_activities: int) -> str:
 def _count_launches_without_work(work: EventRows, calls: EventRows, names: Sequence[str]) -> int:
     """Count the launching calls whose kernel or copy was not recorded.
 
-    A call launches a kernel or copy if its name starts with one of the prefixes ``WORK_CALLS``. It
-    counts if no kernel or copy has its correlation id.
+    A launching call has a name that starts with one of the prefixes ``WORK_CALLS``. Its kernel or
+    copy was not recorded if no kernel or copy has the same correlation id.
 
     Args:
         work: Kernels and copies.

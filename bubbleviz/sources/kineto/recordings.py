@@ -39,18 +39,15 @@ from bubbleviz.sources.trace_events import ThreadName
 
 #: Exclusive upper bound of the process ids that may be device numbers.
 MAX_DEVICES = 4096
-#: If more than this fraction of the correlation ids have two launches, the trace contains more than
-#: one recording.
+#: Maximum fraction of correlation ids with two launches in a trace of a single recording.
 _MIN_COLLISIONS = 0.02
 #: Approximate number of kernels per recording that are compared with the launches of each process.
 _MAX_SAMPLE = 20_000
-#: A process is ruled out as the host of a recording if it cannot have launched more than this
-#: fraction of the recording's kernels.
+#: Maximum fraction of a recording's kernels that its host process cannot have launched.
 _MAX_MISFITS = 0.002
-#: The same limit for a process whose process id indicates the recording.
+#: Maximum fraction of these kernels if the process id indicates the recording.
 _MAX_MISFITS_OF_HINT = 0.1
-#: Time in ns by which a kernel may appear to start before its launch, because the clocks of host
-#: and device differ.
+#: Maximum time in ns by which a kernel may precede its launch, due to differing clocks.
 _CLOCK_NS = 10_000
 #: Matches the digits at the end of a process id.
 _NUMBER = re.compile(r"[0-9]{0,18}\Z")
@@ -100,8 +97,8 @@ def find_recordings(
         calls: Calls of the CUDA or HIP API.
 
     Returns:
-        The recordings, or None if the trace need not be separated. This is the case if it contains
-        one recording, or if correlation ids alone show which process launched each kernel.
+        The recordings, or None if the trace need not be separated. A trace need not be separated if
+        it contains one recording, or if correlation ids alone link kernels to processes.
 
     Raises:
         ProfileError: The trace contains several recordings that cannot be separated.
@@ -204,12 +201,12 @@ class _Finder:
     def find_keys(self) -> list[_Key]:
         """Return the sorted keys of the recordings, each a (label, offset) pair.
 
-        If fewer than two processes launched work and all offsets are below ``MAX_DEVICES``, the
-        process ids are device numbers. All offsets then become 0.
+        If fewer than two processes launched work and all offsets are below ``MAX_DEVICES``, all
+        offsets become 0, because the process ids are device numbers.
 
-        The result has fewer than two keys if no keys separate recordings. It is empty if a single
-        process launched work and no device has the label of this process, because the labels then
-        name devices.
+        The result has fewer than two keys if the keys separate no recordings. If a single process
+        launched work and no device has the label of this process, the labels name devices, and the
+        result is empty.
         """
         host_labels = {self._processes[host][0] for host in self.hosts}
         work_labels = {label for label, _ in self._key_of_place}
@@ -265,9 +262,10 @@ class _Finder:
         """Assign each process that launched work to a recording.
 
         If ``has_hints`` is true, the process ids determine the assignment, see
-        :meth:`_find_hinted_keys`. They are ignored if a process cannot have launched more than
-        ``_MAX_MISFITS_OF_HINT`` of the kernels of its recording. Then, or if ``has_hints`` is
-        false, the launches determine the assignment, see :meth:`_assign_by_elimination`.
+        :meth:`_find_hinted_keys`. Process ids are ignored if a process cannot have launched more
+        than ``_MAX_MISFITS_OF_HINT`` of the kernels of its recording. If process ids are ignored or
+        ``has_hints`` is false, the launches determine the assignment, see
+        :meth:`_assign_by_elimination`.
 
         Args:
             keys: Keys of the recordings.

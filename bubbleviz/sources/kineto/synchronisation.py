@@ -92,11 +92,12 @@ def _list_records(waits: Ints, records: Ints) -> Ints:
         records: Columns of the event records, as returned by :func:`_make_columns`.
 
     Returns:
-        Array of shape (4, records). Its rows are correlation id, device, stream and CUDA event.
+        Array of shape (4, records). The first axis holds the correlation id, the device, the stream
+        and the CUDA event.
     """
     _, _, device, _, event, record_stream, record = waits
-    # A wait also describes the record it waits for. Both are on one device, because a CUDA event
-    # belongs to a context.
+    # A wait also describes the record it waits for.
+    # The wait and the record are on one device, because a CUDA event belongs to a context.
     has_record = (record_stream != NONE) & (record != NONE)
     records_of_waits = np.stack((record, device, record_stream, event))[:, has_record]
     return np.hstack((records[1:5], records_of_waits))
@@ -120,9 +121,9 @@ def _make_columns(events: Sequence[tuple[int, int, KinetoArgs]]) -> Ints:
         events: Thread, start and arguments of each wait or event record.
 
     Returns:
-        Array of shape (7, events). Its rows are start, correlation id, device, stream and CUDA
-        event, followed by the stream and the correlation id of the record that a wait waits for.
-        Unknown values are -1.
+        Array of shape (7, events). The first axis holds the start, the correlation id, the device,
+        the stream and the CUDA event, followed by the stream and the correlation id of the record
+        that a wait waits for. Unknown values are -1.
     """
     rows = []
     for _, start_ns, args in events:

@@ -17,13 +17,12 @@ from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import NAME_OF_CALL, NOTHING
 from bubbleviz.timing import time_step
 
-#: Matches the version in the name of a call, as in ``cudaMalloc_v3020`` and
-#: ``cudaLaunchKernelExC_v11060_ptsz``.
+#: Matches the version in a call name, such as ``_v11060`` in ``cudaLaunchKernelExC_v11060_ptsz``.
 _VERSION = re.compile(r"_v[0-9]{4,}(?=_|$)")
 #: LIMIT of a query that must return all calls. SQLite's -1 for "no limit" fails in DuckDB.
 _MAX_CALLS = 1 << 60
-#: Maximum duration in ns of a call that starts at time 0. If the call is longer, its start is
-#: missing, because CUPTI writes 0 for a missing time.
+#: Maximum duration in ns of a call that starts at time 0.
+#: The start of a longer call is missing, because CUPTI writes 0 for a missing time.
 _MAX_LENGTH_FROM_0_NS = 1_000_000_000
 
 
@@ -44,8 +43,8 @@ def find_calls(
         max_calls: Maximum number of calls to return.
 
     Returns:
-        Array of shape (3, calls), sorted by row number. Its rows are row number, thread and
-        correlation id.
+        Array of shape (3, calls), sorted by row number. The first axis holds the row number, the
+        thread and the correlation id.
     """
     ids = sorted(i for i, name in call_names.items() if name.startswith(beginnings))
     if not ids:
@@ -109,7 +108,7 @@ class ExportedCalls:
     def find_latest_end_ns(self) -> int:
         """Return the latest end in ns of the calls that may have launched GPU work.
 
-        Calls with impossible times are ignored. The result is 0 if there are no other calls.
+        Calls with impossible times are ignored. The result is 0 if no call has possible times.
         """
         return max((int(end_ns.max(initial=0)) for _, end_ns in self._iter_timed()), default=0)
 
@@ -207,7 +206,8 @@ def _make_calls(row: Ints, columns: Ints) -> Calls:
 
     Args:
         row: Row numbers of the calls.
-        columns: Array of shape (4, calls). Its rows are start, end, thread and correlation id.
+        columns: Array of shape (4, calls). The first axis holds the start, the end, the thread and
+            the correlation id.
 
     Returns:
         The calls, in the given order.

@@ -57,14 +57,14 @@ _SETTINGS = (
     "autoinstall_known_extensions = false",
     "autoload_known_extensions = false",
 )
-#: Defines SQLite's ``JSON_EACH`` for DuckDB. It returns the elements of a JSON array as texts, so
-#: the queries cast numbers.
+#: Defines SQLite's ``JSON_EACH`` for DuckDB.
+#: The elements of the JSON array are returned as texts, so the queries cast them to numbers.
 _JSON_EACH = (
     "CREATE MACRO JSON_EACH(given) AS TABLE "
     """SELECT UNNEST(FROM_JSON(given, '["VARCHAR"]')) AS value"""
 )
-#: Matches an SQL expression that tests a name against a table of GLOBs. DuckDB would join all names
-#: with all GLOBs, which takes ten times longer than using a list of GLOBs.
+#: Matches an SQL expression that tests a name against a table of GLOBs.
+#: DuckDB would join all names with all GLOBs, which is ten times slower than a list of GLOBs.
 PATTERN_TEST = re.compile(
     r"EXISTS \(\s*SELECT 1 FROM (?P<table>\w+)\s*WHERE (?P<name>[\w.]+) GLOB \w+\.pattern\s*\)"
 )
@@ -82,10 +82,9 @@ _NARROW_TYPES = frozenset(
 _ID_COLUMNS = ("nameId", "demangledName", "textId")
 #: The only column whose bytes are not an encoded text.
 _BYTES_COLUMN = "binaryData"
-#: First id of the names that are stored in place of ids. It is larger than any id in ``StringIds``.
+#: First id of the names that are stored in place of ids, larger than any id in ``StringIds``.
 _FIRST_NAME_ID = 1 << 40
-#: Name of the ENUM type that numbers these names, and a query that returns their ids and texts as
-#: rows of ``StringIds``.
+#: Name of the ENUM type that numbers these names, and SQL that returns rows of ``StringIds``.
 _NAMES_TYPE = "names_in_place_of_ids"
 _NAMES = (
     f"SELECT {_FIRST_NAME_ID} + ENUM_CODE(CAST(name AS {_NAMES_TYPE})) AS id, name AS value, "
@@ -94,8 +93,9 @@ _NAMES = (
 )
 #: Name of the column with row numbers that is added to Arrow tables.
 _ROW_NUMBER = "row number"
-#: Minimum number of rows per part, and maximum number of parts per table. More parts take more
-#: time, because DuckDB reads a row group again for every part. Larger parts take more memory.
+#: Minimum number of rows per part, and maximum number of parts per table.
+#: More parts take more time, because DuckDB reads a row group again for every part.
+#: Larger parts take more memory.
 _PART_ROWS, _MAX_PARTS = 1 << 16, 16
 #: Maximum number of characters of a DuckDB message that an error message quotes.
 _MAX_REASON = 120
@@ -155,7 +155,7 @@ class TableFile:
 
 
 class ColumnarExport(export.Export):
-    """An export with one file per table. Each thread that reads has a separate cursor.
+    """An export with one file per table. Each reader thread has a separate DuckDB cursor.
 
     Args:
         path: Path of the directory.
@@ -163,8 +163,8 @@ class ColumnarExport(export.Export):
         files: Files of the tables, keyed by table name.
         schema: Column names of the tables, keyed by table name.
         arrow: Arrow tables, keyed by the name under which the views read them.
-        jobs: Number of threads that read.
-        watch: Progress callback. It receives the fraction that has been read.
+        jobs: Number of reader threads.
+        watch: Progress callback, called with the fraction of the data that has been read.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class ColumnarExport(export.Export):
         return int(rows[0][0])
 
     def query_rows(self, name: str, binds: Binds | None = None) -> list[tuple[object, ...]]:
-        """Return the rows of a query. Only for queries with few rows or with text columns."""
+        """Return the rows of a query that has few rows or has text columns."""
         with self._report_errors(name):
             return list(self._execute(name, binds or {}).fetchall())
 
@@ -290,7 +290,7 @@ class ColumnarExport(export.Export):
             if has_null and name == "ranges/named":
                 raise self._make_null_error()
             if has_null and name not in _BY_PATTERNS:
-                # The other queries for ranges only collect hints, so damaged rows are no error.
+                # All queries but ranges/named only collect hints, so damaged rows are no error.
                 return export.combine_named(np.empty((len(columns), 0), np.int64), ())
             values = _stack_integers(numbers)
         texts = np.ma.MaskedArray(arrays[text]).tolist()
@@ -572,7 +572,7 @@ def _create_names(
     Names are numbered in order of first appearance.
 
     Returns:
-        Whether any column contains names in place of ids. If not, no type is created.
+        Whether any column contains names in place of ids, so that the type was created.
 
     Raises:
         ProfileError: The names cannot be read.
@@ -608,8 +608,8 @@ def open_directory(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterat
 
     Args:
         path: Path of the directory.
-        jobs: Maximum number of threads that read.
-        watch: Progress callback. It receives the fraction that has been read.
+        jobs: Maximum number of reader threads.
+        watch: Progress callback, called with the fraction of the data that has been read.
 
     Raises:
         ProfileError: The directory is damaged or not an nsys export, or pyarrow is missing for

@@ -39,8 +39,7 @@ STRINGS = "StringIds"
 KINDS = ("push_pop", "start_end", "nvtxt_push_pop", "nvtxt_start_end")
 #: Descriptions of the non-integer values that SQLite may return, keyed by Python type.
 _TYPES = {type(None): "no value", str: "text", float: "a fraction"}
-#: Queries for the first and last row number of the large tables, keyed by the query that streams
-#: the table.
+#: Queries for the first and last row number of a table, keyed by the query that streams the table.
 BOUNDS = {
     "gpu_work/kernels": "gpu_work/kernel_bounds",
     "gpu_work/kernels_and_streams": "gpu_work/kernel_bounds",
@@ -48,21 +47,21 @@ BOUNDS = {
     "ranges/lasting": "ranges/bounds",
     "calls/all": "calls/bounds",
 }
-#: Minimum number of rows of a table to be read by the thread pool. Smaller tables are not worth the
-#: time that each thread needs to open the file.
+#: Minimum number of rows of a table that the thread pool reads.
+#: For smaller tables, opening the file in each thread takes too long.
 _MIN_POOL_ROWS = 1 << 13
 #: Number of parts that may be read ahead, in addition to one part per thread.
 _MAX_PARTS_AHEAD = 4
 
-#: Rows that have a text: the integer columns, shape (columns, rows); the index of each row's text,
-#: or -1 for NULL; and the texts, which may contain duplicates.
+#: Rows with texts: integer columns, index of each row's text, and the texts.
+#: The columns have the shape (columns, rows). The index is -1 for NULL. Texts may be duplicates.
 Named: TypeAlias = tuple[Ints, Ints, Sequence[str]]
 _RowsT = TypeVar("_RowsT")
 _MadeT = TypeVar("_MadeT")
-#: A function that reads one part of a table. It returns the row numbers and the rows, or None at
-#: the end of the table.
+#: A function that reads one part of a table.
+#: The function returns the row numbers and the rows, or None at the end of the table.
 Part: TypeAlias = Callable[[], tuple[range, _RowsT] | None]
-#: A function that converts row numbers and columns. It runs in the thread that read them.
+#: A function that converts row numbers and columns in the thread that read them.
 _Make: TypeAlias = Callable[[range, Ints], Any]
 #: Parts that are being read ahead: the future result, and the function that reads the part.
 _Ahead: TypeAlias = deque[tuple[Future[Any], Part[Any]]]
@@ -149,7 +148,7 @@ def combine_named(values: Ints, texts: Iterable[object]) -> Named:
 class Export(ABC):
     """An open nsys export. Several threads may query it at the same time.
 
-    A thread pool reads large tables in parts. This is parallel because compiled code and SQLite
+    A thread pool reads the parts of large tables in parallel, since compiled code and SQLite
     release the global interpreter lock. The order of the parts does not depend on the number of
     threads::
 
@@ -162,8 +161,8 @@ class Export(ABC):
         path: Path as given by the user.
         schema: Column names of the tables, keyed by table name.
         noun: Kind of file with an article, such as "an SQLite database", for messages.
-        jobs: Number of threads that read.
-        watch: Progress callback. It receives the fraction of the rows of large tables that has been
+        jobs: Number of reader threads.
+        watch: Progress callback, called with the fraction of the rows of large tables that has been
             read.
 
     Raises:
@@ -196,7 +195,7 @@ class Export(ABC):
 
     @abstractmethod
     def query_rows(self, name: str, binds: Binds | None = None) -> list[tuple[object, ...]]:
-        """Return the rows of a query. Only for queries with few rows or with text columns.
+        """Return the rows of a query that has few rows or has text columns.
 
         Args:
             name: Name of the query.
@@ -488,8 +487,8 @@ class Export(ABC):
             try:
                 return self._pool.submit(part)
             except RuntimeError:
-                # Stop using the pool, because consecutive parts must not be read by a thread that
-                # starts later.
+                # Stop using the pool.
+                # Consecutive parts must not be read by a thread that starts later.
                 self._pool = None
         return _read_now(part)
 

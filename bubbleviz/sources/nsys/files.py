@@ -127,9 +127,9 @@ def is_report(path: str) -> bool:
 def export_report(path: str, *, keep: bool = False) -> Iterator[str]:
     """Export a report with nsys, and yield the path of the export.
 
-    The export is a directory of Parquet tables if DuckDB is installed and nsys can write such a
-    directory. Otherwise, or if ``keep`` is true, it is an SQLite file. The export is removed on
-    exit, unless ``keep`` is true.
+    The export is a directory of Parquet tables if ``keep`` is false, DuckDB is installed, and nsys
+    can write such a directory. In all other cases, the export is an SQLite file. The export is
+    removed on exit, unless ``keep`` is true.
 
     Args:
         path: Path of any profile. If it is not a report, the path itself is yielded.

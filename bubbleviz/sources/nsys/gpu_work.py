@@ -178,7 +178,7 @@ def _read_copies(export: Export) -> Ints:
 def _read_memsets(export: Export) -> Ints:
     """Read the memsets as an array of shape (6, memsets), with the same columns as kernels.
 
-    The name id is -1.
+    All name ids are -1, because memsets have no names.
     """
     memsets = export.query_columns("gpu_work/memsets")
     return np.vstack((memsets, np.full(memsets.shape[1], NONE)))
@@ -209,8 +209,8 @@ def _add_all_kernels(
         builder.add_kernels(block)
     if n_kernels == max_kernels:
         return
-    # SQLite silently stops at a page whose row numbers are damaged. But rows may also have been
-    # deleted from the table, so compare with the number of rows.
+    # SQLite silently stops at a page whose row numbers are damaged.
+    # But rows may also have been deleted from the table, so compare with the number of rows.
     counts = export.query_rows("gpu_work/kernel_count")
     if n_kernels < max_kernels and n_kernels < sum(export.to_integer(row[1]) for row in counts):
         raise ProfileError(
@@ -248,8 +248,8 @@ def find_processes(export: Export) -> tuple[int, ...]:
     )
 
 
-#: For each kind of GPU work: its noun in messages, the name prefixes of the calls that launch it,
-#: and the verb for launching it. The keys are also the names of the queries.
+#: Noun, name prefixes of the launching calls, and verb for launching, keyed by kind of GPU work.
+#: The keys are also the names of the queries.
 _WORK_KINDS = {
     "kernels": (profile.KERNELS, KERNEL_LAUNCHES, "launch"),
     "graphs": ("CUDA graphs traced as a whole", (), ""),
@@ -283,9 +283,8 @@ def _iter_lost_work(
 ) -> Iterator[Limitation]:
     """Yield limitations for GPU work that cannot be read or was not recorded.
 
-    A kind of work yields a limitation if its table lacks columns. Otherwise, it yields a limitation
-    if calls launched work of this kind but no such work was recorded. The second check is skipped
-    for graphs.
+    There is one limitation per kind of work whose table lacks columns, and one per kind of work
+    that calls launched although no such work was recorded. The second check is skipped for graphs.
 
     Args:
         export: The open export.

@@ -34,8 +34,8 @@ FIELDS = {
 }
 _COMMUNICATOR = "NCCL communicator ID"
 _COLUMNS = tuple(column for column in FIELDS.values() if column != "communicator")
-#: NumPy types of the fields, in the order of their type codes (``NVTX_PAYLOAD_ENTRY_TYPE_*`` in
-#: nvToolsExtPayload.h, on Linux).
+#: NumPy types of payload fields, in the order of the type codes in nvToolsExtPayload.h (on Linux).
+#: The codes are named ``NVTX_PAYLOAD_ENTRY_TYPE_*``.
 _CODES = " i1 u1 <i2 <u2 <i4 <u4 <i8 <u8 <i8 <u8 i1 u1 <i2 <u2 <i4 <u4 <i8 <u8 <f4 <f8"
 _TYPES = {code: kind for code, kind in enumerate(_CODES.split(" ")) if kind}
 _SIZE, _ADDRESS = 22, 23
@@ -170,8 +170,8 @@ def _decode_payloads(
     Returns:
         Array of shape (4 + fields, rows), one column per range. The first four rows are a flag
         that is 1 if the payload contains a communicator, the start and the thread of the range,
-        and the communicator hash, or 0 if there is no communicator. The other rows are the fields
-        in the order of ``_COLUMNS``. An unknown start, thread or field is -1.
+        and the communicator hash, or 0 if there is no communicator. The fields follow in the order
+        of ``_COLUMNS``. An unknown start, thread or field is -1.
     """
     table = scatter((4 + len(_COLUMNS), len(rows)), [_READ, _HASH], 0)
     start_ns, thread, texts = (np.array(column, object) for column in zip(*rows, strict=True))

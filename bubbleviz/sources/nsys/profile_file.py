@@ -69,8 +69,8 @@ def _make_missing_error(export: Export, table: str) -> NothingToAnalyseError:
 def _explain_missing_kernels(export: Export) -> str:
     """Return the reason why no kernels were recorded although CUDA was traced, with advice.
 
-    The result is "" if kernels were recorded. It is also "" if CUDA does not seem to have been
-    traced, because the export contains neither CUDA API calls nor nsys warnings about CUDA.
+    The result is "" if kernels were recorded, or if CUDA does not seem to have been traced. CUDA
+    was traced if the export contains CUDA API calls or nsys warnings about CUDA.
     """
     if any(export.count_rows(table) for table in (KERNEL, GRAPH) if table in export.schema):
         return ""
@@ -205,8 +205,7 @@ def _describe_missing(
     return tuple(losses), readable
 
 
-#: The result of an inspection: the name filter, the ranges that match it, and the number of ranges
-#: that were left out because of impossible times.
+#: Result of an inspection: name filter, matching ranges, number of ranges with impossible times.
 _Inspected: TypeAlias = tuple[nvtx.NameFilter, profile.Ranges, int]
 
 
@@ -418,8 +417,8 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Ns
 
     Args:
         path: Path of the file.
-        jobs: Maximum number of threads that read the file.
-        watch: Progress callback. It receives the fraction that has been read.
+        jobs: Maximum number of reader threads.
+        watch: Progress callback, called with the fraction of the file that has been read.
 
     Raises:
         ProfileError: The file is damaged, is not an nsys export, or is still being written.
@@ -434,8 +433,8 @@ def open_directory(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterat
 
     Args:
         path: Path of the directory.
-        jobs: Maximum number of threads that read the directory.
-        watch: Progress callback. It receives the fraction that has been read.
+        jobs: Maximum number of reader threads.
+        watch: Progress callback, called with the fraction of the data that has been read.
 
     Raises:
         ProfileError: The directory is damaged or is not an nsys export, or DuckDB or pyarrow is

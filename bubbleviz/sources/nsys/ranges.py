@@ -19,8 +19,8 @@ from bubbleviz.sources.in_memory import make_ranges
 from bubbleviz.sources.nsys.export import Export, Named, Selection
 from bubbleviz.sources.sqlite.queries import ABSENT
 
-#: Default codes of the four kinds of ranges in ``NVTX_EVENTS.eventType``, in the order of
-#: ``KINDS``, for exports without the table ``ENUM_NSYS_EVENT_TYPE``.
+#: Default codes of the four kinds of ranges in ``NVTX_EVENTS.eventType``, in ``KINDS`` order.
+#: Used for exports without the table ``ENUM_NSYS_EVENT_TYPE``.
 _EVENT_TYPES = {
     "NvtxPushPopRange": 59,
     "NvtxStartEndRange": 60,
@@ -85,7 +85,7 @@ def _choose_sample_pieces(first: int, last: int, max_rows: int) -> list[tuple[in
 
     Args:
         first: First row number of the table.
-        last: Last row number of the table. It is less than ``first`` if the table has no rows.
+        last: Last row number of the table, which is less than ``first`` if the table has no rows.
         max_rows: Approximate number of rows in the sample.
     """
     reads_all = last - first < max_rows
@@ -100,10 +100,10 @@ def _number_names(
     """Number the names of rows. If a row has no text, its registered string is its name.
 
     Args:
-        blocks: Blocks of rows. Each block has the id of each row's registered string, the index of
-            each row's text, or -1 if it has no text, and the texts.
-        strings: Function that looks up registered strings. It takes ids and returns the strings,
-            keyed by id.
+        blocks: Blocks of rows. A block consists of the registered string ids of its rows, the
+            indices of their texts (-1 if a row has no text), and the texts.
+        strings: Function that takes ids and returns the registered strings with these ids, keyed by
+            id.
 
     Returns:
         name_id: For each row, the index of its name in ``names``, or -1 if it has no name.
@@ -162,14 +162,14 @@ def read_ranges(
 ) -> tuple[Ranges, int]:
     """Read the ranges whose names match a filter.
 
-    A range that was open at the end of the capture is marked as ``cut``. Its end is set to the
-    latest time among the ranges that were read and the other tables.
+    A range that was open at the end of the capture is marked as ``cut``. The end of such a range is
+    set to the latest time among the ranges that were read and the other tables.
 
     Args:
         export: The open export.
         names: Filter for the names of the ranges.
-        last_ns: Function that returns the latest time in the other tables, in ns. It is called only
-            if there are open ranges.
+        last_ns: Function that returns the latest time in the other tables, in ns. Called only if
+            there are open ranges.
 
     Returns:
         ranges: The ranges with possible times.
@@ -209,8 +209,8 @@ def _read_named_columns(
         kinds: Codes of the kinds of ranges, as returned by :func:`read_event_types`.
 
     Returns:
-        columns: Array of shape (5, ranges). Its rows are start, end, kind, starting thread and
-            ending thread. The end of an open range is ``ABSENT``.
+        columns: Array of shape (5, ranges). The first axis holds the start, the end, the kind, the
+            starting thread and the ending thread. The end of an open range is ``ABSENT``.
         name_id: For each range, the index of its name in ``range_names``.
         range_names: Distinct names of the ranges.
     """
@@ -326,8 +326,8 @@ def _find_overlapping(start_ns: Ints, end_ns: Ints, times: Intervals) -> Ints:
         end_ns: End times of the ranges.
         times: Start and end times of the intervals, disjoint and ascending.
     """
-    # A range overlaps an interval if the first interval that ends after the range's start begins
-    # before the range's end.
+    # Find the first interval that ends after the range starts.
+    # The range overlaps an interval if and only if this interval starts before the range ends.
     first_interval = np.searchsorted(times[1], start_ns, side="right")
     return np.flatnonzero(first_interval < np.searchsorted(times[0], end_ns))
 

@@ -2,7 +2,7 @@
 
 Compiled code decodes large tables directly from the pages of the file. SQLite, which is slower,
 reads all other tables. If compiled code cannot decode a page, SQLite reads the rest of the file.
-Both return the same rows.
+Compiled code and SQLite return the same rows.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from bubbleviz.sources.sqlite.queries import ABSENT, EVERY_ROW, Binds, PlainColu
 
 #: Name of the row number in queries. A column with this name would hide the row number.
 _ROW_NUMBER = "_rowid_"
-#: Number of rows per part. Reading a part takes about 10 ms. Larger parts would need more memory
-#: and make threads wait longer.
+#: Number of rows per part. Reading a part takes about 10 ms.
+#: Larger parts would need more memory and make threads wait longer.
 ROWS = 1 << 17
-#: Number of rows per part with names. It is larger because each part looks up the selected strings
-#: again.
+#: Number of rows per part with names.
+#: The parts are larger because each of them looks up the selected strings again.
 _NAMED_ROWS = 1 << 18
-#: Maximum number of pages of ``StringIds`` that one call searches. Ctrl-C has no effect during a
-#: call, which takes about 20 ms.
+#: Maximum number of pages of ``StringIds`` that one call searches.
+#: Ctrl-C has no effect during a call, which takes about 20 ms.
 _STRING_PAGES = 4096
 #: Columns of ``gpu_work/kernels.sql``.
 _KERNEL_COLUMNS = (
@@ -238,13 +238,13 @@ class DirectReader:
 
 
 class SqliteExport(export.Export):
-    """An SQLite export. Each thread that reads opens a separate connection.
+    """An SQLite export. Each reader thread opens a separate connection.
 
     Args:
         database: The file, as opened by the current thread.
         stored: Column definitions of the tables that queries read, as returned by ``schema.sql``.
-        jobs: Number of threads that read.
-        watch: Progress callback. It receives the fraction that has been read.
+        jobs: Number of reader threads.
+        watch: Progress callback, called with the fraction of the file that has been read.
     """
 
     any_order = True
@@ -265,7 +265,7 @@ class SqliteExport(export.Export):
 
     @property
     def database(self) -> sqlite.Database:
-        """The file, as opened by the current thread. Each thread opens it on first use."""
+        """The file, as opened by the current thread. Each thread opens the file on first use."""
         if not hasattr(self._of_thread, "database"):
             self._of_thread.database = sqlite.Database(self.path, QUERIES, self._first.views)
             self.opened_files.callback(self._of_thread.database.close)
@@ -286,7 +286,7 @@ class SqliteExport(export.Export):
         return self.database.count_rows(table)
 
     def query_rows(self, name: str, binds: Binds | None = None) -> list[tuple[object, ...]]:
-        """Return the rows of a query. Only for queries with few rows or with text columns."""
+        """Return the rows of a query that has few rows or has text columns."""
         return self.database.query_rows(query(name), binds)
 
     def _query_columns(self, name: str, binds: Binds) -> Ints:
@@ -403,14 +403,14 @@ class SqliteExport(export.Export):
 
 @contextmanager
 def open_export(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[SqliteExport]:
-    """Open an SQLite export read-only. It is closed on exit.
+    """Open an SQLite export read-only. The export is closed on exit.
 
     Large tables are decoded from the pages of the file if possible, see :class:`DirectReader`.
 
     Args:
         path: Path of the file.
-        jobs: Maximum number of threads that read the file.
-        watch: Progress callback. It receives the fraction that has been read.
+        jobs: Maximum number of reader threads.
+        watch: Progress callback, called with the fraction of the file that has been read.
 
     Raises:
         ProfileError: The file is damaged, is not an SQLite database, or is still being written.

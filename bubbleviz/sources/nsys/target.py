@@ -65,10 +65,11 @@ def read_threads(export: Export) -> tuple[profile.Thread, ...]:
 def read_devices(export: Export) -> tuple[profile.Device, ...]:
     """Return the GPUs with their CUDA device numbers.
 
-    The table ``TARGET_INFO_CUDA_DEVICE`` gives the device numbers that each process uses. The
-    result then has one entry per process and device. Without this table, the device number of the
-    CUDA driver (``cuDevice``), which may differ from ``id``, is used for all processes. If no GPU
-    has a ``cuDevice``, as in reports of 2020 that a newer nsys exported, ``id`` is used.
+    If the export has the table ``TARGET_INFO_CUDA_DEVICE``, the result has one entry per process
+    and device, with the device number that the process uses. Without this table, the result has one
+    entry per GPU, with the device number of the CUDA driver (``cuDevice``), which may differ from
+    ``id``. If no GPU has a ``cuDevice``, as in reports of 2020 that a newer nsys exported, ``id``
+    is used.
     """
     rows = export.query_rows_if_possible(_GPUS)
     gpus = {

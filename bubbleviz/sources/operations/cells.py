@@ -36,9 +36,9 @@ Numbers: TypeAlias = "Ints | npt.NDArray[np.float64]"
 #: Maximum number of characters of a cell that a message shows.
 _MAX_CELL_LENGTH = 40
 _INTERVALS = re.compile(r"-?[0-9]{1,18}\.\.-?[0-9]{1,18}(?: -?[0-9]{1,18}\.\.-?[0-9]{1,18})*")
-#: Number of texts (iteration, kind and group) and of integers after them in a JSON collective.
+#: A collective in JSON is a list of texts (iteration, kind, group) followed by integers.
 _N_TEXTS, _N_NUMBERS = 3, 7
-#: Exclusive upper bound of the absolute values of the integers in a JSON collective.
+#: Exclusive upper bound on the absolute values of these integers.
 _NUMBER_BOUND = 1 << 62
 
 
@@ -278,9 +278,9 @@ class Cells:
     def intervals(self, name: str) -> BusyIntervals:
         """Parse a column of intervals, whose cells are texts such as ``12..15 20..31`` in ns.
 
-        The result has one row per interval, with the table row of its cell as the operation. It is
-        empty if the table lacks the column. Columns in ``interval_columns`` are returned as they
-        are.
+        The result has one row per interval, with the table row of the cell as the operation. If the
+        table lacks the column, the result is empty. Columns in ``interval_columns`` are returned
+        unchanged.
 
         Raises:
             ProfileError: A cell is not a list of intervals.
@@ -323,8 +323,8 @@ class Cells:
     def collectives(self) -> DeclaredCollectives:
         """Parse the column ``collectives``, whose cells are JSON lists of collectives.
 
-        The result has one row per collective, which contains the table row of its cell. It is empty
-        if the table lacks the column.
+        The result has one row per collective, which includes the table row of the cell. If the
+        table lacks the column, the result is empty.
 
         Raises:
             ProfileError: A cell is not a list of collectives.

@@ -1,7 +1,7 @@
 """Reads tables of operations from text with commas, semicolons or tabs, gzipped or not.
 
-The file is read in blocks of rows. Only the columns of the schema are kept, as arrays of numbers
-and text codes. Reading a million rows takes a few seconds.
+The file is read in blocks of rows. The reader keeps only columns of the schema, as arrays of
+numbers and text codes. Reading a million rows takes a few seconds.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class OpenTable:
 
     Attributes:
         path: Path of the file.
-        read_table: Function that reads the file. It is called once, on first use.
+        read_table: Function that reads the file, called once, on first use.
         expected_columns: Columns that most files should have, each with the message about its
             absence.
         facts: Function that returns more properties of the file as (name, value) pairs.
@@ -113,7 +113,7 @@ def open_table(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[OpenTa
     Args:
         path: Path of the file.
         jobs: Number of threads; ignored, because pyarrow manages its own threads.
-        watch: Progress callback. It receives the fraction of the file that has been read.
+        watch: Progress callback, called with the fraction of the file that has been read.
         kind: Format of the file: ``csv``, ``parquet``, ``arrow`` or ``traced``.
     """
     source = Source(
@@ -124,8 +124,7 @@ def open_table(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[OpenTa
         format=kind,
         session_clock_ns=0,
         device="rank",
-        # Unless a table has a column "clock", it shares this clock with all other tables, even if
-        # their hosts differ.
+        # Tables without a column "clock" share this clock, even if their hosts differ.
         clock=DeclaredClock("tables"),
     )
 

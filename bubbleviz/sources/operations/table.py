@@ -21,11 +21,9 @@ from bubbleviz.sources.operations.cells import Cells, format_cell, trim_texts
 _PHASES = {phase.label.lower(): (phase,) for phase in Phase}
 #: Matches one number, or the two numbers of a fused operation, such as ``7;3``.
 _PAIR = re.compile(r"([0-9]{1,9})(?:\.0*)?(?:;([0-9]{1,9}))?")
-#: Matches an iteration number. It may be longer than other numbers, because some programs use a
-#: timestamp.
+#: Matches an iteration number, which may be long because some programs use a timestamp.
 _STEP = re.compile(r"([0-9]{1,18})(?:\.0*)?")
-#: Matches the name that reports give to an iteration without a range of its own, such as
-#: ``after 3``.
+#: Matches names that reports give to iterations without a range, such as ``after 3``.
 _NEIGHBOUR = re.compile(r"(after|before) -?[0-9]{1,18}(?: \(([0-9]{1,18})\))?")
 #: Columns that identify an operation, together with its times.
 _IDENTITY = (
@@ -437,7 +435,7 @@ def _parse_texts(
     for code, text in enumerate(column.texts):
         numbers = parse(text)
         if numbers is None:
-            # A malformed text is not an error if no cell uses it. It may be an unused category.
+            # A malformed text is not an error if no cell uses it, as in an unused category.
             cells.refuse(column.code == code, explain(text))
         numbers_of_text.append(numbers or missing)
     # The last entry is for empty cells, whose code is -1.

@@ -1,8 +1,9 @@
 """Opens SQLite files read-only. Small queries return rows, and large queries return columns.
 
 Nothing is ever written to the file or its directory. The file is opened as immutable, so SQLite
-creates no journal, and views are temporary views of the connection. The ADBC driver's SQLite
-library reads columns. It creates no Python object per value, and lets other threads run meanwhile.
+creates no journal, and views are temporary views of the connection. Columns are read by the SQLite
+library of the ADBC driver, which creates no Python object per value and does not block other
+threads.
 
 Statements in ``sql/`` run unchanged. SQLAlchemy composes statements that contain table names, such
 as row counts. Importing SQLAlchemy takes 0.2 s, so it is imported on first use, which is when a
@@ -117,7 +118,7 @@ def _iter_interrupts(caught: list[BaseException]) -> Iterator[bool]:
 
 
 class Database:
-    """An open SQLite file. It cannot be shared, so each thread opens a separate ``Database``.
+    """An open SQLite file. Threads cannot share a ``Database``, so each thread opens another one.
 
     Args:
         path: Path of the file as given by the user.
@@ -356,8 +357,8 @@ class Database:
         """
         import adbc_driver_manager as adbc
 
-        # If memory runs out, the driver may end the process. This test allocation raises
-        # MemoryError first, unless other threads use up the memory afterwards.
+        # If memory runs out, the driver may end the process.
+        # This allocation raises MemoryError first, unless other threads use up memory afterwards.
         np.empty(_ROOM, np.uint8)
         text, number = DataType.string(), DataType.int64()
         values = [
@@ -435,7 +436,7 @@ def _execute(connection: adbc.AdbcConnection, texts: Iterable[str]) -> None:
 
 
 def _close(handle: adbc.AdbcConnection | adbc.AdbcDatabase) -> None:
-    # If a signal interrupted a query, its statement is still open, and closing raises RuntimeError.
+    # Closing raises RuntimeError if a signal interrupted a query whose statement is still open.
     # The statement is closed together with the connection.
     with suppress(RuntimeError):
         handle.close()
@@ -478,9 +479,9 @@ def check_finished(path: str, maker: Queries) -> None:
 
 
 def find_sidecar_files(path: str) -> list[Path]:
-    """Return the files that SQLite keeps next to a database file, if they exist.
+    """Return the existing files that SQLite keeps next to a database file.
 
-    These are the rollback journal, the write-ahead log, and the index of the log.
+    SQLite keeps the rollback journal, the write-ahead log, and the index of the log there.
     """
     resolved = str(Path(path).resolve())
     sidecars = (Path(resolved + suffix) for suffix in (JOURNAL, LOG, "-shm"))
@@ -500,7 +501,7 @@ def _make_uri(path: str) -> str:
 
 @contextmanager
 def open_database(path: str, maker: Queries) -> Iterator[Database]:
-    """Open an SQLite file read-only. It is closed on exit.
+    """Open an SQLite file read-only. The file is closed on exit.
 
     Args:
         path: Path of the file.

@@ -1,8 +1,8 @@
 """Decodes columns of integers and texts directly from the pages of an SQLite file.
 
-Only *plain* files, tables and pages are decoded, which use only the common features of the file
-format. SQLite, which is slower, reads all others. Both return the same rows, and SQLite is the
-reference.
+Files, tables and pages are *plain* if they use only common features of the file format. Only plain
+pages are decoded. SQLite, which is slower, reads all other pages. Decoding returns exactly the rows
+that SQLite would return.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ _MIN_USABLE_BYTES = 480
 #: Latest schema format number, and code of the text encoding UTF-8, in the header of a file.
 _MAX_SCHEMA_FORMAT = 4
 _UTF8 = 1
-#: Matches a descending key. A column that is INTEGER PRIMARY KEY DESC is not an alias of the row
-#: number.
+#: Matches a descending key. An INTEGER PRIMARY KEY DESC column is not an alias of the row number.
 _DESCENDING = re.compile(r"\bDESC\b", re.IGNORECASE)
 _TEXT_TYPES = ("CHAR", "CLOB", "TEXT")
 #: Number of leaf pages decoded in one call, which limits the memory that is allocated for rows.
@@ -46,16 +45,17 @@ _PAGES_PER_PIECE = 512
 _UNTIMED = (None, NONE, NONE, NONE, 0)
 
 
-#: How NULL in an integer column is treated. ``UNUSUAL``: the page cannot be decoded. ``MISSING``:
-#: NULL becomes the missing value. ``DISTINCT``: NULL becomes the missing value too, and a page that
-#: contains the missing value itself cannot be decoded.
+#: How NULL in an integer column is treated.
+#: ``UNUSUAL``: A page that contains NULL cannot be decoded.
+#: ``MISSING``: NULL is replaced by the missing value.
+#: ``DISTINCT``: NULL is replaced too, but a page that contains the missing value cannot be decoded.
 UNUSUAL, MISSING, DISTINCT = range(3)
-#: Rows that have a text: the integer columns, shape (columns, rows); the index of each row's text,
-#: or -1 for NULL; and the texts, which may contain a few duplicates. Bytes that are not valid UTF-8
-#: are replaced by U+FFFD.
+#: Rows with texts: integer columns, index of each row's text, and the texts.
+#: The columns have the shape (columns, rows). The index is -1 for NULL. Few texts are duplicates.
+#: Bytes that are not valid UTF-8 are replaced by U+FFFD.
 NamedRows: TypeAlias = tuple[Ints, Ints, Sequence[str]]
-#: Rows that have a text: the integer columns, and the concatenated texts. The last integer column
-#: is the length of the text in bytes, or -1 for NULL.
+#: Rows with texts: integer columns, and the concatenated texts.
+#: The last integer column is the length of the text in bytes, or -1 for NULL.
 PackedRows: TypeAlias = tuple[Ints, bytes]
 
 
@@ -68,8 +68,8 @@ class PageQuery:
         text: Name of the text column, which the query returns last, or "" if there is none.
         view: Variant of the view that must be selected for the file, or "" if the query reads no
             view.
-        selected: Names of the columns whose stored values decide which rows are selected. None of
-            these columns may be an alias of the row number, which SQLite stores as NULL.
+        selected: Names of the columns whose stored values decide which rows are selected. An alias
+            of the row number is not allowed here, because SQLite stores it as NULL.
         key: Name of the column by which rows are sorted, or "" if rows are sorted by row number.
     """
 
@@ -181,8 +181,8 @@ class PageTable:
         The result is None if a page is not plain.
         """
         start, end = self._find_leaves(first, last)
-        # Each row needs at least two bytes for its offset in the page. Its length, its row number
-        # and the length of its header need at least one byte each, as does each column's type.
+        # A row needs at least two bytes for its offset in the page.
+        # The row length, the row number, the header length and each column type need one byte each.
         min_row_bytes = 6 + int(self.integers[:, 0].max(initial=0))
         max_rows = (end - start) * self.pages.file.page_bytes // min_row_bytes
         leaves = self.leaf, self.last_row, start, end, first, last
@@ -317,8 +317,8 @@ class Pages:
         """Return the table that a query reads, or None if its pages cannot be decoded.
 
         Pages can be decoded only if SQLite would return the stored values unchanged and in the same
-        order. This requires columns with integer and text types, no generated columns, and rows
-        stored in the order of the query's ``key``.
+        order. The columns must have integer and text types, no column may be generated, and rows
+        must be stored in the order of the query's ``key``.
 
         Args:
             stored: Column definitions of the table, as returned by ``schema.sql``.

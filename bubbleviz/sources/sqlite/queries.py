@@ -2,9 +2,9 @@
 
 A query is one ``SELECT`` statement. If the tables of a profiler differ between its versions, the
 query reads a view, so that the query itself is the same for all versions. Each folder in
-``sql/PROFILER/views`` is a view. Each file in such a folder is a variant of the view, for files
-that have the columns that the variant requires. A comment at the top of each SQL file describes the
-result, and lines of the form ``-- requires: NAME(column, column)`` list the tables and views that
+``sql/PROFILER/views`` is a view. The files in this folder are variants of the view for different
+versions, and each variant requires certain columns. A comment at the top of an SQL file describes
+the result. Lines of the form ``-- requires: NAME(column, column)`` list the tables and views that
 the statement reads.
 """
 

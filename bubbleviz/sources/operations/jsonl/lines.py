@@ -130,7 +130,8 @@ class Iteration(msgspec.Struct):
         clock: The host's clocks at the time when the line was written.
         operations: Operations of the iteration.
         iteration: Iteration number, or None if no range gives the number.
-        names: New range names, keyed by name id. This line and all later lines may use these ids.
+        names: New range names, keyed by name id. The ids are valid in this line and in all later
+            lines of the file.
         after_pause: Whether the iterations before this one were left out on purpose.
         lost: Number of operations that ended too late for the line of their iteration.
         device_offset_ns: Host clock minus device clock in ns, or 0 if there is no device.

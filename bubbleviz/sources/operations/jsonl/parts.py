@@ -276,8 +276,8 @@ class PartReader:
         n_tail_damaged: Number of damaged lines after the last complete iteration. A later read may
             find these lines intact if another machine writes the file.
         tail_bytes: Number of bytes after the last complete iteration.
-        cut_bytes: Number of bytes after the last line end. They are a line that is still being
-            written or was never completed.
+        cut_bytes: Number of bytes after the last line end, which belong to a line that is still
+            being written or was never completed.
     """
 
     def __init__(self, path: str, names: Numbering[str]) -> None:
@@ -304,7 +304,8 @@ class PartReader:
         A call stops after the iteration with which it has read ``CHUNK_BYTES`` (4 MiB) or more.
 
         Raises:
-            ProfileError: The file cannot be read, is not a recording, or has a different version.
+            ProfileError: The file cannot be read, is not a recording, or has an unsupported
+                version.
         """
         with _open_file(self.path) as file:
             if not self._seek_unread(file):
@@ -316,17 +317,17 @@ class PartReader:
         return make_stretch(iterations, after_damage, self._names) if iterations else None
 
     def _seek_unread(self, file: BinaryIO) -> bool:
-        """Move to the first byte of a file that has not been read yet.
+        """Move to the position in a file at which reading must continue.
 
-        This is the end of the last complete iteration that was read. If the file is new, or if it
-        was truncated or replaced, all earlier results are discarded and it is the end of the
-        header.
+        Reading continues after the last complete iteration that was read. If the file is new, or if
+        it was truncated or replaced, all earlier results are discarded, and reading continues after
+        the header.
 
         Returns:
             Whether the file has a complete header.
 
         Raises:
-            ProfileError: The file is not a recording, or has a different version.
+            ProfileError: The file is not a recording, or has an unsupported version.
         """
         if self.header is not None and file.read(len(self._head)) == self._head:
             file.seek(self._offset - 1)
@@ -441,8 +442,8 @@ class FollowedFolder:
 
     Attributes:
         names: Numbering of the range names in all files.
-        unreadable: Errors of the files that could not be read, keyed by path. These files are tried
-            again next time.
+        unreadable: Errors of the files that could not be read, keyed by path. Unreadable files are
+            tried again next time.
     """
 
     def __init__(self, folder: str) -> None:

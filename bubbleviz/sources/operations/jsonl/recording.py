@@ -190,9 +190,9 @@ def _find_last_receives(waits: model.BusyIntervals, is_receive: Bools, n_operati
 def _find_waits(phase: Ints, has_span: Bools, host_end_ns: Ints) -> tuple[Ints, Ints]:
     """Find the receives and collectives inside compute operations, which wait for them.
 
-    A compute operation has one of the phases in ``WORK``. It awaits a receive or collective if it
-    is the last compute operation before the receive or collective, and if its range ends at the
-    same time or later::
+    A compute operation has one of the phases in ``WORK``. A receive or collective is awaited by the
+    last compute operation that starts before it, if the range of the compute operation does not
+    end earlier::
 
         F mb=0         ├─────────────────────┤
         RECV_F mb=0      ├────┤                 awaited by this F
@@ -258,7 +258,7 @@ def _extend_first_parts(
     Args:
         operations: One row per range.
         first: For each row in ``later``, the row of the first range of the same operation.
-        later: Rows of the ranges that are not the first one of their operation.
+        later: Rows of the ranges that are not the first range of their operation.
 
     Returns:
         A copy of all rows. The rows in ``later`` are unchanged.
@@ -306,8 +306,8 @@ def _find_pauses(session: RecordedSession, operations: RecordedOperations) -> mo
     """Return the pauses, during which nothing was recorded.
 
     A pause lasts from the latest host end of all operations before a gap to the start of the
-    iteration after the gap. It belongs to the last operation before the gap. Gaps before the first
-    operation are left out.
+    iteration after the gap. Each pause is assigned to the last operation before the gap. Gaps
+    before the first operation are left out.
     """
     iterations = session.stretch.iterations
     resumed = np.flatnonzero(iterations.after_gap)
@@ -371,7 +371,7 @@ def _report_limitations(
             f"{path}: they do not increase, so iterations are counted in order",
         )
     if header.every:
-        # This reason contains no path, so that all ranks share one entry in the report.
+        # Leave the path out of the reason, so that all ranks share one entry in the report.
         yield limitations.Limitation(
             "iterations that were not recorded",
             f"{header.iterations} of every {header.every} are recorded, as requested; the period "

@@ -45,7 +45,8 @@ def _find_other_files(path: str, session: tuple[int, ...]) -> Iterator[tuple[Hea
     """Yield the header and path of each other file of a session.
 
     Starting from the given file, the next lower file numbers are tried first, and then the next
-    higher ones. Each direction ends at a file that is missing, invalid or from another session.
+    higher ones. The search in each direction stops at the first file that is missing, invalid or
+    from another session.
 
     Args:
         path: Path of a file of the session.
@@ -83,10 +84,11 @@ def select_newest_run(files: Sequence[str]) -> list[str]:
     The newest recording is the one that began last, in UTC. Another recording belongs to the same
     run if all of these conditions hold:
 
-    - It has the same world size as the newest recording.
-    - It is the latest recording of its rank with this world size.
-    - It had not ended when the newest recording began. The clocks of hosts may differ by one
-      second, or by one hour if every rank was recorded only once, so that there is no earlier run.
+    - The recording has the same world size as the newest recording.
+    - The recording is the latest one of its rank with this world size.
+    - The recording had not ended when the newest recording began. For this comparison, the clocks
+      of hosts may differ by one second. If every rank was recorded only once, so that there is no
+      earlier run, the clocks may differ by one hour.
 
     Files with a damaged header are kept because they may belong to the run. Reading them reports
     the damage.
@@ -208,12 +210,12 @@ def read_session(path: str, watch: Watch) -> RecordedSession:
 def _read_stretches(readers: Sequence[PartReader], watch: Watch) -> list[Stretch]:
     """Read the stretches of all files of a recording.
 
-    If the previous file is missing or has no readable header, the first iteration of a file is
-    marked as following a gap. This does not apply to the first file.
+    If the file before a file is missing or has no readable header, the first iteration of the file
+    is marked as following a gap. The first file of the recording is never marked.
 
     Args:
         readers: Readers of the files, sorted by their part index.
-        watch: Progress callback. It receives the fraction of the files that have been read.
+        watch: Progress callback, called with the fraction of the files that have been read.
     """
     stretches: list[Stretch] = []
     previous_header: Header | None = None
@@ -239,7 +241,7 @@ def _read_stretches(readers: Sequence[PartReader], watch: Watch) -> list[Stretch
 def has_neighbours(session: RecordedSession) -> bool:
     """Return whether a valid file has the number just before or just after a recording's files.
 
-    This file belongs to another recording of the same rank.
+    Files with adjacent numbers belong to other recordings of the same rank.
     """
     stem, number = recorded.parse_file_name(session.path) or ("", 0)
     neighbours = [n for n in (number - 1, number + session.parts) if stem and n >= 0]
