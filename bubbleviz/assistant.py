@@ -503,12 +503,12 @@ def _describe_idle(path: str, reason: str) -> Answer:
 def why(
     path: str, rank: int | None = None, iteration: int | None = None, at_ms: float | None = None
 ) -> Answer:
-    """Explain why ranks wait: the chains of causes behind the three longest selected bubbles.
+    """Explain why ranks wait: the chains of causes that led to the three longest selected bubbles.
 
     Args:
         path: a profile, or a folder with the profiles of one run.
         rank: number of the rank in the job; by default all ranks.
-        iteration: index of the iteration; by default all averaged ones, or the typical with at_ms.
+        iteration: index of the iteration; by default all averaged ones, with at_ms the typical one.
         at_ms: time in milliseconds from the start of the iteration; selects bubbles at this time.
     """
     report = _get_report(path)

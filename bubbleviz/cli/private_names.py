@@ -105,7 +105,7 @@ class PrivateNames:
 
 @dataclass(frozen=True)
 class Invocation:
-    """Properties of a run of the command line that are passed to the command.
+    """Properties of an invocation of the command line, which commands can use.
 
     Attributes:
         command_line: The command line, quoted for a shell.

@@ -240,7 +240,7 @@ class StandIns:
         return np.array(replaced, pids.dtype)[index].reshape(pids.shape)
 
     def _get_process(self, pid: str) -> str:
-        """Return the stand-in of a process id, which is a number as well, for example "1"."""
+        """Return the stand-in of a process id: the digits of another number, such as "1"."""
         if ("", pid) not in self._of_kind:
             self._of_kind["", pid] = self._number_next("")
         return self._of_kind["", pid]

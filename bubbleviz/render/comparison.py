@@ -62,7 +62,7 @@ def make_document(comparison: Comparison) -> dict[str, Any]:
     """
     return {
         "headline": comparison.headline,
-        # Name of the ratio whose window length is compared as the iteration time.
+        # Name of the ratio whose windows represent the iterations.
         "longest": comparison.longest,
         "runs": [_make_run_document(run) for run in comparison.runs],
         "ratios": [

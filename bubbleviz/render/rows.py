@@ -36,7 +36,7 @@ class RankRow:
         rank: The rank that is drawn.
         replicas: Indices of all ranks that the row represents, including the drawn rank.
         spread: Whether the row draws the median replica and also shows the spread of all replicas.
-        reason: Reason why the rank stands out, or "" if the row is not an additional row.
+        reason: Reason why the rank stands out, or "" for an ordinary row.
     """
 
     rank: Rank

@@ -210,8 +210,9 @@ def _place_label(
 ) -> _Box:
     """Choose the box of a label: the nearest box that is inside the plot and overlaps no other box.
 
-    Candidates are on lines of height ``_LINE`` above and below the dot, nearest line first. On each
-    line, the candidate to the right of the dot precedes the candidate to its left. If all
+    Candidates are on the line of the dot, and on ``_LINES`` lines above and below it. Lines have
+    the height ``_LINE`` and are tried in order of their distance, first above and then below. On
+    each line, the candidate to the right of the dot precedes the candidate to its left. If all
     candidates inside the plot overlap an occupied box, the first candidate inside the plot is
     chosen. If no candidate is inside the plot, the box to the right of the dot is chosen.
 

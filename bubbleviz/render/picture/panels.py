@@ -223,9 +223,10 @@ def _list_theories(what_if: WhatIf) -> Iterator[tuple[str, Ideal]]:
 
 
 def _is_same_makespan(ideal: Ideal, same_schedule: Ideal | None) -> bool:
-    """Return whether the makespans of two simulations differ by at most 0.2 % of the second.
+    """Return whether two simulations have the same makespan, up to a relative difference of 0.2 %.
 
-    The result is False if the second simulation is None.
+    The difference is relative to ``same_schedule``. If ``same_schedule`` is None, the result is
+    False.
     """
     if same_schedule is None:
         return False

@@ -66,11 +66,11 @@ def describe_headline(report: Report) -> tuple[str, str, str, str]:
 
 
 def _describe_kernel_share(report: Report) -> str:
-    """Return a clause on the share of operations in which kernels run, or "".
+    """Return a clause that says for which share of the time any kernel ran, or "".
 
-    The clause is empty unless the ratio measures only idle time between operations, as in a run
-    without a pipeline. In such a run, kernels may be idle inside operations, which the ratio does
-    not show. For other runs, :func:`_describe_bounds` describes the share.
+    The clause is needed only if the ranks form no pipeline and the primary ratio covers only a part
+    of the idle time; see :func:`.is_idle_elsewhere`. For all other runs, the share is one of the
+    texts of :func:`_describe_bounds`.
     """
     if not is_idle_elsewhere(report) or not report.summary.iterations:
         return ""
