@@ -65,7 +65,9 @@ def make_title(
 ) -> str:
     """Return a one-line summary: the number of devices, and the fraction of time they were idle.
 
-    Hosts without a device are counted separately.
+    The summary also contains the share of unknown time, the share of compute if devices are busy
+    much longer than they compute, the window, and restrictions. Hosts without a device are counted
+    separately.
 
     Args:
         measurement: The measured idle time.

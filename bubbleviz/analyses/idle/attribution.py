@@ -91,8 +91,9 @@ def _list_waits(
 ) -> tuple[Wait, ...]:
     """List the consecutive waits in each gap of a device.
 
-    The first wait is for the launching call and has no activity yet. If a gap cannot be attributed
-    to the host, the first wait takes the complete gap and has an activity::
+    The waits end when the launching call starts, when the launch is complete, when the awaited
+    event completes, and at the end of the gap. The first wait has no activity yet. If a gap cannot
+    be attributed to the host, the first wait takes the complete gap and has an activity::
 
         gap     ├── host ──┤├── launch ──┤├── blocked ──┤├── device ──┤
                             call starts   under way   event completes

@@ -195,8 +195,9 @@ def measure_times(
 ) -> dict[str, intervals.Intervals]:
     """Return the times at which a device ran each kind of work.
 
-    Communication is exposed if no compute kernel runs at the same time. A copy is exposed if no
-    kernel runs at the same time.
+    Compute is every kernel that is not communication. Communication is exposed if no compute kernel
+    runs at the same time. Point-to-point communication consists of send and receive kernels. A copy
+    is exposed if no kernel runs at the same time.
 
     Args:
         device: The device. Times are clipped to its span.

@@ -210,7 +210,7 @@ def _number_names(names: Sequence[str], numbers: dict[str, int]) -> Ints:
     """Return the number of each name. A name without a number gets the next one.
 
     Args:
-        names: Names to number. If there are none, the result is ``[0]``.
+        names: Names to number. Without names, the result is ``[0]``.
         numbers: Numbers of names; new names are added.
     """
     short_names = (to_one_line(name, 200) for name in names)

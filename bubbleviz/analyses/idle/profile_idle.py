@@ -129,9 +129,9 @@ def _find_limitations(
 ) -> Iterator[Limitation]:
     """Yield reasons why idle time could not be attributed completely.
 
-    A limitation is yielded for each of these cases, if it occurs: a device ran a single kernel or
-    copy; more than half of the streams' waits refer to unrecorded events; the call that launched
-    the work after a gap is unknown; or no range of a host overlaps idle time.
+    The reasons are devices that ran a single kernel or copy, waits of streams for unrecorded events
+    (if these are more than half of the waits), and gaps before work whose launching call is
+    unknown. A missing host trace is a reason if no range of a host overlaps idle time.
     """
     path, waiting = profile.source.path, evidence.waiting
     single = sum(rank.is_single for rank in ranks)

@@ -248,7 +248,10 @@ class RankIdle:
 
     @property
     def overlap(self) -> float | None:
-        """Fraction of the communication time that overlaps compute, or None if there is none."""
+        """Fraction of the communication time that overlaps compute, or None if it is undefined.
+
+        It is undefined if the device ran no communication.
+        """
         whole_ns = self.communication_ns
         return (whole_ns - self.exposed_communication_ns) / whole_ns if whole_ns else None
 

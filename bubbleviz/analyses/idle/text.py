@@ -58,7 +58,7 @@ _MIN_PROVED = 0.1
 def sections(
     measurement: IdleMeasurement, top: int | None = None, *, everything: bool = True
 ) -> Iterator[blocks.Block]:
-    """Yield the blocks of the text.
+    """Yield the blocks of the text report on idle time.
 
     Args:
         measurement: The measured idle time.

@@ -537,6 +537,9 @@ def find_waiting(
 ) -> Waiting:
     """Find the waits that a profile proves.
 
+    The method is described at the beginning of this module. Calls in which a host waited are listed
+    only if the awaited activity is known.
+
     Args:
         synchronisation: Synchronization events of the profile.
         calls: Calls that made the records of events.

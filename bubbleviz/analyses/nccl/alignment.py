@@ -56,10 +56,10 @@ _THREAD = re.compile(r"-\d+(?=(\.[A-Za-z]+)?$)")
 class EventGpu:
     """The operations of one GPU in an event file, on the host's and on the GPU's clock.
 
-    Host times start when the profiler of the process starts. GPU times are from the GPU's own clock
-    (``globaltimer``), and the clocks of two GPUs of a host can differ by seconds. The two clocks
-    are related by kernels whose start the host observed. The host observes a start late but never
-    early, so the smallest difference is used.
+    Host times are relative to the start of the process's profiler. GPU times are from the GPU's
+    clock (``globaltimer``), and the clocks of two GPUs of a host can differ by seconds. The two
+    clocks are related by kernels whose start the host observed. The host observes a start late but
+    never early, so the smallest difference is used.
 
     Attributes:
         events: Events of the file.

@@ -173,7 +173,7 @@ def _make_table(communication: Communication, max_rows: int) -> blocks.Table:
     """Make the table of totals.
 
     The totals after the first ``max_rows`` are summed in one row. If there are several totals, the
-    last row is the sum of all.
+    last row is the sum of all totals, after an empty row.
     """
     totals, operations = find_totals(communication), communication.operations
     rows = []

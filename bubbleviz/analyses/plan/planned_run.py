@@ -250,9 +250,10 @@ def resolve_memory(
 ) -> LimitedWorkload:
     """Determine the activation memory and the memory limit from a run and the user's options.
 
-    Without an option, the limit of every device is the highest peak memory of any device in the
-    order that ran, because devices certainly have that much. If that order is unknown, there is no
-    limit.
+    Without a limit from the user, the limit of every device is the highest peak memory of any
+    device in the order that ran, because devices certainly have that much. If the order is unknown,
+    there is no limit. If the user gives a limit and memory was measured, the resident memory of
+    each device is subtracted from the limit.
 
     Args:
         run: The measured run.
