@@ -251,7 +251,9 @@ _MOVED = ("late", "early")
 def replay_planned_order(
     run: ReplayedRun, deviations: Sequence[Deviation]
 ) -> tuple[Ints, Ints] | None:
-    """Replay the averaged iterations as measured and in the planned order.
+    """Replay the averaged iterations in the measured and in the planned order.
+
+    Operations keep their measured durations. Launch delays are left out of both replays.
 
     Args:
         run: The replayed run.
@@ -344,6 +346,9 @@ def _find_displaced_operations(
     operations: Operations, rows: Ints, deviations: Sequence[Deviation], iterations: Ints
 ) -> _DisplacedOperations:
     """Find the operations that ran later or earlier than planned.
+
+    All other kinds of deviations are ignored. An operation is identified by iteration, rank, phase,
+    microbatch and chunk.
 
     Args:
         operations: Operations of all ranks.

@@ -128,6 +128,8 @@ def measure_chunk_costs(
 def _measure_stage_cost(operations: Operations, rows: Ints, stage: int) -> ChunkCost:
     """Fit the cost of the chunks on one virtual stage.
 
+    :func:`_fit_cost` chooses the function that is fitted to the busy times.
+
     Args:
         operations: Operations of all ranks.
         rows: Rows of the chunks' forwards on the virtual stage, at least one.

@@ -132,6 +132,8 @@ class _Members(Table):
 def _list_members(collectives: CollectiveIntervals, rows: Ints, groups: Groups) -> _Members:
     """List the members of collectives.
 
+    A member enters with its first piece and leaves with its last piece.
+
     Args:
         collectives: Collectives of all ranks, one row per piece.
         rows: Rows of the pieces of collectives whose members are known.

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
 #: Maximum number of operations in an iteration that is replayed. The replay takes seconds.
 MAX_OPERATIONS = 500_000
-#: Maximum number of operations in a run that is replayed.
-#: The replay of such a run takes half a minute and several gigabytes of memory.
+#: Maximum number of operations in a run that is replayed. The replay takes half a minute and
+#: several gigabytes of memory.
 MAX_RUN_OPERATIONS = 5_000_000
 
 #: A function like the built-in ``map``, which applies another function to each stretch.
@@ -324,6 +324,9 @@ def _replay_typical(
     unordered: str,
 ) -> _TypicalReplay:
     """Find the critical path of the typical iteration, and replay it under each change.
+
+    The iteration is not replayed if it is None or too large, if its dependencies are unknown, or if
+    its ranks share no clock. In the last case, the reason is "".
 
     Args:
         replayed: The ranks that are replayed.

@@ -159,6 +159,10 @@ def build_work(
 ) -> tuple[Work, Dependencies]:
     """Build the work of the included iterations as in :class:`Graph`, and its dependencies.
 
+    A transfer follows the producer of its message, and the consumer follows the transfer.
+    :func:`.order_work` finds all other dependencies. A message is left out if its consumer does not
+    come after its producer in order of time.
+
     Args:
         run: The replayed run.
         included: Mask of the iterations.

@@ -225,6 +225,9 @@ def measure_phase_times(
 ) -> PhaseTimes:
     """Measure how long the operations of a run take, by kind.
 
+    Only the operations of :func:`mask_counted_operations` are included. Transfers are selected by
+    :func:`_select_transfers`, and gaps by :func:`_select_gaps`.
+
     Args:
         operations: Operations of the run.
         stage: Stage of each rank, or -1 if unknown.
@@ -262,6 +265,8 @@ def _compute_median_transfer(transfers: Iterable[Samples]) -> float | None:
 
 def _number_kinds(operations: Operations, stage: Ints) -> tuple[Codes, tuple[KindKey, ...]]:
     """Return the number of the kind of each operation, and the key of each kind.
+
+    Keys are (virtual stage, stage, chunk, phase), indexed by the number of the kind.
 
     Args:
         operations: Operations of the run.
@@ -456,6 +461,9 @@ def _summarize_times(
     key: KindKey, microbatch: Ints, time_ns: Ints, gap_ns: Ints | None = None
 ) -> PhaseTime:
     """Compute the statistics of the times of one kind of operation or receive.
+
+    ``first_ns`` and ``last_ns`` are the medians over the times of the lowest and of the highest
+    microbatch number.
 
     Args:
         key: Key of the kind.

@@ -55,6 +55,13 @@ def split_stage_times(stages: Sequence[StageLayers], workload: Workload) -> Divi
         stages: Kernel times of each virtual stage.
         workload: Measured times of the stages.
 
+    Returns:
+        layers: The layers of all stages in order, with their times.
+        layout: The layout of the run.
+        names: Name of each layer, from its ranges.
+        assumptions: Assumptions that were made, or empty: times of backwards that were divided like
+            the times of forwards.
+
     Raises:
         MismatchError: The forwards of a stage contain no ranges of layers.
     """
@@ -296,6 +303,8 @@ def compare_stage_times(question: LayoutQuestion, layout: Layout) -> dict[Phase,
 
 def describe_moves(question: LayoutQuestion, layout: Layout) -> tuple[str, ...]:
     """Describe which layers move, such as ``layers.10 to layers.11 from stage 3 to stage 2``.
+
+    Consecutive layers that move from the same stage to the same stage share one text.
 
     Args:
         question: The layers and the layout of a run.

@@ -211,7 +211,7 @@ def _take_hosts(
 ) -> tables.HostActivities:
     """Return the host activities before late launches of the operations of a stretch.
 
-    Ranks and operations are renumbered to those of the stretch.
+    Ranks and operations are renumbered as in the stretch.
 
     Args:
         hosts: Activities of the run, sorted by operation.

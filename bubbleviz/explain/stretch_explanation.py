@@ -50,6 +50,8 @@ class StretchExplanation:
 def explain_stretch(stretch: stretches.Stretch) -> StretchExplanation:
     """Find the causes of idle time of the ranks of a stretch, and measure its operations.
 
+    If operations contradict the virtual stages, all dependencies are ignored.
+
     Args:
         stretch: The stretch, which consists of complete pipelines.
     """

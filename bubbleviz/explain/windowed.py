@@ -67,7 +67,8 @@ def select_window(
 ) -> tuple[Run, Counts, Explanation]:
     """Restrict a run, its counts and its explanation to the iterations inside a window.
 
-    All three are returned unchanged if every iteration is inside.
+    A limitation of the run counts the iterations outside the window. If every iteration is inside,
+    all three are returned unchanged.
 
     Args:
         window: Window of the report, or None for the whole run.

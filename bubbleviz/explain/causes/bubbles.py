@@ -184,6 +184,8 @@ def _pair_with_activities(
 ) -> _HostPairs:
     """Pair bubbles with the host activities before the launch of the operation after each bubble.
 
+    A bubble is paired with every row of ``hosts`` whose ``operation`` is its ``after``.
+
     Args:
         bubbles: Bubbles with their causes.
         host_bubbles: Rows of the bubbles to pair.

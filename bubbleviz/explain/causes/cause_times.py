@@ -122,6 +122,8 @@ def measure_causes(
 def _list_bubbles(stretch: Stretch, idle: IdleIntervals, regions: _Regions) -> Bubbles:
     """Return the idle time in the windows of the listed ratio, one row per piece and region.
 
+    Pieces are clipped to their region and get the cause that :func:`_find_overlaps` returns.
+
     Args:
         stretch: The pipelines whose bubbles are listed.
         idle: Idle time of all ranks.

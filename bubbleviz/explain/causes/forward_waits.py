@@ -96,6 +96,9 @@ class _Chunks:
 def _list_chunks(operations: Operations, in_pipeline: Bools) -> _Chunks | None:
     """List the chunks of a pipeline, or return None if it has no forward of a known stage.
 
+    Only forwards that have GPU work and a known virtual stage are used. The last stage is the
+    highest virtual stage among them. A chunk is identified by iteration, microbatch and sequence.
+
     Args:
         operations: Operations of all ranks.
         in_pipeline: Mask of the ranks of the pipeline.
@@ -176,6 +179,8 @@ class _Waits:
 
 def _list_waits(operations: Operations, pieces: IdleIntervals) -> _Waits:
     """List the idle intervals of a rank that consist of the given pieces.
+
+    Pieces that have the same interval number belong to the same interval.
 
     Args:
         operations: Operations of all ranks.
@@ -327,7 +332,8 @@ def _split_waits(
 
     - Each cause gets the idle time with this cause before F7 on the previous stage. The idle time
       with this cause before F6 on this rank is subtracted, except for DEPENDENCY.
-    - STAGES also gets the busy time of F7 on the previous stage minus that of F7 on this rank.
+    - STAGES also gets the busy time of F7 on the previous stage minus the busy time of F7 on this
+      rank.
     - CHUNKS also gets the busy time of F7 minus the busy time of F6, both on this rank.
 
     Negative contributions are replaced by 0, so the contributions may not add up to the wait.

@@ -265,6 +265,12 @@ class Effects:
 def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
     """Split the time of each compute operation into the factors of :class:`Effects`.
 
+    1. Each time is divided by the lower median of its cell (kind, virtual stage and rank).
+    2. The factors of iterations, microbatches and paces are estimated from these ratios. Each
+       factor is divided out before the next one is estimated. What remains is the residual.
+    3. The medians of the cells are corrected for ranks that became slower and for replicas that got
+       longer sequences by chance. Then they are compared between ranks and between stages.
+
     Args:
         work: Work table of all ranks in the replayed iterations.
         gap_ns: Time in each row in which no kernel ran, or None to assume that there are no gaps.
@@ -289,7 +295,7 @@ def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
     )
     residual = ratio / paces.pace[rank_iterations.of_row]
 
-    # Ranks are compared as they were before they slowed.
+    # Ranks are compared at the speed that they had before they became slower.
     cell_ns = cell_ns / np.exp(_estimate_rise_of_cells(computes, paces))
     # If lengths vary, replicas get more or fewer tokens by chance.
     copies = _group_copies(computes)
@@ -356,7 +362,7 @@ def _measure_microbatch_factors(computes: Computes, microbatches: Groups, ratio:
     Args:
         computes: The compute operations of the run.
         microbatches: Groups of compute operations with the same microbatch, iteration and replica.
-        ratio: Time of each compute operation, divided by the factors found so far.
+        ratio: Time of each compute operation, divided by the factors that were estimated before.
     """
     on_stages = group_rows(microbatches.of_row, computes.stage)
     n_stages = np.bincount(microbatches.of_row[on_stages.first], minlength=len(microbatches))
@@ -377,7 +383,7 @@ def _measure_paces(
     Args:
         computes: The compute operations of the run.
         rank_iterations: Groups of compute operations with the same rank and iteration.
-        ratio: Time of each compute operation, divided by the factors found so far.
+        ratio: Time of each compute operation, divided by the factors that were estimated before.
         iteration_effect: Effect of the iteration of each group.
     """
     first = rank_iterations.first

@@ -47,7 +47,7 @@ _MIN_GAP_FRACTION = 0.05
 ONE_MORE, ENOUGH = "one", "enough"
 #: Name of the fault that whole layers are on the wrong stages.
 WHOLE_LAYERS = "layers"
-#: Value of ``detail`` if launch gaps and communication cannot be told apart.
+#: Value of ``detail`` if it is unknown whether launch gaps contain communication.
 COMPUTE_GAPS = "compute"
 
 
@@ -358,7 +358,7 @@ def _move_whole_layers(evidence: Evidence, fault: Fault) -> Fault | None:
     if question is None or best is None:
         return None
     time_ratios = compare_stage_times(question, best)
-    # Recomputation belongs to the backward that needs it, so its time changes like that of B.
+    # Recomputation belongs to the backward that needs it, so its time changes like the time of B.
     phases = [parse_phase_label(kind.phase) for kind in work.kinds]
     ratio_of_kind = np.ones((len(phases), len(best.placement)))
     for kind, phase in enumerate(phases):
@@ -722,8 +722,8 @@ def _compare_links(evidence: Evidence, rows: Ints) -> Floats:
 def list_collectives(evidence: Evidence) -> Iterator[Fault]:
     """Yield one fault per kind of collective.
 
-    If the fault is removed, collectives of this kind move data in no time. So the saving is an
-    upper bound.
+    A fault has the collectives of the kind whose transfer time is positive. If the fault is
+    removed, these collectives move data in no time. So the saving is an upper bound.
     """
     work = evidence.work
     rows = np.flatnonzero((work.role == Role.COLLECTIVE) & (evidence.own_ns > 0))
@@ -790,6 +790,9 @@ def find_late_starts(evidence: Evidence) -> Iterator[Fault]:
 def _build_launch_fault(evidence: Evidence, name: str, delayed: Ints, late_ns: Ints) -> Fault:
     """Build the fault of late launches. If the fault is removed, the rows start on time.
 
+    ``host`` describes what the host did during the longest delay. ``collective`` is set if more
+    than half of the total delay is the delay of communication.
+
     Args:
         evidence: Effects, delays and other evidence of the run.
         name: Name of the fault, for example ``rank-3``.
@@ -851,6 +854,9 @@ def _build_gap_fault(
     evidence: Evidence, name: str, gap_ns: Floats, is_member: Bools, scale: Floats
 ) -> Fault:
     """Build the fault of launch gaps on some ranks.
+
+    The fault has the compute operations of these ranks that contain launch gaps. The reported
+    number is the fraction of their total time that is launch gaps.
 
     Args:
         evidence: Effects, delays and other evidence of the run.

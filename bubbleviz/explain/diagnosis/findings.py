@@ -132,9 +132,9 @@ class Diagnosis:
         warm_up: Length of the first iteration as a multiple of the median of all other iterations.
             0 if the first iteration is not a warm-up. A warm-up is excluded from all means.
         missed_ratio: Mean difference between replayed and measured iterations, as a fraction of the
-            measured length. The measured length is that of the whole iteration or that of its
-            longest replica, whichever gives the smaller difference. Replicas that drift apart make
-            the whole iteration longer than the replay.
+            measured length. The measured length is the length of the whole iteration or of its
+            longest replica, whichever is closer on average. Replicas that drift apart make the
+            whole iteration longer than the replay.
     """
 
     findings: tuple[Finding, ...]
@@ -348,6 +348,8 @@ def _measure_baseline(
 ) -> _Baseline:
     """Replay the iterations with all faults, and leave out the first one if it is a warm-up.
 
+    Measured lengths are from the first start to the last end of all work except sends and receives.
+
     Args:
         faultless: Object that replays iterations without faults.
         replay: Replay of the run.
@@ -495,7 +497,7 @@ def _choose_length_measure(
 ) -> tuple[_LengthMeasure, float | None]:
     """Choose how the lengths of replayed iterations are measured.
 
-    If iterations do not overlap, or if no rows are replayed, the length is that of the replay.
+    If iterations do not overlap, or if no rows are replayed, the length of the replay is used.
 
     The span of a rank is the time from its first to its last compute operation or optimizer in an
     iteration. If iterations overlap, the next iteration starts one period later: after the longest
@@ -681,7 +683,8 @@ def _build_pause_fault(
 def _list_boundaries(run: ReplayedRun) -> _Boundaries:
     """List the boundaries between consecutive averaged iterations, sorted by (rank, iteration).
 
-    There is no boundary between two iterations if recording paused between them.
+    An iteration of a rank lasts from the start of its first to the end of its last compute
+    operation. There is no boundary between two iterations if recording paused between them.
     """
     operations = run.operations
     is_compute = mask_phases(operations.phase, COMPUTE) & (operations.has_span == 1)

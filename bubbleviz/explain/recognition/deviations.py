@@ -70,8 +70,8 @@ def _number_as_reported(code: Ints, order: RankOrder) -> tuple[Phase, int, int]:
 
     A missing operation gets the numbers of another operation of the same microbatch and chunk. If
     there is none, the chunk number of another operation of the chunk is used. The microbatch number
-    is then that of the code. If all reported microbatch numbers of the chunk differ from their
-    codes by the same offset, this offset is added.
+    of the code is kept. If all reported microbatch numbers of the chunk differ from their codes by
+    the same offset, this offset is added.
 
     Args:
         code: Code of the operation.

@@ -169,6 +169,9 @@ def _read_iteration(
 ) -> IterationOrders:
     """Read the orders of the ranks of one iteration. The ``pattern`` of the result is empty.
 
+    Operations are sorted by the start of their ranges on the host. Overlapped pairs are repeated,
+    and chunks and microbatches are renumbered from 0.
+
     Args:
         operations: Operations of the report.
         iteration: Index of the iteration.

@@ -174,6 +174,9 @@ def _make_pipeline(
 ) -> Pipeline:
     """Build a pipeline from the orders of its ranks. The ``cells`` of the pipeline stay empty.
 
+    Ranks that have the same device and order are merged. The merged orders are sorted by device,
+    then by order index.
+
     Args:
         devices: Number of devices.
         pairs: Device and order index of each rank.

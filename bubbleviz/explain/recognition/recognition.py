@@ -223,6 +223,10 @@ def _recognise_iterations(
 ) -> Recognition:
     """Recognize the schedule of every training iteration and of the run.
 
+    Pipelines that have the same orders are classified only once. All deviations are counted, but
+    only the first :data:`MAX_LISTED` are listed. If the run has no training iteration, or if no
+    microbatch number is known, the result has no name and only a reason.
+
     Args:
         ranks: Ranks of the report.
         operations: Operations of the report.

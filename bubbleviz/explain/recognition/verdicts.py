@@ -104,6 +104,10 @@ def classify_orders(ran: PipelineOrders, plans: Plans) -> Verdict:
 def _add_missing(verdict: Verdict, ran: PipelineOrders) -> Verdict:
     """Add the operations of missing microbatches to the differences and distance of a verdict.
 
+    For each order, every (kind, chunk) pair that occurs in it is missing once per missing
+    microbatch. The new distance is (distance * n_ran + n_missing) / (n_ran + n_missing), where the
+    numbers of operations that ran and that are missing are summed over all ranks.
+
     Args:
         verdict: Verdict from the comparison with a plan without the missing microbatches.
         ran: Measured orders of the pipeline.
@@ -195,7 +199,8 @@ def _consider_search(nearest: Verdict, ran: PipelineOrders) -> Verdict:
 
     If at least half of the orders, and at least two, differ from the plan, a search probably
     created the differences on purpose. So a searched schedule that has the structure of the orders
-    wins. Otherwise, searched schedules that have this structure are added to ``also``.
+    wins. Otherwise, searched schedules that have this structure are added to ``also``. For these,
+    every W may directly follow its backward (``eager``).
 
     Args:
         nearest: Verdict of the comparison with the nearest plan.

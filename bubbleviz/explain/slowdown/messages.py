@@ -36,8 +36,8 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import Phase
 
-#: Maximum clock difference in ns between transfers and compute operations.
-#: The value is that of the published analyzer.
+#: Maximum clock difference in ns between transfers and compute operations. The published analyzer
+#: uses the same value.
 CLOCK_NS = 50_000
 #: Minimum number of messages that must show the transfer time of a link before it is used.
 _MIN_IDLE_CONSUMERS = 3
@@ -70,6 +70,11 @@ class Messages(Table):
 
 def list_messages(run: ReplayedRun, rows: Ints) -> Messages:
     """List the inputs that operations take from other ranks in an iteration, and their transfers.
+
+    A receive shows the transfer of a message if the receive starts no later than its consumer, ends
+    no later than its consumer, and is on a link without crossing messages
+    (:func:`_mask_crossing`). All other transfers are inferred if possible
+    (:func:`_infer_transfers`).
 
     Args:
         run: The replayed run.
@@ -136,6 +141,9 @@ def _find_receive_times(
     run: ReplayedRun, consumer: Ints, producer: Ints, forward: Bools
 ) -> tuple[Ints, Ints]:
     """Return the start and the end of the receive of each message, or -1 if there is none.
+
+    This is the receive of the consumer that the explanation found. If it found none, the receive is
+    matched by order (:func:`_match_unnamed_transfers`).
 
     Args:
         run: The replayed run.

@@ -82,8 +82,12 @@ def build_work_table(
 ) -> Work:
     """Concatenate operations, the sends and receives of messages with a transfer, and collectives.
 
+    Operations have no meeting, and the times of :func:`.compute_operation_times`. The i-th send and
+    the i-th receive have the meeting i. A send has the rank, microbatch and chunk of the producer,
+    and a receive has the rank, microbatch and chunk of the consumer.
+
     Args:
-        run: Operations of all ranks, in order of (rank, start).
+        run: The replayed run, whose operations are sorted by (rank, start).
         rows: Rows of the compute operations.
         messages: Messages between the operations in ``rows``.
         collectives: Collectives of the same iterations, one row per rank and collective.
@@ -210,7 +214,8 @@ def select_outer_collectives(
 def _mask_inner_collectives(collectives: CollectiveIntervals, operations: Operations) -> Bools:
     """Return a mask of the collectives that run inside the span of the operation they belong to.
 
-    Only compute operations with GPU work count.
+    The operation must be a compute operation that has GPU work. The collective must not start
+    before the operation and must not end after it.
     """
     owner = collectives.operation
     owner_phase = np.append(operations.phase, NONE)[owner]
@@ -251,7 +256,7 @@ def _classify_collectives(
 
     Collectives of one kind do the same work: the same NCCL operation at the same position in the
     launch order of their rank (:attr:`.CollectiveIntervals.order`). Either all or none of the
-    collectives of a kind have members on several stages. The same holds for several replicas.
+    collectives of a kind have members on several stages. The same is true for several replicas.
 
     Args:
         collectives: Collectives of all ranks.

@@ -238,9 +238,9 @@ class Scenarios:
     def _find_closing_rows(self, group: Ints, is_mixed: Bools, ends_ns: Ints) -> Ints:
         """Return the rows that can be the last to end in an iteration, sorted by iteration.
 
-        All closing rows that depend on several groups are returned. Of the closing rows that depend
-        on a single group, only the last one is returned for each group, iteration and column of
-        ``ends_ns``.
+        All closing rows that depend on several groups are returned. Among the closing rows that
+        depend on a single group, only the last one is returned for each group, iteration and column
+        of ``ends_ns``.
 
         Args:
             group: Group of each row.
@@ -502,6 +502,9 @@ def _measure_group_slowdowns(
     scenarios: Scenarios, labels: Mapping[str, Ints]
 ) -> dict[str, dict[int, float]]:
     """Return the slowdown S of each group, keyed by grouping and by label of the group.
+
+    S is the mean length of the iterations in which only this group has its measured times, divided
+    by the mean length of ideal iterations.
 
     Args:
         scenarios: The work of the run and its replay.

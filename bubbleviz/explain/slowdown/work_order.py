@@ -38,12 +38,22 @@ def order_work(
 ) -> Dependencies:
     """Return the order of a run's work as pairs of a row and one of its predecessors.
 
-    A pair can occur several times.
+    The following rules give the pairs. A pair can occur several times.
+
+    1. A compute operation follows the previous one of its rank in its iteration.
+    2. The consumer of a message without a transfer follows the producer.
+    3. An operation that waited for a token follows the operation that produced the token, if both
+       are in the same iteration.
+    4. Sends and receives are ordered by :func:`_order_transfers`. A queued transfer also follows
+       the transfer ahead of it (:func:`find_queued_transfers`).
+    5. A collective follows the last compute operation and the last collective of its rank that
+       finished before it.
+    6. A compute operation or optimizer follows the collectives of :func:`_find_followers`.
 
     Args:
         work: Work of the run: operations, then sends, then receives, then collectives.
         rows: For each row of ``work[: len(rows)]``, its row in the operations table.
-        messages: Messages between operations. The sends and receives in ``work`` are those of the
+        messages: Messages between operations. The sends and receives in ``work`` belong to the
             messages that have a transfer, in the same order.
         operations: Operations of all ranks.
         tokens: Operations that waited for a token, and the operations that produced it.
