@@ -73,6 +73,6 @@ def restore_interrupt() -> None:
 
 
 def _unwind(number: int, _: FrameType | None) -> NoReturn:
-    # Ignore the same signal from now on, because a second one must not interrupt the cleanup.
+    # Ignore the signal from now on, so that a second signal does not interrupt the cleanup.
     signal.signal(number, signal.SIG_IGN)
     raise SystemExit(128 + number)

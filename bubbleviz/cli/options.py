@@ -396,7 +396,7 @@ def _list_output_options(
 ) -> list[Parameter]:
     """Return the parameters that replace the parameter ``outputs`` of a command.
 
-    These are ``-o``, one option per format, ``--force`` and ``--quiet``.
+    The parameters are ``-o``, one option per format, ``--force`` and ``--quiet``.
 
     Args:
         files: Description of each format that the command can write, keyed by format name.

@@ -1,4 +1,4 @@
-"""Rows of tables and pictures: one row per rank, or one row per stage with all its replicas.
+"""Chooses the rows of tables and pictures: one row per rank, or one row per stage.
 
 The tensor- and data-parallel replicas of a stage do the same work at the same time, so a row of a
 picture draws only one replica. The drawn replica is the one in the pipeline that the first advice

@@ -1,4 +1,4 @@
-"""Plots bubble ratio against memory: one dot per order of operations, and a line through the best.
+"""Plots bubble ratio against memory, with one dot per order and a line through the best orders.
 
 ::
 

@@ -111,7 +111,7 @@ class TimelinePainter:
     def draw(self, layout: Layout) -> None:
         """Draw the rows, their labels, overlays and brackets, without moving the page's cursor.
 
-        From back to front, these are: spread areas, bubbles, causes of idle time, labels,
+        The order from back to front is: spread areas, bubbles, causes of idle time, labels,
         operations, the critical path, error bars of clocks, and brackets. The view and the style
         determine which of the optional parts are drawn.
         """

@@ -55,8 +55,8 @@ def _make_parts_table(
         title: Start of the table title. The words ", mean of ranks and averaged iterations" are
             appended.
         parts: Parts in display order. Without parts, the table has no rows.
-        more_columns: Additional columns, keyed by header. A column contains one cell per part, and
-            a last cell for the sum.
+        more_columns: Additional columns, keyed by header. The cells of a column are one cell per
+            part, followed by the cell for the sum.
     """
     shares = [part.share for part in parts]
     times_ns = [part.time_ns for part in parts]

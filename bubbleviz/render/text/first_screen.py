@@ -162,9 +162,9 @@ def _describe_run(report: Report) -> str:
 
 
 def _name_exact_schedule(report: Report) -> str:
-    """Return the name of the schedule if the run matches exactly this one, or "".
+    """Return the name of the recognized schedule, if the run matches this schedule exactly.
 
-    The result is also "" if the order of operations is the same in several schedules.
+    The result is "" if no schedule matches exactly, or if several schedules do.
     """
     ran = report.schedule
     if ran is None or not ran.exact or ran.name is None or ran.also:
@@ -331,7 +331,7 @@ def _draw_bubble(report: Report, display: Display) -> list[doc.Line]:
 
 
 def _list_limits(report: Report, display: Display) -> list[doc.Line]:
-    """Return the lines that list the limits of the primary ratio, or no lines if there are none.
+    """Return the lines that list the limits of the primary ratio. Without limits, return no lines.
 
     The limits are, in this order:
 

@@ -331,7 +331,8 @@ def _find_flows(report: Report) -> tuple[Ints, Ints]:
     start after the producer, which can happen if clocks contradict each other.
 
     Returns:
-        For each flow, the index of the producing operation and the index of the consuming one.
+        producer: Index of the operation at the start of each flow.
+        consumer: Index of the operation at the end of each flow.
     """
     operations = report.operations
     dependencies = find_dependencies(operations, tuple(report.ranks))

@@ -61,8 +61,8 @@ class SliceTrack:
         end_ns: End of each slice in ns after the base time of the trace, shape (slices,).
         names: Name of each slice.
         arguments: Properties of the slices: one column of values per property, keyed by name.
-        leaving: For each slice, the ids of the flows that start in it. () if the track has none.
-        entering: For each slice, the ids of the flows that end in it. () if the track has none.
+        leaving: For each slice, the ids of the flows that start in it, or () if there are no flows.
+        entering: For each slice, the ids of the flows that end in it, or () if there are no flows.
     """
 
     name: str

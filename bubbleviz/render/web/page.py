@@ -290,8 +290,8 @@ def _describe_standout(standout: Standout) -> dict[str, Any]:
 def _list_definitions(summary: RunSummary) -> dict[str, Any]:
     """Return the definitions that the page needs, as JSON values.
 
-    These are the names of phases, the codes of compute phases, the causes of idle time with their
-    meanings and colors, the colors of parts of bubbles, and the definitions of ratios.
+    The definitions contain the names of phases, the codes of compute phases, the causes of idle
+    time with their meanings and colors, the colors of parts of bubbles, and the ratios.
     """
     return {
         "unattributed_colour": palette.UNATTRIBUTED,
