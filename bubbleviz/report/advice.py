@@ -285,15 +285,17 @@ def _find_first_steps(
 ) -> Iterator[Step]:
     """Yield what to do first with a run whose GPU work and launches were recorded.
 
-    The first case that applies decides::
+    The first case that applies decides:
 
-        many pipelines lack ranks    add the ranks, then what outweighs the bubble
-        clocks contradict            repair the clocks
-        bubble outweighed or advice  what outweighs the bubble, then the advice
-        otherwise                    the reason why there is no advice
+    1. More than a few pipelines lack ranks: the step to add these ranks, then the step of
+       :func:`_find_outweighing_step`.
+    2. Clocks contradict each other: the step to repair them.
+    3. There is a step of :func:`_find_outweighing_step`, or certain advice: this step, then the
+       advice.
+    4. Otherwise: the step that explains why there is no advice.
 
-    If only a few pipelines lack ranks, the step to add these ranks comes first, and the other cases
-    still apply. The step to skip a warm-up iteration always comes last.
+    If only a few pipelines lack ranks, the step to add these ranks comes first, followed by the
+    steps of cases 2 to 4. The step to skip a warm-up iteration always comes last.
 
     Args:
         report: Report of the run.

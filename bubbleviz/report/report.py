@@ -285,8 +285,9 @@ class Report:
     def lower_bound(self, name: str) -> float | None:
         """Return the mean that a ratio would have if compute outside operations were work.
 
-        The result is None if it is unknown, or if the mean of the ratio is larger by at most
-        ``NOTICEABLE``. If ranks lack operations, any larger mean is noticeable.
+        The result is None if it is unknown, or if it is not noticeably lower than the mean of the
+        ratio. It is noticeably lower if the difference exceeds ``NOTICEABLE``, or exceeds 0 if
+        ranks lack operations.
         """
         ratio, low = self.summary.bubble_ratio.get(name), self.summary.bubble_low.get(name)
         if ratio is None or low is None or ratio.mean is None or low.mean is None:

@@ -410,7 +410,7 @@ def _describe_schedule(report: Report, choice: Choice) -> tuple[str, str, str]:
 
 
 def _describe_order(report: Report, advice: Advice, order: Recognition) -> tuple[str, str]:
-    """Return the advice to run in a given order, and a clause about operations out of this order.
+    """Return the advice to run in a given order, and a clause about operations that did not.
 
     The clause contains the number of these operations and describes the first one.
     """

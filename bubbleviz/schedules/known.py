@@ -33,7 +33,7 @@ from bubbleviz.schedules.workload import Workload, build_device_workload
 
 _F, _B, _W, _BW = Phase.F, Phase.B, Phase.W, Phase.BW
 #: Ratio M_W / M_B of the models in the Zero Bubble paper.
-#: It is 32 h / (34 h + 5 a s), where h = 128 a and s = 1024.
+#: The ratio is 32 h / (34 h + 5 a s), where h = 128 a and s = 1024.
 _ZERO_BUBBLE_WEIGHT_MEMORY = 32 / 74
 
 
@@ -332,8 +332,15 @@ def _order_zb_v(stages: int, microbatches: int, device: int) -> list[PlannedOper
     """Return the order of one device in ZB-V with at least 2p-1 microbatches.
 
     The order is a sequence of patterns, each repeated a number of times. Each step of a pattern is
-    a virtual stage and a phase, and runs the next microbatch of both. A step is skipped once all
-    microbatches of its virtual stage and phase have run.
+    a phase and a virtual stage, and runs the next microbatch of both. A step is skipped once all
+    microbatches of its virtual stage and phase have run. For device d, with virtual stage D = d
+    (down) and U = 2p-1-d (up), the patterns are::
+
+        repeats      pattern                    repeats      pattern
+        2(p-d)-1     F_D                        d            B_D B_U
+        d            F_U F_D                    p-d          B_D W_D
+        p-d          F_U B_U W_U                m            W_U
+        m-p          F_D B_D W_D F_U B_U W_U    m            W_D
     """
     up = 2 * stages - 1 - device
     down_f, down_b, down_w = (device, _F), (device, _B), (device, _W)
@@ -544,9 +551,18 @@ def _make_bidirectional_order(
 ) -> list[PlannedOperation]:
     """Return the order of a device with two virtual stages (the eight steps of DualPipe).
 
-    ::
+    Below, F0 is a forward of stage 0, ``&`` joins operations that run together, W is the oldest
+    pending W, and n_after = depth - n_before - 1. The order is::
 
-        F0 F0 .. | F0 F1 .. | B1 W F1 .. | F0&B1 F1&B0 .. | B1 F1&B0 .. | B1 B0 .. | W B0 .. | W ..
+        step   repeats                                operations
+        1      n_after                                F0 F0
+        2      n_before + 1                           F0 F1
+        3      n_after                                B1 W F1
+        4      microbatches - 2 depth + n_before + 1  F0&BW1 F1&BW0
+        5      n_after                                BW1 F1&BW0
+        6      n_before + 1                           BW1 BW0 (the second half: B1 or B0)
+        7      n_after                                W B0
+        8      n_before + 1                           W
 
     Args:
         device: The device.

@@ -156,6 +156,8 @@ def collect_times(
 ) -> MeasuredTimes:
     """Return the sizes and stage times of a run; see :func:`build_workload`.
 
+    The time of a stage is the sum of the times of its chunks.
+
     Args:
         kinds: Times of each kind of operation, for example all F of a virtual stage.
         transfer_ns: Time of a transfer, or None if no transfer was recorded.

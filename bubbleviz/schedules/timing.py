@@ -342,7 +342,8 @@ def compute_ends(
         durations: Duration of each row.
         lags: Lag times, which edges refer to by index.
         order: Rows to compute, each after the rows that it follows. The end times of all other rows
-            are 0. If None, all rows are computed by ascending index, which must be such an order.
+            are 0. If None, all rows are computed by ascending index, so each row may only follow
+            rows with smaller indices.
     """
     end_times = [0] * len(edges)
     for row in range(len(edges)) if order is None else order:

@@ -1,6 +1,6 @@
 """Communication of plans: the order of sends, receives and operations on each device.
 
-``lowered`` describes the steps of a plan with messages, ``deadlocks`` and ``precedence`` check and
-time it, ``lowering`` adds messages as PyTorch does, ``reordering`` moves them to run faster, and
-``torch_csv`` reads and writes plans.
+``lowered`` defines the steps of a plan with messages. ``deadlocks`` and ``precedence`` check and
+time such a plan. ``lowering`` adds messages to a plan as PyTorch does, and ``reordering`` moves the
+messages to make the plan faster. ``torch_csv`` reads and writes plans.
 """

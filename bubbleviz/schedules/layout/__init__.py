@@ -1,1 +1,1 @@
-"""Layouts: divisions of the layers of a model into virtual stages, and the fastest of them."""
+"""Layouts: ways to divide the layers of a model into virtual stages, and a search for the best."""

@@ -92,7 +92,7 @@ class ScheduleLayout:
             all layouts.
         peak_memory: Peak memory of each device in the unit of the layers, including memory that is
             always in use.
-        bubble_ratio: Bubble ratio of the makespan with the best layout.
+        bubble_ratio: Bubble ratio in the makespan with the best layout.
         reason: Reason why there is no best layout, or "".
     """
 

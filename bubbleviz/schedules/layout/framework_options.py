@@ -29,9 +29,11 @@ def format_megatron_layout(layers: Layers, layout: Layout) -> str | None:
     always on the first stage, and the loss is always on the last stage, even if they were not
     measured separately.
 
-    Megatron refuses a layout if the placement is not looped, an embedding is not on the first or a
-    head not on the last virtual stage, or layers of multi-token prediction are on several virtual
-    stages or outside the last chunk.
+    Megatron refuses a layout in these cases:
+
+    - The placement is not looped.
+    - An embedding is not on the first virtual stage, or a head is not on the last virtual stage.
+    - Layers of multi-token prediction are on several virtual stages, or not in the last chunk.
     """
     devices = max(layout.placement) + 1
     chunks = len(layout.placement) // devices

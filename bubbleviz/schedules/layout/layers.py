@@ -37,7 +37,7 @@ class Layers(Table):
         weight_ns: Time of W, the backward for the weights.
         fused_ns: Time of the whole backward as one operation.
         down_ns: Time from the end of the layer to the arrival of its output on another device.
-        up_ns: Transfer time of the gradient of the layer's output from another device.
+        up_ns: Transfer time of the gradient of the layer's output, if it comes from another device.
         activation: Activation memory from F to the end of B, in any unit.
         weight_activation: Part of ``activation`` that stays in use until the end of W.
         resident: Memory that is always in use: weights, gradients, optimizer states.

@@ -190,10 +190,10 @@ def _measure_device_paths(sums: Sums, stages: int) -> Floats:
 def find_possible_starts(memory: Sums, limits: Floats) -> Bools:
     """Return which layers may be the first layer of each stage so that all later layers fit.
 
-    Layer i is possible for stage s if layers i to L-1 can be divided among stages s to S-1 such
-    that each stage gets at least one layer, and each stage alone fits in memory. A stage fits if
-    its contribution to every sum is at most the limit of the sum. A device may still be too small
-    for all of its stages together.
+    Layer i is possible for stage s if layers i to L-1 can be divided among stages s to S-1 under
+    two conditions: each stage gets at least one layer, and each stage alone fits in memory. A stage
+    fits if its contribution to every sum is at most the limit of the sum. A device may still be too
+    small for all of its stages together.
 
     Args:
         memory: K sums: the memory of each device at its moments of peak use.

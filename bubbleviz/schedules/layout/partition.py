@@ -204,7 +204,7 @@ class _Search:
         self.open_ns = np.inf
 
     def add_longest_paths(self, *layouts: Ints) -> None:
-        """Add the longest path through the plan with each of these layouts to the sums."""
+        """For each layout, add the length of the longest path through the plan to ``sums``."""
         self.sums.add([self.recurrence.path(self.layers, bounds) for bounds in layouts])
 
     def measure_makespans(self, bounds: Ints) -> Ints:

@@ -64,6 +64,9 @@ def improve_orders(
 ) -> Orders | None:
     """Improve orders by late acceptance hill-climbing.
 
+    The compiled code is used if it is available and all times fit in 64 bits, otherwise
+    :class:`HillClimbing`. Both give the same result.
+
     Args:
         problem: Times and memory.
         codes: Complete orders to start from. Orders with a fused backward contain no W.

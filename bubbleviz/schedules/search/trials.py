@@ -358,7 +358,8 @@ def _measure_absence(problem: Problem) -> list[int]:
 def _list_v_caps(problem: Problem) -> Iterator[tuple[int, ...]]:
     """Yield limits on the number of microbatches between F and B, for several chunks per device.
 
-    The first caps are limited only by memory. All other caps decrease along the pipeline.
+    The first caps are limited only by memory. All other caps decrease along the pipeline: the cap
+    of virtual stage s of S is (S-s) / slope, rounded up, plus -1 to 2, for slopes 1 to 3.
     """
     n_stages, max_live = len(problem.placement), problem.max_live
     yield max_live
@@ -377,11 +378,10 @@ MANNERS = ((0.5, 0.0), (1, 0), (1.5, 0), (0.5, 0.5), (1, 0.5), (0.5, 1), (1, 1))
 class Squeezed(Trial):
     """Runs repeated blocks in their order, except at the start and at the end.
 
-    ::
-
-        until the first B of chunk 0       the forwards before it in the block, as inputs arrive
-        while forwards are left            strictly the order of the block, including W
-        then                               backwards as inputs arrive; W in between
+    - Until the first B of chunk 0, a device runs the forwards that come before this B in the block,
+      as soon as their inputs arrive.
+    - While forwards are left, a device runs strictly in the order of the block, including W.
+    - Without forwards, a device runs backwards as soon as their inputs arrive, and W in between.
     """
 
     def __init__(
