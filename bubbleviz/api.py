@@ -199,7 +199,7 @@ def _read_run(
     Args:
         fleet: Machines or processes that read the files.
         files: The profiles.
-        options: Options for reading them.
+        options: Options for reading the profiles.
         hints: Rank order, parallelism and clocks that the user specified.
         progress: Receives the fraction of each profile that has been read.
 

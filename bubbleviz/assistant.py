@@ -281,7 +281,7 @@ def _list_own_names() -> frozenset[str]:
 
 
 def limit_size(answer: Answer) -> Answer:
-    """Shorten lists of an answer in place, until it has at most ``_MAX_ANSWER`` characters.
+    """Shorten lists of an answer in place, so that it has at most ``_MAX_ANSWER`` characters.
 
     In each round, the top-level list whose JSON is longest is shortened: it is halved if it has
     more than ``_MAX_NAMES`` entries, and otherwise loses its last entry. The number of removed
@@ -295,7 +295,7 @@ def limit_size(answer: Answer) -> Answer:
     while measure_size(answer) > _MAX_ANSWER:
         list_keys = [key for key, value in answer.items() if isinstance(value, list) and value]
         key = max(list_keys, key=lambda key: measure_size(answer[key]))
-        # Long lists are halved to save rounds. Short lists, such as bubbles, lose only one entry.
+        # Halving long lists needs few rounds. Short lists, such as bubbles, lose only one entry.
         n_entries = len(answer[key])
         shortened = answer[key][: n_entries // 2 if n_entries > _MAX_NAMES else -1]
         left_out = answer.setdefault("left_out", {})

@@ -1,4 +1,4 @@
-"""Documents: sequences of blocks (sentences, tables, lists), and formatted numbers for their cells.
+"""Defines documents as sequences of blocks (sentences, tables and lists), and formats numbers.
 
 Code that reports results yields blocks and does not depend on the output medium. Each table row is
 a mapping from column header to cell text. So a column is named where its cells are made, and an

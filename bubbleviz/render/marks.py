@@ -1,4 +1,4 @@
-"""Marks: the busy intervals of operations, as drawn on the rows of a picture or terminal.
+"""Converts the busy intervals of operations to marks on the rows of a picture or terminal.
 
 A report can contain millions of operations, so times are converted to coordinates in blocks. Marks
 that are too narrow to be seen are merged into columns. The height of a phase in a column is the

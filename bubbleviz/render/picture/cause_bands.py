@@ -52,8 +52,8 @@ def _make_bands(layout: Layout, top: float, start: Ints, end: Ints) -> str:
     Args:
         layout: Layout of the rows.
         top: Upper edge of the row.
-        start: Left edge of each box: index of a grid line, counted from the left edge of the plot.
-        end: Right edge of each box: index of a grid line.
+        start: Left edge of each box, as the index of a grid line (0 is the left edge of the plot).
+        end: Right edge of each box, as the index of a grid line.
     """
     lefts, rights = (layout.left + lines / _GRID for lines in intervals.union(start, end))
     bottom = top + layout.row

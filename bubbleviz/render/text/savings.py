@@ -22,7 +22,7 @@ _SAME_BASE = 0.01
 
 
 def list_advice(report: Report) -> Iterator[doc.Block]:
-    """Yield a table of all advice, each with the time that following it alone would save.
+    """Yield a table of all advice, with the time that each piece would save on its own.
 
     Nothing is yielded if there is no advice. If the simulated replay of the run does not reproduce
     the measured length of iterations, the title says so, and the savings are shown as unknown.

@@ -148,8 +148,8 @@ def fill_template(
         columns: Compressed columns of the timeline, as returned by :func:`pack_report`.
         blocks: HTML elements that contain the shards of the timeline, for runs of many ranks.
         replacements: HTML for the replaceable parts of the template (title, header, table of
-            contents and sections), for a page that shows no pipeline and has no charts. () for the
-            page of a pipeline.
+            contents and sections), for a page that shows no pipeline and has no charts. Empty for
+            the page of a pipeline.
 
     Raises:
         OutputError: The charting library is not installed.

@@ -134,8 +134,8 @@ def _order_by_priority(
 ) -> list[tuple[int, int]]:
     """Sort ranges of ranks by priority, highest priority first.
 
-    Ranges that contain any of ``first_ranks`` come first. Within both parts, ranges are sorted by
-    the distance of their mean ratio from the median of all mean ratios, largest distance first. If
+    Ranges that contain any of ``first_ranks`` come first. The second criterion is the distance
+    between the mean ratio of a range and the median of all mean ratios, largest distance first. If
     the ratio of any rank of a range is unknown, its distance is 0. Ties keep their order.
 
     Args:
@@ -259,9 +259,10 @@ def _select_times(
 ) -> dict[str, dict[str, Ints]]:
     """Return all columns of a shard that are not part of its structure.
 
-    Ranks and operations are numbered within the shard, starting from 0. Busy intervals have two
-    columns: ``later_ns`` is the start minus the start of the operation, and ``longer_ns`` is the
-    length minus the length of the operation. Bubbles have the columns of :func:`_locate_peers`.
+    Ranks and operations are numbered within the shard, starting from 0. The table of busy intervals
+    has two columns: ``later_ns`` is the start minus the start of the operation, and ``longer_ns``
+    is the length minus the length of the operation. The table of bubbles has the additional columns
+    of :func:`_locate_peers`.
 
     Args:
         tables: Tables of the entire timeline, sorted by rank.
