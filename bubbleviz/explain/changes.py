@@ -60,7 +60,7 @@ class _Scenario:
         name: Identifier of the change, for example ``no-host``.
         change: Description of the change for the user.
         duration_ns: Duration of each row of the work without waiting.
-        delay_ns: Time from the end of the last predecessor of each row to its start.
+        delay_ns: Time in ns from the end of the last predecessor of each row to its start.
     """
 
     name: str

@@ -34,7 +34,7 @@ class CollectiveWaits(Table):
     Attributes:
         rank: Index of the rank.
         iteration: Iteration of the rank, or -1 if unknown.
-        kind: Index in ``kinds``.
+        kind: Index of the kind in ``kinds``.
         start_ns: Time when the rank entered.
         moving_ns: Time until which the rank waited, because the last member had not entered. Equal
             to ``start_ns`` if the members are unknown.

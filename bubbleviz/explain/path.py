@@ -165,7 +165,7 @@ def build_work(
 
     Args:
         run: The replayed run.
-        included: Mask of the iterations.
+        included: Mask of the iterations to include.
         tokens: Pairs of an operation and the operation whose token it waits for.
         collectives: Collectives of all ranks.
         turns: For each operation of the work, the index of the operation whose position it takes in

@@ -340,12 +340,12 @@ def _select_transfers(
     late. For example, if a forward overlaps with a backward, its result is sent only after both.
 
     Args:
-        edge: Number of the edge through which each operation gets its input.
-        waited: Transfer times of receives that waited.
-        started: Possible transfer times; see :func:`collect_phase_samples`.
+        edge: For each operation, the number of the edge (virtual stage and direction) of its input.
+        waited: Samples of the transfer times of receives that waited for their input.
+        started: Samples of possible transfer times; see :func:`collect_phase_samples`.
 
     Returns:
-        transfers: The selected samples.
+        transfers: The samples that were selected.
         longest_ns: Longest selected transfer of each edge in ns, or -1 if it has none.
     """
     n_edges = int(edge.max(initial=0)) + 1
@@ -373,7 +373,7 @@ def _select_gaps(
     Args:
         gaps: Samples of the gaps of each stretch.
         kind: For each operation, the number of its kind.
-        edge: Number of the edge through which each operation gets its input.
+        edge: For each operation, the number of the edge (virtual stage and direction) of its input.
         longest_ns: Longest transfer of each edge in ns, or -1 if it has none.
         is_counted: Mask of the operations whose gaps are included.
 

@@ -100,7 +100,7 @@ def _order_by_latest_end(
         rows: Rows of the forwards and backwards of the included iterations.
         pipeline: Number of each rank's pipeline, from 0.
         count: Number of pipelines.
-        included: Mask of the iterations.
+        included: Mask of the iterations to include.
     """
     end_ns = np.full((count, len(included)), np.iinfo(np.int64).min)
     # Operations of a rank and an iteration are mostly consecutive.

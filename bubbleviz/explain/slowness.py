@@ -149,8 +149,8 @@ def compute_rank_slowdowns(
         ranks: Indices of the ranks.
         stage: Stage of each rank.
         replica: Replica of each rank.
-        by_stage: S keyed by stage.
-        by_replica: S keyed by replica.
+        by_stage: Slowdown S of each stage, keyed by stage.
+        by_replica: Slowdown S of each replica, keyed by replica.
 
     Returns:
         S keyed by rank index. If S of only the stage or only the replica is known, that S is used.

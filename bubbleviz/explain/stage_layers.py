@@ -241,7 +241,7 @@ def build_layout_question(
 
     Args:
         stages: Kernel times of each virtual stage.
-        times: Times of the operations.
+        times: Measured times of the operations, by kind.
         microbatches: Number of microbatches of an iteration, or None if it varies.
 
     Returns:

@@ -32,7 +32,7 @@ class StretchExplanation:
     Attributes:
         idle_ns: Idle time by cause, as in :class:`.CauseTimes`.
         communication: Communication times of the ranks of the stretch.
-        samples: Samples for phase times; see :func:`.collect_phase_samples`.
+        samples: Samples from which phase times are measured; see :func:`.collect_phase_samples`.
         received: Number of receives whose producer is known, per iteration.
         crossing: Mask of the iterations in which an operation takes an input from another rank.
         kept_rows: Tables about single operations of the kept ranks, with the row numbers and rank

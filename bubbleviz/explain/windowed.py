@@ -184,7 +184,7 @@ def _cut_run(run: Run, counts: Counts, iterations: Ints, new_iteration: Ints, ne
     measurement windows.
 
     Args:
-        run: The whole run.
+        run: The run, including the iterations outside the window.
         counts: The ratios of the run.
         iterations: Indices of the iterations inside the window.
         new_iteration: New index of each iteration, or -1 if it is outside the window. An additional

@@ -125,7 +125,7 @@ def _list_bubbles(stretch: Stretch, idle: IdleIntervals, regions: _Regions) -> B
     Pieces are clipped to their region and get the cause that :func:`_find_overlaps` returns.
 
     Args:
-        stretch: The pipelines whose bubbles are listed.
+        stretch: The stretch whose bubbles are listed.
         idle: Idle time of all ranks.
         regions: Regions into which the windows are split.
     """

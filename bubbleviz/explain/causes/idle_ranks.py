@@ -145,7 +145,7 @@ def _find_gaps(
     """Return the gaps between compute operations within the windows, with times on the line.
 
     Args:
-        line: The line into which ranks are packed.
+        line: Packing of the time axes of all ranks into one line.
         computing: Intervals in which compute operations keep ranks busy.
         windows: At most one window per rank. Ranks without a window have no gaps.
         unattributed: Intervals in which compute kernels ran outside all operations; also treated as
@@ -180,8 +180,8 @@ def _list_waits(
         operations: Operations of all ranks.
         inputs: Inputs of the operations from other ranks.
         arrivals: Arrival times of these inputs, measured from receives.
-        gaps: The gaps, with times on the line.
-        line: The line into which ranks are packed.
+        gaps: The gaps, whose times are positions on the packed line.
+        line: Packing of the time axes of all ranks into one line.
     """
     next_operation, shift_ns = gaps.after, line.shift_ns[gaps.rank]
 
@@ -248,9 +248,9 @@ def _split_in_collectives(
     ``exposed`` that no row of ``collectives`` covers also counts as moving data.
 
     Args:
-        idle: Idle time, with all times on the line.
+        idle: Idle time, whose times are positions on the packed line.
         exposed: Intervals in which collectives ran but no operation did.
-        collectives: Collectives with times on the line.
+        collectives: Collectives, whose times are positions on the packed line.
     """
     if len(exposed[0]) == 0 or len(idle) == 0:
         return idle

@@ -423,7 +423,7 @@ def _compute_shared_factors(groups: Groups, parts: Groups, ratio: Floats) -> Flo
     Args:
         groups: Groups of rows, for example the compute operations of each iteration.
         parts: Groups of rows that subdivide ``groups``, for example by rank.
-        ratio: Ratio of each row.
+        ratio: Ratio of each row, such as its time divided by the usual time.
     """
     of_part = np.clip(1.0, *_compute_median_bounds(parts.of_row, len(parts), ratio))
     group_of_part = groups.of_row[parts.first]
@@ -448,10 +448,10 @@ def _estimate_replica_lengths(
 
     Args:
         computes: The compute operations of the run.
-        copies: Groups of cells that do the same work.
+        copies: Groups of cells that do the same work. A cell is a kind, virtual stage and rank.
         microbatches: Groups of compute operations of one microbatch.
         effect: Factor by which each microbatch takes longer.
-        cell_ns: Median time of each cell in ns.
+        cell_ns: Median time of each cell (kind, virtual stage and rank) in ns.
 
     Returns:
         Time of each replica divided by the median of all replicas, or 1 if chance does not explain
@@ -486,8 +486,8 @@ def _measure_stage_effects(computes: Computes, copies: Groups, cell_ns: Floats) 
 
     Args:
         computes: The compute operations of the run.
-        copies: Groups of cells that do the same work.
-        cell_ns: Median time of each cell in ns.
+        copies: Groups of cells that do the same work. A cell is a kind, virtual stage and rank.
+        cell_ns: Median time of each cell (kind, virtual stage and rank) in ns.
     """
     first_compute = computes.cells.first[copies.first]
     stages = group_rows(computes.kind[first_compute], computes.stage[first_compute])

@@ -236,8 +236,8 @@ def _build_rank_fault(
         evidence: Effects, delays and other evidence of the run.
         kind: Kind of the fault.
         name: Name of the fault, for example ``rank-3``.
-        ranks: The slow ranks.
-        is_slow: Mask of the slow cells of these ranks.
+        ranks: Indices of the slow ranks.
+        is_slow: Mask of the slow cells (kind, virtual stage and rank) of ``ranks``.
     """
     effects, computes = evidence.effects, evidence.effects.computes
     compute = np.flatnonzero(is_slow[computes.cells.of_row])
@@ -316,7 +316,7 @@ def _build_stage_fault(
         evidence: Effects, delays and other evidence of the run.
         kind: Kind of the fault: ``stage`` or ``host``.
         name: Name of the fault, for example ``rank-3``.
-        stages: The slow stages.
+        stages: Indices of the slow stages.
         is_slow: Mask of all slow rows of the stage effects.
     """
     effects, work = evidence.effects, evidence.work

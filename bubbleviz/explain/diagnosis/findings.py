@@ -849,7 +849,7 @@ def _measure_delays(run: ReplayedRun, scenarios: Scenarios, rows: Ints, cause: C
         run: The replayed run.
         scenarios: The work of the run and its replay. The work table starts with the compute
             operations.
-        rows: Rows of the computing operations in the run, in the order of the work table.
+        rows: Rows of the compute operations in the run, in the order of the work table.
         cause: ``HOST`` or ``PROFILER``.
 
     Returns:
@@ -879,7 +879,7 @@ def _sum_idle_before(scenarios: Scenarios, rows: Ints, idle: IdleIntervals) -> I
 
     Args:
         scenarios: The work of the run and its replay.
-        rows: Rows of ``scenarios.work``.
+        rows: Rows of the work table ``scenarios.work``.
         idle: Idle intervals of all ranks.
     """
     start_ns = scenarios.work.start_ns[rows]
@@ -924,7 +924,7 @@ def _measure_late_first_launches(run: ReplayedRun, scenarios: Scenarios, rows: I
 
     Args:
         run: The replayed run.
-        scenarios: Replayed scenarios of the run, which contain the transfer time of each input.
+        scenarios: The work of the run, which contains the transfer time of each input.
         rows: For each row of ``scenarios.work[: len(rows)]``, its row in the operations table.
 
     Returns:
@@ -953,7 +953,7 @@ def _find_longest_transfers(scenarios: Scenarios, n_rows: int) -> Ints:
     The time is 0 for an operation that follows no communication, and never negative.
 
     Args:
-        scenarios: Replayed scenarios of the run, whose work table starts with the operations.
+        scenarios: The work of the run and its replay. The work table starts with the operations.
         n_rows: Number of operations.
     """
     successor, predecessor = scenarios.order.successor, scenarios.order.predecessor

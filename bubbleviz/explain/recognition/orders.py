@@ -200,7 +200,7 @@ def _repeat_pairs(rows: Ints, is_pair: Bools) -> tuple[Ints, Bools]:
     """Return rows in which each overlapped pair occurs twice, and a mask of the second occurrences.
 
     Args:
-        rows: Rows of operations, each once.
+        rows: Rows of operations, without repetitions.
         is_pair: Mask of the rows that are an overlapped pair of a forward and a backward.
     """
     if not is_pair.any():
@@ -249,7 +249,7 @@ def _number_chunks(cell: Ints, chunk: Ints) -> Ints:
     """Renumber chunks from 0 in the order in which each rank first runs them.
 
     Args:
-        cell: Index of the rank of each operation, ascending.
+        cell: For each operation, the index of its rank in the iteration, ascending.
         chunk: Chunk of each operation.
     """
     if not len(chunk) or (chunk == chunk[0]).all():
@@ -271,7 +271,7 @@ def _number_microbatches(cell: Ints, chunk: Ints, kind: Ints, number: Ints) -> I
     separately (:func:`_number_from_zero`).
 
     Args:
-        cell: Index of the rank of each operation, ascending.
+        cell: For each operation, the index of its rank in the iteration, ascending.
         chunk: Chunk of each operation, counted from 0 for each rank.
         kind: Kind of each operation.
         number: Microbatch number of each operation in the report, or -1 if unknown.

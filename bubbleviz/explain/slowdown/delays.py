@@ -45,7 +45,7 @@ def measure_delays(work: Work, order: Dependencies) -> Ints:
 
     Args:
         work: Work table of all ranks.
-        order: Pairs of a row and one of its predecessors.
+        order: Dependencies of the work, as pairs of a row and one of its predecessors.
     """
     ready_ns = group_latest(order.successor, len(work), work.end_ns[order.predecessor], NEVER)
     iterations = find_distinct(work.iteration)

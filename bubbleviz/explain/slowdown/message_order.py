@@ -98,8 +98,8 @@ def chain_rows(work: Work, rows: Ints, group: Ints) -> Pairs:
 
     Args:
         work: Work table of all ranks.
-        rows: Rows of the work.
-        group: Group of each row.
+        rows: Rows of the work table.
+        group: Number of each row's group.
     """
     order = sort_rows(group, work.start_ns[rows], work.kind[rows])
     rows, group = rows[order], group[order]

@@ -121,7 +121,7 @@ def build_replay(work: Work, order: Dependencies) -> Replay:
 
     Args:
         work: Work table of all ranks.
-        order: Pairs of a row and one of its predecessors.
+        order: Dependencies of the work, as pairs of a row and one of its predecessors.
     """
     timing = build_timing(order.successor, order.predecessor, work.meeting, work.iteration)
     rows = timing.rows

@@ -176,7 +176,7 @@ def find_computing_rows(operations: Operations, included: Bools) -> Ints:
 
     Args:
         operations: Operations of all ranks.
-        included: Mask of the iterations.
+        included: Mask of the iterations to include.
     """
     computes = mask_phases(operations.phase, COMPUTE) & (operations.has_span == 1)
     computes &= (operations.iteration >= 0) & (operations.cut == 0)

@@ -54,7 +54,7 @@ class Scenarios:
 
     Attributes:
         work: Work of the replayed iterations.
-        order: Pairs of a row and one of its predecessors.
+        order: Dependencies of the work, as pairs of a row and one of its predecessors.
         replay: Replay of the work.
         delays_ns: Time from the end of the last predecessor of each row to its start.
         clocks_apart: Whether ranks are on several hosts, whose clocks always differ slightly.
@@ -129,7 +129,7 @@ class Scenarios:
         """Replay ideal iterations, except that the rows of one group have their measured times.
 
         Args:
-            label: Label of each row's group, or -1 if the row is in no group.
+            label: Label of each row's group, such as its stage, or -1 if the row is in no group.
             values: The distinct labels of the groups, ascending.
 
         Returns:
@@ -152,7 +152,7 @@ class Scenarios:
         keep their measured times.
 
         Args:
-            sets: Mask of the rows of each set.
+            sets: One mask of rows per set.
 
         Returns:
             One fraction per set, or None for all sets if the slowdown is 0.
@@ -175,7 +175,7 @@ class Scenarios:
                         replayed once   │  replayed for each replica
 
         Args:
-            label: Label of each row's group, or -1 if the row is in no group.
+            label: Label of each row's group, such as its stage, or -1 if the row is in no group.
             values: The distinct labels of the groups, ascending.
 
         Returns:
@@ -243,7 +243,7 @@ class Scenarios:
         of ``ends_ns``.
 
         Args:
-            group: Group of each row.
+            group: Number of each row's group.
             is_mixed: Mask of the rows that depend on several groups.
             ends_ns: End of each row in each replay, shape (rows, replays).
         """
@@ -310,7 +310,7 @@ def build_scenarios(
 
     Args:
         work: Work table of all ranks.
-        order: Pairs of a row and one of its predecessors.
+        order: Dependencies of the work, as pairs of a row and one of its predecessors.
         clocks_apart: Whether ranks are on several hosts.
     """
     replay = build_replay(work, order)
@@ -372,14 +372,16 @@ class Slowdowns:
     """Slowdowns S: how many times longer iterations take than ideal ones. 1 means no slowdown.
 
     Attributes:
-        total: S of all work.
-        by_phase: S of each phase, direction of transfers, and kind of collective.
-        by_stage: S of the work of each stage.
-        by_replica: S of the work of each replica of the pipeline.
-        by_rank: S of each rank; see :func:`.compute_rank_slowdowns`. Outputs read it as a column of
-            :class:`.Slowness`.
-        by_microbatch: S of the work of each microbatch.
-        by_link: S of the transfers between two stages, keyed by (source stage, destination stage).
+        total: Slowdown S of all work.
+        by_phase: Slowdown S of each phase, direction of transfers, and kind of collective, keyed by
+            printed name.
+        by_stage: Slowdown S of the work of each stage.
+        by_replica: Slowdown S of the work of each replica of the pipeline.
+        by_rank: Slowdown S of each rank; see :func:`.compute_rank_slowdowns`. Outputs show it as a
+            column of :class:`.Slowness`.
+        by_microbatch: Slowdown S of the work of each microbatch.
+        by_link: Slowdown S of the transfers between two stages, keyed by (source stage, destination
+            stage).
         by_iteration: Length replayed at measured times divided by ideal length, keyed by iteration.
         worker_share: The metric M_W: the fraction of the slowdown that disappears if the slowest
             3 % of the workers (at least one) take ideal times. None if there is no slowdown.

@@ -90,14 +90,14 @@ class Work(Table):
         stage: Stage of the rank.
         replica: Replica of the pipeline that the rank belongs to (its data-parallel rank).
         iteration: Index of the iteration.
-        kind: Index in ``kinds``.
+        kind: Index of the kind in ``kinds``.
         microbatch: Number of the microbatch.
         chunk: Index of the model chunk on the rank.
         virtual_stage: Position of the chunk in the model.
         start_ns: Start of the work. Times of an iteration are on a clock that all ranks share.
         end_ns: End of the work.
         meeting: Number shared by the rows of one communication.
-        kinds: Kinds of work.
+        kinds: All kinds of work; ``kind`` contains indices in this tuple.
     """
 
     rank: Ints

@@ -277,8 +277,8 @@ def _match_last_finished(work: Work, finishing: Ints, starting: Ints) -> Pairs:
 
     Args:
         work: Work table of all ranks.
-        finishing: Rows to match by their end.
-        starting: Rows to match by their start.
+        finishing: Rows of the work table to match by their end.
+        starting: Rows of the work table to match by their start.
 
     Returns:
         The rows of ``starting`` that have a match, and the row of ``finishing`` matched with each.
@@ -298,8 +298,8 @@ def _match_first_started(work: Work, finishing: Ints, starting: Ints) -> Pairs:
 
     Args:
         work: Work table of all ranks.
-        finishing: Rows to match by their end.
-        starting: Rows to match by their start.
+        finishing: Rows of the work table to match by their end.
+        starting: Rows of the work table to match by their start.
 
     Returns:
         The rows of ``finishing`` that have a match, and the row of ``starting`` matched with each.
@@ -325,7 +325,7 @@ def _sort_events(work: Work, finishing: Ints, starting: Ints) -> tuple[Ints, Boo
         starting: Rows whose starts are events.
 
     Returns:
-        rows: Row of each event, in order.
+        rows: Row of each event, in sorted order.
         is_start: Whether the event is a start.
     """
     rows = np.concatenate((finishing, starting))
