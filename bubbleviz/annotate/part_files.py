@@ -99,6 +99,10 @@ def encode_iteration(
 ) -> bytes:
     """Encode an iteration as a line of a recording.
 
+    The line contains the number, the start and end, the operations, and a reading of the clocks. It
+    also defines the names that are new in this file. Other fields are left out if they are False
+    or 0.
+
     Args:
         block: The iteration. If ``spans`` is empty, only host times are written.
         names: Ids of the names that the file already defines, keyed by name. New names are added.
@@ -266,7 +270,10 @@ class PartFiles:
     def _start_part(self, clock: Clocks) -> None:
         """Create the next file, write its header, and delete the oldest file if there are too many.
 
-        Ids of names and threads start again at 0, so that every file can be read on its own.
+        The header describes the process: rank, host, process id, number of the file, start of the
+        recording, and a reading of the clocks. It also contains the world size, GPU, run id and
+        cycle if they are known. Ids of names and threads start again at 0, so that every file can
+        be read on its own.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         path, self._file = self._create_file()
@@ -331,7 +338,7 @@ class PartFiles:
                     raise
 
     def _write(self, data: bytes) -> None:
-        """Append bytes to the current file.
+        """Append bytes to the current file, in as many writes as needed.
 
         Raises:
             OSError: The disk fails. The file is then truncated to its previous size and closed.

@@ -45,7 +45,11 @@ class Recorders:
     def open(
         self, name: str, *, iteration: int | None = None, launches: bool = False
     ) -> tuple[Any, ...]:
-        """Open a range on this thread in all recorders, and return a handle for :meth:`close`.
+        """Open a range on this thread, and return a handle for :meth:`close`.
+
+        The range is opened in NVTX if it is available, in PyTorch's profiler if it is recording,
+        and in the recorder of files if there is one. The handle consists of the functions that
+        close the range in each of them.
 
         Args:
             name: Name of the range.

@@ -207,7 +207,8 @@ class Recorder:
         """Close the current iteration, and start the next one.
 
         The next iteration is recorded if ``every`` is 0, or if its number modulo ``every`` is less
-        than ``iterations``. Iterations without a number are counted.
+        than ``iterations``. Iterations without a number are counted. The operations of a recorded
+        iteration are timed on the GPU if PyTorch has initialized CUDA.
 
         Args:
             number: Number of the iteration, or None if no range marks the iteration.

@@ -73,7 +73,7 @@ class TimingEvents:
         block.anchor = event
 
     def open(self) -> tuple[Any, Any, Any] | None:
-        """Record the start of a range on the current stream.
+        """Take two events from the pool, and record the start of a range on the current stream.
 
         Returns:
             The stream, the recorded event, and an unrecorded event for :meth:`close`. None if fewer

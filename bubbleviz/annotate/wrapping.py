@@ -236,7 +236,10 @@ def wrap_once(
     folder: Folder = None,
     written_for: str = "",
 ) -> Annotations:
-    """Wrap a framework unless it is already wrapped, and return its annotations.
+    """Wrap a framework, and return its annotations.
+
+    If the framework is already wrapped, its existing annotations are returned, and only the
+    recording to ``folder`` is started.
 
     Args:
         framework: Name of the framework.

@@ -46,6 +46,10 @@ class Window:
     def mask_iterations(self, names: Sequence[str], start_ns: Ints, end_ns: Ints) -> Bools:
         """Return a mask of the iterations inside the window, shape (iterations,).
 
+        A window of iterations contains the iterations from the first to the last number. A window
+        of time contains the iterations that start at or after its start and end at or before its
+        end.
+
         Args:
             names: Name of each iteration. A window of iterations selects only names that are
                 decimal numbers.

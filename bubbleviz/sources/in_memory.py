@@ -210,7 +210,7 @@ class DecodedFile:
         return n_ranges
 
     def read(self, globs: Sequence[str], *, partial: bool = False) -> model.Profile:
-        """Return the profile.
+        """Return the profile, with only the ranges that the GLOB patterns select.
 
         Args:
             globs: GLOB patterns. Ranges whose names match none of the patterns are left out.

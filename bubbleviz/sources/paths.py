@@ -131,6 +131,9 @@ def refuse_duplicates(files: Sequence[str], noun: str = "profile") -> None:
 def _find_files(path: str, also: CompanionFormat | None) -> list[InputFile]:
     """Expand one path to files.
 
+    A columnar export (a directory) and a file are returned unchanged. Any other directory is
+    expanded by :func:`_find_in_directory`, and a pattern by :func:`_find_matches`.
+
     Raises:
         InputError: The path does not exist or leads to no profile.
         OSError: The file system cannot read the path.

@@ -364,6 +364,8 @@ def is_own_trace(head: bytes) -> bool:
 def _recognize(path: str, head: bytes) -> Reader | None:
     """Return the reader that recognizes a file, or None if no reader recognizes it.
 
+    An SQLite file is recognized by its tables, and any other file by its first bytes.
+
     Args:
         path: Path of the file.
         head: The first 64 KiB of the file, unpacked if the file is gzipped.

@@ -96,6 +96,9 @@ def _join_activities(
 ) -> tuple[model.Activities, list[Ints]]:
     """Join tables of activities. The kernels of all tables come first, then the copies.
 
+    Ranks are numbered by ascending (process, device number) over all tables. Names are renumbered
+    so that equal names have the same number.
+
     Returns:
         activities: The joined table.
         rows: For each table, an array that maps its rows to rows of the joined table.
@@ -136,7 +139,7 @@ def _order_kernels_first(tables: Sequence[model.Activities]) -> Ints:
 
 
 def _join_calls(profiles: Sequence[Profile]) -> in_memory.InMemoryCalls:
-    """Join the call logs of recordings. All logs must be in memory."""
+    """Join the call logs of recordings, sorted by thread and start. All logs must be in memory."""
     logs = [p.calls for p in profiles if isinstance(p.calls, in_memory.InMemoryCalls)]
     names = Numbering[str]()
     name_id = [names.numbers(log.texts)[log.name_id] for log in logs]
@@ -153,6 +156,9 @@ def _join_calls(profiles: Sequence[Profile]) -> in_memory.InMemoryCalls:
 
 def _join_collectives(profiles: Sequence[Profile], rows: Sequence[Ints]) -> Collectives | None:
     """Join the collectives of recordings, or return None if no recording has collectives.
+
+    ``kernel`` is converted to rows of the joined activities. ``operation`` is renumbered, so that
+    different recordings have different numbers.
 
     Args:
         profiles: The recordings.

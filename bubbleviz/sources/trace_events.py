@@ -191,6 +191,9 @@ _MAX_DIGITS = 19
 def read_times_ns(times_us: Iterable[msgspec.Raw]) -> Ints:
     """Parse times in microseconds and round them to nanoseconds.
 
+    Plain decimal numbers are parsed as integers. If any text has another form, all times are parsed
+    as doubles, or as decimals if any time is ``_INEXACT_US`` or more.
+
     Args:
         times_us: JSON texts. Each text is a number, a string that contains a number, or null.
 
@@ -730,6 +733,9 @@ class TraceFile(Generic[ArgsT]):
         self, events: Sequence[TraceEvent[ArgsT]], start_ns: Ints, duration_ns: Ints
     ) -> TraceEvents[ArgsT]:
         """Convert decoded events to columns, and count the events.
+
+        Texts, categories and threads are replaced by their numbers in ``texts``, ``categories`` and
+        ``threads``. New values get the next numbers.
 
         Args:
             events: Events of a block.

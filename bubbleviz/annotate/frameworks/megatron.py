@@ -288,7 +288,11 @@ def _wrap_overlapped(annotations: Annotations, batch: _Batch) -> None:
     picks = [annotations.get_argument(step, name) for name in names]
 
     def range_of_call(args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
-        """Return the range of a call: FB, or F or BW if the call runs only one of the two."""
+        """Return the range of a call: FB, or F or BW if the call runs only one of the two.
+
+        For FB, the arguments ``pre_forward`` and ``pre_backward`` wait for inputs. If an input
+        comes from another stage, the argument is wrapped in a range RECV_F or RECV_B.
+        """
         forward, backward, output, chunk, microbatch = (pick(args, kwargs) for pick in picks)
         first = None if forward is None else batch.start_forward(chunk, microbatch)
         second = None if backward is None else batch.start_backward(output)
@@ -383,7 +387,11 @@ def _make_transfer_range_factory(
     is_overlapped = _get_optional_argument(annotations, function, "overlap_p2p_comm")
 
     def of_call(args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
-        """Return the range of a call, or ``NO_RANGE`` if the call neither sends nor receives."""
+        """Return the range of a call, or ``NO_RANGE`` if the call neither sends nor receives.
+
+        A single transfer has a range such as SEND_F, and several transfers have SEND_RECV. A call
+        with the argument ``overlap_p2p_comm`` only starts its transfers.
+        """
         sent = [(f"SEND_{w}", batch.get_sender(w)) for w, t in sends if t(args, kwargs) is not None]
         received = [
             (f"RECV_{w}", batch.get_receiver(w, told(args, kwargs))) for w, told in receives

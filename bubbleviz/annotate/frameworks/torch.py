@@ -59,6 +59,9 @@ class _Steps:
     def wrap(self, annotations: Annotations) -> None:
         """Register hooks on the model, and wrap backwards, optimizer steps and waits.
 
+        If gradients are enabled, the hook before a forward opens a range F. The same hook starts an
+        iteration if none is open. The iteration ends at the end of an optimizer step.
+
         Waits of FSDP are wrapped if the module of FSDP is loaded. Waits of DDP are marked if the
         model is wrapped in DDP.
         """

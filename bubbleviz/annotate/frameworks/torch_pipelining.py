@@ -50,7 +50,8 @@ def annotate(record: wrapping.Folder = None) -> Annotations:
 def _wrap(annotations: Annotations) -> None:
     """Wrap the methods of stages, the transfers, the loss, the schedules, and the optimizers.
 
-    The loss gets a range F, because it is part of the forward of the last stage.
+    Every call of ``step`` of a schedule is an iteration. The loss gets a range F, because it is
+    part of the forward of the last stage.
     """
     stages = annotations.import_module("torch.distributed.pipelining.stage")
     schedules = annotations.import_module("torch.distributed.pipelining.schedules")
@@ -86,7 +87,9 @@ def _make_range(name: str, stage: Any, microbatch: int) -> Range:
 def _wrap_stage(annotations: Annotations, stages: Any, base: Any) -> None:
     """Wrap the forwards, backwards and gradient reductions of all stage classes.
 
-    If a stage has no backwards, as in an evaluation, no ranges are opened for backwards.
+    A backward has the range BW, or B if it only computes the gradient of the input. The gradient of
+    the weights has the range W. If a stage has no backwards, as in an evaluation, no ranges are
+    opened for backwards.
     """
     forward = annotations.get_argument(
         annotations.get_attribute(base, "forward_one_chunk"), "fwd_chunk_id"

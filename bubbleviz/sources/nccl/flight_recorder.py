@@ -162,7 +162,7 @@ def read_dump(path: str, watch: Watch) -> events.EventFile:
 
 
 def _parse_rank(path: str) -> int:
-    """Return the rank at the end of a dump's file name.
+    """Return the rank at the end of a dump's file name, such as 3 for ``nccl_trace_rank_3.json``.
 
     Raises:
         InputError: The file name does not end in a rank.

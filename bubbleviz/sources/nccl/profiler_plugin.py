@@ -177,6 +177,9 @@ class _Process:
     def _add_operation(self, event: EventObject, call: EventObject | None) -> int:
         """Add an operation to the builder, and return its row.
 
+        If the event is itself a call, the row has the kind ``CALL``. If the event contains the
+        duration of the kernel, the kernel times of the row start with the event.
+
         Args:
             event: Begin of the operation.
             call: Call before the operation, or None. The root is taken from the call, and so are
@@ -222,7 +225,8 @@ def is_plugin_file(head: bytes) -> bool:
 def add_plugin_events(events: Iterable[EventObject], builder: NcclEventBuilder) -> None:
     """Add the operations of all events to the builder.
 
-    Events of unknown categories are counted and skipped. Events of each process are kept apart.
+    The begin ("b") and the end ("e") of each event are passed to the tracker of its process. Events
+    of unknown categories are counted and skipped.
 
     Args:
         events: Events of the file, in file order.

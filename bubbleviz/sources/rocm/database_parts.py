@@ -272,6 +272,9 @@ class Part:
     def query_columns(self, name: str, *, table: str = "") -> Ints:
         """Return the columns of a query as int64 values, shape (columns, rows).
 
+        If possible, the columns are read directly from the pages of the file. Otherwise SQLite runs
+        the query.
+
         Args:
             name: Name of the query.
             table: Name of an optional table. If the file lacks this table, no rows are returned
@@ -295,6 +298,8 @@ class Part:
 
     def read_events(self) -> PackedRows:
         """Return the table of events with their texts.
+
+        If the pages of the file cannot be read directly, all texts must be queried.
 
         Returns:
             columns: Id, category, stack id, correlation id and length of the text of each event,

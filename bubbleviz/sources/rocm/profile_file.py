@@ -81,6 +81,9 @@ def _build_activities(
 ) -> tuple[profile.Activities, list[Limitation], Codes, Copies]:
     """Build the table of activities of devices.
 
+    If the process of an activity is unknown and exactly one process made calls, the activity is
+    assigned to that process.
+
     Args:
         recording: Contents of the file.
         zero_ns: Time on the node's clock that is subtracted from all times.

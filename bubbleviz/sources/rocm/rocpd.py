@@ -248,7 +248,9 @@ _FORMATS: Mapping[str, tuple[Queries, tuple[str, str]]] = {
 
 
 def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
-    """Read a file of ROCm's profilers.
+    """Read a file of ROCm's profilers, which may contain several processes of one host.
+
+    In the format "rocpd", an unknown hostname is reported as a limitation.
 
     Args:
         path: Path of the file.
@@ -285,7 +287,7 @@ def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
 def _read_parts(
     recording: RocmRecording, database: Database, pages: Pages | None, watch: Watch
 ) -> Mapping[tuple[str, str], None]:
-    """Read the tables of all processes into a recording.
+    """Read the tables of all processes into a recording, and set its ``schema_version``.
 
     Returns:
         The hosts of all processes, as the keys (hostname, machine id) of a dictionary. The keys are
@@ -470,6 +472,9 @@ class _PartReader:
     def read(self) -> None:
         """Add the kernels, copies, calls, ranges, threads and devices of the part.
 
+        Kernels and copies are linked to calls by the ids of their events, see
+        :func:`_choose_correlation_ids`.
+
         Raises:
             ProfileError: A table is damaged, or contains a value that is not an integer.
             SchemaError: A required table or column is missing.
@@ -539,6 +544,9 @@ class _PartReader:
     def _add_kernels(self, kernels: Ints, process: Ints, correlation: Ints, streams: Ints) -> None:
         """Add the kernels of the part.
 
+        Device numbers are looked up in the table of agents. A limitation is added if the table is
+        empty or lacks the agent of a kernel.
+
         Args:
             kernels: Start, end, process, agent, symbol and event of each kernel, shape
                 (6, kernels).
@@ -558,7 +566,7 @@ class _PartReader:
         self._recording.add_kernels(block, names, name, _number_kernel_streams(streams))
 
     def _read_kernel_names(self, kernel: Ints) -> tuple[list[str], Ints]:
-        """Read the names of kernels.
+        """Read the names of kernels. Kernels without a name are counted in a limitation.
 
         Args:
             kernel: Symbol id of each kernel.
@@ -594,6 +602,10 @@ class _PartReader:
 
     def _add_host_events(self, host_events: _HostEvents, events: PackedRows, process: Ints) -> None:
         """Add the calls and ranges of the part.
+
+        Thread ids, functions and categories are looked up once for each group of
+        ``host_events.groups``. :func:`classify_host_event` determines the kind of each group. A
+        limitation reports calls whose thread is missing from the table of threads.
 
         Args:
             host_events: Calls and ranges of the part.

@@ -389,7 +389,9 @@ class Planes:
     def finish(self) -> None:
         """Set ``on_host``, and drop events far outside the capture. Spans are kept.
 
-        This method must be called after all events have been added.
+        The bounds of the capture are the result of
+        :func:`~bubbleviz.model.capture.find_capture_bounds` for all events except spans. This
+        method must be called after all events have been added.
         """
         self.on_host = not (self._events[STREAM] or self._events[OPS])
         tables = [piece for role, table in self._events.items() if role != SPANS for piece in table]

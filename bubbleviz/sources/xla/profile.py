@@ -175,7 +175,7 @@ class DeviceWork:
         )
 
     def _make_host_calls(self, launches: PlaneEvents) -> in_memory.InMemoryCalls:
-        """Convert the recorded launches to calls."""
+        """Convert the recorded launches to calls, in the same order, on their host threads."""
         used, call_name = _compress_codes(launches.name)
         return in_memory.InMemoryCalls(
             model.Calls(
@@ -198,7 +198,9 @@ class DeviceWork:
     def _make_activities(
         self, work: PlaneEvents, correlation: Codes, is_async: Bools, n_kernels: int
     ) -> model.Activities:
-        """Convert work to a table of activities. Only kernels and asynchronous copies get names.
+        """Convert work to a table of activities, in the same order, with one rank per device.
+
+        Only kernels and asynchronous copies get names.
 
         Args:
             work: Kernels, then copies.
@@ -472,7 +474,7 @@ class DeviceWork:
         return make_named_ranges(*times_ns, thread[first], module[first])
 
     def _make_recorded_module_ranges(self) -> Ranges:
-        """Convert the module executions that devices recorded to ranges."""
+        """Convert the module executions that devices recorded to ranges on the device threads."""
         executions = self._modules
         used, number = np.unique(executions.name, return_inverse=True)
         parts = (_MODULE.findall(self._texts[name])[0] for name in used.tolist())
@@ -560,6 +562,9 @@ def make_profile(
     cut: bool = False,
 ) -> in_memory.Decoded:
     """Build the profile of one recording.
+
+    If no device recorded work, instructions on host threads are used as work instead. If no
+    launches were recorded, the profile has a named thread for each device.
 
     Args:
         source: File that the planes were read from.

@@ -102,7 +102,7 @@ class TraceJsonPlanes:
         self._blocks.append(block[:, rows])
 
     def build_planes(self) -> tuple[list[Planes], int]:
-        """Build the planes of all recordings in the trace.
+        """Build the planes of all recordings in the trace. Lines that are not used are left out.
 
         Returns:
             recordings: Planes of each recording. There is at least one recording.
@@ -259,6 +259,8 @@ def _make_process_sort_key(process: ProcessName) -> tuple[str, int]:
 
 def read_profile(path: str, watch: Watch) -> Decoded:
     """Read a JSON trace of XLA's profiler. All recordings in the file are joined.
+
+    The hostname and the start of the session are unknown, which a limitation reports.
 
     Raises:
         ProfileError: The file is not a trace of XLA's profiler, or cannot be read.

@@ -293,7 +293,7 @@ class PlaneReader:
         )
 
     def add(self) -> None:
-        """Read the events of all lines.
+        """Read the events of all lines, except lines with the role ``NOTHING``.
 
         Raises:
             MalformedError: An event cannot be decoded.
@@ -351,6 +351,8 @@ class PlaneReader:
 
     def _add_piece(self, line: Any, rows: slice, role: str, row: int) -> None:
         """Decode a slice of the events of a line, and add the events to the planes.
+
+        The statistics of an event are those of its metadata, unless the event itself contains them.
 
         Args:
             line: Parsed message of the line.
