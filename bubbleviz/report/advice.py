@@ -50,7 +50,7 @@ _MAX_UNLINKED = 0.01
 _MIN_BOUND_SAVING = 0.05
 #: Kinds of faults that cannot be removed completely.
 #: Minimum factor by which such a finding must exceed the largest slow finding, if it exceeds it.
-_NEVER_GONE, _MIN_TIMES_SLOW = {"link", "launch-gaps"}, 1.5
+_NEVER_GONE, _MIN_TIMES_SLOW = {"link", "launch-gaps"}, 2.0
 #: Minimum saving of another schedule, as a fraction of an iteration.
 _MIN_SCHEDULE_SAVING = 0.02
 #: Minimum saving of a return to the planned order, as a fraction of an iteration.

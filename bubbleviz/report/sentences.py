@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
+from bubbleviz.explain.diagnosis.faults import MORE_KERNELS, SAME_KERNELS
 from bubbleviz.explain.recognition.recognition import Recognition
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.limitations import LimitationKind
@@ -516,9 +517,11 @@ def _describe_slow_rank(report: Report, fault: Fault, iteration_count: str) -> _
     first = fault.ranks[0]
     if len(fault.ranks) > 1:
         n_ranks = format_count(len(fault.ranks), "rank")
+        replica = f"replica {report.ranks[first].pipeline}"
+        phases = _compare_phases(fault, "in the other replicas")
         return (
-            f"Find out why replica {report.ranks[first].pipeline} is slow, all of its {n_ranks}",
-            f"There, {_compare_phases(fault, 'in the other replicas')}, in {iteration_count}",
+            f"Find out why {replica} is slow, all of its {n_ranks}",
+            f"In {replica}, {phases}, in {iteration_count}",
             "Check what the hosts of this replica have in common",
         )
     name = name_rank_with_number(report, first)
@@ -584,12 +587,29 @@ def _describe_heavy_stage(report: Report, fault: Fault, iteration_count: str) ->
         phases = _compare_phases(fault, "on the other stages")
         evidence = f"On these stages, {phases}, in {iteration_count}"
         return f"Move layers off stages {stages}", evidence, moves
-    where = f"stage {fault.stage}"
-    if sum(rank.stage == fault.stage for rank in report.ranks) == 1:
-        where = name_rank_with_number(report, fault.ranks[0])
     phases = _compare_phases(fault, "on the other stages")
-    evidence = f"On {where}, {phases}, in {iteration_count}"
-    return f"Move layers off stage {stages}", evidence, moves
+    action = f"Move layers off stage {stages}"
+    if sum(rank.stage == fault.stage for rank in report.ranks) > 1:
+        return action, f"On stage {stages}, {phases}, in {iteration_count}", moves
+    rank = name_rank_with_number(report, fault.ranks[0])
+    evidence = f"On {rank}, {phases}, in {iteration_count}"
+    if moves or fault.detail == MORE_KERNELS:
+        return action, evidence, moves or "It also has more kernels, so it has more layers"
+    # A stage with too many layers and a slow GPU take equally long.
+    return f"{action}, or find out why {rank} is slow", evidence, _tell_stage_from_rank(fault)
+
+
+def _tell_stage_from_rank(fault: Fault) -> str:
+    """Return a sentence on what tells a stage with too many layers from a slow GPU."""
+    if fault.detail == SAME_KERNELS:
+        return (
+            "It has as many kernels as the other stages, so its GPU may be slow: check clocks, "
+            "temperature, cooling and other jobs there"
+        )
+    return (
+        f"If stage {fault.stage} has no more layers than the others, its GPU is slow: check "
+        "clocks, temperature, cooling and other jobs there"
+    )
 
 
 def _describe_long_microbatches(_: Report, fault: Fault, __: str) -> _Text:

@@ -168,8 +168,6 @@ class Effects:
             became slower and for replicas that got longer sequences by chance.
         copies: Groups of cells with the same kind, virtual stage and stage. The cells of a group
             are copies: they do the same work on different ranks.
-        rank_effect: Time of each cell divided by the median of its other copies, or NaN if it has
-            no other copies.
         stages: Effects of the stages on each kind of work.
         iterations: Groups of compute operations of the same iteration.
         iteration_effect: Factor by which each iteration is slower on all ranks than the usual
@@ -188,7 +186,6 @@ class Effects:
     computes: Computes
     cell_ns: Floats
     copies: Groups
-    rank_effect: Floats
     stages: StageEffects
     iterations: Groups
     iteration_effect: Floats
@@ -307,8 +304,7 @@ def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
         computes=computes,
         cell_ns=cell_ns,
         copies=copies,
-        rank_effect=cell_ns / compute_median_of_others(copies.of_row, cell_ns),
-        stages=_measure_stage_effects(computes, copies, cell_ns),
+        stages=measure_stage_effects(computes, copies, cell_ns),
         iterations=iterations,
         iteration_effect=iteration_effect,
         trend=_fit_trend(np.log(iteration_effect)),
@@ -478,7 +474,7 @@ def _estimate_replica_lengths(
     return length
 
 
-def _measure_stage_effects(computes: Computes, copies: Groups, cell_ns: Floats) -> StageEffects:
+def measure_stage_effects(computes: Computes, copies: Groups, cell_ns: Floats) -> StageEffects:
     """Compare the time of each kind of work on a stage with its time on the other stages.
 
     The time of a stage is the sum of the times of its chunks. The time of a chunk is the lower
@@ -749,3 +745,15 @@ def _evaluate_splits(group: Ints, value: Floats) -> tuple[Bools, Floats, Floats]
     is_possible = (n_before >= _MIN_SIDE) & (n_after >= _MIN_SIDE)
     explained_sq = np.where(is_possible, n_before * n_after / count[group] * change**2, 0.0)
     return is_possible, change, explained_sq
+
+
+def order_by_loss(rank: Ints, loss: Floats) -> list[int]:
+    """Return the ranks whose rows lose time in total, the largest loss first.
+
+    Args:
+        rank: Rank of each row.
+        loss: Time that each row loses.
+    """
+    total = np.bincount(rank, loss)
+    order = sort_rows(-total)
+    return [int(losing) for losing in order[total[order] > 0]]

@@ -14,10 +14,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bubbleviz.count.statistics import compute_median
-from bubbleviz.explain.diagnosis.effects import Effects, compute_quantile, group_medians
+from bubbleviz.explain.diagnosis.effects import (
+    Effects,
+    compute_quantile,
+    group_medians,
+    order_by_loss,
+)
 from bubbleviz.explain.diagnosis.link_changes import LinkChange
+from bubbleviz.explain.diagnosis.slow_ranks import SlowRanks
 from bubbleviz.explain.slowdown.work import COMPUTING, Role, Work, has_role
-from bubbleviz.explain.slowness import compute_median_of_others
+from bubbleviz.explain.slowness import compute_median_of_others, compute_multiples
 from bubbleviz.explain.stage_layers import compare_stage_times, describe_moves, find_best_layout
 from bubbleviz.model.columns import NONE, Bools, Floats, Ints
 from bubbleviz.model.grouping import (
@@ -25,7 +31,6 @@ from bubbleviz.model.grouping import (
     find_distinct_rows,
     group_rows,
     list_rows_by_value,
-    sort_rows,
 )
 from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.operations import HostActivities
@@ -34,8 +39,8 @@ from bubbleviz.model.phases import Phase, parse_phase_label
 if TYPE_CHECKING:
     from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
 
-#: Maximum number of ranks that get a fault each for being slow, for pausing, and for being late.
-_MAX_SLOW_RANKS, _MAX_PAUSING_RANKS, _MAX_LATE_RANKS = 8, 4, 4
+#: Maximum number of ranks that get a fault each for pausing, and for being late.
+_MAX_PAUSING_RANKS, _MAX_LATE_RANKS = 4, 4
 #: Limits in :func:`_has_varying_lengths` for slow microbatches, slow numbers and iterations.
 _MAX_SLOW_FRACTION, _MAX_SLOW_NUMBERS, _NEARLY_ALWAYS = 0.2, 0.5, 0.8
 #: Minimum transfer time of a slow link, as a multiple of the median of the other links.
@@ -47,6 +52,11 @@ _MIN_GAP_FRACTION = 0.05
 ONE_MORE, ENOUGH = "one", "enough"
 #: Name of the fault that whole layers are on the wrong stages.
 WHOLE_LAYERS = "layers"
+#: Values of ``detail`` of a stage that a single rank runs: its operations have more kernels than on
+#: other stages, so it has more layers; or as many kernels, so its GPU may be slow.
+MORE_KERNELS, SAME_KERNELS = "more-kernels", "same-kernels"
+#: Maximum difference of the numbers of kernels of stages with equally many layers, as a fraction.
+_MAX_KERNEL_DIFFERENCE = 0.02
 #: Value of ``detail`` if it is unknown whether launch gaps contain communication.
 COMPUTE_GAPS = "compute"
 
@@ -83,7 +93,8 @@ class Fault:
             iterations. ``launch-gaps``: ``compute`` if the gaps may be communication. ``token``:
             ``one`` or ``enough`` more chunks are in flight. ``iteration``: "" if all ranks are
             slow, ``pace`` if certain ranks are slow throughout whole iterations only, else
-            ``pause``.
+            ``pause``. ``stage`` of a single rank: :data:`MORE_KERNELS` or :data:`SAME_KERNELS` if
+            numbers of kernels were recorded.
         delayed: Rows of the work table that start late because of the fault.
         late_ns: Delay of each of ``delayed``, in ns.
         collective: Kind of collective that starts late because of the fault, or "" if operations
@@ -150,10 +161,12 @@ class Evidence:
         host_of_rank: Number of the host of each rank.
         late_ns: For each row, its delay in ns because the host launched it late, or 0.
         profiler_ns: For each row, its delay in ns because the profiler stopped its process, or 0.
+        n_kernels: Number of compute kernels of each row, or 0 if unknown.
         hosts: Activities of hosts before late launches of collectives and optimizers, and inside
             operations.
         layout: Layers of the stages, or None if they are unknown.
         schedule: Name of the schedule that ran, or None if it is unknown.
+        slow_ranks: Hosts, replicas and ranks that are slow.
         link_changes: Links that became slow during the run.
         start_late_ns: For each row that needs no input and whose launch is unknown, how much later
             it starts than the first row of its iteration, in ns. 0 for all other rows; see
@@ -167,9 +180,11 @@ class Evidence:
     host_of_rank: Ints
     late_ns: Ints
     profiler_ns: Ints
+    n_kernels: Ints
     hosts: HostActivities = field(default_factory=HostActivities.make_empty)
     layout: LayoutQuestion | None = None
     schedule: str | None = None
+    slow_ranks: tuple[SlowRanks, ...] = ()
     link_changes: tuple[LinkChange, ...] = ()
     start_late_ns: Ints = field(default_factory=_make_empty_rows)
 
@@ -177,84 +192,27 @@ class Evidence:
 def find_slow_ranks(evidence: Evidence) -> Iterator[Fault]:
     """Yield a fault for each host, replica or rank whose compute operations are slow in general.
 
-    A cell is the work of one kind and virtual stage on a rank. A rank is slow if one of its cells
-    takes significantly longer than the median of the cells that do the same work on other ranks.
-    Hosts and replicas whose ranks are all slow come first, and their ranks get no separate fault.
-    Then at most 8 single ranks follow, sorted by the time that they lose, largest first.
-    """
-    effects = evidence.effects
-    cells = effects.computes.cells
-    cell_size = np.bincount(cells.of_row, minlength=len(cells))
-    n_copies = np.bincount(effects.copies.of_row)[effects.copies.of_row]
-    norm_variance = 1 / np.maximum(n_copies - 1, 1)
-    is_slow = effects.is_significant(effects.rank_effect, cell_size, norm_variance)
-    rank = effects.computes.rank[cells.first]
-    lost_ns = effects.cell_ns * (1 - 1 / effects.rank_effect) * cell_size
-    slow_ranks = _order_by_loss(rank, np.where(is_slow, lost_ns, 0.0))
-    for kind, name, ranks in _group_slow_ranks(evidence, slow_ranks):
-        yield _build_rank_fault(evidence, kind, name, ranks, is_slow & np.isin(rank, ranks))
-
-
-def _group_slow_ranks(
-    evidence: Evidence, slow_ranks: list[int]
-) -> Iterator[tuple[str, str, list[int]]]:
-    """Yield (kind, name, ranks) of hosts and replicas that are slow as a whole, then of ranks.
-
-    A host or replica is slow as a whole if it has several ranks, but not all ranks of the run, and
-    all of its ranks are slow. Each rank is yielded only once. Hosts are tried before replicas.
-
-    Args:
-        evidence: Effects, delays and other evidence of the run.
-        slow_ranks: The slow ranks, sorted by the time that they lose, largest first.
-    """
-    work = evidence.work
-    present = find_distinct(work.rank)
-    replica = work.replica[group_rows(work.rank).first]
-    for kind, name, group in (
-        ("host", "host", evidence.host_of_rank[present]),
-        ("rank", "replica", replica),
-    ):
-        for number in find_distinct(group[np.isin(present, slow_ranks)]).tolist():
-            ranks = present[group == number].tolist()
-            is_part = number != NONE and 1 < len(ranks) < len(present)
-            if is_part and set(ranks) <= set(slow_ranks):
-                yield kind, f"{name}-{number}", ranks
-                slow_ranks = [rank for rank in slow_ranks if rank not in ranks]
-    for rank in slow_ranks[:_MAX_SLOW_RANKS]:
-        yield "rank", f"rank-{rank}", [rank]
-
-
-def _build_rank_fault(
-    evidence: Evidence, kind: str, name: str, ranks: list[int], is_slow: Bools
-) -> Fault:
-    """Build the fault of slow ranks.
-
-    If the fault is removed, each slow cell takes the median time of the other cells that do the
-    same work.
-
-    Args:
-        evidence: Effects, delays and other evidence of the run.
-        kind: Kind of the fault.
-        name: Name of the fault, for example ``rank-3``.
-        ranks: Indices of the slow ranks.
-        is_slow: Mask of the slow cells (kind, virtual stage and rank) of ``ranks``.
+    See :mod:`.slow_ranks`. Without the fault, each slow cell takes its time divided by its factor.
     """
     effects, computes = evidence.effects, evidence.effects.computes
-    compute = np.flatnonzero(is_slow[computes.cells.of_row])
-    stages = find_distinct(computes.stage[compute]).tolist()
-    kind_of_cell = computes.kind[computes.cells.first[is_slow]]
-    kinds = group_rows(kind_of_cell)
-    measured_ns = np.bincount(kinds.of_row, effects.cell_ns[is_slow])
-    norm_ns = np.bincount(kinds.of_row, (effects.cell_ns / effects.rank_effect)[is_slow])
-    return Fault(
-        kind,
-        name,
-        effects.rows[compute],
-        effects.scale_usual_time(compute, 1 / effects.rank_effect[computes.cells.of_row[compute]]),
-        ranks=tuple(ranks),
-        stage=stages[0] if len(stages) == 1 else None,
-        phases=_pair_phases(evidence, kind_of_cell[kinds.first], measured_ns / norm_ns),
-    )
+    for slow_ranks in evidence.slow_ranks:
+        is_slow = slow_ranks.factor > 1
+        compute = np.flatnonzero(is_slow[computes.cells.of_row])
+        stages = find_distinct(computes.stage[compute]).tolist()
+        kind_of_cell = computes.kind[computes.cells.first[is_slow]]
+        kinds = group_rows(kind_of_cell)
+        measured_ns = np.bincount(kinds.of_row, effects.cell_ns[is_slow])
+        norm_ns = np.bincount(kinds.of_row, (effects.cell_ns / slow_ranks.factor)[is_slow])
+        factor = slow_ranks.factor[computes.cells.of_row[compute]]
+        yield Fault(
+            slow_ranks.kind,
+            slow_ranks.name,
+            effects.rows[compute],
+            effects.scale_usual_time(compute, 1 / factor),
+            ranks=slow_ranks.ranks,
+            stage=stages[0] if len(stages) == 1 else None,
+            phases=_pair_phases(evidence, kind_of_cell[kinds.first], measured_ns / norm_ns),
+        )
 
 
 def find_slow_stages(evidence: Evidence) -> Iterator[Fault]:
@@ -338,8 +296,38 @@ def _build_stage_fault(
         ranks=tuple(find_distinct(work.rank[np.isin(work.stage, stages)]).tolist()),
         stage=stages[0] if kind == "stage" and len(stages) == 1 else None,
         stages=tuple(stages) if kind == "stage" else (),
+        detail=_compare_kernels(evidence, stages, is_slow) if kind == "stage" else "",
         phases=_pair_phases(evidence, effects.stages.kind[is_slow][kinds.first], max_effect),
     )
+
+
+def _compare_kernels(evidence: Evidence, stages: list[int], is_slow: Bools) -> str:
+    """Return whether a slow stage has more kernels than other stages, if a single rank runs it.
+
+    In a single pipeline, a stage with too many layers and a stage on a slow GPU take equally long,
+    but only the former has more kernels. The result is :data:`MORE_KERNELS` if the excess of
+    kernels explains at least half of the excess of time, :data:`SAME_KERNELS` if there is no
+    excess, and otherwise "".
+
+    Args:
+        evidence: Evidence of the run.
+        stages: The slow stages.
+        is_slow: Mask of the slow rows of the stage effects.
+    """
+    work, effects = evidence.work, evidence.effects
+    if len(stages) != 1 or len(find_distinct(work.rank[work.stage == stages[0]])) != 1:
+        return ""
+    row_of_compute = effects.stages.row_of_compute
+    n_kernels = evidence.n_kernels[effects.rows].astype(np.float64)
+    median = group_medians(row_of_compute, len(effects.stages.kind), n_kernels)
+    kinds = group_rows(effects.stages.kind).of_row
+    if not (median[np.isin(kinds, kinds[is_slow])] > 0).all():
+        return ""
+    ratio = compute_multiples(median, compute_median_of_others(kinds, median))[is_slow]
+    excess = effects.stages.effect[is_slow] - 1
+    if (ratio - 1 >= excess / 2).all():
+        return MORE_KERNELS
+    return SAME_KERNELS if (np.abs(ratio - 1) <= _MAX_KERNEL_DIFFERENCE).all() else ""
 
 
 def _move_whole_layers(evidence: Evidence, fault: Fault) -> Fault | None:
@@ -505,7 +493,7 @@ def find_pauses(evidence: Evidence) -> Iterator[Fault]:
     """
     effects, computes = evidence.effects, evidence.effects.computes
     factor, is_slow_pace = _measure_pauses(effects)
-    ranks = _order_by_loss(computes.rank, computes.time_ns * (1 - 1 / factor))
+    ranks = order_by_loss(computes.rank, computes.time_ns * (1 - 1 / factor))
     groups = [(f"pauses-{rank}", [rank]) for rank in ranks[:_MAX_PAUSING_RANKS]]
     if len(ranks) > 1:
         groups.append(("pauses", sorted(ranks)))
@@ -533,13 +521,17 @@ def _measure_pauses(effects: Effects) -> tuple[Floats, Bools]:
     Returns:
         factor: Time of each compute operation as a multiple of its time without pauses.
         is_slow_pace: Mask of the rows of ``effects.paces``, which are (rank, iteration) pairs, in
-            which the rank is slow throughout the iteration. Once a rank has become slower for good,
-            its pace is compared with its new usual pace.
+            which the rank is slow throughout the iteration. A rank that drifts, or has become
+            slower for good, is compared with its changed pace.
     """
-    paces, changes = effects.paces, effects.paces.changes
+    paces = effects.paces
     rank_row, pace_of_compute = paces.ranks.of_row, paces.computes.of_row
-    has_slowed = changes.is_slowed[rank_row] & (paces.iteration >= changes.jump_begin[rank_row])
-    pace = paces.pace / np.where(has_slowed, np.exp(changes.jump_change[rank_row]), 1.0)
+    # Paces are relative to all ranks in the iteration, and to the median iteration of the rank.
+    rise = paces.changes.estimate_rise(rank_row, paces.iteration)
+    n_iterations = int(paces.iteration.max(initial=NONE)) + 1
+    rise = rise - group_medians(paces.iteration, n_iterations, rise)[paces.iteration]
+    rise = rise - group_medians(rank_row, len(paces.ranks), rise)[rank_row]
+    pace = paces.pace / np.exp(rise)
     size = np.bincount(pace_of_compute, minlength=len(paces.computes))
     is_slow_pace = effects.is_significant(pace, size, norm_variance=0.0)
     factor = effects.paused * np.where(is_slow_pace, pace, 1.0)[pace_of_compute]
@@ -750,7 +742,7 @@ def find_late_launches(evidence: Evidence) -> Iterator[Fault]:
     """
     work, late_ns = evidence.work, evidence.late_ns
     rows = np.flatnonzero(late_ns > 0)
-    ranks = _order_by_loss(work.rank[rows], late_ns[rows].astype(np.float64))
+    ranks = order_by_loss(work.rank[rows], late_ns[rows].astype(np.float64))
     for rank in ranks[:_MAX_LATE_RANKS]:
         delayed = rows[work.rank[rows] == rank]
         yield _build_launch_fault(evidence, f"launch-{rank}", delayed, late_ns)
@@ -770,7 +762,7 @@ def find_late_starts(evidence: Evidence) -> Iterator[Fault]:
     """
     work, late_ns = evidence.work, evidence.start_late_ns
     rows = np.flatnonzero(late_ns > 0)
-    ranks = _order_by_loss(work.rank[rows], late_ns[rows].astype(np.float64))
+    ranks = order_by_loss(work.rank[rows], late_ns[rows].astype(np.float64))
     groups = [(f"late-start-{rank}", [rank]) for rank in ranks[:_MAX_LATE_RANKS]]
     if len(ranks) > 1:
         groups.append(("late-starts", sorted(ranks)))
@@ -915,20 +907,6 @@ def build_token_fault(n_more: str, rank: int, depth: int) -> Fault:
         detail=n_more,
         bound=n_more == ENOUGH,
     )
-
-
-def _order_by_loss(rank: Ints, loss: Floats) -> list[int]:
-    """Return the ranks whose total loss is positive, sorted by loss, largest first.
-
-    At equal losses, the lower rank comes first.
-
-    Args:
-        rank: Rank of each row.
-        loss: Time that each row loses.
-    """
-    total = np.bincount(rank, loss)
-    order = sort_rows(-total)
-    return [int(losing) for losing in order[total[order] > 0]]
 
 
 def _pair_phases(evidence: Evidence, kind: Ints, ratio: Floats) -> tuple[tuple[str, float], ...]:

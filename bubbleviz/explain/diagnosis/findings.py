@@ -7,8 +7,9 @@ pair is a finding if it saves clearly more than the sum of its two faults.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.explain.causes.cause_times import sum_idle_by_cause
 from bubbleviz.explain.causes.tokens import compute_usual_depth, list_token_waits
 from bubbleviz.explain.dependencies import Dependencies
-from bubbleviz.explain.diagnosis.effects import measure_effects
+from bubbleviz.explain.diagnosis.effects import measure_effects, measure_stage_effects
 from bubbleviz.explain.diagnosis.faults import (
     ENOUGH,
     ONE_MORE,
@@ -34,6 +35,7 @@ from bubbleviz.explain.diagnosis.faults import (
 )
 from bubbleviz.explain.diagnosis.late_starts import MIN_LATE_NS, measure_late_starts
 from bubbleviz.explain.diagnosis.link_changes import find_link_changes
+from bubbleviz.explain.diagnosis.slow_ranks import explain_slow_ranks
 from bubbleviz.explain.idle import IdleIntervals
 from bubbleviz.explain.slowdown.delays import measure_iterations
 from bubbleviz.explain.slowdown.replay import Replay, build_replay
@@ -68,17 +70,20 @@ if TYPE_CHECKING:
 #: Minimum saving that is reported, as a fraction of an iteration.
 _MIN_SAVING = 0.001
 #: Maximum number of faults from which pairs are formed.
-#: Minimum saving of a pair, as a multiple of the sum of the two single savings.
-#: Minimum gain of a pair over the larger single saving, as a fraction of an iteration.
-_MAX_PAIRED, _MIN_PAIR_RATIO, _MIN_PAIR_GAIN = 6, 1.2, 0.02
+#: Minimum saving of a set of faults, as a multiple of the sum of their single savings.
+#: Minimum gain of a set over its best part, as a fraction of an iteration.
+_MAX_PAIRED, _MIN_SET_RATIO, _MIN_SET_GAIN = 6, 1.2, 0.02
 #: Minimum number of iterations with a saving for a confidence interval.
 _MIN_SAVED_ITERATIONS = 3
 #: Minimum length of a warm-up iteration, as a multiple of the median of the other iterations.
 _MIN_WARM_UP = 1.5
-#: Minimum time between iterations that is reported, as a fraction of an iteration.
-_MIN_PAUSE = 0.01
+#: Minimum time between two iterations that counts as a pause, as a fraction of an iteration.
+#: Minimum mean pause that is reported; the step of a framework itself takes 1 to 5 %.
+_MIN_PAUSE, _MIN_REPORTED_PAUSE = 0.01, 0.05
 #: Reports promise savings only if the relative replay error is at most this.
 _MAX_MISSED = 0.08
+#: Half width of a 95 % interval of a normal distribution, in standard deviations.
+_NORMAL_QUANTILE = 1.96
 #: Kinds of faults of which one can contain another of the same kind.
 _NESTED = ("link", "iteration", "launch", "late-start")
 #: Function of a replay and of the times and delays of its rows, which returns iteration lengths.
@@ -135,6 +140,8 @@ class Diagnosis:
             measured length. The measured length is the length of the whole iteration or of its
             longest replica, whichever is closer on average. Replicas that drift apart make the
             whole iteration longer than the replay.
+        pause_ratio: Mean time between iterations in which all ranks are idle, as a fraction of the
+            time from one iteration to the next.
     """
 
     findings: tuple[Finding, ...]
@@ -142,6 +149,7 @@ class Diagnosis:
     length_ns: float
     warm_up: float
     missed_ratio: float = 0.0
+    pause_ratio: float = 0.0
 
     @property
     def misses_measurement(self) -> bool:
@@ -221,6 +229,7 @@ class _Baseline:
     """Lengths of the iterations with all faults, which savings are measured from.
 
     Attributes:
+        evidence: Evidence of the run.
         warm_up: Length of the warm-up iteration, or 0; see :attr:`Diagnosis.warm_up`.
         counts: Slice that selects all replayed iterations except a warm-up. All other attributes
             cover only these iterations.
@@ -232,6 +241,7 @@ class _Baseline:
         measured_ns: Measured length of each selected iteration, or None if iterations overlap.
     """
 
+    evidence: Evidence
     warm_up: float
     counts: slice
     replayed_ns: Ints
@@ -260,6 +270,9 @@ class _Baseline:
         saved_ns = self.replayed_ns - without_ns[self.counts]
         is_saved = saved_ns > _MIN_SAVING * self.replayed_ns
         mean_ns, error_ns = estimate_mean_saving(saved_ns, is_saved, self.missed_ratio)
+        if error_ns is not None:
+            scale_errors_ns = [_estimate_scale_error(self.evidence, fault) for fault in faults]
+            error_ns = float(np.linalg.norm([error_ns, *scale_errors_ns]))
         return Finding(faults, mean_ns, self.length_ns, int(is_saved.sum()), error_ns)
 
     def measure_change(self, finding: Finding) -> Finding | None:
@@ -296,6 +309,31 @@ class _Baseline:
         )
 
 
+def _estimate_scale_error(evidence: Evidence, fault: Fault) -> float:
+    """Estimate the error of a saving that the times without a fault cause, as a 95 % half width.
+
+    These times rest on medians of noisy times: that of the slow work and that of its norm. The
+    standard error of a median of n times is 1.25 standard deviations / sqrt(n). The error of the
+    saving is that of the remaining time of the slow work of a rank in an iteration.
+
+    Args:
+        evidence: Evidence of the run.
+        fault: The fault. Faults that remove work completely have no such error.
+
+    Returns:
+        Half width in ns.
+    """
+    rows, work = fault.rows, evidence.work
+    if not len(rows) or fault.bound:
+        return 0.0
+    remaining_ns = evidence.own_ns[rows] * fault.scale
+    parts = group_rows(work.rank[rows], work.iteration[rows])
+    remaining_of_rank_ns = float(remaining_ns.sum()) / len(parts)
+    n_times = len(rows) / len(find_distinct(work.kind[rows]))
+    relative_error = 1.25 * evidence.effects.noise * math.sqrt(2 / n_times)
+    return _NORMAL_QUANTILE * relative_error * remaining_of_rank_ns
+
+
 def build_diagnosis(
     run: ReplayedRun,
     scenarios: Scenarios,
@@ -305,9 +343,8 @@ def build_diagnosis(
 ) -> Diagnosis:
     """Find the reasons why the iterations of a run are long, and how much time each costs.
 
-    Each fault is removed alone. Then pairs of the six faults that save most are removed together.
-    Findings that save less than 0.1 % of an iteration are left out. The first iteration is ignored
-    if it is a warm-up.
+    Each fault is removed alone, and then sets of faults are removed together. Findings that save
+    less than 0.1 % of an iteration are left out. The first iteration is ignored if it is a warm-up.
 
     Args:
         run: The replayed run.
@@ -328,9 +365,11 @@ def build_diagnosis(
     baseline = _measure_baseline(faultless, replay, length_ns)
 
     single = _find_single_faults(run, scenarios, faultless, baseline)
-    findings = [*_find_pairs_of_faults(single, faultless, replay, baseline), *single]
+    findings = [*_find_sets_of_faults(single, faultless, replay, baseline), *single]
     findings = [finding for finding in findings if finding.saving_ratio >= _MIN_SAVING]
-    findings.extend(_find_pause_between_iterations(run))
+    pauses = _measure_pauses(run)
+    if pauses is not None:
+        findings.extend(_find_pause_between_iterations(run, pauses))
     findings.sort(key=lambda finding: -finding.saving_ns)
     longest_replicas_ns = _measure_longest_replicas(evidence.work, replay.iterations)
     missed_ratio = _compute_missed_ratio(baseline.replayed_ns, longest_replicas_ns[baseline.counts])
@@ -340,6 +379,7 @@ def build_diagnosis(
         baseline.length_ns,
         baseline.warm_up,
         min(baseline.missed_ratio, missed_ratio),
+        0.0 if pauses is None else pauses.mean_ratio,
     )
 
 
@@ -364,6 +404,7 @@ def _measure_baseline(
     counts = slice(1 if warm_up else 0, None)
     replayed_ns = faultless.measure_without([()], replay)[counts, 0]
     return _Baseline(
+        faultless.evidence,
         warm_up,
         counts,
         replayed_ns,
@@ -399,13 +440,13 @@ def _find_single_faults(
     return findings
 
 
-def _find_pairs_of_faults(
+def _find_sets_of_faults(
     single: Sequence[Finding], faultless: _FaultReplay, replay: Replay, baseline: _Baseline
 ) -> list[Finding]:
-    """Remove pairs of the six faults that save most, and return the pairs that save more together.
+    """Remove several faults together, and return the sets of faults that save more than alone.
 
-    :func:`_list_fault_pairs` and :func:`_select_pairs_with_gain` define which pairs are tried and
-    which are returned.
+    The sets are each pair of the six faults that save most, the slow ranks of each stage, and all
+    slow ranks, hosts and replicas. See :func:`_select_sets_with_gain`.
 
     Args:
         single: Findings of one fault each, sorted by saving, largest first.
@@ -413,9 +454,12 @@ def _find_pairs_of_faults(
         replay: Replay of the run.
         baseline: Lengths of the iterations with all faults.
     """
-    pairs = _list_fault_pairs([finding.faults[0] for finding in single[:_MAX_PAIRED]])
-    paired = baseline.build_findings(pairs, faultless.measure_without(pairs, replay))
-    return _select_pairs_with_gain(paired, single)
+    faults = [finding.faults[0] for finding in single]
+    listed = [*_list_fault_pairs(faults[:_MAX_PAIRED]), *_list_slow_sets(faults)]
+    set_of_names = {frozenset(fault.name for fault in members): members for members in listed}
+    sets = list(set_of_names.values())
+    combined = baseline.build_findings(sets, faultless.measure_without(sets, replay))
+    return _select_sets_with_gain(combined, single)
 
 
 def _measure_warm_up(length_ns: Ints) -> float:
@@ -444,24 +488,49 @@ def _list_fault_pairs(faults: Sequence[Fault]) -> list[tuple[Fault, Fault]]:
     ]
 
 
-def _select_pairs_with_gain(paired: Sequence[Finding], single: Sequence[Finding]) -> list[Finding]:
-    """Return the pairs that save clearly more than the sum of their two faults.
+def _list_slow_sets(faults: Sequence[Fault]) -> list[tuple[Fault, ...]]:
+    """List sets of slow ranks that may save time only together.
 
-    A pair must save more than 1.2 times the sum of the savings of its two faults. The saving of the
-    pair must also exceed the larger of the two savings by more than 2 % of an iteration.
+    If several ranks of a stage are slow, all other ranks wait for the slowest of them. So the slow
+    ranks of each stage are a set, and so are all slow ranks, hosts and replicas.
 
     Args:
-        paired: Findings of two faults each.
-        single: Findings of one fault each, including one for every fault in ``paired``.
+        faults: Faults of the run.
+    """
+    slow = [fault for fault in faults if fault.kind in ("rank", "host")]
+    of_stage: dict[int, list[Fault]] = {}
+    for fault in slow:
+        if len(fault.ranks) == 1 and fault.stage is not None:
+            of_stage.setdefault(fault.stage, []).append(fault)
+    return [tuple(members) for members in (*of_stage.values(), slow) if len(members) > 1]
+
+
+def _select_sets_with_gain(combined: Sequence[Finding], single: Sequence[Finding]) -> list[Finding]:
+    """Return the sets of faults that save clearly more than the sum of their parts.
+
+    A set must save more than 1.2 times this sum, and at least 2 % of an iteration more than its
+    best part. Sets that were selected before count as parts of larger sets.
+
+    Args:
+        combined: Findings of several faults.
+        single: Findings of one fault, which contain all these faults.
     """
     saving_ns = {finding.faults[0].name: finding.saving_ns for finding in single}
-    selected = []
-    for pair in paired:
-        parts_ns = [saving_ns[fault.name] for fault in pair.faults]
-        gain_ns = pair.saving_ns - max(parts_ns)
-        saves_more = pair.saving_ns > _MIN_PAIR_RATIO * sum(parts_ns)
-        if saves_more and gain_ns > _MIN_PAIR_GAIN * pair.length_ns:
-            selected.append(pair)
+    selected: list[Finding] = []
+    names_of_selected: list[set[str]] = []
+    for finding in sorted(combined, key=lambda finding: len(finding.faults)):
+        names = {fault.name for fault in finding.faults}
+        parts_ns = [saving_ns[name] for name in names]
+        subsets_ns = [
+            part.saving_ns
+            for part, part_names in zip(selected, names_of_selected, strict=True)
+            if part_names < names
+        ]
+        gain_ns = finding.saving_ns - max(parts_ns + subsets_ns)
+        saves_more = finding.saving_ns > _MIN_SET_RATIO * sum(parts_ns)
+        if saves_more and gain_ns > _MIN_SET_GAIN * finding.length_ns:
+            selected.append(finding)
+            names_of_selected.append(names)
     return selected
 
 
@@ -608,37 +677,61 @@ class _Boundaries:
     begin_ns: Ints
 
 
-def _find_pause_between_iterations(run: ReplayedRun) -> Iterator[Finding]:
-    """Yield a finding if all ranks are idle between iterations.
+@dataclass(frozen=True, eq=False, repr=False)
+class _Pauses:
+    """Times between iterations in which all ranks are idle.
 
-    :func:`_measure_shared_pauses` measures the pause before each iteration. If no optimizer was
-    recorded, the usual pause may be an optimizer that has no name. So the lower median of all
-    pauses is subtracted from each pause if no optimizer was recorded.
+    Attributes:
+        boundaries: Boundaries between consecutive iterations.
+        idle_ns: Time in which all ranks are idle before each later iteration.
+        length_ns: Mean time from the start of one iteration to the start of the next.
+    """
 
-    The pauses are reported if their mean is at least 1 % of the mean period. If there are several
-    boundaries between iterations, at least two pauses must also be longer than 1 % of the mean
-    period. Nothing is yielded for inference runs::
+    boundaries: _Boundaries
+    idle_ns: Ints
+    length_ns: float
+
+    @property
+    def mean_ratio(self) -> float:
+        """Mean idle time as a fraction of the length."""
+        return float(self.idle_ns.mean()) / max(self.length_ns, 1.0)
+
+
+def _measure_pauses(run: ReplayedRun) -> _Pauses | None:
+    """Return the pauses between the iterations of a run, each rank measured on its own clock.
+
+    The result is None for inference runs, and if there are no consecutive averaged iterations::
 
         stage 0   ... B ├ Optimizer ┤          ├ F ...
         stage 1   ... B   ├ Optimizer ┤            ├ F ...
                                       │ pause  │
     """
-    phase = run.operations.phase
-    if run_kind(phase) == INFERENCE:
-        return
+    if run_kind(run.operations.phase) == INFERENCE:
+        return None
     boundaries = _list_boundaries(run)
     if not len(boundaries.rank):
-        return
-    pause_ns = _measure_shared_pauses(boundaries)
-    has_optimizer = (mask_phases(phase, (Phase.OPTIMIZER,)) & (run.operations.has_span == 1)).any()
-    if not has_optimizer:
+        return None
+    return _Pauses(
+        boundaries, _measure_shared_pauses(boundaries), float(boundaries.period_ns.mean())
+    )
+
+
+def _find_pause_between_iterations(run: ReplayedRun, pauses: _Pauses) -> Iterator[Finding]:
+    """Yield a finding if all ranks are idle between iterations for a considerable time.
+
+    The mean pause must be at least 5 % of an iteration. With several boundaries, more than one of
+    them must have a pause of more than 1 %. If no optimizer was recorded, the lower median of the
+    pauses may be an optimizer without a name, so it is first subtracted from each pause.
+    """
+    boundaries, pause_ns, length_ns = pauses.boundaries, pauses.idle_ns, pauses.length_ns
+    is_optimizer = mask_phases(run.operations.phase, (Phase.OPTIMIZER,))
+    if not (is_optimizer & (run.operations.has_span == 1)).any():
         # The usual pause may be an optimizer without a name.
         pause_ns = np.maximum(pause_ns - int(np.sort(pause_ns)[(len(pause_ns) - 1) // 2]), 0)
-    length_ns = float(boundaries.period_ns.mean())
     has_paused = pause_ns > _MIN_PAUSE * length_ns
     saving_ns, error_ns = estimate_mean_saving(pause_ns, has_paused)
     # A single pause, for example for a checkpoint, is not reported.
-    if saving_ns < _MIN_PAUSE * length_ns or has_paused.sum() < min(2, len(has_paused)):
+    if saving_ns < _MIN_REPORTED_PAUSE * length_ns or has_paused.sum() < min(2, len(has_paused)):
         return
 
     fault = _build_pause_fault(run, boundaries, int(pause_ns.argmax()), has_paused)
@@ -746,6 +839,8 @@ def _collect_evidence(
     rows = find_computing_rows(operations, run.averaged)
     gap_ns = np.zeros(len(work), np.int64)
     gap_ns[: len(rows)] = np.maximum(operations.busy_ns - operations.active_ns, 0)[rows]
+    n_kernels = np.zeros(len(work), np.int64)
+    n_kernels[: len(rows)] = operations.kernels[rows]
     late_ns, profiler_ns = (
         _measure_delays(run, scenarios, rows, cause) for cause in (Cause.HOST, Cause.PROFILER)
     )
@@ -754,17 +849,23 @@ def _collect_evidence(
     start_late_ns = np.zeros(len(work), np.int64)
     start_late_ns[: len(rows)] = measure_late_starts(run, rows)
     host_numbers = {host: n for n, host in enumerate(sorted({rank.host for rank in run.ranks}))}
+    host_of_rank = np.array([host_numbers[rank.host] for rank in run.ranks], np.int64)
+    effects = measure_effects(work, gap_ns)
+    slow_ranks, cell_ns = explain_slow_ranks(effects, host_of_rank)
+    stages = measure_stage_effects(effects.computes, effects.copies, cell_ns)
     return Evidence(
         work,
         scenarios.bounded_ns,
-        measure_effects(work, gap_ns),
+        replace(effects, stages=stages),
         _measure_launch_share(run, work, gap_ns),
-        np.array([host_numbers[rank.host] for rank in run.ranks], np.int64),
+        host_of_rank,
         late_ns,
         profiler_ns,
+        n_kernels,
         select_host_activities(run.hosts, find_distinct(operations.name_id), operations.phase),
         layout,
         schedule,
+        slow_ranks,
         find_link_changes(run),
         start_late_ns,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from bubbleviz.model.texts import to_one_line
+from bubbleviz.model.texts import format_percent, to_one_line
 from bubbleviz.render import document as doc
 from bubbleviz.render.text.first_screen import describe_utilization
 from bubbleviz.report.bubble_parts import (
@@ -17,6 +17,10 @@ from bubbleviz.report.bubble_parts import (
 from bubbleviz.report.long_bubbles import describe_longest_implied, find_longest_bubbles
 from bubbleviz.report.measure import name_measure
 from bubbleviz.report.report import Report
+
+#: Minimum time between iterations in which all ranks are idle, as a fraction of the period, for a
+#: sentence about it.
+_MIN_PAUSE = 0.01
 
 
 def make_cause_table(report: Report) -> doc.Table:
@@ -42,6 +46,12 @@ def list_step_parts(report: Report) -> Iterator[doc.Block]:
     if parts := compute_step_parts(report):
         window = choose_step_window(report)
         yield _make_parts_table(f"Where the time of a step goes ({window} window)", parts, {})
+    diagnosis = report.explanation.diagnosis
+    if diagnosis is not None and diagnosis.pause_ratio >= _MIN_PAUSE:
+        yield doc.Sentence(
+            f"Between iterations, all ranks are idle for {format_percent(diagnosis.pause_ratio)} "
+            "of the time from one iteration to the next (part of the causes above)"
+        )
     if used := describe_utilization(report):
         yield doc.Sentence(used)
 

@@ -1,0 +1,270 @@
+"""Explain slow ranks by the fewest hosts, replicas and ranks.
+
+A cell is the work of one kind and virtual stage on one rank. Cells with equal work on different
+ranks are copies of each other. The time of a cell is modelled as a product, in which most factors
+are 1::
+
+    time = norm of the copies x factor of the host x factor of the replica x factor of the rank
+
+The factors are found by greedy forward selection. In each round, a host or replica is a candidate
+if all of its ranks are slower than their copies. The candidate that explains the times best is
+selected, and the times of its ranks are divided by its factor. A second host or replica that was
+hidden by the first one becomes visible in the next round. The ranks that are still slow at the end
+are slow on their own::
+
+    stage 0, F      replica 0  15   replica 1  15   replica 2  10   replica 3  13
+    host 0 x 1.5    replica 0  10   replica 1  10   replica 2  10   replica 3  13
+    replica 3 x 1.3 replica 0  10   replica 1  10   replica 2  10   replica 3  10
+
+The norm of copies is their lower median, because a fault makes work slower, not faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from bubbleviz.explain.diagnosis.effects import Effects, group_medians, order_by_loss
+from bubbleviz.explain.slowness import compute_median_of_others
+from bubbleviz.model.columns import Bools, Floats, Ints
+from bubbleviz.model.grouping import group_rows, sort_rows
+
+#: Maximum number of hosts and replicas, and of single ranks, that are reported as slow.
+_MAX_GROUPS, _MAX_RANKS = 4, 8
+#: Maximum number of candidates whose factors are fitted in a round, the largest ones.
+_MAX_CANDIDATES = 16
+#: Quantiles of the ratios of a candidate's cells that are tried as its factor.
+_QUANTILES = (0.0, 0.49, 0.51, 1.0)
+#: Minimum part of the slowness of its ranks that the factor of a host or replica explains.
+_MIN_EXPLAINED = 0.5
+#: Minimum gain of a common factor, as a fraction of the gain of one factor per cell.
+_MIN_GAIN = 0.5
+#: Weight of a cell that would be faster than its norm, relative to one that would be slower.
+_FAST_WEIGHT = 2.0
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SlowRanks:
+    """Ranks that are slow for a common reason.
+
+    Attributes:
+        kind: ``host`` if they are all ranks of a host, otherwise ``rank``.
+        name: Stable and unique name, such as ``host-0``, ``replica-3`` or ``rank-6``.
+        ranks: The ranks, in ascending order.
+        factor: Time of each cell as a multiple of its time without the fault; 1 for cells that the
+            fault does not slow down.
+    """
+
+    kind: str
+    name: str
+    ranks: tuple[int, ...]
+    factor: Floats
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Candidate:
+    """A host or replica whose ranks are all slow.
+
+    Attributes:
+        kind: Kind of :class:`SlowRanks`.
+        name: Name of :class:`SlowRanks`.
+        is_member: Mask of the cells of its ranks.
+    """
+
+    kind: str
+    name: str
+    is_member: Bools
+
+
+def explain_slow_ranks(
+    effects: Effects, host_of_rank: Ints
+) -> tuple[tuple[SlowRanks, ...], Floats]:
+    """Explain the slow cells of a run by hosts, replicas and ranks.
+
+    Hosts and replicas come first, in the order of their selection. At most 4 of them are selected.
+    At most 8 single ranks follow, the rank with the largest loss first.
+
+    Args:
+        effects: Effects on the times of computes, with the time of each cell.
+        host_of_rank: Number of the host of each rank.
+
+    Returns:
+        slow_ranks: The slow hosts, replicas and ranks.
+        cell_ns: Time of each cell without the factors of hosts and replicas.
+    """
+    cell_ns = effects.cell_ns.copy()
+    slow_ranks: list[SlowRanks] = []
+    while len(slow_ranks) < _MAX_GROUPS:
+        is_slow = _mask_slow_cells(effects, cell_ns)
+        candidates = list(_list_candidates(effects, host_of_rank, is_slow))
+        if not candidates:
+            break
+        factors = [_fit_factor(effects, cell_ns, c.is_member, is_slow) for c in candidates]
+        gains = [
+            _measure_gain(effects, cell_ns, candidate.is_member, factor)
+            for candidate, factor in zip(candidates, factors, strict=True)
+        ]
+        best = int(np.argmax(gains))
+        if gains[best] <= 0.0:
+            break
+        slow_ranks.append(_make_slow_group(effects, candidates[best], factors[best]))
+        cell_ns = cell_ns / factors[best]
+    slow_ranks.extend(_list_single_ranks(effects, cell_ns))
+    return tuple(slow_ranks), cell_ns
+
+
+def _mask_slow_cells(effects: Effects, cell_ns: Floats) -> Bools:
+    """Return a mask of the cells that are significantly slower than the median of their copies.
+
+    A cell without copies is not slow.
+
+    Args:
+        effects: Effects on the times of computes.
+        cell_ns: Time of each cell.
+    """
+    n_times = np.bincount(effects.computes.cells.of_row, minlength=len(cell_ns))
+    n_copies = np.bincount(effects.copies.of_row)[effects.copies.of_row]
+    norm_variance = 1 / np.maximum(n_copies - 1, 1)
+    effect = cell_ns / compute_median_of_others(effects.copies.of_row, cell_ns)
+    return effects.is_significant(effect, n_times, norm_variance)
+
+
+def _list_candidates(effects: Effects, host_of_rank: Ints, is_slow: Bools) -> Iterator[_Candidate]:
+    """Yield the hosts, then the replicas, whose ranks are all slow, the largest ones first.
+
+    A rank is slow if one of its cells is. A host or replica is left out if it has a single rank, or
+    all ranks of the run.
+
+    Args:
+        effects: Effects on the times of computes.
+        host_of_rank: Number of the host of each rank.
+        is_slow: Mask of the slow cells.
+    """
+    first = effects.computes.cells.first
+    rank_of_cell = effects.computes.rank[first]
+    ranks = group_rows(rank_of_cell)
+    is_slow_rank = np.bincount(ranks.of_row, is_slow, minlength=len(ranks)) > 0
+    columns = (
+        ("host", "host", host_of_rank[rank_of_cell]),
+        ("rank", "replica", effects.computes.replica[first]),
+    )
+    for kind, name, number_of_cell in columns:
+        number = number_of_cell[ranks.first]
+        groups = group_rows(number)
+        size = np.bincount(groups.of_row, minlength=len(groups))
+        n_slow = np.bincount(groups.of_row, is_slow_rank, minlength=len(groups))
+        is_candidate = (size > 1) & (size < len(ranks)) & (n_slow == size)
+        is_candidate &= number[groups.first] >= 0
+        for group in sort_rows(-size)[:_MAX_CANDIDATES].tolist():
+            if is_candidate[group]:
+                of_group = int(number[groups.first[group]])
+                yield _Candidate(kind, f"{name}-{of_group}", number_of_cell == of_group)
+
+
+def _fit_factor(effects: Effects, cell_ns: Floats, is_member: Bools, is_slow: Bools) -> Floats:
+    """Return the factor of each cell if the members are slow for a common reason.
+
+    All member cells with the same kind of work have the same factor, at least 1. It is the quantile
+    of their ratios to the norm of the other copies with the smallest misfit. The factor is 1 for
+    cells that are not members, and for kinds of work in which fewer than half of the member cells
+    are slow or that no other rank does.
+
+    Args:
+        effects: Effects on the times of computes.
+        cell_ns: Time of each cell.
+        is_member: Mask of the member cells.
+        is_slow: Mask of the slow cells.
+    """
+    kind = effects.computes.kind[effects.computes.cells.first]
+    n_kinds = int(kind.max(initial=-1)) + 1
+    ratio = _compare_with_others(effects, cell_ns, is_member)[is_member]
+    members = np.flatnonzero(is_member)
+    is_known = ~np.isnan(ratio)
+    n_members = np.bincount(kind[members], minlength=n_kinds)
+    n_slow = np.bincount(kind[members], is_slow[members], minlength=n_kinds)
+    is_slowed = 2 * n_slow >= np.maximum(n_members, 1)
+
+    factors = np.ones((len(_QUANTILES), n_kinds))
+    misfits = np.empty((len(_QUANTILES), n_kinds))
+    for number, quantile in enumerate(_QUANTILES):
+        for slowed in np.flatnonzero(is_slowed).tolist():
+            ratios = np.sort(ratio[is_known & (kind[members] == slowed)])
+            if len(ratios):
+                position = int(np.rint(quantile * (len(ratios) - 1)))
+                factors[number, slowed] = max(float(ratios[position]), 1.0)
+        factor = np.where(is_member, factors[number, kind], 1.0)
+        misfits[number] = np.bincount(
+            kind, _measure_misfit(effects, cell_ns / factor), minlength=n_kinds
+        )
+    best = factors[misfits.argmin(axis=0), np.arange(n_kinds)]
+    return np.where(is_member, best[kind], 1.0)
+
+
+def _measure_gain(effects: Effects, cell_ns: Floats, is_member: Bools, factor: Floats) -> float:
+    """Return by how much a common factor of the members reduces the misfit of all cells.
+
+    The gain is 0 if it is less than half of the gain of a separate factor for each member cell,
+    because the members are then not slow for a common reason.
+
+    Args:
+        effects: Effects on the times of computes.
+        cell_ns: Time of each cell.
+        is_member: Mask of the member cells.
+        factor: Factor of each cell if the members are slow for a common reason.
+    """
+    ratio = _compare_with_others(effects, cell_ns, is_member)
+    is_scaled = is_member & ~np.isnan(ratio)
+    own_factor = np.where(is_scaled, ratio, factor)
+    misfit, with_common, with_own = (
+        float(_measure_misfit(effects, cell_ns / divisor).sum())
+        for divisor in (1.0, factor, own_factor)
+    )
+    gain = misfit - with_common
+    return gain if gain >= _MIN_GAIN * (misfit - with_own) else 0.0
+
+
+def _compare_with_others(effects: Effects, cell_ns: Floats, is_member: Bools) -> Floats:
+    """Return each cell divided by the lower median of its copies that are not members, or NaN."""
+    copies = effects.copies
+    others_ns = group_medians(copies.of_row[~is_member], len(copies), cell_ns[~is_member])
+    return np.asarray(cell_ns / others_ns[copies.of_row], np.float64)
+
+
+def _measure_misfit(effects: Effects, cell_ns: Floats) -> Floats:
+    """Return how far each cell is from the lower median of its copies, as a positive logarithm.
+
+    Cells that are faster than this norm count twice, because faults make no work faster.
+    """
+    copies = effects.copies
+    norm_ns = group_medians(copies.of_row, len(copies), cell_ns)
+    deviation = np.log(cell_ns / norm_ns[copies.of_row])
+    return np.asarray(np.where(deviation < 0, -_FAST_WEIGHT * deviation, deviation), np.float64)
+
+
+def _make_slow_group(effects: Effects, candidate: _Candidate, factor: Floats) -> SlowRanks:
+    """Return a candidate with its factor as slow ranks."""
+    rank_of_cell = effects.computes.rank[effects.computes.cells.first]
+    ranks = tuple(np.unique(rank_of_cell[candidate.is_member]).tolist())
+    return SlowRanks(candidate.kind, candidate.name, ranks, factor)
+
+
+def _list_single_ranks(effects: Effects, cell_ns: Floats) -> Iterator[SlowRanks]:
+    """Yield the ranks with slow cells, the rank with the largest loss first, at most 8.
+
+    Each slow cell has its own factor: its time relative to the median of its other copies.
+
+    Args:
+        effects: Effects on the times of computes.
+        cell_ns: Time of each cell, without the factors of hosts and replicas.
+    """
+    cells = effects.computes.cells
+    rank_of_cell = effects.computes.rank[cells.first]
+    n_times = np.bincount(cells.of_row, minlength=len(cell_ns))
+    is_slow = _mask_slow_cells(effects, cell_ns)
+    effect = cell_ns / compute_median_of_others(effects.copies.of_row, cell_ns)
+    lost_ns = np.where(is_slow, cell_ns * (1 - 1 / effect) * n_times, 0.0)
+    for rank in order_by_loss(rank_of_cell, lost_ns)[:_MAX_RANKS]:
+        factor = np.where(is_slow & (rank_of_cell == rank), effect, 1.0)
+        yield SlowRanks("rank", f"rank-{rank}", (rank,), factor)

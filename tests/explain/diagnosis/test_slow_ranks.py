@@ -1,0 +1,139 @@
+"""Slow hosts, replicas and ranks that hide one another are told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import bubbleviz
+from bubbleviz.report.sentences import write_all_advice
+from bubbleviz.report.summary import AdviceEntry
+from tests.support.pipeline_jobs import Job, simulate_job
+
+STAGES, REPLICAS = 4, 4
+JOB = Job(stages=STAGES, replicas=REPLICAS, microbatches=8, iterations=6, noise=0.002)
+#: Hosts that contain two stages of two replicas each, as a function of stage and replica.
+Host = Callable[[int, int], int]
+
+
+def find_quarter(stage: int, replica: int) -> int:
+    return 2 * (stage // 2) + replica // 2
+
+
+def find_replica(_: int, replica: int) -> int:
+    return replica
+
+
+def list_ranks(is_member: Callable[[int, int], bool]) -> list[int]:
+    return [
+        replica * STAGES + stage
+        for replica in range(REPLICAS)
+        for stage in range(STAGES)
+        if is_member(stage, replica)
+    ]
+
+
+HOST_0 = list_ranks(lambda stage, replica: find_quarter(stage, replica) == 0)
+REPLICA_3 = list_ranks(lambda _, replica: replica == 3)
+
+
+def measure(
+    factors: dict[int, float], host: Host, folder: Path
+) -> tuple[tuple[AdviceEntry, ...], float]:
+    """Return the advice for a job with slow ranks, and the saving if no rank is slow."""
+    slow, fixed = simulate_job(replace(JOB, rank=factors)), simulate_job(JOB)
+    for row in slow.rows:
+        row["host"] = f"node{host(int(row['stage']), int(row['pipeline']))}"
+    report = bubbleviz.analyze(slow.written(folder / "operations.csv"))
+    return write_all_advice(report), 1 - fixed.length_ns / slow.length_ns
+
+
+def multiply(*groups: tuple[list[int], float]) -> dict[int, float]:
+    """Return the factor of each rank: the product over the groups that contain it."""
+    factors: dict[int, float] = {}
+    for ranks, factor in groups:
+        for rank in ranks:
+            factors[rank] = factors.get(rank, 1.0) * factor
+    return factors
+
+
+@pytest.mark.parametrize(
+    ("groups", "host", "names"),
+    [
+        pytest.param([(HOST_0, 1.5)], find_quarter, {"host-0"}, id="host"),
+        pytest.param([(REPLICA_3, 1.5)], find_quarter, {"replica-3"}, id="replica"),
+        pytest.param([(REPLICA_3, 1.5)], find_replica, {"host-3"}, id="replica on one host"),
+        pytest.param(
+            [(HOST_0, 1.5), (REPLICA_3, 1.3)],
+            find_quarter,
+            {"host-0", "replica-3"},
+            id="host, replica",
+        ),
+        pytest.param(
+            [(HOST_0, 1.3), (REPLICA_3, 1.6)],
+            find_quarter,
+            {"host-0", "replica-3"},
+            id="host, slower replica",
+        ),
+        pytest.param([([6, 10], 1.5)], find_quarter, {"rank-6", "rank-10"}, id="half of a stage"),
+    ],
+)
+def test_the_fewest_groups_of_slow_ranks_are_named_with_their_saving(
+    groups: list[tuple[list[int], float]], host: Host, names: set[str], tmp_path: Path
+) -> None:
+    advice, saved = measure(multiply(*groups), host, tmp_path)
+
+    assert set(advice[0].place.split("+")) == names
+    assert advice[0].saving_ratio == pytest.approx(saved, abs=0.01)
+
+
+def test_a_rank_that_is_slower_than_its_slow_host_is_named_as_well(tmp_path: Path) -> None:
+    advice, _ = measure(multiply((HOST_0, 1.5), (HOST_0[:1], 1.3)), find_quarter, tmp_path)
+    phases = {
+        place: dict(entry.measure)
+        for entry in advice
+        for place in [entry.place]
+        if "+" not in place
+    }
+
+    assert phases["host-0"]["F"] == pytest.approx(1.5, abs=0.01)
+    assert phases["rank-0"]["F"] == pytest.approx(1.3, abs=0.01)
+
+
+def test_ranks_of_a_host_that_are_slow_for_different_reasons_do_not_make_the_host_slow(
+    tmp_path: Path,
+) -> None:
+    """One factor explains too little of the slowness of the two ranks of host 1."""
+    advice, _ = measure(
+        multiply(([2], 1.8), ([3], 1.04)), lambda stage, replica: 2 * replica + stage // 2, tmp_path
+    )
+
+    assert advice[0].place == "rank-2"
+    assert not [entry for entry in advice if entry.kind == "host"]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_rank_that_drifts_does_not_pause(replicas: int, tmp_path: Path) -> None:
+    job = simulate_job(replace(JOB, replicas=replicas, iterations=10, drift={2: 0.6}))
+    advice = write_all_advice(bubbleviz.analyze(job.written(tmp_path / "operations.csv")))
+
+    assert advice[0].kind == "drift"
+    assert not [entry for entry in advice if entry.kind == "iteration"]
+
+
+@pytest.mark.parametrize(("between_ms", "is_advised"), [(0.0, False), (5.0, False), (12.0, True)])
+def test_a_short_time_between_iterations_is_no_advice(
+    between_ms: float, is_advised: bool, tmp_path: Path
+) -> None:
+    job = simulate_job(replace(JOB, between=between_ms))
+    report = bubbleviz.analyze(job.written(tmp_path / "operations.csv"))
+    is_listed = any(entry.place == "between-iterations" for entry in write_all_advice(report))
+
+    assert is_listed == is_advised
+    diagnosis = report.explanation.diagnosis
+    assert diagnosis is not None
+    expected = between_ms * 1e6 / job.period_ns
+    assert diagnosis.pause_ratio == pytest.approx(expected, abs=0.001)

@@ -1,0 +1,47 @@
+"""In a single pipeline, a stage with too many layers is told from a slow GPU by its kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import bubbleviz
+from bubbleviz.report.sentences import write_all_advice
+from tests.support.pipeline_jobs import Job, simulate_job
+
+JOB = Job(replicas=1, noise=0.002, stage={2: 1.5})
+
+
+@pytest.mark.parametrize(
+    ("n_kernels", "action", "reason"),
+    [
+        ({}, "or find out why", "If stage 2 has no more layers than the others, its GPU is slow"),
+        ({2: 9}, "or find out why", "as many kernels as the other stages"),
+        ({2: 13}, "", "more kernels, so it has more layers"),
+        ({2: 10}, "or find out why", "If stage 2 has no more layers than the others"),
+    ],
+)
+def test_both_explanations_are_named_unless_kernels_decide(
+    n_kernels: dict[int, int], action: str, reason: str, tmp_path: Path
+) -> None:
+    job = simulate_job(JOB)
+    for row in job.rows:
+        if row["phase"] in {"F", "BW"} and n_kernels:
+            row["kernels"] = n_kernels.get(int(row["stage"]), 9)
+            row["active_ns"] = int(row["end_ns"]) - int(row["start_ns"])
+    first = write_all_advice(bubbleviz.analyze(job.written(tmp_path / "operations.csv")))[0]
+
+    assert first.kind == "stage"
+    assert first.ranks == (2,)
+    assert first.action.startswith("Move layers off stage 2")
+    assert ("or find out why" in first.action) == bool(action)
+    assert reason in first.text
+
+
+def test_copies_of_a_stage_show_that_it_has_too_many_layers(tmp_path: Path) -> None:
+    job = simulate_job(replace(JOB, replicas=2))
+    first = write_all_advice(bubbleviz.analyze(job.written(tmp_path / "operations.csv")))[0]
+
+    assert first.action == "Move layers off stage 2"
