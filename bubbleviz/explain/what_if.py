@@ -61,7 +61,9 @@ class WhatIf:
             window.
         limit_bytes: Memory limit of a device, or None if the peak memory of the run is the limit.
         reordered: Order of the microbatches that makes ``same_schedule`` shortest, and the fraction
-            of the makespan that this order saves. None if microbatches have equal lengths.
+            of the makespan that this order saves. None if microbatches have equal lengths, if
+            ``same_schedule`` is None or has two directions, or if other schedules were not
+            simulated.
     """
 
     measured: MeasuredTimes | None
