@@ -38,10 +38,10 @@ class Arrivals(Table):
     Attributes:
         exact_ns: Latest end of the operation's named receive and of the receives inside its ranges,
             or ``NEVER`` if there are none.
-        latest_ns: Equal to ``exact_ns`` for operations with a named receive. Other operations may
-            also have waited for a receive without a microbatch number. For these operations, it is
-            the later of ``exact_ns`` and the latest end of such a receive that the host launched
-            before the operation.
+        latest_ns: Equal to ``exact_ns`` for operations with a named receive. An operation without a
+            named receive may also have waited for a receive without a microbatch number. For this
+            operation, the latest end of all receives without a number that the host launched before
+            it is included.
         receives: Mask of the operations whose rank has any receive in their direction (activations
             for F, gradients for B and BW).
         receive: Row of the operation's named receive, or -1 if there is none.
@@ -186,8 +186,8 @@ def _find_latest_receive_end(operations: Operations, waiting: Ints, phase: Phase
     rank, waiting_rank = operations.rank[receives], operations.rank[waiting]
     n_ranks = int(max(rank.max(initial=NONE), waiting_rank.max(initial=NONE))) + 1
     end_ns = operations.end_ns[receives]
-    # After packing, all end times of a rank are larger than all end times of the previous ranks,
-    # so a single running maximum over all ranks suffices.
+    # After packing, the end times of each rank are larger than the end times of all previous ranks.
+    # Therefore a single running maximum over all ranks suffices.
     packing = _pack_by_rank(rank, end_ns, n_ranks)
     packed_end_ns = np.concatenate((packing.place(rank, end_ns), np.full(len(waiting), NONE)))
     launched_ns = operations.host_start_ns[np.concatenate((receives, waiting))]
@@ -231,7 +231,7 @@ def find_ready_times(operations: Operations, inputs: Arrivals) -> Ints:
 
     Args:
         operations: Operations of all ranks.
-        inputs: Arrivals of the inputs of these operations.
+        inputs: Arrivals of the inputs of all operations, as returned by :func:`find_arrivals`.
     """
     if (inputs.latest_ns == NEVER).all() and not inputs.receives.any():
         return operations.start_ns

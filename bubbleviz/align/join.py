@@ -174,8 +174,8 @@ def join(
 ) -> JoinedRecordings:
     """Join recordings into one set of tables, with times on the clocks of the profiling sessions.
 
-    The times of a profile are relative to the start of its session. The correction ``sessions``
-    puts all ranks of one machine on one clock. Stages, iterations and the clocks of other machines
+    The times of a profile are relative to the start of its session. The corrections in ``sessions``
+    put all ranks of one machine on one clock. Stages, iterations and the clocks of other machines
     are inferred later from the corrected times.
 
     Args:

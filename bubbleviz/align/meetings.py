@@ -35,9 +35,9 @@ from bubbleviz.model.intervals import Packing, group_extents, measure_within
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import RankIntervals
 
-#: Ranks leave a collective within ``LEAVE_NS`` of each other, or within the transfer time (the
-#: duration on the rank that entered last) divided by this number. In jobs that ByteDance published,
-#: ranks leave within 1/1,000 of the transfer time in the median, and always within 1/100.
+#: Ranks leave a collective within ``LEAVE_NS``, or within its transfer time divided by this number.
+#: The transfer time is the duration on the rank that entered last.
+#: In jobs that ByteDance published, ranks leave within 1/100 of it (in the median 1/1,000).
 _LEAVE_DIVISOR = 50
 #: Maximum time between two pieces of one collective.
 _MAX_PIECE_GAP_NS = 5_000
@@ -66,8 +66,8 @@ def match_collectives(
         return table
     compared = table
     if not recordings.paired:
-        # Iterations cannot be compared, so all collectives are put into one iteration. Only
-        # sequence numbers within groups and equal end times then show meetings.
+        # Iterations cannot be compared, so all collectives are put into one iteration.
+        # Meetings can then only be found from sequence numbers and from equal end times.
         compared = table.replace_columns(iteration=np.zeros(len(table), np.int64))
     meeting = find_meetings(
         compared,
@@ -172,8 +172,8 @@ def _match_in_partitions(
         meetings: Meetings found so far. Modified in place.
         collectives: Collectives of all ranks.
         is_open: Mask of the collectives to match. Not modified.
-        partitions: Partitions of the ranks, in the order in which they are tried. Each gives the
-            group of every rank, or -1 for a rank in no group.
+        partitions: Partitions of the ranks, in the order in which they are tried. Each partition
+            contains the group of every rank, or -1 for a rank in no group.
         time: The common clock, with the uncertainty of each machine.
     """
     is_open = is_open.copy()
@@ -188,8 +188,8 @@ def _match_in_partitions(
         meeting = match_by_ends(collectives, rows, cell[collectives.rank[rows]], members, time)
         meeting = _select_frequent(collectives, meeting)
         meetings.add(np.where(is_undivided[collectives.rank], meeting, NONE))
-        # Ranks on clocks that cannot be compared may be members of the same collective. Therefore
-        # a match in a smaller group would not be certain either.
+        # Ranks on clocks that cannot be compared may be members of the same collective.
+        # A match in a smaller group would therefore not be certain either.
         is_only_member = np.bincount(members[0], minlength=1)[cell] == 1
         may_meet = (meeting == NONE) & ~is_only_member[collectives.rank]
         is_open &= is_undivided[collectives.rank] | may_meet
@@ -219,16 +219,16 @@ def _match_recorded_groups(
 ) -> Iterator[Ints]:
     """Match the collectives of recorded groups by three methods, and yield the result of each.
 
-    Each collective is matched by the first method that applies to it. Groups have certain members
-    as defined by :func:`_mask_certain_groups`.
+    Each collective is matched by the first method that applies to it. Whether the members of a
+    group are certain is decided by :func:`_mask_certain_groups`.
 
-    1. By sequence number, in groups with certain members in which every collective has a sequence
-       number: collectives of equal group and sequence number meet.
-    2. By launch order (:func:`_match_by_order`), in all other groups with certain members. Matching
-       by launch order is skipped if ``ordered`` is False.
-    3. By equal end times (:func:`match_by_ends`), for all collectives of recorded groups that have
-       no meeting yet. All ranks that run collectives of the group must take part, or as many as
-       its recorded size if that is smaller.
+    1. Sequence numbers are used for groups with certain members in which every collective has a
+       sequence number. Collectives with equal group and sequence number meet.
+    2. Launch order (:func:`_match_by_order`) is used for all other groups with certain members, but
+       only if ``ordered`` is True.
+    3. Equal end times (:func:`match_by_ends`) are used for all collectives of recorded groups that
+       have no meeting yet. The number of ranks that meet must be the number of ranks that run
+       collectives of the group, or the recorded size of the group if that is smaller.
 
     Methods 2 and 3 leave out collectives that belong to no iteration. A meeting always has at least
     two ranks.
@@ -260,8 +260,8 @@ def _match_recorded_groups(
     rows = np.flatnonzero(has_certain_group & ~is_numbered[group] & has_iteration)
     by_order = _match_by_order(collectives, rows if ordered else rows[:0], group)
     yield by_order
-    # Collectives are still unmatched if ranks ran them in different numbers of pieces, or if groups
-    # share a name.
+    # Ranks may run a collective in different numbers of pieces, and groups may share a name.
+    # Such collectives are still unmatched.
     is_unmatched = (group >= 0) & (by_number == NONE) & (by_order == NONE)
     rows = np.flatnonzero(is_unmatched & has_iteration)
     max_size = [communicator.size or len(collectives) for communicator in groups]
@@ -499,7 +499,7 @@ def _measure_ends(collectives: CollectiveIntervals, clustered: _Clustered) -> _C
     """Measure when each cluster ends on its first and on its last rank.
 
     If a rank has several collectives in a cluster, they are pieces of one collective. Only the
-    piece that ends last is used then.
+    piece that ends last is used.
 
     Args:
         collectives: Collectives of all ranks.
@@ -628,9 +628,9 @@ def _is_steady(
 
     The delay is the time from the first end among the members of a meeting to the end of the
     collective. Members of one collective have the same delay in all iterations, except for drift.
-    If clocks are uncertain, many collectives end together by chance, and their delays vary. If a
-    rank has a delay that varies (:func:`is_unsteady`) and a doubtful collective, the mask is False
-    for all collectives of this cell and kind.
+    If clocks are uncertain, many collectives end together by chance, and their delays vary. If the
+    delay of a rank with doubtful collectives varies (:func:`is_unsteady`), the mask is False for
+    all collectives of this cell and kind.
 
     Args:
         collectives: Collectives that end together.
@@ -729,8 +729,7 @@ def find_incomplete_collectives(
     groups, group, meeting = collectives.groups, collectives.group, collectives.meeting
     is_single = np.array([*(c.size == 1 for c in groups), False], bool)[group]
     is_unmet = (meeting == NONE) & ~is_single
-    # If the members of a group are certain, an unmatched collective lacks members because these
-    # were not recorded.
+    # If the members of a group are certain, the missing members of a collective were not recorded.
     is_certain = np.array([*(c.has_unique_name or bool(c.ranks) for c in groups), False], bool)[
         group
     ]

@@ -1,6 +1,6 @@
 """Profile clocks: the machine of each profile, and its clock according to its session.
 
-nsys counts the times of a profile from the start of its session. It records the UTC clock of the
+nsys counts the times of a profile from the start of its session. nsys records the UTC clock of the
 host at that instant (``TARGET_INFO_SESSION_START_TIME.utcEpochNs``), and in newer exports also the
 steady clock of the host (``systemClockNs``), which NTP does not change. The clock of the first
 profile is the clock of the report.
@@ -23,20 +23,20 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import Source
 from bubbleviz.model.texts import list_first
 
-#: Maximum relative drift between two clocks. Each clock may drift by half of this relative to the
-#: mean of both.
+#: Maximum relative drift between two clocks.
+#: Each of the two clocks may drift by half of this, relative to their mean.
 DRIFT = 50e-6
 #: Resolution of clocks in ns. Two bounds that miss each other by less than this are consistent.
 GRAIN_NS = 5_000.0
-#: Maximum difference between the boot times of two profiles of one machine. Corrections of UTC
-#: clocks are smaller than this, and two machines are rarely switched on this close together.
+#: Maximum difference between the boot times of two profiles of one machine.
+#: Corrections of UTC clocks are smaller, and two machines rarely boot this close together.
 _MAX_BOOT_DIFFERENCE_NS = 10_000_000_000
 #: Maximum gap in UTC between two captures of one run.
 _MAX_GAP_NS = 60_000_000_000
-#: Maximum error of an unsynchronized clock, for which a run is still accepted. At most one in
-#: ``_MAX_WRONG_DIVISOR`` profiles may have an unsynchronized clock. If the ranks have no unique
-#: numbers, the limit is one in ``_MAX_UNNUMBERED_WRONG_DIVISOR``.
+#: Maximum error of an unsynchronized clock for which the profiles are still accepted as one run.
 _MAX_WRONG_NS = 3_600_000_000_000
+#: At most one in ``_MAX_WRONG_DIVISOR`` profiles may have an unsynchronized clock.
+#: If ranks have no unique numbers, the limit is one in ``_MAX_UNNUMBERED_WRONG_DIVISOR``.
 _MAX_WRONG_DIVISOR, _MAX_UNNUMBERED_WRONG_DIVISOR = 4, 8
 #: Maximum number of hosts that a limitation lists by name. Further hosts are only counted.
 _MAX_NAMES = 4
@@ -95,7 +95,7 @@ class ProfileClock:
         return ProfileClock(
             self.offset_ns + correction.offset_ns,
             correction.uncertainty_ns,
-            # Rounded to a millionth of a ppm, so that the printed number gives the same times.
+            # Round the drift to a millionth of a ppm, so that the printed drift is exact.
             round(correction.drift_ppm, 6),
             correction.t0_ns - self.offset_ns if correction.drift_ppm else 0,
         )
@@ -259,8 +259,8 @@ def _measure_session_offset(source: Source, other: Source, steady: bool) -> int 
     The result is None if either profile does not record the clock.
 
     Args:
-        source: Profile whose session start is the minuend.
-        other: Profile whose session start is subtracted.
+        source: Profile whose session start is returned, relative to the other profile.
+        other: Profile whose session start is subtracted from it.
         steady: Whether to compare the steady clocks instead of UTC.
     """
     name = "session_clock_ns" if steady else "session_utc_ns"
@@ -338,8 +338,8 @@ def refuse_unrelated(
         MismatchError: The captures are not from a single run.
     """
     profile, starts_ns, ends_ns = _sort_captures(sources, captures, clocks)
-    # A long capture can contain shorter captures, so the gap is measured from the latest end of all
-    # earlier captures.
+    # A long capture can contain shorter captures.
+    # Therefore the gap is measured from the latest end of all earlier captures.
     latest = np.maximum.accumulate(ends_ns)
     gaps = np.flatnonzero(starts_ns[1:] - latest[:-1] > _MAX_GAP_NS)
     if len(gaps) == 0:
@@ -395,7 +395,7 @@ def _sort_captures(
 def _are_typical(
     sources: Sequence[Source], profile: Sequence[int], wrong: Sequence[int], is_typical: Bools
 ) -> bool:
-    """Return whether each profile in ``wrong`` has a typical size and a host of no other profile.
+    """Return whether each wrong profile has a typical size and a host that no other profile has.
 
     Args:
         sources: Descriptions of the profile files, one per profile.

@@ -28,8 +28,8 @@ from bubbleviz.model.intervals import group_latest
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import Operations
 
-#: Minimum number of receives on a rank, and the minimum fraction of receives among the kernels that
-#: begin before the input of their operation exists.
+#: Minimum number of receives on a rank, and their minimum fraction of the early kernels.
+#: An early kernel begins before the input of its operation exists.
 _MIN_RECEIVES, _MIN_RECEIVING = 3, 0.95
 #: Minimum fraction of a name's kernel time on a rank that passes before the inputs exist.
 _MIN_WAITED = 0.5
@@ -172,9 +172,9 @@ def _find_ready_times(recordings: JoinedRecordings, precedences: Precedences) ->
 def _move_starts(of_ranks: Sequence[UnknownKernels], operations: Operations) -> Ints:
     """Return the start of each operation, moved to the end of the kernel with which it begins.
 
-    An operation begins with a kernel if both start at exactly the same time. If no kernel of the
-    given name starts then, or the operation has no span, its start is unchanged. No start is moved
-    beyond the end of its operation.
+    An operation begins with a kernel if both start at exactly the same time. If an operation begins
+    with none of the given kernels, or has no span, its start is unchanged. No start is moved beyond
+    the end of its operation.
 
     Args:
         of_ranks: Kernels of one name, one element per rank.

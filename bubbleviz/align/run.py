@@ -68,7 +68,7 @@ class RunHints:
         parallel: Parallel sizes of the run, or None to infer which ranks are replicas.
         same_clock: Groups of hostnames. The hosts of a group share one clock.
         method: Alignment method, one of :data:`bubbleviz.model.choices.ALIGNMENTS`. None means
-            ``causal``, except that captures far apart in UTC are refused.
+            ``causal``, but captures that are far apart in UTC are refused.
     """
 
     order: Sequence[int] = ()
@@ -118,8 +118,8 @@ class Run:
         layers: Kernel times of the layers of each virtual stage. Empty if no profile has layer
             ranges.
         recorded_start_ns: For each rank, the time of the first kernel or call in its profile.
-        recorded: For each device, the start of its recording and the kernels in which it may have
-            waited.
+        recorded: Recording of each device: its start, its span and its first and longest
+            communication kernels.
         profile_hosts: Host name of each profile. Machines that share a hostname have different
             names here.
         has_kernels: Whether all profiles contain kernels, which tables of operations do not.
@@ -413,8 +413,8 @@ def _split_contradicting(
         hints: What the user states about the run.
 
     Returns:
-        alignment: A new alignment if machines were separated. Otherwise the given alignment, whose
-            ``machine_notes`` may be changed to report the contradiction.
+        alignment: A new alignment if machines were separated. Otherwise, the given alignment is
+            returned, and its ``machine_notes`` may report the contradiction.
         notes: Limitations for hostnames that stand, or may stand, for several machines.
     """
     recordings = alignment.recordings

@@ -12,8 +12,9 @@ from bubbleviz.model.grouping import find_distinct, find_distinct_rows
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 
-#: Layer times of one virtual stage: the total kernel time in ns, keyed by (phase, layer), and the
-#: time of the first launch, keyed by layer.
+#: Layer times of one virtual stage.
+#: The first dict contains the total kernel time in ns, keyed by (phase, layer).
+#: The second dict contains the time of the first launch, keyed by layer.
 StageLayers = tuple[dict[tuple[Phase, LayerName | None], int], dict[LayerName, int]]
 
 

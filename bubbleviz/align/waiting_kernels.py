@@ -26,15 +26,15 @@ from bubbleviz.model.texts import format_count, to_one_line
 
 #: Minimum duration of a kernel that may be waiting.
 _MIN_WAIT_NS = 20_000
-#: Maximum difference of two end times that are treated as equal: in ns, and as a fraction of the
-#: kernel's duration. The smaller limit applies.
+#: Maximum difference of two equal end times: in ns, and as a fraction of the kernel's duration.
+#: The smaller of the two limits applies.
 _MAX_END_NS, _MAX_END_SHARE = 10_000, 0.02
-#: Minimum difference between the starts of two kernels, as a fraction of the longer one. A forward
-#: takes between a third and a half of the time of a backward. If a forward and a backward end
-#: together by chance, the difference between their starts is smaller than this.
+#: Minimum difference between the starts of two kernels, as a fraction of the longer one.
+#: A forward takes between a third and a half of the time of a backward.
+#: If a forward and a backward end together by chance, their starts differ by less than this.
 _MIN_START_SHARE = 0.7
-#: Minimum fraction of a name's kernel time on a rank that is in waiting kernels, and maximum
-#: probability that a kernel ends together with another kernel by chance.
+#: Minimum fraction of the kernel time of a name on a rank that is in waiting kernels.
+#: The second number is the maximum probability that two kernels end together by chance.
 _MIN_WAITING, _MAX_CHANCE = 0.5, 0.2
 #: Maximum number of ranks that are compared for each kernel name.
 _MAX_RANKS = 16

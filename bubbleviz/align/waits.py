@@ -96,7 +96,7 @@ def measure_waits(operations: Operations, inputs: Arrivals) -> Waits:
 
     Args:
         operations: Operations of all ranks.
-        inputs: Arrivals of the inputs of these operations.
+        inputs: Times at which the inputs of operations were available.
 
     Returns:
         Waits, sorted by rank, chunk, microbatch, sequence and iteration.
@@ -179,8 +179,8 @@ def _match_first_rows(key: Ints, n_first: int) -> tuple[Ints, Ints]:
     Returns:
         first: For each key in both lists, in ascending order of keys, the index of its first
             occurrence in the first list.
-        second: The index of its first occurrence in the second list, counted from the start of that
-            list.
+        second: For each of these keys, the index of its first occurrence in the second list,
+            counted from the start of that list.
     """
     n_keys = int(key.max(initial=NONE)) + 1
     # Writing the rows in reverse order leaves the first row of each key.
@@ -199,7 +199,7 @@ def measure_median_waits(operations: Operations, inputs: Arrivals) -> Waits:
 
     Args:
         operations: Operations of all ranks, sorted by rank.
-        inputs: Arrivals of the inputs of these operations.
+        inputs: Times at which the inputs of operations were available.
     """
     parts = [
         _reduce_to_medians(measure_waits(operations.take(rows), inputs.take(rows)))
@@ -254,7 +254,8 @@ def pair_consecutive_stages(waits: Waits) -> tuple[Ints, Ints]:
 
     Returns:
         upper: Row of the wait on the earlier stage.
-        lower: Row of the wait on the next stage. On correct stages, it is within the first wait.
+        lower: Row of the wait on the next stage. If the stages are correct, the lower wait is
+            within the upper wait.
     """
     columns = waits.iteration, waits.microbatch, waits.sequence
     doubled = [np.concatenate((column, column)) for column in columns]

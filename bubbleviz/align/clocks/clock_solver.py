@@ -2,8 +2,8 @@
 
 The offset of a clock is the middle of the interval of possible offsets. The uncertainty of the
 clock is half the width of this interval, increased by the possible drift
-(:class:`~bubbleviz.align.clocks.drift.ClockSegments`). A drift is applied only if no constant
-offset satisfies the bounds.
+(:class:`~bubbleviz.align.clocks.drift.ClockSegments`). Drift is applied only if no constant offset
+satisfies the bounds.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def solve_clocks(
 
     If no constant offsets satisfy the precedences, drifts up to ``DRIFT`` are allowed, and each
     clock that needs a drift gets one. If no drifts satisfy the precedences either, they contradict
-    each other. The same slack is then added to every bound, the smallest one for which constant
-    offsets exist, and twice this slack is added to the uncertainties. The uncertainty is None for
-    clocks that the reference does not bound.
+    each other. The smallest slack for which constant offsets exist is then added to every bound,
+    and twice this slack is added to the uncertainties. The uncertainty is None for clocks that the
+    reference does not bound.
 
     Args:
         precedences: Precedences between the clocks.
@@ -116,8 +116,8 @@ def _apply_offsets(start_ns: Ints, end_ns: Ints, limit: Floats, reference: int) 
     Args:
         start_ns: Start of the capture of each clock, in its uncorrected time.
         end_ns: End of the capture of each clock, in its uncorrected time.
-        limit: Limits of all pairs of clocks, indexed [later, earlier]. Constant offsets must be
-            able to satisfy them.
+        limit: Limits of all pairs of clocks, indexed [later, earlier]. There must be constant
+            offsets that satisfy the limits.
         reference: Clock whose offset is 0.
     """
     offset, half_width = compute_intervals(limit, reference)
@@ -129,8 +129,8 @@ def _find_drifting_corrections(
 ) -> tuple[float, Floats | None]:
     """Find corrections that satisfy all bounds, with drifts up to ``DRIFT``.
 
-    The corrections are first computed without slack. If there are none, ``GRAIN_NS / 2`` is added
-    to every bound as slack.
+    The corrections are first computed without slack. If there are no such corrections, a slack of
+    ``GRAIN_NS / 2`` is added to every bound.
 
     Args:
         segments: Bounds between clocks.

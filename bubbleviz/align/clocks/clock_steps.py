@@ -34,17 +34,15 @@ from bubbleviz.model.intervals import group_extents
 
 #: Numbers of parts into which an iteration is divided. Each number must divide the last one.
 _PARTS = (1, 4, 16)
-#: Maximum width of the interval between the bounds of a part, relative to the median width of an
-#: iteration's interval.
+#: Maximum distance between the bounds of a part, relative to the median over whole iterations.
 _MAX_RELATIVE_WIDTH = 1.5
-#: Minimum significance of a jump in standard deviations of the noise, in clear and in doubtful
-#: cases.
+#: Minimum significance of a clear and of a doubtful jump, in standard deviations of the noise.
 _MIN_SIGNIFICANCE, _MIN_SIGNIFICANCE_IN_DOUBT = 7.0, 14.0
-#: A jump is doubtful if it is based on fewer than ``_FEW_CELLS`` cells, or if it is smaller than
-#: ``_SMALL_JUMP`` times the median width of the interval between the bounds.
+#: A jump is doubtful if it is based on fewer than ``_FEW_CELLS`` cells.
+#: It is also doubtful if it is smaller than ``_SMALL_JUMP`` times the median width of the cells.
 _FEW_CELLS, _SMALL_JUMP = 6, 0.3
-#: Minimum and maximum number of cells that are fitted for a pair of clocks. If there are more than
-#: the maximum, cells are sampled evenly.
+#: Minimum and maximum number of cells that are fitted for a pair of clocks.
+#: If a pair has more cells than the maximum, cells are sampled evenly.
 _MIN_CELLS, _MAX_CELLS = 3, 256
 #: Number of drifts that are tried in a fit, from ``-DRIFT`` to ``DRIFT``.
 _N_DRIFTS = 21
@@ -141,7 +139,7 @@ def find_clock_steps(
         reference: Clock whose correction is 0.
 
     Returns:
-        steps: The most significant step of each pair of clocks that has one, sorted by pair.
+        steps: Most significant step of each pair of clocks that has a step, sorted by pair.
         corrections: Constant correction of each clock. The uncertainties cover the times before and
             after the steps. Empty if there are no steps.
     """
@@ -175,9 +173,9 @@ def _find_jumps(levels: list[_Cells], n_pairs: int) -> tuple[dict[int, _Jump], _
     """Find the most significant jump of each pair of clocks over all levels.
 
     Each level divides iterations into cells of time. Finer levels locate a jump more precisely, but
-    the intervals between their bounds are wider. Only cells that are bounded from both sides are
-    used. A cell of a finer level must also have a width of at most ``_MAX_RELATIVE_WIDTH`` times
-    the median width of the pair in the coarsest level, or ``GRAIN_NS`` if that is larger.
+    have wider intervals between the bounds. Only cells that are bounded from both sides are used. A
+    cell of a finer level must also have a width of at most ``_MAX_RELATIVE_WIDTH`` times the median
+    width of the pair in the coarsest level, or ``GRAIN_NS`` if that is larger.
 
     Args:
         levels: Cells of each level, coarsest level first.

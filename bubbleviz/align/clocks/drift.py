@@ -25,8 +25,8 @@ from bubbleviz.model.grouping import sort_rows
 _CLOCK_DRIFT = DRIFT / 2
 
 
-#: Maximum and minimum number of segments of a capture, and maximum number of nodes (clocks times
-#: segments). The last limits the number of segments if there are many clocks.
+#: Maximum and minimum number of segments of a capture, and maximum number of graph nodes.
+#: If there are many clocks, the maximum number of nodes limits the number of segments.
 _MAX_SEGMENTS, _MIN_SEGMENTS, _MAX_NODES = 128, 32, 4096
 
 

@@ -36,8 +36,7 @@ LEAVE_NS = 50_000
 _SYNCHRONIZING = ("AllReduce", "AllGather", "ReduceScatter")
 
 
-#: Maximum number of other members with which each member of a collective is compared. This limits
-#: the number of pairs.
+#: Maximum number of other members with which each member of a collective is compared.
 _MAX_PARTNERS = 16
 
 
@@ -89,8 +88,8 @@ def find_dependencies(
     first, second = producer[has_arrival], consumer[has_arrival]
     ready_ns = np.maximum(operations.start_ns[second], inputs.latest_ns[second])
     by_ends = make_table(first, second, operations.end_ns[first], ready_ns)
-    # No receive ends before its send starts. If replicas cannot be distinguished, the receive may
-    # belong to the send of another replica.
+    # No receive ends before its send starts.
+    # If replicas cannot be distinguished, the receive may belong to the send of another replica.
     has_span = np.append(operations.has_span, 0) == 1
     is_transfer = has_span[inputs.send[producer]] & has_span[inputs.receive[consumer]]
     is_transfer &= pipeline[operations.rank[consumer]] >= 0

@@ -23,8 +23,7 @@ from bubbleviz.model.grouping import group_rows
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import format_count
 
-#: Minimum fraction of iterations with contradicted dependencies that shows that two profiles are
-#: from different machines.
+#: Minimum fraction of iterations with contradicted dependencies for profiles of two machines.
 _MIN_BROKEN_SHARE = 0.5
 
 
@@ -111,10 +110,10 @@ def _compare_clocks(
         precedences: Dependencies between all ranks. The clock columns contain rank numbers.
 
     Returns:
-        agreeing: Pairs of profiles that have dependencies, none of which is contradicted.
+        agreeing: Pairs of profiles whose dependencies are all uncontradicted.
         contradicting: Pairs of profiles with a contradicted dependency in at least
-            ``_MIN_BROKEN_SHARE`` of the iterations in which they have dependencies. All remaining
-            pairs are in neither set.
+            ``_MIN_BROKEN_SHARE`` of the iterations in which they have dependencies. Pairs that
+            neither agree nor contradict are in neither set.
     """
     profile = np.array([rank.profile for rank in recordings.ranks], np.int64)
     machine = recordings.machine_of_rank
@@ -220,7 +219,7 @@ def list_contradicting_hosts(
 ) -> tuple[Limitation, ...]:
     """Return a limitation for each hostname whose profiles contradict each other on any clocks.
 
-    These hostnames could not be divided into machines whose clocks explain the contradiction.
+    Dividing such a hostname into several machines does not explain the contradiction.
 
     Args:
         hostnames: Previous machine name of each profile, one per hostname.

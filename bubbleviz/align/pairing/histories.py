@@ -23,8 +23,7 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import CHAINED, Phase
 
-#: Maximum number of events that are compared per iteration. If there are more, they are sampled
-#: evenly.
+#: Maximum number of events that are compared per iteration, sampled evenly from all events.
 _MAX_EVENTS = 64
 #: Maximum number of array elements computed at once.
 _MAX_CELLS = 1 << 19

@@ -12,8 +12,8 @@ much as any two steps of one rank do::
 All shifts are tested at once:
 
 1. Compute the steps of both ranks, with the typical step subtracted (``_compute_steps``).
-2. Compare every step of rank a with every step of rank b (``_compare_all``). The differences over
-   the events of the iteration have a mean (the *level*) and a variance (the *scatter*).
+2. Compare every step of rank a with every step of rank b (``_compare_all``). Two steps differ by a
+   mean over the events of the iteration (the *level*) and a variance (the *scatter*).
 3. Read the diagonal of each shift from this matrix (``_select_diagonals``) and average the squares
    of its cells. The cell in row i and column j belongs to shift i - j::
 
@@ -48,20 +48,17 @@ from bubbleviz.model.columns import Bools, Floats, Ints
 
 #: Resolution of timestamps in ns. Smaller differences between steps are no evidence.
 _GRAIN_NS = 200.0
-#: Minimum number of values for a trimmed mean that leaves out the largest value, and for one that
-#: leaves out the two largest.
+#: Minimum numbers of values for leaving out the largest value, and the two largest, from a mean.
 _TRIM_ONE, _TRIM_TWO = 3, 6
 #: Maximum degrees of freedom of the scatter (the variance of step differences over the events).
 _MAX_SCATTER_DOF = 4
 #: Penalty, in nats, for using the largest of several evidence values for the same data.
 _CHOICE_PENALTY = math.log(2)
-#: Maximum evidence, in nats, from the distance of a step to its nearest neighbor. It limits the
-#: evidence of a step that is unlike all other steps.
+#: Maximum evidence, in nats, from the distance of a step to its nearest neighbor.
 _MAX_OUTLIER_EVIDENCE = 3.0
 #: Maximum evidence for a shift, and maximum evidence of a single F test, in nats.
 _MAX_EVIDENCE = 60.0
-#: Mean squares and their numbers of values (or degrees of freedom). The number is 0 if a mean is
-#: not available.
+#: Means, and the number of values (or degrees of freedom) of each mean, or 0 if it is unavailable.
 _Means = tuple[Floats, Ints]
 
 
@@ -105,7 +102,7 @@ class _NullStatistics:
 class StepComparison:
     """Statistics of the differences between the steps of pairs of ranks, for all candidate shifts.
 
-    The difference between two steps has a level (its mean over the events) and a scatter (its
+    The difference between two steps has a level (the mean over the events) and a scatter (the
     variance over the events).
 
     Attributes:
@@ -131,7 +128,8 @@ class StepComparison:
         The evidence is -log of the probability of steps that agree at least as well. Under the null
         hypothesis, paired steps belong to different iterations, so they differ as much as two steps
         of one rank. If iterations repeat a pattern, steps that are a period apart are nearly equal.
-        With ``lags``, the null hypothesis uses only steps that are this many iterations apart.
+        If ``lags`` is given, the null hypothesis uses only steps that are ``lags`` iterations
+        apart.
 
         Levels are tested in all variants of ``levels``, each against the null level and, if
         ``scatter_dof`` is positive, also against the smaller of the null level and the null
@@ -253,7 +251,7 @@ def _compare_midpoints(
             (pairs, shifts, iterations of a).
         within_level_ns: Mean differences between the steps of rank a, and between the steps of
             rank b, each of shape (pairs, steps, steps).
-        typical_ns: Typical step of each pair, shape (pairs,).
+        typical_ns: Median step of each pair in ns, shape (pairs,).
         shifts: Candidate shifts, shape (shifts,).
 
     Returns:
@@ -283,7 +281,7 @@ def _compute_steps(a_ns: Floats, b_ns: Floats) -> tuple[Floats, Floats, Floats]:
         a_steps: Steps of the first ranks minus the typical step, shape
             (pairs, iterations - 1, events).
         b_steps: Steps of the second ranks minus the typical step.
-        typical_ns: Typical step of each pair, or 0 if the pair has no steps.
+        typical_ns: Typical step of each pair in ns, or 0 if the pair has no steps.
     """
     a_steps, b_steps = np.diff(a_ns, axis=1), np.diff(b_ns, axis=1)
     all_steps = [steps.reshape(len(steps), -1) for steps in (a_steps, b_steps)]
@@ -333,7 +331,7 @@ def _bound_evidence(
 def _square_beyond_drift(level_ns: Floats, typical_ns: Floats) -> Floats:
     """Return the squares of the levels after subtracting the maximum clock drift of one step.
 
-    The maximum drift is ``DRIFT`` times the typical step. Levels below it become 0.
+    The maximum drift is ``DRIFT`` times the typical step. Levels that do not exceed it become 0.
 
     Args:
         level_ns: Mean differences between steps, shape (pairs, steps of a, steps of b).
@@ -394,7 +392,7 @@ def _compute_volume_term(cross_sq: Floats, within_sq: Floats, dof: int) -> Float
     resolution ``_GRAIN_NS`` is added in quadrature to both distances. The neighbor of an outlier
     says little about how much similar steps vary, so the log ratio is limited to
     ``_MAX_OUTLIER_EVIDENCE``. If the log ratio relative to the two closest steps of the rank is
-    larger than this limited value, it is returned instead.
+    larger, it is returned instead.
 
     Args:
         cross_sq: Mean square differences between the ranks, shape (pairs, n_i, n_j).
@@ -445,11 +443,12 @@ def _compute_mean_squares(level_ns: Floats, typical_ns: Floats) -> tuple[_Means,
 def _measure_null(a: _Differences, b: _Differences) -> _NullStatistics:
     """Measure, for each pair of ranks, how much steps of different iterations of one rank differ.
 
-    Ranks that wait for each other vary together, so the differences of the two ranks are not
-    independent. For each lag (number of iterations between two steps), the smaller mean of the two
-    ranks is used. The degrees of freedom are the larger number of differences of the two ranks, but
-    at most the number of steps of the first rank. If either rank has fewer than ``_TRIM_ONE``
-    differences at a lag, the statistics of any two steps (column 0) are used for that lag.
+    The steps of ranks that wait for each other vary together, so the differences of the two ranks
+    are not independent. For each lag (number of iterations between two steps), the smaller mean of
+    the two ranks is used. The degrees of freedom are the larger number of differences of the two
+    ranks, but at most the number of steps of the first rank. If either rank has fewer than
+    ``_TRIM_ONE`` differences at a lag, the statistics of any two steps (column 0) are used for that
+    lag.
 
     Args:
         a: Differences between the steps of the first rank of each pair.

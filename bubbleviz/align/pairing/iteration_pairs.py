@@ -374,7 +374,7 @@ def _pair_neighbours(order: Ints, pipeline: Ints, stage: Ints, in_step: Ints) ->
         in_step: Clock of each rank if it is unknown for which ranks it waits, otherwise -1.
 
     Returns:
-        neighbour: The rank that each rank in ``rank`` is compared with.
+        neighbour: For each rank in ``rank``, the rank with which it is compared.
         rank: All ranks of ``order`` except the first.
         is_replica: Mask of the pairs that are treated as replicas.
     """
@@ -591,7 +591,8 @@ def _list_limitations(recordings: JoinedRecordings, links: Sequence[Link]) -> It
     """Yield a limitation if iterations are not paired, or if links had to pair them across hosts.
 
     If iterations are not paired, the limitation names the undecided link with the smallest margin.
-    If links between machines paired them, it names the link with the smallest margin.
+    If links between machines paired the iterations, the limitation names the link with the smallest
+    margin.
 
     Args:
         recordings: The recordings after pairing.

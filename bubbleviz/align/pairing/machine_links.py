@@ -12,7 +12,7 @@ e in likelihood). It consists of
 - the assumption that captures usually contain the same iterations,
 - the difference between the clocks.
 
-A machine is linked to a machine that is already linked by a pair of ranks whose iterations can be
+Each machine is linked to an already linked machine by a pair of ranks whose iterations can be
 matched with sufficient evidence. The link gives the correction of the machine's clock.
 """
 

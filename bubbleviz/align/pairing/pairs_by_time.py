@@ -76,8 +76,8 @@ def _find_extents(
         shape: Number of ranks and number of iterations.
 
     Returns:
-        First start and last end, each of the given shape. For an iteration without operations, they
-        are 0 and -1.
+        First start and last end of each iteration, both of the given shape. For an iteration
+        without operations, they are 0 and -1.
     """
     cell = rank * shape[1] + iteration
     first_ns, last_ns = group_extents(cell, shape[0] * shape[1], *times)
@@ -87,8 +87,8 @@ def _find_extents(
 def _number_untimed(numbers: Ints, is_untimed: Bools) -> bool:
     """Number the iterations whose time is unknown.
 
-    Each gets the largest number of the earlier iterations of its rank plus 1, or 0 if there is
-    none.
+    The new number is the largest number of the earlier iterations of the rank plus 1, or 0 if there
+    is none.
 
     Args:
         numbers: Common number of each iteration of each rank, or -1 if it has none, shape

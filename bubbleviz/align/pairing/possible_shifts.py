@@ -17,23 +17,23 @@ from bubbleviz.align.pairing.iteration_fits import compute_median
 from bubbleviz.align.profile_clocks import DRIFT, GRAIN_NS
 from bubbleviz.model.columns import Bools, Floats, Ints
 
-#: Typical error of UTC clocks in ns, and maximum evidence, in nats, against a shift that needs a
-#: larger clock correction. The evidence is limited because clocks may be off by seconds.
+#: Typical error of UTC clocks in ns, and maximum evidence in nats against larger corrections.
+#: The evidence against larger corrections is limited because clocks may be off by seconds.
 _UTC_NS, MAX_UTC_EVIDENCE = 1e8, 4.0
-#: Evidence, in nats, that captures with equal numbers of iterations contain the same iterations,
-#: and additional evidence if no other shift needs a smaller clock correction.
+#: Evidence, in nats, that captures with equal numbers of iterations contain the same iterations.
+#: The second number is added if no other shift needs a smaller clock correction.
 _EQUAL_COUNT_EVIDENCE, _EQUAL_TIME_EVIDENCE = 3.0, 4.5
 #: Evidence, in nats, against a shift that requires that a clock was set during the capture.
 _CLOCK_STEP_PENALTY = 6.0
 #: Evidence, in nats, against a shift that requires that a running capture missed an iteration.
 _UNRECORDED_PENALTY = 15.0
-#: Evidence, in nats, against a shift for each pair of iterations with different numbers of forwards
-#: or backwards, and the maximum over all pairs of iterations.
+#: Evidence, in nats, against a shift for each pair of iterations with different shapes.
+#: The second number limits the total evidence over all pairs of iterations.
 _SHAPE_PENALTY, _MAX_SHAPE_PENALTY = 5.0, 15.0
 #: Maximum number of iterations by which captures are shifted against each other.
 _MAX_SHIFT = 256
-#: Minimum evidence for the best shift against every other shift, in nats. With less evidence, the
-#: shift is undecided.
+#: Minimum evidence, in nats, for the best shift against every other shift.
+#: A shift with less evidence is undecided.
 DECIDED = 7.0
 
 
@@ -111,7 +111,8 @@ def _weigh_equal_counts(is_equal: Bools, timed: Bools, distance_ns: Floats) -> F
     """Return the evidence that captures with equal numbers of iterations contain the same ones.
 
     A shift in ``is_equal`` gets ``_EQUAL_COUNT_EVIDENCE``. If UTC is known and no other shift needs
-    a smaller clock correction, ``_EQUAL_TIME_EVIDENCE`` is added. All other shifts get 0.
+    a smaller clock correction, ``_EQUAL_TIME_EVIDENCE`` is added. The evidence for all other shifts
+    is 0.
 
     Args:
         is_equal: Mask of the shifts that pair two captures with equal numbers of iterations from
@@ -135,8 +136,8 @@ def _estimate_offsets(
     """Estimate the correction of the second clock for each shift.
 
     For replicas, the correction is the median difference of the iteration starts. For other pairs,
-    it is the midpoint of the lower and the upper bound from data dependencies. If only one bound
-    exists, it is this bound, and without bounds it is 0.
+    it is the midpoint of the lower and the upper bound from data dependencies. If there is only one
+    bound, the correction is this bound. If there is none, the correction is 0.
 
     Args:
         starts: Iteration starts of the first and of the second rank of each pair, each of shape
@@ -218,9 +219,10 @@ def _count_unrecorded(histories: Histories, a: Ints, b: Ints, shifts: Ints) -> I
     """Count the ends of rank b's capture at which an iteration should be recorded but is missing.
 
     The starts of the iterations before b's first iteration and after b's last iteration are
-    predicted from rank a (:func:`_predict_starts`). The first one is missing if b's capture began
-    more than half an iteration before its predicted start. The second one is missing if b's capture
-    ended more than half an iteration after its predicted start.
+    predicted from rank a (:func:`_predict_starts`). The iteration before b's first one is missing
+    if b's capture began more than half an iteration before its predicted start. The iteration after
+    b's last one is missing if b's capture ended more than half an iteration after its predicted
+    start.
 
     Args:
         histories: Iteration times of all ranks.

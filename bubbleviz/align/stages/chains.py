@@ -19,9 +19,9 @@ import numpy as np
 from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.grouping import find_distinct
 
-#: Function that decides which ranks can be in one pipeline. Its arguments are the ranks of two
-#: stages. It returns a mask of the pairs that fit, with one row per rank of the first stage and one
-#: column per rank of the second stage.
+#: Function that decides which ranks of two stages can be in one pipeline.
+#: The arguments are the ranks of the first stage and the ranks of the second stage.
+#: The result is a mask of the pairs that fit, shape (ranks of the first, ranks of the second).
 Fits = Callable[[Ints, Ints], Bools]
 
 
@@ -29,9 +29,8 @@ def find_pipelines(stages: Sequence[Ints], fits: Fits, ranks: int) -> Ints | Non
     """Divide the ranks of stages into pipelines.
 
     The ranks of the first stage with the most ranks start chains 0, 1, 2 and so on. The chains are
-    continued to the later stages, and then from the same stage to the earlier stages
-    (:func:`_continue_chains`). A rank whose chain is unknown starts a new chain with the next
-    number. Each chain is a pipeline.
+    continued to the later stages first, and then to the earlier stages (:func:`_continue_chains`).
+    A rank whose chain is unknown starts a new chain with the next number. Each chain is a pipeline.
 
     Args:
         stages: Ranks of each stage, sorted by rank number.
@@ -149,15 +148,15 @@ def find_forced_matches(can_match: Bools, *, rows_have_one: bool, columns_have_o
 
     Each row is matched with at most one column, and each column with at most one row. If every
     column (or every row) must have a match, columns (or rows) with a single choice are matched
-    repeatedly, and each match removes a choice from the others. If neither is certain, a pair is
-    forced only if the row is the only choice of the column and the column is the only choice of the
-    row.
+    repeatedly, and each match removes a choice from the others. If rows and columns may stay
+    unmatched, a pair is forced only if the row is the only choice of the column and the column is
+    the only choice of the row.
 
     Args:
         can_match: Mask of the possible matches, shape (rows, columns). Not modified.
         rows_have_one: Whether every row must have a match.
-        columns_have_one: Whether every column must have a match. Takes precedence over
-            ``rows_have_one``.
+        columns_have_one: Whether every column must have a match. If True, ``rows_have_one`` is
+            ignored.
 
     Returns:
         Row matched with each column, or -1 if no match of the column is forced.

@@ -27,13 +27,12 @@ from bubbleviz.model.phases import Phase
 MIN_CHUNKS, MIN_FITTING = 2, 0.95
 
 
-#: An operation may begin with work that needs no input. It may therefore start before its input
-#: arrives, by at most its busy time divided by this number.
+#: An operation may start before its input arrives, by its busy time divided by this number.
+#: The reason is that operations may begin with work that needs no input.
 EARLY_PART = 4
 
 
-#: Maximum shift of chunk numbers. The shift is the number of chunks that were in the pipeline when
-#: the recording began.
+#: Maximum shift of chunk numbers: chunks that were in the pipeline when the recording began.
 _MAX_SHIFT = 64
 
 
@@ -63,8 +62,8 @@ def align_chunk_numbers(
 
     - If both ranks are on one machine, the times of the paired chunks must fit
       (:func:`_can_pass`).
-    - If they are on two machines, and all chunks of the first rank have the same token count, the
-      shift must be 0.
+    - If the ranks are on two machines, and all chunks of the first rank have the same token count,
+      the shift must be 0.
 
     Shift 0 is used if it fits, otherwise the largest shift that fits. Shifts are added up along the
     ranks. Finally, the same number is subtracted from all shifts, so that the smallest is 0.
@@ -76,8 +75,8 @@ def align_chunk_numbers(
         machine: Machine of each rank. Ranks of one machine share its clock.
 
     Returns:
-        operations: Operations with common chunk numbers in ``microbatch``. The operations are
-            unchanged if no shift fits for any rank.
+        operations: Operations with common chunk numbers in ``microbatch``. If there is a rank for
+            which no shift fits, the operations are unchanged.
         is_aligned: Whether a shift fits for every rank.
     """
     ranks = [rank for rank in grouping.sort_rows(stage).tolist() if stage[rank] >= 0]
@@ -92,8 +91,8 @@ def align_chunk_numbers(
                 if _can_pass(upper.take(a), lower.take(b), is_replica)
             ]
         else:
-            # The clocks of two machines cannot be compared. If all token counts are equal, every
-            # shift fits, so none is evident.
+            # The clocks of two machines cannot be compared.
+            # If all token counts are equal, every shift fits, so token counts decide nothing.
             has_distinct_tokens = len(grouping.find_distinct(upper.tokens)) > 1
             fits = [m for m, _, _ in _match_tokens(upper, lower) if has_distinct_tokens or m == 0]
         if not fits:
@@ -110,8 +109,8 @@ def order_by_tokens(operations: Operations, ranks: Ints) -> Ints | None:
     """Order ranks by how long after the first rank they start the same chunks.
 
     Each rank is compared with the first rank in ``ranks``. Token counts must allow exactly one
-    shift of its chunk numbers (:func:`_match_tokens`), which pairs its chunks with the chunks of
-    the first rank. Ranks are sorted by the median delay of the paired chunks.
+    shift of the rank's chunk numbers (:func:`_match_tokens`). The shift pairs the chunks of the two
+    ranks. Ranks are sorted by the median delay of the paired chunks.
 
     Args:
         operations: Operations of all ranks.

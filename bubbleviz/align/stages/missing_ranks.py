@@ -25,10 +25,10 @@ def find_missing_ranks(
 ) -> tuple[Limitation, ...]:
     """Return a limitation for ranks of the run that are known to be in no profile, or ().
 
-    The recorded ranks are compared with all ranks of ``parallel``. If it is None, they are compared
-    with ranks 0 to ``world - 1`` if fewer than ``world`` ranks were recorded. In all other cases,
-    gaps in the rank numbers in names show missing ranks. Numbers in equal steps have no gap,
-    because they may be the ranks of one of several pipelines.
+    The recorded ranks are compared with all ranks of ``parallel``. If ``parallel`` is None and
+    fewer than ``world`` ranks were recorded, the recorded ranks are compared with ranks 0 to
+    ``world - 1``. In all other cases, gaps in the rank numbers in names show missing ranks. Numbers
+    in equal steps have no gap, because they may be the ranks of one of several pipelines.
 
     The limitation lists the missing ranks. If ``world`` is used, and names do not number the ranks
     or at least half of the ranks are missing, the limitation only contains their number.

@@ -76,8 +76,8 @@ class RankNumbers:
 
     Attributes:
         number: Number of each rank in the run.
-        from_names: Whether the numbers come from names in the profiles. Otherwise, they follow the
-            order of hosts, devices and processes.
+        from_names: Whether the numbers come from names in the profiles. Otherwise, the numbers
+            follow the order of hosts, devices and processes.
     """
 
     number: Ints
@@ -156,8 +156,8 @@ def lookup_declared(recordings: JoinedRecordings, name: str) -> Ints:
         [rank.local.stage_in_file_name for rank in recordings.ranks], np.int64
     ).reshape(-1, 2)
     stages = grouping.find_distinct(places[:, 0])
-    # The numbers in file names may be parallel sizes instead of stages and pipelines. Two ranks
-    # then have equal pairs, or a stage is missing.
+    # The numbers in file names may be parallel sizes instead of stages and pipelines.
+    # In this case, two ranks have equal pairs of numbers, or a stage is missing.
     is_distinct = len(grouping.group_rows(*places.T)) == len(places)
     is_usable = is_distinct and (stages == np.arange(len(stages))).all()
     if is_usable and not any(rank.local.declared for rank in recordings.ranks):
@@ -171,8 +171,7 @@ def find_pipelines(stage: Ints, numbers: RankNumbers, world: int = 0) -> Ints:
     If every stage has one rank, all ranks are in pipeline 0. Otherwise, pipelines are known only if
     names number the ranks, and if the ranks are numbered in Megatron's order: stage by stage, with
     equally many ranks per stage. Some ranks may be missing. The pipeline of a rank is then its
-    index among the ranks of its stage, in order of rank numbers. Missing ranks are included in this
-    count.
+    index among the ranks of its stage, in order of rank numbers. Missing ranks are counted as well.
 
     Args:
         stage: Stage of each rank, or -1 for a rank without forwards and backwards.
@@ -180,8 +179,8 @@ def find_pipelines(stage: Ints, numbers: RankNumbers, world: int = 0) -> Ints:
         world: Number of ranks of the run, or 0 if unknown.
 
     Returns:
-        Pipeline of each rank, or -1 if unknown. If no rank works or every stage has one rank, it is
-        0 for all ranks.
+        Pipeline of each rank, or -1 if unknown. All ranks are in pipeline 0 if no rank works, or if
+        every stage has one rank.
     """
     pipeline = np.zeros(len(stage), np.int64)
     working = np.flatnonzero(stage >= 0)

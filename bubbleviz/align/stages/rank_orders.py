@@ -11,9 +11,11 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import BACKWARD, COUNTED, Phase
 
-#: Table with one row per rank and order: the rank, the number of the order, the number of
-#: iterations in which the rank ran this order, and whether the order contains both forwards and
-#: backwards. Equal orders of different ranks have the same number.
+#: Orders of all ranks, as columns with one row per distinct pair of rank and order.
+#: The columns are: rank, order number, number of iterations, and whether the order is for training.
+#: The third column counts the iterations in which the rank ran the order.
+#: An order for training contains both forwards and backwards.
+#: Equal orders of different ranks have the same order number.
 Orders = tuple[Ints, Ints, Ints, Bools]
 
 

@@ -1,11 +1,11 @@
 """Splits: divide ranks into stages and replicas if replicas are not equally fast.
 
 A slow rank makes its whole pipeline wait, so sorting all ranks by their waits mixes the pipelines.
-Other properties show the stages:
+The following properties show the stages:
 
 - Replicas of a stage run the same operations in the same order, with the same transfers.
 - Ranks with the same operations form one stage if no two of them can follow each other in a
-  pipeline. The number of these ranks is the number of pipelines.
+  pipeline. The number of ranks in such a stage is the number of pipelines.
 - Waits, added up over all replicas of a stage, shrink from each stage to the next.
 - Ranks of a stage can be paired with ranks of the next stage so that each follows its partner.
 
@@ -92,7 +92,7 @@ def _group_by_timetable(operations: Operations, orders: Orders, ranks: int) -> I
 
     Args:
         operations: Operations of all ranks.
-        orders: Orders of these operations.
+        orders: Orders of all ranks, as returned by :func:`find_orders`.
         ranks: Number of ranks.
 
     Returns:
@@ -186,8 +186,8 @@ def _order_groups(table: Timetable, ranks: Ints, group: Ints) -> VirtualStages |
     Args:
         table: Timetable of all ranks.
         ranks: Ranks to order.
-        group: Group of each rank of the run. Must have equally many members in ``ranks`` for every
-            group.
+        group: Group of each rank of the run. All groups must have equally many members in
+            ``ranks``.
 
     Returns:
         Virtual stage of each (rank, chunk). The result is None if no microbatch is run by all ranks

@@ -29,8 +29,8 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED
 
-#: Maximum number of replicas that are matched. All pairs of ranks are compared, so for larger runs
-#: the user has to give the parallel sizes.
+#: Maximum number of replicas that are matched, because all pairs of ranks are compared.
+#: For larger runs, the user has to give the parallel sizes.
 MAX_REPLICAS = 4096
 
 

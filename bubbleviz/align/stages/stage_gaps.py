@@ -1,6 +1,7 @@
 """Stage gaps: missing stages (stages without a profile) between or after the recorded stages.
 
-Range names and transfers may not mention missing stages. Three kinds of evidence show them.
+Range names and transfers may not mention missing stages. Three kinds of evidence show missing
+stages.
 
 Time. A microbatch is away from both neighboring stages, and not in a transfer, for as long as a
 missing stage would need::
@@ -13,7 +14,7 @@ Rank numbers. If only ranks 0 and 3 have profiles, they may be two stages with r
 replicas, or the first and the last of four stages.
 
 The order of operations. While a microbatch is away, its rank runs more forwards. In most schedules,
-it runs at most one forward for each stage that the microbatch passes. A rank that runs more
+the rank runs at most one forward for each stage that the microbatch passes. A rank that runs more
 forwards waits for missing stages::
 
     last stage of all       F0 B0 F1 B1 ..
@@ -47,21 +48,19 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import Phase
 
-#: Minimum time between two stages that indicates a missing stage, as a fraction of the work on the
-#: stage with less work.
+#: Minimum time between two stages that indicates a missing stage, as a fraction of a stage's work.
 _OF_ANOTHER_STAGE = 0.75
-#: The fraction used instead of ``_OF_ANOTHER_STAGE`` if transfers are not recorded, because the
-#: time between the stages then includes transfers.
+#: Fraction used instead of ``_OF_ANOTHER_STAGE`` if transfers are not recorded.
+#: The time between two stages then includes the transfers.
 _OF_STAGE_AND_TRANSFERS = 1.0
 #: Maximum number of ranks per stage that are checked.
 _MAX_RANKS = 16
-#: Minimum time for which a microbatch must be away if it is on a later stage, as a fraction of the
-#: duration of its F and B.
+#: Minimum time for which a microbatch on a later stage is away, as a fraction of its F and B.
 _AWAY = 0.75
 
 
-#: Maximum median idle time before all backwards, as a fraction of the median idle time before the
-#: first backward of an iteration. A larger fraction shows that the host is late.
+#: Maximum median idle time before backwards, as a fraction of the median before first backwards.
+#: A larger fraction shows that the host is late.
 _MAX_IDLE_FRACTION = 0.5
 #: Columns that identify an iteration of a rank.
 _ITERATION = ("rank", "iteration")
@@ -75,8 +74,8 @@ def find_stages_before_gaps(
     The time between two stages is the time for which a microbatch is away from the first stage,
     minus recorded transfers, the work on the second stage, and the time away from the second stage.
     The microbatch with the shortest time between the stages decides
-    (:func:`_find_stages_with_slack`). If no stage is missing, this time is 0 if transfers are
-    recorded and no rank is late, or the duration of two transfers if transfers are not recorded.
+    (:func:`_find_stages_with_slack`). If no stage is missing, the time between the stages is the
+    duration of two transfers. If transfers are recorded and no rank is late, it is 0.
 
     If the ranks of the second stage also run an earlier stage as another chunk, microbatches may
     wait until these ranks have run other chunks. A gap before a later chunk is reported only if its
@@ -87,8 +86,8 @@ def find_stages_before_gaps(
             per rank.
         inputs: Times at which the inputs of operations were available.
         machine: Machine of each rank. Ranks of one machine share its clock.
-        iteration: Common iteration of each operation, or None if unknown. If it is known, the
-            transits in both directions must also be long enough for another stage
+        iteration: Common iteration of each operation, or None if unknown. If common iterations are
+            known, the transits in both directions must also be long enough for another stage
             (:func:`_has_time_for_stage`).
 
     Returns:
@@ -125,7 +124,7 @@ def _find_stages_with_slack(waits: Waits, sent: Waits, sending: Ints) -> list[in
 
     Args:
         waits: Median waits of all ranks. The ``chunk`` column contains virtual stages.
-        sent: The same waits, counted from the end of recorded sends.
+        sent: Median waits of all ranks, counted from the end of recorded sends.
         sending: Virtual stages that have recorded sends.
     """
     upper, lower = pair_consecutive_stages(waits)
@@ -199,7 +198,7 @@ def _measure_transits(sent: Waits, received: Waits) -> tuple[float, float]:
 
 
 def _measure_backwards(of_stage: Waits) -> Ints:
-    """Return, in ns, for how long the backward of each microbatch keeps its rank busy."""
+    """Return the time in ns for which the backward of each microbatch keeps its rank busy."""
     return of_stage.worked_ns - of_stage.forward_ns
 
 
@@ -504,8 +503,8 @@ def _idles_before_backwards(recordings: JoinedRecordings, rank: int, stage: int)
 
     The result is True if all of these conditions hold:
 
-    - The median idle time before these first backwards exceeds ``_AWAY`` times the median busy time
-      of a backward.
+    - The median idle time before the first backwards of iterations exceeds ``_AWAY`` times the
+      median busy time of a backward.
     - In every iteration, the operation before the first backward belongs to a different microbatch.
     - The median idle time before all backwards is at most ``_MAX_IDLE_FRACTION`` times the median
       idle time before the first ones. Otherwise, the host is late.

@@ -30,11 +30,11 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import TRANSFERS, Phase
 
-#: At most one in this many ranks may be missing. In addition, more than half of each stage must be
-#: present: if the ranks of one stage are wrongly divided in two, one part has half of them or less.
+#: At most one in this many ranks may be missing, and more than half of each stage must be present.
+#: If the ranks of one stage are wrongly divided in two, one part has at most half of them.
 _MAX_MISSING_DIVISOR = 8
-#: Minimum number of ranks of a large stage, and the limit for large stages of different sizes: the
-#: smallest stage may lack at most one in ``_CLOSE_DIVISOR`` ranks.
+#: Minimum number of ranks of a large stage, and limit for large stages of different sizes.
+#: The smallest of several large stages may lack at most one in ``_CLOSE_DIVISOR`` ranks.
 _MIN_LARGE, _CLOSE_DIVISOR = 64, 8
 #: Maximum fraction of an operation's work that may run after its result was sent.
 _MAX_LATE_FRACTION = 0.25
@@ -106,8 +106,8 @@ def have_equal_orders(orders: Orders, rank: Ints, stage: Ints) -> bool:
     """Return whether ranks that share a stage run the same operations in the same order.
 
     The usual orders of the ranks are compared (:func:`find_usual_orders`). Replicas of a stage run
-    equal orders. Consecutive stages of a pipeline do not, because later stages run fewer forwards
-    before their first backward.
+    equal orders. Consecutive stages of a pipeline run different orders, because later stages run
+    fewer forwards before their first backward.
 
     Args:
         orders: Orders of all ranks, as returned by :func:`find_orders`.
@@ -146,8 +146,8 @@ def _group_by_wait(waited_ns: Ints, worked_ns: Ints) -> Ints:
 def has_uneven_sizes(sizes: Sequence[int]) -> bool:
     """Return whether the sizes of stages differ too much for equal stages with a few missing ranks.
 
-    A stage is assumed to lack as many ranks as it has fewer than the largest stage. The result is
-    False if all sizes are equal, or if both of these conditions are met:
+    All stages are assumed to be as large as the largest stage, so smaller stages lack ranks. The
+    result is False if all sizes are equal, or if both of these conditions are met:
 
     - At most one in ``_MAX_MISSING_DIVISOR`` ranks is missing, and every stage has more than half
       of the largest size.
@@ -156,7 +156,7 @@ def has_uneven_sizes(sizes: Sequence[int]) -> bool:
       ``_CLOSE_DIVISOR`` of the largest size.
 
     Args:
-        sizes: Number of ranks of each stage. If it is empty, the result is True.
+        sizes: Number of ranks of each stage. An empty sequence gives True.
     """
     largest = max(sizes, default=0)
     n_complete = sum(size == largest for size in sizes)
@@ -178,12 +178,12 @@ def transfers_or_orders_differ(operations: Operations, orders: Orders) -> bool:
     replica may therefore look like the previous stage of another. Unlike the ranks of a pipeline,
     replicas transfer no activations and run the same order of operations.
 
-    Only range names are used to find transfers. Kernels are not, because an all-to-all also
+    Only range names are used to find transfers. Kernels are not used, because an all-to-all also
     consists of sends and receives.
 
     Args:
         operations: Operations of all ranks.
-        orders: Orders of these operations, as returned by :func:`find_orders`.
+        orders: Orders of all ranks, as returned by :func:`find_orders`.
 
     Returns:
         True if a range names a transfer that ran. Also True if several ranks run both forwards and

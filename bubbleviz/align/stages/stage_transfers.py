@@ -31,8 +31,7 @@ def find_transfer_stages(recordings: JoinedRecordings) -> Ints:
     n_ranks = len(recordings.ranks)
     only_stage = _find_only_stages(operations, n_ranks)
     stage_of_transfer = virtual_stage.copy()
-    # Recordings of Megatron-Core contain transfers without a span at both ends of the pipeline,
-    # where nothing is transferred.
+    # Recordings of Megatron-Core contain transfers without a span at both ends of the pipeline.
     is_open = (operations.has_span == 1) & ((operations.microbatch < 0) | (virtual_stage < 0))
     for transfers, work in (
         ((Phase.RECV_F, Phase.SEND_F), (Phase.F,)),

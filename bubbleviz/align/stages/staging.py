@@ -4,11 +4,11 @@ Stages and matching iterations depend on each other: dependencies between stages
 iterations match, and matched iterations show whether an order of stages is possible. Stages come
 from the first available source:
 
-1. the order of ranks that the user gives,
-2. range names,
-3. the parallel sizes that the user gives,
-4. tables of operations and file names,
-5. waiting times. Each waiting time is measured on the clock of a single rank.
+1. The order of ranks that the user gives.
+2. Range names.
+3. The parallel sizes that the user gives.
+4. Tables of operations and file names.
+5. Waiting times. Each waiting time is measured on the clock of a single rank.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.run_kinds import INFERENCE, run_kind
 
 #: Maximum assumed number of missing ranks after the last recorded rank: the GPUs of one server.
-#: Rank numbers do not show whether ranks at the end are missing.
+#: Rank numbers do not show whether ranks after the last recorded rank are missing.
 _MAX_LAST_MISSING = 8
 _UNPROVEN = Limitation(
     "stages of ranks",
@@ -103,7 +103,7 @@ class _Inputs:
         recordings: The recordings, with arrival times of inputs. Times are on the clocks of the
             profiling sessions.
         machine: Machine index of each rank.
-        numbers: Rank numbers. If the user gives an order of the ranks, they follow that order.
+        numbers: Rank numbers. The numbers follow the user's order of ranks, if there is one.
         named_stages: Virtual stages from range names, or None if any forward or backward has no
             stage in its name.
         parallel: Parallel sizes of the run, or None if the user gives none.
@@ -404,7 +404,7 @@ def _has_fewer_stages(stage_of_rank: Ints, parallel: pipelines.Parallel | None) 
 
     Args:
         stage_of_rank: Smallest virtual stage of each rank, or -1 if unknown.
-        parallel: Parallel sizes of the run. If it is None, the result is False.
+        parallel: Parallel sizes of the run, or None, which gives False.
     """
     stages = grouping.find_distinct(stage_of_rank[stage_of_rank >= 0])
     return parallel is not None and len(stages) < parallel.pp
@@ -520,14 +520,14 @@ def _infer_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
        into stages. This method fails if it leaves stages unknown. If any stage is shared, ranks
        that share a stage must also run equal orders of operations. If no stage is shared, the waits
        must nest (:func:`can_nest`), unless ``inputs.comparable`` is None.
-    2. :func:`find_division` divides the ranks into stages and replicas. This method is skipped if
+    2. :func:`find_division` divides the ranks into stages and replicas. It is skipped if
        ``inputs.comparable`` is None.
-    3. :func:`_infer_stages_by_number` uses rank numbers. This method is skipped if the rank numbers
-       do not come from names.
+    3. :func:`_infer_stages_by_number` uses rank numbers. It is skipped if the rank numbers do not
+       come from names.
 
     Returns:
-        stages: The virtual stages. If all three methods fail, they are the stages of method 1 if
-            only the nesting failed, and otherwise all -1.
+        stages: The virtual stages. If all three methods fail, the stages of method 1 are returned
+            if only the nesting failed. Otherwise, all stages are -1.
         by_number: Whether method 2 gave the stages and used rank numbers that come from the order
             of hosts, devices and processes. ``by_number`` is False for all other methods and for
             inference runs.
@@ -572,10 +572,10 @@ def _infer_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
 def _infer_stages_by_number(inputs: _Inputs) -> VirtualStages | None:
     """Infer virtual stages from rank numbers, or return None if no pipeline size fits.
 
-    The sizes of :func:`_list_possible_sizes` are tried in turn. The first sizes are used for which
-    all ranks of a stage run their operations in the same order and the waits of each pipeline nest
-    (:func:`can_nest`). This method is reliable even if replicas are not equally fast. The result is
-    also None if the run has fewer than two microbatches.
+    The sizes of :func:`_list_possible_sizes` are tried in turn. Sizes fit if all ranks of a stage
+    run their operations in the same order and the waits of each pipeline nest (:func:`can_nest`).
+    The first sizes that fit are used. This method is reliable even if replicas are not equally
+    fast. The result is also None if the run has fewer than two microbatches.
     """
     operations = inputs.recordings.operations
     if len(grouping.find_distinct(operations.microbatch[inputs.recordings.works])) < 2:
@@ -584,8 +584,7 @@ def _infer_stages_by_number(inputs: _Inputs) -> VirtualStages | None:
         stage_of_rank = position // replicas
         stages = virtual_stages.assign_in_order(inputs.recordings, stage_of_rank, stage_count)
         staged = virtual_stages.set_stages(operations, stages, by_name=False)
-        # Microbatches of different pipelines must not be compared, so every pipeline gets different
-        # iteration numbers.
+        # Every pipeline gets different iteration numbers, so that pipelines are not compared.
         replica = position[staged.rank] % replicas
         staged = staged.replace_columns(iteration=staged.iteration * replicas + replica)
         run_alike = stage_order.have_equal_orders(
@@ -599,13 +598,13 @@ def _infer_stages_by_number(inputs: _Inputs) -> VirtualStages | None:
 def _list_possible_sizes(inputs: _Inputs) -> list[tuple[Ints, int, int]]:
     """Return possible sizes of a run as tuples (position of each rank, stages, replicas per stage).
 
-    There are at least two stages, each with the same number of replicas, which is at least two. The
-    number of ranks in the run is assumed first, in ascending order:
+    There are at least two stages, each with the same number of replicas, which is at least two.
+    Several numbers of ranks are tried, in ascending order:
 
-    - No rank is missing. The position of a rank is then the index of its number in sorted order.
-    - Ranks are missing, and the position of a rank is its number. The number of ranks is at least
-      ``inputs.world``. Unless the profiles record the size of the run, it may be larger by up to
-      ``_MAX_LAST_MISSING``, because rank numbers do not show missing ranks at the end.
+    - If no rank is missing, the position of a rank is the index of its number in sorted order.
+    - If ranks are missing, the position of a rank is its number. The number of ranks is then at
+      least ``inputs.world``. Unless the profiles record the size of the run, it may be larger by up
+      to ``_MAX_LAST_MISSING``, because rank numbers do not show missing ranks at the end.
 
     For each number of ranks, the possible numbers of replicas are listed in ascending order. Sizes
     in which at least one whole stage would be missing after the last rank are left out.

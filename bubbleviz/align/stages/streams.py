@@ -42,8 +42,8 @@ def order_forward_stages(
     - If they are on one machine, they are ordered by the times at which they run the same chunks of
       tokens (:func:`_order_by_time`).
     - If these times fit no order and ``is_counted`` is True, the ranks are ordered by token counts
-      (:func:`order_by_tokens`), or else by the rank numbers in names. This order is used only if
-      the chunk numbers can be aligned with it (:func:`align_chunk_numbers`).
+      (:func:`order_by_tokens`), or else by the rank numbers in names. The resulting order is used
+      only if the chunk numbers can be aligned with it (:func:`align_chunk_numbers`).
 
     Args:
         operations: Operations of all ranks, with iteration numbers that mean the same on all ranks.
@@ -109,8 +109,8 @@ def _find_common_chunks(operations: Operations, rows: Ints, rank: Ints) -> Ints:
 def _order_by_time(start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> Ints | None:
     """Order ranks by the times at which they run the same chunks.
 
-    The ranks are sorted by the median over chunks of start plus end. Each rank is then compared
-    with the previous one:
+    The ranks are sorted by the median, over all chunks, of start plus end. Each rank is then
+    compared with the previous one:
 
     - The rank is on the next stage if at least ``MIN_FITTING`` of its chunks start after they end
       on the previous rank. A chunk may start early by its busy time divided by ``EARLY_PART``.

@@ -130,8 +130,7 @@ def set_stages(operations: Operations, stages: VirtualStages, *, by_name: bool) 
     staged = np.flatnonzero(stages.virtual_stage >= 0)
     staged = staged[grouping.sort_rows(stages.rank[staged], stages.virtual_stage[staged])]
     rank, chunk = stages.rank[staged], stages.chunk[staged]
-    # If the chunk numbers of a rank are already in the model's order, they are kept, even with
-    # gaps.
+    # Chunk numbers of a rank that are already in the model's order are kept, even with gaps.
     is_same_rank = rank[1:] == rank[:-1]
     is_descending = is_same_rank & (chunk[1:] <= chunk[:-1])
     is_renumbered = np.isin(rank, rank[1:][is_descending]) | by_name
