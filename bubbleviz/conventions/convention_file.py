@@ -155,7 +155,8 @@ def _check_examples(convention: Convention, source: str) -> None:
     The GLOB of the pattern that matches an example must match the example too.
 
     Raises:
-        UsageError: One of these checks fails. The message names the key or the pattern.
+        UsageError: No pattern matches an example, a pattern matches a counter-example, or a GLOB
+            does not match an example.
     """
     numbers = {id(pattern): i for i, pattern in enumerate(convention.patterns, 1)}
     pairs = [("examples", text) for text in convention.examples]

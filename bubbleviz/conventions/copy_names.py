@@ -55,8 +55,8 @@ def read_copy_name(name: str) -> tuple[Direction, Memory, Memory] | None:
         name: Name of a copy or memory fill.
 
     Returns:
-        The direction, the source memory and the target memory, or None if the name starts like the
-        name of a fill. A value that the name does not give is UNKNOWN.
+        The direction, the source memory and the target memory, or None if the name starts with
+        "memset" or "fill" in any case. A value that the name does not give is UNKNOWN.
     """
     name = name[:_MAX_LENGTH]
     if name.lower().startswith(_FILLS):

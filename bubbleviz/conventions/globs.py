@@ -194,8 +194,8 @@ def match_any_glob(globs: Sequence[str], texts: Iterable[str]) -> list[bool]:
 class NameShapes:
     """Matches distinct names against GLOBs, once for all names that differ only in their digits.
 
-    Names that differ only in their digits share a *shape*. Most names of deeply nested ranges do,
-    so matching shapes is much faster than matching names.
+    Names that differ only in their digits share a *shape*. Deeply nested ranges have many names but
+    few shapes, so matching shapes is much faster than matching names.
 
     Args:
         names: Distinct names.
@@ -285,7 +285,7 @@ class PackedNames:
             texts = (packed[at:to].decode() for at, to in itertools.pairwise(offsets.tolist()))
             is_match[first_id : first_id + n_rows] = match_any_glob(globs, texts)
         unpacked_ids, unpacked_names = self._unpacked_shapes
-        # An id should occur only once. If it occurs twice, its first name wins.
+        # An id should occur only once. If an id occurs twice, the first of its names wins.
         is_match[unpacked_ids[::-1]] = unpacked_names.match_globs(globs)[::-1]
         return is_match
 

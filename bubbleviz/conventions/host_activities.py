@@ -23,8 +23,9 @@ WAITING = "waiting"
 LAUNCH, TRANSFER, CALLS = "launch", "transfer", "API calls"
 #: Prefix of the activity name for ranges that match no listed activity, as in ``host: NAME``.
 HOST = "host: "
-#: Strengths of activities, in descending order: an activity that covers everything inside it, an
-#: activity known by name, any other range, and a Python frame.
+#: Strengths of activities, in descending order.
+#: ``WHOLE`` covers everything inside it, and ``KNOWN`` has a listed name.
+#: ``NAMED`` is any other range or call, and ``FRAME`` is a Python frame.
 WHOLE, KNOWN, NAMED, FRAME = 3, 2, 1, 0
 
 _FIELD_TYPES = {"name": str, "strength": int, "meaning": str, "advice": str, "match": list}

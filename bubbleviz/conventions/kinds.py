@@ -189,7 +189,7 @@ def mask_unknown_kernels(names: Sequence[str], kinds: Kinds) -> Bools:
 
 
 def mask_communication_candidates(names: Sequence[str], kinds: Kinds) -> Bools:
-    """Return a mask of the kernels that look like communication but are not on that list.
+    """Return a mask of the kernels that look like communication but are not listed as such.
 
     A kernel qualifies if its name without arguments matches ``kinds.candidates`` and its complete
     name does not match ``kinds.communication``.

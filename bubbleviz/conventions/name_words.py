@@ -244,7 +244,7 @@ def _build_shape(
     """
     numbers = [set(map(int, column)) for column in zip(*map(_DIGITS.findall, names), strict=True)]
     last = len(pieces) - 2
-    # Both numbers around a decimal point are measures. So is any number before a unit.
+    # Both numbers around a decimal point are measures. A number before a unit is a measure too.
     has_unit = [
         _get_regex("unit").match(pieces[index + 1]) is not None
         and (index == last or _get_regex("label").match(pieces[index + 1]) is None)
@@ -387,8 +387,8 @@ def _infer_meanings(shapes: Sequence[NameShape], batch: str) -> list[ShapeMeanin
 def _match_built_in(shape: NameShape) -> tuple[Phase, list[str]] | None:
     """Return the phase and groups that a built-in convention reads from the names of a shape.
 
-    Only patterns for complete forwards and backwards are considered. The first convention by name
-    wins.
+    Only patterns for complete forwards and backwards are considered. If several conventions match,
+    the alphabetically first convention wins.
 
     Returns:
         The phase and the group of each number, or None if no convention matches the shape. The
@@ -409,7 +409,23 @@ def _match_built_in(shape: NameShape) -> tuple[Phase, list[str]] | None:
 def _generate_variants(shapes: Sequence[NameShape]) -> Iterator[list[ShapeMeaning]]:
     """Yield alternative meanings of the shapes, one list per draft, most likely first.
 
-    A variant may be empty, and several variants may be equal.
+    The variants are, in this order:
+
+    1. The inferred meanings, without parts of operations if complete operations have a shape too. A
+       number after the word "batch" is the microbatch, or the iteration if the name of an optimizer
+       step contains such a number.
+    2. Variant 1 with only the groups that all forward and backward shapes share.
+    3. Variant 1 with consecutive numbers taken as microbatch, chunk and sequence.
+    4. Variant 1 with consecutive numbers taken as chunk, microbatch and sequence.
+    5. Variant 1 with a chunk number taken as the microbatch.
+    6. The inferred meanings with a number after "batch" taken as the iteration.
+    7. Variant 2 without microbatches.
+    8. Variant 2 with one shape per phase, preferably one that has a microbatch number.
+    9. Variant 1 without shapes that only mark iterations.
+    10. All inferred meanings, including parts of operations.
+
+    Most variants are limited to the first ``_MAX_SHAPES`` shapes. A variant may be empty, and
+    several variants may be equal.
     """
     optimizer_counts_batches = any(
         shape.phase is Phase.OPTIMIZER and shape.batch_index is not None for shape in shapes
@@ -528,7 +544,11 @@ def _format_draft(meanings: Sequence[ShapeMeaning]) -> str:
 
 
 def _format_pattern(meaning: ShapeMeaning) -> str:
-    """Format the TOML ``[[pattern]]`` table of one shape: its GLOB, regex, phase and part flag."""
+    """Format the TOML ``[[pattern]]`` table of one shape.
+
+    The table has the keys ``glob`` and ``match``, and if needed ``phase`` and ``part``. Comments
+    give the number of ranges and an example.
+    """
     shape = meaning.shape
     match = _quote_regex(shape.pieces[0])
     glob = _quote_glob(shape.pieces[0])

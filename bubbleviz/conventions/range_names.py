@@ -95,7 +95,7 @@ def parse_range_names(texts: Sequence[str], *conventions: Convention) -> NameMea
     columns[0, rows] = [NONE if phase is None else phase for _, phase, _ in matches]
     numbers = np.array([of_match for _, _, of_match in matches], np.int64)
     columns[1:, rows] = numbers.reshape(-1, len(NUMBER_GROUPS)).T
-    # A fused range may have numbers for its second operation only. Store them as the first numbers.
+    # If a fused range numbers only its second operation, store its numbers as the first numbers.
     second = np.flatnonzero((columns[1] == NONE) & (columns[7] != NONE))
     columns[1:3, second], columns[7:9, second] = columns[7:9, second], NONE
     flag_columns = {}

@@ -26,8 +26,8 @@ class ConventionScore:
     Attributes:
         convention: The convention.
         work: Number of work ranges: their phase is F, B, W, BW or FB.
-        complete: Number of work ranges that are complete operations. Their patterns are neither
-            ``part`` nor ``stands_in``.
+        complete: Number of work ranges that are complete operations, because they match patterns
+            that are neither ``part`` nor ``stands_in``.
         other: Number of understood ranges that are not work, such as optimizer, communication and
             iteration ranges.
     """
@@ -76,7 +76,7 @@ def recognize_conventions(counts: Mapping[str, int]) -> tuple[Convention, ...]:
     """Return the built-in conventions that a sample of range names follows, best first.
 
     The best convention names the most forward and backward ranges. Another convention is added if
-    it names at least a tenth as many.
+    it names at least a tenth as many forward and backward ranges.
 
     Suppose one convention names complete operations, such as the forward of a microbatch, and
     another convention names parts of operations, such as single layers. The parts are nested inside

@@ -1,1 +1,1 @@
-"""PyTorch's profiler (Kineto): its events as columns, and the profile built from them."""
+"""Reads traces of PyTorch's profiler (Kineto) as columns, and builds profiles from them."""

@@ -34,8 +34,8 @@ _NUMBER = re.compile(r"-?\d+")
 #: Text that PyTorch writes in place of the ranks that it leaves out of a long list.
 _ELLIPSIS = "..."
 
-#: The rank of the process, the world size, and the ranks of each process group, keyed by group
-#: name. Unknown numbers are -1. The ranks of a group are () if they are unknown or ambiguous.
+#: The rank of the process, the world size, and the ranks of process groups, keyed by group name.
+#: Unknown numbers are -1. The ranks of a group are () if they are unknown or ambiguous.
 World: TypeAlias = tuple[int, int, Mapping[str, tuple[int, ...]]]
 
 
@@ -86,7 +86,7 @@ def _expand_stride(operator: KinetoArgs, ranks: object, size: int) -> tuple[int,
     """Return all ranks of a process group whose ranks are equally spaced.
 
     The first rank and the stride are the arguments ``Global rank start`` and ``Global rank
-    stride``. If they are missing, they are inferred from an abbreviated list, such as
+    stride``. If an argument is missing, both are inferred from an abbreviated list, such as
     ``[0, 8, 16, ..., 1016]`` (torch/csrc/profiler/util.cpp ``format_list``).
 
     Args:
@@ -154,8 +154,8 @@ def _make_group(args: KinetoArgs, operator: KinetoArgs, world: World) -> Group:
 
 #: Exclusive upper bound of valid element counts.
 _ELEMENT_LIMIT = 1 << 55
-#: Collectives whose argument ``Rank`` is the root. For sends and receives, this argument is the
-#: peer. For all other collectives, it is the calling rank.
+#: Collectives whose argument ``Rank`` is the root.
+#: This argument is the peer for sends and receives, and the calling rank for other collectives.
 _ROOTED = frozenset(("broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter"))
 #: Matches kernels that may execute sends and receives. AMD's kernels have generic names.
 _POINT_TO_POINT_KERNEL = re.compile(r"^(?:void )?nccl\w*?(?:SendRecv|Generic)")
@@ -174,7 +174,7 @@ def find_collectives(
     executes a batch of sends and receives has one row for each send or receive.
 
     Args:
-        work: Kernels followed by copies. The row numbers are those of the profile's activities.
+        work: Kernels followed by copies, in the order of the profile's activities.
         calls: Calls of the CUDA or HIP API.
         collector: All events of the recording.
         base_ns: Absolute time that the times in ``work`` and ``calls`` are relative to, in ns.
@@ -227,7 +227,7 @@ def _number_datatype(args: KinetoArgs, operator: KinetoArgs, names: Numbering[st
     Args:
         args: Arguments of the kernel.
         operator: Arguments of the operator that launched the kernel.
-        names: Numbering of names and datatypes. A new datatype is added to it.
+        names: Numbering of names and datatypes, to which a new datatype is added.
     """
     datatype = kineto.to_text(get_argument(args, operator, "datatype"))
     return names.number(datatype) if datatype else NONE
@@ -391,7 +391,7 @@ def _describe_batches(
        receives that share their external id with a described kernel are skipped.
     2. The current batch ends at the start of the next launch returned by
        :func:`_list_ending_launches`. If the launched kernel is not described, it executes every
-       send and receive in the batch. If it is described, the batch is discarded.
+       send and receive in the batch. If the kernel is described, the batch is discarded.
 
     If an operator ends exactly when a launch starts, the operator comes first. A batch that no
     launch ends is discarded.

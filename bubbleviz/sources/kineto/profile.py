@@ -16,10 +16,9 @@ A trace is a list of JSON events. The reader works in five steps::
    names).
 2. Split (:func:`_split_events`): a trace merged from several processes is split into their
    recordings, see :mod:`~bubbleviz.sources.kineto.recordings`. Most traces have only one.
-3. Complete (:func:`_complete_work`): kernels and copies without a device get one. If their
-   launching call is missing, their operator takes its place. If no device work was recorded and
-   none was lost, the outermost operators of each thread become kernels, with the host as the
-   device.
+3. Complete (:func:`_complete_work`): kernels and copies without a device are assigned to one, and
+   missing launching calls are replaced by operators. If no device work was recorded and none was
+   lost, the outermost operators of each thread become kernels, with the host as the device.
 4. Build (:func:`_build_profile`)::
 
        =================================================== ======================================
@@ -563,8 +562,8 @@ def _explain_empty_profile(trace: _Trace, loss: str, n_activities: int) -> str:
 def _count_launches_without_work(work: EventRows, calls: EventRows, names: Sequence[str]) -> int:
     """Count the launching calls whose kernel or copy was not recorded.
 
-    A launching call has a name that starts with one of the prefixes ``WORK_CALLS``. Its kernel or
-    copy was not recorded if no kernel or copy has the same correlation id.
+    A launching call has a name that starts with one of the prefixes ``WORK_CALLS``. A launching
+    call is counted if no kernel or copy has its correlation id.
 
     Args:
         work: Kernels and copies.
@@ -605,8 +604,8 @@ def _describe_lost_work(
 ) -> str:
     """Return the reason why a trace contains no GPU work, or "" if no GPU work seems to be missing.
 
-    GPU work seems to be missing if there are launching calls. If the end of the file is missing, it
-    is also enough that the file lists device properties.
+    GPU work seems to be missing if ``launches_without_work`` is not 0, or if the end of the file is
+    missing and the file lists device properties.
 
     Args:
         launches_without_work: Number of launching calls whose kernel or copy was not recorded.
@@ -691,7 +690,10 @@ def _make_source(
 
 
 def _list_devices(metadata: Mapping[str, object]) -> tuple[model.Device, ...]:
-    """Return the devices in the metadata field ``deviceProperties`` that have a valid number."""
+    """Return the devices listed in the metadata field ``deviceProperties``.
+
+    Entries without a valid device number are left out. A missing device name is "".
+    """
     properties = metadata.get("deviceProperties")
     return tuple(
         model.Device(None, number, replace_surrogates(str(gpu.get("name", ""))), None)

@@ -113,8 +113,7 @@ def find_recordings(
         keys = finder.use_devices_as_keys()
     key_of_host = finder.assign_hosts(keys, has_hints=not by_device)
     if key_of_host is None and by_device and not finder.has_collisions():
-        # Correlation ids alone show which process launched a kernel, even if processes share a
-        # device.
+        # Even if processes share a device, correlation ids show which of them launched a kernel.
         _refuse_collisions(path, finder)
         return None
     if key_of_host is None:
@@ -161,7 +160,7 @@ class _Finder:
         process = self._process_of_thread[work.thread]
         places = group_rows(process, work.device)
         self._place_of_work = places.of_row
-        #: (process number, device number) pairs in which kernels or copies are recorded.
+        #: (process number, device number) pairs under which kernels or copies are recorded.
         self._places = list(
             zip(
                 process[places.first].tolist(),
@@ -204,7 +203,7 @@ class _Finder:
         If fewer than two processes launched work and all offsets are below ``MAX_DEVICES``, all
         offsets become 0, because the process ids are device numbers.
 
-        The result has fewer than two keys if the keys separate no recordings. If a single process
+        Fewer than two keys mean that the keys do not separate recordings. If a single process
         launched work and no device has the label of this process, the labels name devices, and the
         result is empty.
         """
@@ -263,17 +262,19 @@ class _Finder:
 
         If ``has_hints`` is true, the process ids determine the assignment, see
         :meth:`_find_hinted_keys`. Process ids are ignored if a process cannot have launched more
-        than ``_MAX_MISFITS_OF_HINT`` of the kernels of its recording. If process ids are ignored or
-        ``has_hints`` is false, the launches determine the assignment, see
-        :meth:`_assign_by_elimination`.
+        than ``_MAX_MISFITS_OF_HINT`` of the kernels of its recording.
+
+        If process ids are ignored or ``has_hints`` is false, the launches determine the assignment,
+        see :meth:`_assign_by_elimination`. A process is a candidate for a recording if the fraction
+        of the recording's kernels that it cannot have launched is at most ``_MAX_MISFITS``.
 
         Args:
             keys: Keys of the recordings.
             has_hints: Whether process ids may be used.
 
         Returns:
-            Keys of the recordings, by process number. None if there is not exactly one assignment
-            that agrees with the launches.
+            Keys of the recordings, keyed by process number. None if there is not exactly one
+            assignment that agrees with the launches.
         """
         n_kernels, misfits = self._count_misfits(keys)
         hinted = self._find_hinted_keys(keys) if has_hints else None
@@ -292,8 +293,8 @@ class _Finder:
         number in its process id. If only one key has the label, its offset is ignored.
 
         Returns:
-            Keys of the recordings, by process number. None if a process matches no key, or if two
-            processes get the same key although another key has no process.
+            Keys of the recordings, keyed by process number. None if a process matches no key, or if
+            two processes get the same key although another key has no process.
         """
         hinted: dict[int, _Key] = {}
         for host in self.hosts:
@@ -313,8 +314,9 @@ class _Finder:
         """Count, for each process and recording, the kernels that the process cannot have launched.
 
         A process cannot have launched a kernel if none of its launches has the correlation id of
-        the kernel, or if the launch starts after the kernel. About ``_MAX_SAMPLE`` kernels and
-        copies per recording are examined. Kernels without a recorded launch are ignored.
+        the kernel, or if the earliest of these launches starts more than ``_CLOCK_NS`` after the
+        kernel. About ``_MAX_SAMPLE`` kernels and copies per recording are examined. Kernels without
+        a recorded launch are ignored.
 
         Args:
             keys: Keys of the recordings.
@@ -339,8 +341,8 @@ class _Finder:
     def _sample_kernels(self, keys: Sequence[_Key]) -> Iterator[Ints]:
         """Yield the rows of a sample of kernels and copies for each recording, in key order.
 
-        Only kernels and copies with a recorded launch are sampled. A sample has all of them, or
-        evenly spaced ones if there are more than about ``_MAX_SAMPLE``.
+        A sample contains the kernels and copies whose launch was recorded, or evenly spaced ones of
+        them if there are more than about ``_MAX_SAMPLE``.
         """
         key_number = {key: number for number, key in enumerate(keys)}
         key_of_place = np.array([key_number[key] for key in self._key_of_place], np.int64)
@@ -377,8 +379,8 @@ class _Finder:
                 keys).
 
         Returns:
-            Keys of the recordings, by process number. None if there is no such assignment, or more
-            than one.
+            Keys of the recordings, keyed by process number. None if there is no such assignment, or
+            more than one.
         """
         if len(keys) != len(self.hosts):
             return None

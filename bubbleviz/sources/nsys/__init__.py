@@ -1,1 +1,1 @@
-"""Nsight Systems: the tables of its SQLite exports, by the queries of ``sql/nsys``."""
+"""Reads exports of Nsight Systems, using the queries in ``sql/nsys``."""

@@ -73,7 +73,7 @@ class Selection:
 
     Attributes:
         kinds: Codes of the four kinds of ranges, in the order of ``KINDS``.
-        globs: SQLite GLOBs. The text of a row must match at least one of them.
+        globs: SQLite GLOBs, at least one of which must match the text of a row.
         text_ids: Ids of the registered strings that match, in ascending order.
         threads: Threads whose ranges are selected, in ascending order.
         shortest_ns: Minimum duration of a range.
@@ -121,7 +121,10 @@ def make_binds(selection: Selection, first: int, last: int) -> Binds:
 
 
 def concatenate_named(parts: Sequence[Named]) -> Named:
-    """Concatenate one or more parts of a table. Equal texts of different parts are not merged."""
+    """Concatenate one or more parts of a table, shifting the text indices of later parts.
+
+    Equal texts of different parts are not merged.
+    """
     if len(parts) == 1:
         return parts[0]
     all_texts = [text for _, _, texts in parts for text in texts]

@@ -85,7 +85,7 @@ def list_files(path: str) -> list[Path]:
 
 
 def find_table_files(path: str) -> Mapping[str, Path]:
-    """Return the files of the tables in a directory, keyed by table name and sorted by it.
+    """Return the files of the tables in a directory, keyed and sorted by table name.
 
     If a table has several files, the file whose suffix comes first in ``TABLE_SUFFIXES`` wins.
 

@@ -43,7 +43,7 @@ class GpuWork:
         activities: Kernels and graphs, followed by copies and memsets.
         group: Groups by which the activities were sorted, one per activity, in the order of the
             export. None if the activities were not sorted.
-        streams: Stream of each activity, or -1 if unknown. If the streams are damaged, the error.
+        streams: Stream of each activity, or -1 if unknown. An exception if the streams are damaged.
         limitations: Limitations that say which GPU work is missing, such as launches without
             recorded kernels.
     """
@@ -170,7 +170,7 @@ def _read_copies(export: Export) -> Ints:
     copies = export.query_columns("gpu_work/copies")
     is_migration = np.isin(copies[5], KINDS_OF_MIGRATION)
     copies[5] = np.where(is_migration, _MIGRATION, NONE)
-    # No call launches a migration. The export gives it the correlation id 0, which a call may have.
+    # A migration has no launching call. Its correlation id in the export is 0, which calls may use.
     copies[4, is_migration] = NONE
     return copies
 
@@ -210,7 +210,7 @@ def _add_all_kernels(
     if n_kernels == max_kernels:
         return
     # SQLite silently stops at a page whose row numbers are damaged.
-    # But rows may also have been deleted from the table, so compare with the number of rows.
+    # Rows may also have been deleted from an edited table, so compare with the number of rows.
     counts = export.query_rows("gpu_work/kernel_count")
     if n_kernels < max_kernels and n_kernels < sum(export.to_integer(row[1]) for row in counts):
         raise ProfileError(
@@ -261,8 +261,8 @@ _WORK_KINDS = {
 def _find_doubtful_names(call_names: Mapping[int, str], recorded: Mapping[str, bool]) -> list[int]:
     """Return the ids of the names of calls whose GPU work may have been lost.
 
-    A name qualifies if it launches graphs, or a kind of work that was not recorded at all. The
-    export may list names that no call has, so the caller must check which names calls have.
+    A name qualifies if calls with this name launch graphs, or a kind of work that was not recorded
+    at all. The export may list names that no call has, so the caller must check which names occur.
 
     Args:
         call_names: Names of the calls that launch GPU work, keyed by id.
@@ -283,8 +283,9 @@ def _iter_lost_work(
 ) -> Iterator[Limitation]:
     """Yield limitations for GPU work that cannot be read or was not recorded.
 
-    There is one limitation per kind of work whose table lacks columns, and one per kind of work
-    that calls launched although no such work was recorded. The second check is skipped for graphs.
+    A limitation is yielded for each kind of work whose table lacks columns. A limitation is also
+    yielded for each kind of work that calls launched but of which nothing was recorded. The second
+    check is skipped for graphs.
 
     Args:
         export: The open export.
@@ -334,9 +335,9 @@ def _report_lost_graphs(
 ) -> tuple[Limitation, ...]:
     """Return a limitation for processes that launched CUDA graphs but have no recorded kernels.
 
-    The limitation counts the graph launches of these processes. The result is () if there are no
-    such launches. If a process has recorded kernels, graph launches without work are counted later,
-    when calls are linked.
+    The limitation counts the graph launches of these processes. Launches without a thread or a
+    correlation id are ignored. The result is () if the count is 0. If a process has recorded
+    kernels, graph launches without work are counted later, when calls are linked.
     """
     _, thread, ids = find_calls(export, call_names, GRAPH_LAUNCHES)
     process = process_of(thread[(thread != NONE) & (ids != NOTHING)])

@@ -270,7 +270,10 @@ def _fill_fields(table: Ints, rows: Ints, raw: Bytes, layout: Sequence[_Field]) 
 
 
 def _build_payloads(table: Ints) -> Payloads:
-    """Build :class:`Payloads` from a payload array, in the same order."""
+    """Convert a payload array to :class:`Payloads`, with one row per column of the array.
+
+    Communicators are numbered in order of first appearance.
+    """
     groups = group_rows(table[_HASH]).order_by_appearance()
     return Payloads(
         start_ns=table[_START],

@@ -352,9 +352,9 @@ class NsysFile:
     def inspect(self, globs: Sequence[str]) -> profile.Contents:
         """Return a summary of the contents of the export.
 
-        In the summary, ``candidates`` counts the ranges per name whose names match one of the
-        GLOBs, and ``ranges`` counts all rows of the table ``NVTX_EVENTS``. The ranges are kept for
-        a later :meth:`read`.
+        In the summary, ``candidates`` is the number of ranges for each name that matches a GLOB,
+        and ``ranges`` is the number of rows of the table ``NVTX_EVENTS``. The matching ranges are
+        kept for a later :meth:`read`.
 
         Raises:
             ProfileError: The file is damaged.

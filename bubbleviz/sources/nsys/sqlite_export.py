@@ -313,7 +313,7 @@ class SqliteExport(export.Export):
         """Yield one function per part of a table. The function reads the part and returns its rows.
 
         All parts but the last one cover the same number of row numbers. A table with sparse row
-        numbers is a single part, because most of many parts would be empty.
+        numbers is read as a single part, because most smaller parts would be empty.
         """
         first, last = self.find_bounds(export.BOUNDS[name])
         is_sparse = last - first >= self.count_max_rows()

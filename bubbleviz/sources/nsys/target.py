@@ -131,7 +131,14 @@ def find_limitations(export: Export) -> tuple[Limitation, ...]:
     losses = []
 
     def add_limitation(what: str, name: str, *, empty: bool, column: str = "") -> None:
-        """Add a limitation if a query lacks tables or columns, or if ``empty`` is true."""
+        """Add a limitation if a query lacks tables or columns, or if ``empty`` is true.
+
+        Args:
+            what: What is missing, for the limitation.
+            name: Name of the query.
+            empty: Whether the query returned no data.
+            column: Suffix for the table name in the limitation, such as ``.gpuId``.
+        """
         missing = export.find_missing(name)
         if name == "target/threads":
             missing += export.find_missing("strings/by_id")

@@ -115,7 +115,7 @@ _OPENED = {"parquet": ("a Parquet table", _open_parquet), "arrow": ("an Arrow ta
 
 
 def read_columns(path: str, watch: Watch, kind: str) -> model.Cells:
-    """Read those columns of a Parquet or Arrow file that belong to the schema.
+    """Read the columns of a Parquet or Arrow file that belong to the schema.
 
     Args:
         path: Path of the file.
@@ -124,7 +124,7 @@ def read_columns(path: str, watch: Watch, kind: str) -> model.Cells:
 
     Raises:
         ProfileError: pyarrow is not installed or cannot read the file, a required column is
-            missing, or a cell that must be a number is not a number.
+            missing, or a numeric column contains something other than numbers.
     """
     watch(0.0)
     file_kind, opened = _OPENED[kind]

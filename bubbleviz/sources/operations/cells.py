@@ -38,7 +38,7 @@ _MAX_CELL_LENGTH = 40
 _INTERVALS = re.compile(r"-?[0-9]{1,18}\.\.-?[0-9]{1,18}(?: -?[0-9]{1,18}\.\.-?[0-9]{1,18})*")
 #: A collective in JSON is a list of texts (iteration, kind, group) followed by integers.
 _N_TEXTS, _N_NUMBERS = 3, 7
-#: Exclusive upper bound on the absolute values of these integers.
+#: Exclusive upper bound on the absolute values of the integers in a JSON collective.
 _NUMBER_BOUND = 1 << 62
 
 
@@ -93,7 +93,7 @@ class NumberColumn:
 
 @dataclass(frozen=True)
 class Cells:
-    """Those columns of a table of operations that belong to the schema.
+    """The columns of a table of operations that belong to the schema.
 
     Attributes:
         path: Path of the file.

@@ -86,7 +86,7 @@ def read_header(head: bytes) -> list[str]:
 
 
 def read_delimited(path: str, watch: Watch) -> model.Cells:
-    """Read those columns of a delimited text file that belong to the schema.
+    """Read the columns of a delimited text file that belong to the schema.
 
     The delimiter is the comma, semicolon or tab, whichever occurs most often in the header. Empty
     lines are skipped.
@@ -97,7 +97,7 @@ def read_delimited(path: str, watch: Watch) -> model.Cells:
 
     Raises:
         ProfileError: The file is not text in UTF-8, UTF-16 or UTF-32, a required column is missing,
-            a row has too many or too few cells, or a cell that must be a number is not a number.
+            a row has too many or too few cells, or a numeric column contains other text.
     """
     file = UnpackedFile(path, watch, _PIECE_BYTES)
     with _enable_long_cells():
@@ -156,7 +156,7 @@ class _CollectedColumns:
         """Add a block of rows, each with the same number of cells as the header.
 
         Raises:
-            ProfileError: A cell that must be a number is not a number.
+            ProfileError: A numeric column contains text that is not a number.
         """
         if not rows:
             return

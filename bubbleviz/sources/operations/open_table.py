@@ -21,7 +21,7 @@ from bubbleviz.sources.operations.csv import read_delimited
 from bubbleviz.sources.operations.table import make_operation_table
 from bubbleviz.sources.operations.traced import read_traced
 
-#: Columns that most tables should have, each with the message about its absence.
+#: Columns that most tables should have, each with the message to show if it is missing.
 _EXPECTED_COLUMNS = (
     (
         "iteration",
@@ -40,8 +40,8 @@ class OpenTable:
     Attributes:
         path: Path of the file.
         read_table: Function that reads the file, called once, on first use.
-        expected_columns: Columns that most files should have, each with the message about its
-            absence.
+        expected_columns: Columns that most files should have, each with the message to show if it
+            is missing.
         facts: Function that returns more properties of the file as (name, value) pairs.
     """
 
@@ -112,7 +112,7 @@ def open_table(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[OpenTa
 
     Args:
         path: Path of the file.
-        jobs: Number of threads; ignored, because pyarrow manages its own threads.
+        jobs: Ignored, because pyarrow manages its own threads.
         watch: Progress callback, called with the fraction of the file that has been read.
         kind: Format of the file: ``csv``, ``parquet``, ``arrow`` or ``traced``.
     """

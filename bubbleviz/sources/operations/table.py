@@ -44,7 +44,7 @@ class _Spans:
 
 
 def parse_iteration_number(name: str) -> int:
-    """Return the iteration number in a name, or -1 if the name is not a number, as ``after 3``."""
+    """Return the iteration number in a name, or -1 for other names, such as ``after 3``."""
     match = _STEP.fullmatch(name)
     return NONE if match is None else int(match[1])
 
@@ -400,7 +400,8 @@ def _read_pair(cells: Cells, name: str) -> dict[str, Ints]:
 def _parse_pair(text: str) -> tuple[int, ...] | None:
     """Parse a cell such as ``7`` or ``7;3`` into two numbers, or return None if it is malformed.
 
-    The second number is -1 if the cell has only one. For the text ``-1``, both are -1 (unknown).
+    The second number is -1 if the cell has only one number. If the cell is ``-1``, both numbers are
+    -1, which means unknown.
     """
     if text == "-1":
         return NONE, NONE

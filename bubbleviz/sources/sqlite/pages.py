@@ -86,7 +86,7 @@ class FileShape(NamedTuple):
     Attributes:
         descriptor: File descriptor of the open file.
         page_bytes: Page size in bytes.
-        usable: Number of usable bytes per page. The other bytes at the end are reserved.
+        usable: Number of usable bytes per page, without the reserved bytes at its end.
         pages: Number of pages in the file.
     """
 
@@ -294,7 +294,13 @@ class PageTable:
 
 
 def unpack_rows(rows: PackedRows) -> NamedRows:
-    """Convert packed rows to rows with texts as strings. Few of the texts are duplicates."""
+    """Convert packed rows to rows with texts as strings.
+
+    Compiled code merges most equal texts, so few of the returned texts are duplicates.
+
+    Raises:
+        RuntimeError: The compiled library is not available.
+    """
     columns, packed = rows
     numbers_and_bounds = native.number_texts(packed, columns[-1])
     if numbers_and_bounds is None:
@@ -309,7 +315,7 @@ def unpack_rows(rows: PackedRows) -> NamedRows:
 
 @dataclass(frozen=True)
 class Pages:
-    """An open plain SQLite file. Several threads may use it at the same time."""
+    """An open plain SQLite file. Several threads may use the file at the same time."""
 
     file: FileShape
 

@@ -34,7 +34,7 @@ _PARAMETER = re.compile(r"\$(\w+)")
 #: Matches a result column, which is followed by a comment that describes it.
 _COLUMN = re.compile(r"\bAS (\w+),?  -- ")
 
-#: Value that queries return for NULL if NULL has a meaning. No stored value may be equal to it.
+#: Value that queries return for NULL if NULL has a meaning. Stored values must differ from it.
 ABSENT = -(1 << 63)
 
 

@@ -220,7 +220,7 @@ def decode_iteration(line: bytes, *, is_checked: bool) -> Iteration:
 
     Args:
         line: A line after the header.
-        is_checked: Whether the header of the file has a checksum. If so, every line must have one.
+        is_checked: Whether the header of the file has a checksum, so that every line must have one.
 
     Raises:
         ValueError: The line is damaged. The message says how.

@@ -137,7 +137,11 @@ class Stretch:
 
 
 def join_stretches(stretches: list[Stretch]) -> Stretch:
-    """Concatenate one or more stretches, renumbering the iterations of the operations."""
+    """Concatenate one or more stretches in the given order.
+
+    The column ``iteration`` of the operations is shifted, so that it refers to the rows of the
+    concatenated iterations.
+    """
     n_iterations = np.array([len(stretch.iterations) for stretch in stretches], np.int64)
     n_operations = [len(stretch.operations) for stretch in stretches]
     iterations = join_tables([stretch.iterations for stretch in stretches])
@@ -169,7 +173,7 @@ def make_stretch(
     """Convert decoded iterations of one file to a stretch.
 
     Args:
-        iterations: At least one iteration.
+        iterations: Consecutive iterations of the file. Must not be empty.
         after_damage: For each iteration, whether a damaged line precedes it.
         names: Maps the name ids of this file to the name ids shared by all files.
     """
@@ -193,7 +197,7 @@ def _make_operations(
     """Convert the operations of decoded iterations to columns.
 
     Args:
-        iterations: At least one iteration.
+        iterations: Consecutive iterations of a file. Must not be empty.
         iteration_start_ns: Start time of each iteration. The times of its operations are relative
             to this time.
         names: Maps the name ids of this file to the name ids shared by all files.
@@ -410,8 +414,8 @@ def read_last_iteration(path: str) -> Iteration | None:
 def parse_file_name(path: str) -> tuple[str, int] | None:
     """Split the path of a recording file into its stem and file number.
 
-    A process writes ``rank-00003.bvrec``, then ``rank-00003.1.bvrec``, and so on. The process that
-    replaces it after a restart continues with the next number.
+    A process writes ``rank-00003.bvrec``, then ``rank-00003.1.bvrec``, and so on. After a restart,
+    the new process continues with the next number.
 
     Returns:
         The stem, such as ``rank-00003``, and the number, which is 0 for the first file. None if the

@@ -48,8 +48,8 @@ _FROM_NAMES = {
 def make_table(session: RecordedSession) -> OperationTable:
     """Convert a recording to a table of operations.
 
-    Ranges with unknown names and ranges that only start transfers are left out. The end of a
-    transfer that such a range starts is unknown.
+    Ranges with unknown names are left out. Ranges that only start transfers are left out too,
+    because the end of the transfer is unknown.
 
     Raises:
         ProfileError: The names of the operations are damaged, or operations contradict each other.
@@ -106,9 +106,10 @@ def _make_cells(
 ) -> Cells:
     """Convert the operations of a recording to the columns of the table schema.
 
-    Start and end are the times on the device, or the host times if the operation ran on the host.
-    The active time of an operation is its duration minus the time it waits for receives and
-    collectives.
+    Start and end are the device times of an operation, or the host times if the operation ran on
+    the host. If its device times were lost, start and end are empty. The active time of an
+    operation is its duration minus the time for which it waits for receives and collectives inside
+    it.
 
     Args:
         session: The recording.
@@ -384,7 +385,7 @@ def _report_limitations(
         )
 
 
-#: Columns that most recordings have, each with the message about its absence.
+#: Columns that most recordings have, each with the message to show if it is missing.
 _EXPECTED_COLUMNS = (
     (
         "iteration",
@@ -403,7 +404,7 @@ def open_recording(path: str, jobs: int, watch: Watch) -> Iterator[OpenTable]:  
 
     Args:
         path: Path of any file of the recording.
-        jobs: Number of threads, which is ignored.
+        jobs: Ignored, because one thread reads the files.
         watch: Progress callback.
     """
 

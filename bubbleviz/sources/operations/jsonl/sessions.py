@@ -67,8 +67,8 @@ def _find_other_files(path: str, session: tuple[int, ...]) -> Iterator[tuple[Hea
 def select_first_parts(files: Sequence[str]) -> list[str]:
     """Return one file per recording, and all files that are not valid recordings.
 
-    Of the given files of a recording, the one with the smallest part index is returned. Opening it
-    reads all files of the recording.
+    If several files of a recording are given, the file with the smallest part index is returned.
+    Opening this file reads all files of the recording.
     """
     parts_of_session: dict[object, list[tuple[int, str]]] = {}
     for file in files:
@@ -97,7 +97,7 @@ def select_newest_run(files: Sequence[str]) -> list[str]:
         files: Files of one directory.
 
     Returns:
-        The selected files, in the given order. For each recording, only its first file.
+        The selected files, in the given order. Only the first file of each recording is returned.
     """
     headers = {
         f: h for f in select_first_parts(files) if (h := _read_header_if_valid(f)) is not None
@@ -124,8 +124,8 @@ def _estimate_end_utc_ns(file: str, header: Header) -> int:
     """Estimate when a recording ended, in UTC, in ns since 1970.
 
     The estimate is the time when the last iteration of the recording's last file was written. If
-    the last file has no iteration, it is the start time of the recording or of the last file,
-    whichever is later.
+    the last file has no iteration, the estimate is the start time of the recording or of the last
+    file, whichever is later.
     """
     last_part = find_parts(file)[-1]
     iteration = recorded.read_last_iteration(last_part)
@@ -210,8 +210,8 @@ def read_session(path: str, watch: Watch) -> RecordedSession:
 def _read_stretches(readers: Sequence[PartReader], watch: Watch) -> list[Stretch]:
     """Read the stretches of all files of a recording.
 
-    If the file before a file is missing or has no readable header, the first iteration of the file
-    is marked as following a gap. The first file of the recording is never marked.
+    If the previous file of the recording is missing or has no readable header, the first iteration
+    of a file is marked as following a gap. The first of the given files is never marked.
 
     Args:
         readers: Readers of the files, sorted by their part index.
