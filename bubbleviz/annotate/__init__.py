@@ -18,8 +18,8 @@ BUBBLEVIZ_RECORD, which names a folder, starts a recording without changes to th
 Each supported framework has a function with its name: ``annotate.torch_pipelining()``,
 ``annotate.megatron()``, ``annotate.deepspeed()``, and ``annotate.torch(model)`` for training steps
 without stages. The function wraps methods of the framework and returns a handle, which is also a
-context manager. The handle's method ``remove()`` restores the original methods. Annotating the same
-framework again has no effect.
+context manager. The handle's method ``remove()`` restores the original methods. If the framework is
+annotated again, the existing handle is returned.
 
 The package imports only the standard library. PyTorch is used if the script has imported PyTorch.
 """

@@ -99,9 +99,9 @@ def encode_iteration(
 ) -> bytes:
     """Encode an iteration as a line of a recording.
 
-    The line contains the number, the start and end, the operations, and a reading of the clocks. It
-    also defines the names that are new in this file. Other fields are left out if they are False
-    or 0.
+    The line contains the number, the start and end, the operations, and a reading of the clocks.
+    Names that are new in this file are defined in the same line. Other fields are left out if they
+    are False or 0.
 
     Args:
         block: The iteration. If ``spans`` is empty, only host times are written.
@@ -271,9 +271,9 @@ class PartFiles:
         """Create the next file, write its header, and delete the oldest file if there are too many.
 
         The header describes the process: rank, host, process id, number of the file, start of the
-        recording, and a reading of the clocks. It also contains the world size, GPU, run id and
-        cycle if they are known. Ids of names and threads start again at 0, so that every file can
-        be read on its own.
+        recording, and a reading of the clocks. The world size, GPU, run id and cycle are included
+        if they are known. Ids of names and threads start again at 0, so that every file can be read
+        on its own.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
         path, self._file = self._create_file()

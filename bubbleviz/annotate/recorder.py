@@ -111,9 +111,9 @@ class Recorder:
             iteration: Number of the iteration, or None if the range is an operation.
 
         Returns:
-            For an iteration, its block. For an operation, the tuple (block, name, whether it only
-            starts transfers, timing events, start time). The result is None if the range is not
-            recorded.
+            The handle of an iteration is its block. The handle of an operation is the tuple (block,
+            name, whether it only starts transfers, timing events, start time). The result is None
+            if the range is not recorded.
         """
         if self._stopped:
             return None

@@ -81,9 +81,9 @@ def _has_type(value: object, hint: Any) -> bool:
     """Return whether a value has the type that an annotation requires.
 
     numpy's numbers are accepted like Python's, and 0 and 1 are accepted for bool. The items of
-    sequences are checked. The items of iterators are not, because they can be read only once. A
-    text is not accepted as a sequence. Protocols and annotations that are not classes accept any
-    value.
+    sequences are checked. The items of iterators are not checked, because iterators can be read
+    only once. A text is not accepted as a sequence. Protocols and annotations that are not classes
+    accept any value.
     """
     origin, type_arguments = get_origin(hint), get_args(hint)
     if origin in {Union, UnionType}:

@@ -31,8 +31,9 @@ class MemorySize:
 def parse_memory(text: str, option: str) -> MemorySize:
     """Parse a memory size such as ``80GB``, ``80GiB`` or a plain number.
 
-    Prefixes without an "i" are powers of 1000, and prefixes with an "i" are powers of 1024. Only
-    sizes with a "B" or "b" are in bytes.
+    A number followed by "B" or "b" is in bytes. The "B" may have a prefix: "k", "M", "G" and "T"
+    are powers of 1000, and "ki", "Mi", "Gi" and "Ti" are powers of 1024. A number without "B" is in
+    the user's unit.
 
     Args:
         text: Text that the user wrote.

@@ -22,7 +22,7 @@ class DeclaredRank:
 
     Attributes:
         number: Number of the rank in the table.
-        global_rank: Number of the rank in the whole run, or None if unknown.
+        global_rank: Number of the rank in the run, or None if unknown.
         host: Hostname, or None if unknown.
         clock: Clock that measured the rank's times, or None for the clock that all tables share.
         stage: Virtual stage of the rank's model chunk 0, or None if unknown.
@@ -58,8 +58,8 @@ class OperationTable:
             rows have no text.
         paired: Whether iterations with the same name on different ranks are the same iteration.
         told: Names of the columns that were read.
-        waits: Intervals in which an operation waited for data that it receives itself, so that it
-            did not keep its GPU busy. In all tables of intervals here, the column ``operation`` is
+        waits: Intervals in which an operation waited for its own receives, so that it did not keep
+            its GPU busy. In all tables of intervals here, the column ``operation`` is
             a row of ``operations``.
         unattributed: Intervals in which a rank computed outside operations.
         exposed: Intervals in which a rank ran only collectives.

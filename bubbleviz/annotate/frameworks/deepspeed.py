@@ -51,7 +51,8 @@ def annotate(record: wrapping.Folder = None) -> Annotations:
 def _wrap(annotations: Annotations) -> None:
     """Wrap the methods of the pipeline engine, and replace them in its table of instructions.
 
-    Operations of each phase are counted from the start of a batch. An engine with a different table
+    Each call of ``train_batch`` or ``eval_batch`` is a batch, which is an iteration. Operations of
+    each phase are counted from the start of a batch. An engine with a different table
     of instructions has several stages per rank. Operations of such an engine on buffers get no
     ranges, because their stage is unknown.
     """

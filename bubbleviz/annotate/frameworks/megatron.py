@@ -299,7 +299,7 @@ def _wrap_overlapped(annotations: Annotations, batch: _Batch) -> None:
         if first is None or second is None:
             operation = first or second
             return _make_range("BW" if first is None else "F", batch, operation or (None, 0))
-        # The wrapped function waits for its inputs by calling these arguments.
+        # The wrapped function calls these arguments to wait for its inputs.
         for wait, direction, operation in (
             ("pre_forward", "F", first),
             ("pre_backward", "B", second),

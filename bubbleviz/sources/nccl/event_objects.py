@@ -73,13 +73,13 @@ NO_ARGS = EventArgs()
 class EventObject(
     msgspec.Struct, rename={"bytes": "totalbytes", "part_of": "collectiveName"}, gc=False
 ):
-    """An object in an event file, which is the begin or the end of an event.
+    """An object in an event file, which marks the start or the end of an event.
 
     Attributes:
         name: Name of the event.
         cat: Category of the event.
-        ph: "b" for begin or "e" for end.
-        id: Number that a begin shares with its end. The scope of the number depends on the format.
+        ph: "b" for the start or "e" for the end of the event.
+        id: Number that the start and the end of an event share. The format determines its scope.
         pid: Process id, or the channel in files of the proxy profiler.
         ts: Time in microseconds since the profiler started. 0 and None mean an unknown time.
         args: Arguments of the event.

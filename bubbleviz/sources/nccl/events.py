@@ -162,8 +162,8 @@ class EventFile:
         bridges: Kernel starts that were timed on both the GPU's clock and the host's clock.
         category_counts: Pairs of event category and number of events, sorted by category.
         unreadable: Number of objects in the file that are not events.
-        n_without_end: Number of events without an end.
-        n_without_begin: Number of events without a begin.
+        n_without_end: Number of events whose end is missing.
+        n_without_begin: Number of events whose start is missing.
         n_duplicates: Number of duplicate operations that were dropped.
         n_unknown: Number of events of unknown categories.
         n_clock_conflicts: Number of operations whose GPU times contradict their other times.
@@ -283,8 +283,8 @@ class NcclEventBuilder:
         steps: Number of steps of the network transfers of each row.
         category_counts: Number of events, keyed by category.
         n_unknown: Number of events of unknown categories.
-        n_without_begin: Number of events without a begin.
-        n_without_end: Number of events without an end.
+        n_without_begin: Number of events whose start is missing.
+        n_without_end: Number of events whose end is missing.
     """
 
     def __init__(self) -> None:

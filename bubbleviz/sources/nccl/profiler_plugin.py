@@ -61,7 +61,7 @@ class _Process:
     """Tracks the open events of one process while its events are added in file order.
 
     Arguments that an operation lacks are taken from the last call before the operation. A kernel
-    belongs to the operation that is open when the kernel begins. An event of a proxy thread belongs
+    belongs to the operation that is open when the kernel starts. An event of a proxy thread belongs
     to the operation that is open when the event ends.
 
     Args:
@@ -78,7 +78,7 @@ class _Process:
         self._kernel_rows: list[int] = []
 
     def add_begin(self, event: EventObject) -> None:
-        """Process the begin of an event: open an operation or a call, or add a kernel.
+        """Process the start of an event: open an operation or a call, or add a kernel.
 
         A call closes the current operation. If no operation followed the previous call, the
         previous call itself becomes a row.
@@ -100,8 +100,9 @@ class _Process:
     def add_end(self, event: EventObject) -> None:
         """Process the end of an event.
 
-        The end of a kernel belongs to the open kernel that began last. The end of any other event
-        is matched to its begin by category, name and id. An end without a begin is only counted.
+        The end of a kernel belongs to the open kernel that started last. If no kernel is open, the
+        end is ignored. The end of any other event is matched to its start by category, name and id.
+        If the start is missing, the end is only counted.
 
         - The end of an operation sets the host end of the operation and closes the operation.
         - At the end of a call for which no operation was recorded, the call itself becomes a row.
@@ -155,7 +156,7 @@ class _Process:
         ignored.
 
         Args:
-            event: Begin of the kernel.
+            event: Start of the kernel.
             args: Arguments of the event.
             start_ns: Time at which the host saw the kernel start.
         """
@@ -181,7 +182,7 @@ class _Process:
         duration of the kernel, the kernel times of the row start with the event.
 
         Args:
-            event: Begin of the operation.
+            event: Start of the operation.
             call: Call before the operation, or None. The root is taken from the call, and so are
                 the count and data type if the operation lacks them.
         """
@@ -225,7 +226,7 @@ def is_plugin_file(head: bytes) -> bool:
 def add_plugin_events(events: Iterable[EventObject], builder: NcclEventBuilder) -> None:
     """Add the operations of all events to the builder.
 
-    The begin ("b") and the end ("e") of each event are passed to the tracker of its process. Events
+    The start ("b") and the end ("e") of each event are passed to the tracker of its process. Events
     of unknown categories are counted and skipped.
 
     Args:

@@ -65,10 +65,11 @@ class _Steps:
         self._payload_of_row: Counter[int] = Counter()
 
     def add_event(self, event: EventObject) -> None:
-        """Process the begin or the end of a step, or of a state of a step.
+        """Process the start or the end of a step, or of a state of a step.
 
-        The end of a step is matched to its begin by id. The end of a state is matched by id and
-        name. An end without a matching begin is only counted.
+        The end of a step is matched to its start by id, and extends the proxy times of its row. The
+        end of a state is matched by id and name, and adds the interval of the state to the row of
+        the open step. If the start is missing, the end is only counted.
         """
         step, time_ns = _STEP.fullmatch(event.name), parse_time(event.ts)
         if step is not None and event.ph == "b":
@@ -99,7 +100,7 @@ class _Steps:
         several steps.
 
         Args:
-            event: Begin of the step.
+            event: Start of the step.
             direction: "Send" or "Recv".
             peer: Rank of the peer.
             start_ns: Start of the step.

@@ -197,6 +197,8 @@ class Part:
     def _define_table(self, base: str, is_filtered: bool, has_bounds: bool) -> str:
         """Return the statement that creates the view of a table, under the table's name in queries.
 
+        The view has only the columns that queries read, converted by :func:`_select_column`.
+
         Args:
             base: Name of the table in queries.
             is_filtered: Whether only rows with the GUID of this part are selected.

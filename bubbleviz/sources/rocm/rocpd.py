@@ -47,7 +47,7 @@ from bubbleviz.sources.sqlite.pages import PackedRows, Pages, open_pages
 from bubbleviz.sources.sqlite.queries import Queries
 
 #: Numbers of bits of a thread id and a process id in a thread number.
-#: From the lowest bits up, a number consists of thread id, process id, and number of the part.
+#: From the lowest bits up, a thread number consists of thread id, process id, and part number.
 _TID_BITS, _PID_BITS = 24, 24
 #: Largest value of a 32-bit correlation id, which means that there is no id.
 _MAX_CORRELATION_ID = (1 << 32) - 1
@@ -384,14 +384,20 @@ def _read_guids(part: Part) -> Sequence[str]:
 
 
 def _find_hosts(part: Part) -> Mapping[tuple[str, str], None]:
-    """Return the hosts on which the processes of a part ran, as the keys of a dictionary.
+    """Return the hosts on which the processes in a set of tables ran.
 
-    Each key is a pair (hostname, machine id) from the table of nodes, with "" for an unknown value.
-    The keys are in the order of the table, and all values are None.
+    The hosts are the keys of a dictionary whose values are all None. A key is a pair (hostname,
+    machine id) from the table of nodes, with "" for an unknown value. Equal pairs occur only once.
 
-    A node is included if at least one process refers to it by its node id. If no process refers to
-    any node, all nodes are included. A node is left out if both its hostname and its machine id are
-    unknown.
+    The keys are in the order of the table of nodes. The following nodes are included:
+
+    - the nodes whose node id occurs in the table of processes;
+    - all nodes, if no process has a node id (or all node ids are -1).
+
+    A node is left out if both its hostname and its machine id are unknown.
+
+    Args:
+        part: Tables of one or several processes.
     """
     used_nodes = {node for _, _, node in part.query_rows("target/processes")} - {NONE}
     return {
@@ -402,7 +408,7 @@ def _find_hosts(part: Part) -> Mapping[tuple[str, str], None]:
 
 
 class _Copies(NamedTuple):
-    """The copies of a part that involve a GPU, sorted by start.
+    """The copies of a process that involve a GPU, sorted by start.
 
     Attributes:
         columns: Start, end, process, agent and event of each copy, shape (5, copies). The agent is
@@ -418,7 +424,7 @@ class _Copies(NamedTuple):
 
 @dataclass(frozen=True)
 class _HostEvents:
-    """The calls and ranges of a part.
+    """The calls and ranges of a process.
 
     Attributes:
         columns: Columns that the query calls/all returns, shape (6, calls and ranges): start, end,
@@ -470,7 +476,7 @@ class _PartReader:
         self._threads = part.query_rows("target/threads", 3)
 
     def read(self) -> None:
-        """Add the kernels, copies, calls, ranges, threads and devices of the part.
+        """Add the kernels, copies, calls, ranges, threads and devices of the process.
 
         Kernels and copies are linked to calls by the ids of their events, see
         :func:`_choose_correlation_ids`.
@@ -542,7 +548,7 @@ class _PartReader:
         )
 
     def _add_kernels(self, kernels: Ints, process: Ints, correlation: Ints, streams: Ints) -> None:
-        """Add the kernels of the part.
+        """Add the kernels of the process.
 
         Device numbers are looked up in the table of agents. A limitation is added if the table is
         empty or lacks the agent of a kernel.
@@ -587,10 +593,10 @@ class _PartReader:
         return names, row
 
     def _add_copies(self, copies: _Copies, process: Ints, correlation: Ints) -> None:
-        """Add the copies of the part.
+        """Add the copies of the process.
 
         Args:
-            copies: Copies of the part.
+            copies: Copies of the process.
             process: Number of the process of each copy.
             correlation: Correlation id of each copy, or -1 for none.
         """
@@ -601,14 +607,14 @@ class _PartReader:
         self._recording.add_copies(block, copies.details)
 
     def _add_host_events(self, host_events: _HostEvents, events: PackedRows, process: Ints) -> None:
-        """Add the calls and ranges of the part.
+        """Add the calls and ranges of the process.
 
         Thread ids, functions and categories are looked up once for each group of
         ``host_events.groups``. :func:`classify_host_event` determines the kind of each group. A
         limitation reports calls whose thread is missing from the table of threads.
 
         Args:
-            host_events: Calls and ranges of the part.
+            host_events: Calls and ranges of the process.
             events: Table of events with their texts, as returned by :meth:`Part.read_events`.
             process: Number of the process of each group in ``host_events.groups``.
 
@@ -641,10 +647,10 @@ class _PartReader:
     def _add_calls(
         self, host_events: _HostEvents, thread: Ints, functions: Sequence[str], kind: Ints
     ) -> None:
-        """Add the calls of the part, including RCCL calls that launched work themselves.
+        """Add the calls of the process, including RCCL calls that launched work themselves.
 
         Args:
-            host_events: Calls and ranges of the part.
+            host_events: Calls and ranges of the process.
             thread: Thread number of each group in ``host_events.groups``.
             functions: Name of the function of each group.
             kind: :class:`HostEventKind` of each call or range.
@@ -668,13 +674,13 @@ class _PartReader:
         functions: Sequence[str],
         kind: Ints,
     ) -> None:
-        """Add the ranges of the part.
+        """Add the ranges of the process.
 
         A range without a text is named after its function. A ROCTx range without a text is left out
         and counted instead.
 
         Args:
-            host_events: Calls and ranges of the part.
+            host_events: Calls and ranges of the process.
             events: Table of events with their texts, as returned by :meth:`Part.read_events`.
             thread: Thread number of each group in ``host_events.groups``.
             functions: Name of the function of each group.
@@ -745,7 +751,7 @@ def _lookup(column: Ints, rows: Ints, missing: int) -> Ints:
 
 
 def _read_kernels(part: Part, table: str) -> tuple[Ints, Ints]:
-    """Read the kernels of a part, sorted by start.
+    """Read the kernels of a process, sorted by start.
 
     Args:
         part: Tables of one process.
@@ -763,7 +769,7 @@ def _read_kernels(part: Part, table: str) -> tuple[Ints, Ints]:
 
 
 def _read_copies(part: Part, agents: _Rows, kernels: Ints, kernel_streams: Ints) -> _Copies:
-    """Read the copies of a part. Copies that do not involve a GPU are left out.
+    """Read the copies of a process. Copies that do not involve a GPU are left out.
 
     A copy is attributed to its target GPU. If the target is not a GPU, the copy is attributed to
     its source GPU.
@@ -772,7 +778,7 @@ def _read_copies(part: Part, agents: _Rows, kernels: Ints, kernel_streams: Ints)
         part: Tables of one process.
         agents: Rows of the GPUs in the table of agents. If there are none, the agents that ran
             kernels are the GPUs.
-        kernels: Kernels of the part, as returned by :func:`_read_kernels`.
+        kernels: Kernels of the process, as returned by :func:`_read_kernels`.
         kernel_streams: Stream and queue of each kernel.
     """
     if not part.has("gpu_work/copies"):

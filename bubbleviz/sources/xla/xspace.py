@@ -532,8 +532,9 @@ def _read_spaces(path: str) -> tuple[list[_Space], str]:
 def _describe_space(planes: Sequence[tuple[bytes, Any]]) -> _Space:
     """Combine planes into a recording, and find its start and process id.
 
-    Time 0 of the recording is its recorded start. If the start was not recorded, time 0 is the
-    earliest UTC timestamp of a line.
+    Time 0 of the recording is its recorded start, which is the statistic ``profile_start_time`` of
+    the plane "Task Environment". If the start was not recorded, time 0 is the earliest UTC
+    timestamp of a line. The process id is the first statistic ``process_id`` of any plane.
 
     Args:
         planes: Bytes and parsed message of each plane of the recording.
