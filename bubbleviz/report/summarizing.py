@@ -370,8 +370,9 @@ def _make_chunk_cost(cost: ChunkCost) -> summary.ChunkCostEntry:
 def _list_microbatch_lengths(report: Report) -> tuple[tuple[float, ...], ...]:
     """Return the length of each microbatch, divided by the mean length of all microbatches.
 
-    Each row is an averaged training iteration. The result is empty if the numbers of microbatches
-    of these iterations differ or are unknown.
+    Each row is one pipeline in an averaged training iteration; see :func:`.measure_lengths`. The
+    result is empty if the numbers of microbatches of these iterations differ or are unknown, or if
+    lengths vary only by chance.
     """
     averaged = [i.index for i in report.iterations if i.averaged and i.kind == "training"]
     counts = {report.iterations[index].microbatches for index in averaged}

@@ -898,8 +898,8 @@ class RunSummary(Struct, frozen=True):
         chunk_costs: Fitted times of prompt chunks, one entry per virtual stage.
         even_chunks: Prompt chunks that take equally long, or None if they would not save enough.
         transfer_ns: Median of all measured transfer times, or None if there are none.
-        microbatch_lengths: Length of each microbatch divided by the mean length, for each averaged
-            training iteration. Empty if unknown.
+        microbatch_lengths: Length of each microbatch divided by the mean length, one row per
+            training iteration and pipeline. Empty if unknown, or if lengths vary only by chance.
         imbalance: For each phase, the time of the slowest stage divided by the mean of all stages,
             minus 1.
         stragglers: The slowest operations.

@@ -45,7 +45,8 @@ class Choice:
         error_ns: Half width of the 95 % interval of the makespan, or None if no run was measured.
         bubble_ratio: Bubble ratio in the window by which schedules are compared (``makespan_ns`` or
             ``cost_ns``), or None if it is unknown.
-        peak_activations: Largest of ``peaks``, or None if unknown.
+        peak_activations: Maximum number of microbatches whose activations any stage stores at once,
+            from F to W, or None if unknown.
         peaks: For each stage, the maximum number of microbatches whose activations it stores at
             once, from F to W. Empty if unknown.
         replicas: Number of copies of the model.

@@ -29,8 +29,8 @@ def order_microbatches(plan: Plan, times: StageTimes) -> tuple[tuple[int, ...], 
     The plan itself does not change; only the microbatches trade places.
 
     The random numbers have a fixed seed. The search ends after ``_PATIENCE`` consecutive rounds
-    without a shorter makespan, or after ``_MAX_TIMED_OPERATIONS`` divided by the number of
-    operations of the plan.
+    without a shorter makespan. The total number of rounds is at most ``_MAX_TIMED_OPERATIONS``
+    divided by the number of operations of the plan.
 
     Args:
         plan: Operations of each device, in order, for a single pipeline.

@@ -213,8 +213,9 @@ def _list_moves(plan: Plan, sequence: _Sequence, message: model.Message) -> list
     """Return up to two copies of an order in which one message is at another position.
 
     In one copy, the message is moved before the previous message that shares a rank with it. In the
-    other copy, it is moved after the next such message. A copy is left out if there is no such
-    message, or if a step that computes or needs the message is in between.
+    other copy, the message is moved after the next message that shares a rank with it. A copy is
+    left out if there is no such message, or if a step that computes or needs the message is in
+    between.
     """
 
     def get_ranks(item: model.Message) -> set[int]:

@@ -163,8 +163,8 @@ class Recurrence:
         moment has at least as many microbatches in memory for every stage, before B and before W.
 
         Returns:
-            (device, path) pairs, one per moment. The path contains how often the memory features of
-            each stage are counted at the moment, and no transfers.
+            (device, path) pairs, one per moment. The path contains the factors of the memory
+            features of each stage at this moment. All other factors are 0.
         """
         rows: list[tuple[int, Path]] = []
         for device, order in enumerate(self.plan.orders):

@@ -302,8 +302,8 @@ class Greedy(Trial):
 def list_policies(problem: Problem) -> Iterator[Policy]:
     """Yield the policies that are worth a trial.
 
-    Each distinct set of caps is combined with several patiences, with being lazy or not, and with
-    forwards or backwards first.
+    Each distinct set of caps is combined with several values of patience, and with both values of
+    ``lazy`` and ``forward_first``.
     """
     caps = _list_line_caps(problem) if problem.chunks == 1 else _list_v_caps(problem)
     patiences = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5) if problem.chunks == 1 else (0.0, 0.5, 1.0)
