@@ -174,7 +174,7 @@ def _list_idle_parts(report: Report, iteration: Iteration, name: str) -> dict[st
 def _sum_active_ns(report: Report) -> Ints:
     """Return the time in which kernels of operations ran, shape (iterations, phases)."""
     operations, shape = report.operations, (len(report.iterations) + 1, len(Phase))
-    # The last row counts operations without an iteration.
+    # The last row contains the operations without an iteration.
     cell = (operations.iteration % shape[0]) * shape[1] + operations.phase
     return group_sum(cell, prod(shape), operations.active_ns).reshape(shape)[:-1]
 

@@ -61,7 +61,7 @@ def find_longest_bubbles(report: Report, count: int = 5) -> tuple[tuple[int, str
 
 
 def describe_longest_implied(report: Report) -> str | None:
-    """Return a sentence on the longest bubble that the schedule implies.
+    """Return a sentence about the longest bubble that the schedule implies.
 
     The result is None if the schedule implies no bubble. The result is also None if the schedule
     implies all bubbles, because :func:`find_longest_bubbles` then returns the longest of them.
@@ -93,7 +93,7 @@ def _list_averaged_bubbles(report: Report) -> tuple[Ints, Ints]:
 
 
 def _describe_bubble(report: Report, row: int, times: int) -> str:
-    """Return a sentence on a bubble.
+    """Return a sentence about a bubble.
 
     Args:
         report: Report of the run.
@@ -112,7 +112,9 @@ def _describe_bubble(report: Report, row: int, times: int) -> str:
 
 
 def _describe_reason(report: Report, row: int, cause: Cause, peer_operation: int) -> str:
-    """Return a clause on why a rank is idle, naming the operation or collective it waits for.
+    """Return a clause that explains why a rank is idle.
+
+    The clause names the operation or collective that the rank waits for, if it is known.
 
     If no operation is known, the clause gives the general meaning of the cause.
 
@@ -144,7 +146,7 @@ def _describe_transfer(report: Report, row: int) -> str:
     """Name a send or receive and both of its ends: ``RECV_F2, from stage 3 to stage 0``.
 
     The peer is the first rank of the same pipeline that runs the adjacent virtual stage. If there
-    is none, both ends are the rank of the operation.
+    is no such rank, both ends are the rank of the operation.
     """
     operations, phase = report.operations, Phase(int(report.operations.phase[row]))
     own_rank, stage = int(operations.rank[row]), int(operations.virtual_stage[row])
@@ -165,7 +167,7 @@ def _describe_transfer(report: Report, row: int) -> str:
 
 
 def _describe_collective_wait(report: Report, row: int, peer_operation: int) -> str:
-    """Return a clause on the rank that another rank waits for in a collective.
+    """Return a clause about the rank that another rank waits for in a collective.
 
     Args:
         report: Report of the run.
@@ -226,12 +228,12 @@ def _count_other_ranks(report: Report, ranks: Sequence[int]) -> str:
 
 
 def describe_host(report: Report, row: int) -> str:
-    """Return a clause on what the launching thread did in a bubble, or "" if it is unknown."""
+    """Return a clause about the launching thread's activity in a bubble, or "" if unknown."""
     return describe_thread(*find_host_activity(report, row))
 
 
 def describe_thread(call: str | None, range_name: str | None) -> str:
-    """Return a clause on what a launching thread did, or "" if it is unknown.
+    """Return a clause about the activity of a launching thread, or "" if it is unknown.
 
     Args:
         call: CUDA call that the thread was in, or None.

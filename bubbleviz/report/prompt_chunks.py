@@ -78,5 +78,5 @@ def find_even_chunks(
 
 
 def _format_signed(value: float) -> str:
-    value = round(value, 9)  # the rounding error of a fit to equal times becomes 0
+    value = round(value, 9)  # rounding errors of a fit to equal times become 0
     return f"{'+' if value >= 0 else '-'} {abs(value):.4g}"

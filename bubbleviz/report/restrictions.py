@@ -251,7 +251,7 @@ def list_restrictions(
         # The lost kernels are the entire work of a stage, so the missing stage is reported instead.
         active.discard(KERNELS_LOST)
     if active & {RANKS_MISSING, WITHOUT_GPU_WORK}:
-        # Stages are known to be missing, so the guess adds nothing.
+        # Stages are known to be missing, so the warning that they may be missing adds nothing.
         active.discard(MAYBE_INCOMPLETE)
     if reason is not None:
         active |= {

@@ -246,7 +246,7 @@ def build_workload(
 
     forward, recompute, fused = times_of(Phase.F), times_of(Phase.R), times_of(Phase.BW)
     backward, weight = times_of(Phase.B), times_of(Phase.W)
-    # If a chunk runs both split and fused backwards, the split times are used: they are measured.
+    # If a chunk runs both split and fused backwards, the times of the split backwards are used.
     is_split = [(stage, Phase.B) in times for stage in range(len(placement))]
     forward_only = forward_only and not any(backward + fused)
     for s in range(len(placement)):

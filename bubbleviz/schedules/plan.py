@@ -144,8 +144,8 @@ class Schedule:
         source: Paper and section that define it.
         chunks: Default number of model chunks per device.
         plan: Function that makes the plan for (stages p, microbatches m, chunks v). For a searched
-            schedule, it is the plan at equal times. It raises :class:`bubbleviz.errors.UsageError`
-            for sizes that the schedule does not allow.
+            schedule, the result is the plan at equal times. The function raises
+            :class:`bubbleviz.errors.UsageError` for sizes that the schedule does not allow.
         searched: Memory settings for searching plans, or None if the order is always the same.
         with_one_chunk: Name of the equivalent schedule for one chunk per device, or None if the
             schedule keeps its own name.

@@ -183,7 +183,7 @@ def _find_level_starts(row_level: Ints, meeting_level: Ints, n_rows: int) -> Int
 
     Returns:
         Indices of the first row and of the first meeting of each level, shape (levels + 1, 2). The
-        last entry is the number of rows and of meetings.
+        last entry contains the numbers of rows and meetings.
     """
     level = np.append(find_distinct(row_level), n_rows)
     first_row = np.searchsorted(row_level, level)

@@ -22,7 +22,7 @@ from bubbleviz.schedules.layout.recurrence import Path
 
 
 class Sums:
-    """Sums over the stages of layouts, and their lower bounds for partial layouts.
+    """Sums over the stages of a layout, and lower bounds of these sums for partial layouts.
 
     Args:
         layers: The L layers of the model.

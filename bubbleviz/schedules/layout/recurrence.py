@@ -1,4 +1,4 @@
-"""The makespan of a plan for thousands of layouts at once, and its longest paths.
+"""Compute the makespan of a plan for thousands of layouts at once, and the longest paths.
 
 The order of the operations is fixed, and their durations depend on the layout. Makespans are exact:
 they are equal to the makespans of :func:`bubbleviz.schedules.simulation.simulate`.
@@ -152,7 +152,7 @@ class Recurrence:
         return sums[:, bound[1:]] - sums[:, bound[:-1]], transfers
 
     def _make_uncrossed(self) -> Floats:
-        """Return how often a path without transfers crosses each boundary."""
+        """Return an array of zeros for the crossings of each boundary, down and up."""
         return np.zeros((2, max(0, self.length - 1)))
 
     def list_memory_rows(self) -> list[tuple[int, Path]]:
@@ -203,7 +203,9 @@ class Recurrence:
 
 
 def _find_undominated(moments: Ints) -> Ints:
-    """Return the rows that no other row equals or exceeds in every column.
+    """Return the rows that are not dominated by another row.
+
+    A row is dominated if another row is at least as large in every column.
 
     Args:
         moments: Distinct rows.

@@ -226,7 +226,8 @@ class Greedy(Trial):
     microbatch can then always finish and release its memory, so there is no deadlock.
 
     Attributes:
-        max_memory: Maximum memory in use on the device for an F of each virtual stage to start.
+        max_memory: For each virtual stage, an F may only start if the memory in use on the device
+            is at most this.
     """
 
     def __init__(self, problem: Problem, target: int, policy: Policy) -> None:
@@ -252,7 +253,7 @@ class Greedy(Trial):
     def _choose_backward(self, device: int, now: int) -> int:
         """Return the code of the B of the first virtual stage whose input has arrived.
 
-        If there is none, the result is ``WAIT``. If an input is known to arrive later,
+        If no input has arrived, the result is ``WAIT``. If an input is known to arrive later,
         ``next_arrival`` is lowered to the time of its arrival.
         """
         for stage in self.problem.stages[device]:
