@@ -58,6 +58,11 @@ class Arrivals(Table):
 def find_arrivals(operations: Operations) -> Arrivals:
     """Find the times at which the inputs of operations arrived.
 
+    The arrival is the latest end of the receives inside the ranges of an operation
+    (``received_ns``) and of its named receive (:func:`_find_named_transfers`). Without a named
+    receive, transfers without a microbatch number are also considered
+    (:func:`_find_latest_receive_end`). Named receives without a device span are ignored.
+
     Args:
         operations: Operations of all ranks.
     """

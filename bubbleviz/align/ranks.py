@@ -46,7 +46,9 @@ def order_ranks(recordings: JoinedRecordings) -> Ints:
 
 
 def build_ranks(recordings: JoinedRecordings, rank_index: Ints) -> tuple[tables.Rank, ...]:
-    """Build the ranks of the report, sorted by their index. Bubble ratios are not set here.
+    """Build the ranks of the report, sorted by their index.
+
+    Unknown stages and pipelines (-1) become None. Bubble ratios are not set here.
 
     Args:
         recordings: The recordings with their stages.

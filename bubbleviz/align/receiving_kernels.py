@@ -134,7 +134,9 @@ def _list_shared_names(
 def _number_over_recordings(
     recordings: Sequence[Recording], sessions: Sequence[ProfileClock]
 ) -> Iterator[UnknownKernels]:
-    """Yield the kernels with unknown names, with ranks renumbered over all recordings.
+    """Yield the kernels with unknown names, with ranks numbered over all recordings.
+
+    Times are converted to the given clocks.
 
     Args:
         recordings: All recordings of a run.

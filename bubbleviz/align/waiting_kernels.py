@@ -47,6 +47,8 @@ def find_waiting_kernels(
 ) -> Iterator[Limitation]:
     """Yield a limitation for each kernel name that counts as compute but waits for other ranks.
 
+    The kernels are compared on the clock of the report (:func:`find_waiting_names`).
+
     Args:
         recordings: All recordings of a run.
         clocks: For each recording, the conversion from its clock to the clock of the report.

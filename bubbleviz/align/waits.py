@@ -259,7 +259,7 @@ def pair_consecutive_stages(waits: Waits) -> tuple[Ints, Ints]:
     """
     columns = waits.iteration, waits.microbatch, waits.sequence
     doubled = [np.concatenate((column, column)) for column in columns]
-    # The first half contains the stage that each row looks for, the second half its actual stage.
+    # The first half contains the next stage of each row, the second half the stage of each row.
     stage = np.concatenate((waits.chunk + 1, waits.chunk))
     upper, lower = _match_first_rows(group_rows(stage, *doubled).of_row, len(waits))
     is_staged = waits.chunk[upper] >= 0

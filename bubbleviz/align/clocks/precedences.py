@@ -1,8 +1,8 @@
 """Precedences: pairs of operations, or of collectives, whose order is known.
 
 In a pipeline, the forward of a microbatch on a virtual stage needs its forward on the previous
-stage. The backward needs the backward on the next stage. If the transfer between the two operations
-was recorded, it gives two bounds::
+stage. The backward of a microbatch needs its backward on the next stage. If the transfer between
+the two operations was recorded, it gives two bounds::
 
     rank 0   F ████┤                           F ends before the other F starts,
              SEND  ├──▒▒▒▒─┤                   the send starts before the receive ends
@@ -10,7 +10,8 @@ was recorded, it gives two bounds::
              F               ├████
 
 The span of an operation may begin with kernels that need no input. In this case, only the end of
-the receive shows when the input arrived: it cannot be before the end of the previous stage's F.
+the receive shows when the input arrived. The receive cannot end before the F of the previous stage
+ends.
 """
 
 from __future__ import annotations
@@ -140,8 +141,8 @@ def _group_replicas(operations: Operations, rows: Ints, pipeline: Ints) -> tuple
     """Group operations into blocks. A block contains one operation on all replicas of its stage.
 
     A direction consists of all forwards, or all backwards, of one microbatch and sequence split in
-    one pipeline and iteration. Blocks are sorted by direction. Within a direction, they are in the
-    order in which the microbatch passes them: by ascending virtual stage for forwards, and by
+    one pipeline and iteration. Blocks are sorted by direction. Within a direction, blocks are in
+    the order in which the microbatch passes them: by ascending virtual stage for forwards, and by
     descending virtual stage for backwards.
 
     Args:
@@ -232,10 +233,10 @@ def find_collective_precedences(
 
     All members must have entered a collective (all-reduce, all-gather, reduce-scatter) before any
     member can leave. The kernel of each member therefore starts before the kernel of any other
-    member ends. All members leave together. If the time between the ends on two ranks varies over
-    iterations by more than drift explains, the ranks do not run the same collective, and no
-    precedence is derived. The members of a collective are sorted by rank, and each is compared with
-    at most ``_MAX_PARTNERS`` following members.
+    member ends. All members leave a collective together. If the time between the ends on two ranks
+    varies over iterations by more than drift explains, the ranks do not run the same collective,
+    and no precedence is derived. The members of a collective are sorted by rank, and each is
+    compared with at most ``_MAX_PARTNERS`` following members.
 
     Args:
         collectives: At most one collective per rank and iteration, with common iterations.
@@ -267,6 +268,9 @@ def _make_precedences(
     collectives: CollectiveIntervals, clock: Ints, entering: Ints, leaving: Ints
 ) -> offsets.Precedences:
     """Return one precedence for each pair of members: the first starts before the second ends.
+
+    The row columns are -1, because collectives are not operations. The iteration is the iteration
+    of the member that ends.
 
     Args:
         collectives: Collectives of all ranks.

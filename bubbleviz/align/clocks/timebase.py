@@ -157,6 +157,13 @@ def _list_limitations(
 ) -> Iterator[Limitation]:
     """Yield the limitations of clocks that were computed from precedences.
 
+    A limitation is yielded in each of these cases, in this order:
+
+    - Iterations are paired, but the clock of a machine is not bounded.
+    - Collectives were left out.
+    - The precedences contradict each other.
+    - A clock was set during the capture.
+
     Args:
         recordings: The recordings with stages and iterations.
         is_bounded: Mask of the machines whose clock is bounded.
@@ -411,13 +418,13 @@ def _use_session_clocks(
 def _find_dependencies(
     recordings: JoinedRecordings, clock: Ints, replica_clock: Ints | None = None
 ) -> offsets.Precedences:
-    """Return the precedences of data dependencies. Empty if iterations are not paired.
+    """Return the precedences of data dependencies, or no precedences if iterations are not paired.
 
     Args:
         recordings: The recordings with stages, pipelines and iterations.
         clock: Index of each rank's clock, shape (ranks,).
-        replica_clock: Index of the clock on which each rank is compared with its replicas. By
-            default, it is ``clock``.
+        replica_clock: Index of the clock on which each rank is compared with its replicas,
+            ``clock`` by default.
     """
     if not recordings.paired:
         return offsets.join_precedences()
@@ -431,7 +438,12 @@ def _find_dependencies(
 
 
 def _describe_unbounded(recordings: JoinedRecordings, is_bounded: Bools) -> Limitation:
-    """Return a limitation that lists the machines whose clocks are not bounded from both sides."""
+    """Return a limitation that lists the machines whose clocks are not bounded from both sides.
+
+    Args:
+        recordings: The recordings of all machines.
+        is_bounded: Mask of the machines whose clock is bounded.
+    """
     unbounded = [
         machine for machine, ok in zip(recordings.machines, is_bounded, strict=True) if not ok
     ]
@@ -447,7 +459,13 @@ def _describe_unbounded(recordings: JoinedRecordings, is_bounded: Bools) -> Limi
 def _describe_contradiction(
     recordings: JoinedRecordings, precedences: offsets.Precedences, contradiction: Contradiction
 ) -> Limitation:
-    """Return the limitation for a cycle of dependencies that no clocks satisfy."""
+    """Return the limitation for a cycle of dependencies that no clocks satisfy.
+
+    Args:
+        recordings: The recordings with stages and iterations.
+        precedences: Precedences in which the contradiction was found.
+        contradiction: The cycle. Each of its precedences becomes a clause of the message.
+    """
     machines = recordings.machines
     clauses = []
     for row in contradiction.rows:
@@ -477,7 +495,7 @@ def _measure_jumps(
     down) plus twice ``GRAIN_NS``. The jump affects all iterations from the last one before the step
     to the first one after the step. If several steps affect an iteration, the largest jump is used.
     If no clock was set, but there is a contradiction, every iteration has a jump of twice the
-    contradiction. If there is neither, the result is empty.
+    contradiction. If there are neither steps nor a contradiction, the result is empty.
 
     Args:
         iterations: Number of common iterations.
@@ -496,7 +514,10 @@ def _measure_jumps(
 
 
 def _describe_steps(recordings: JoinedRecordings, steps: Sequence[ClockStep]) -> Limitation:
-    """Return the limitation for clocks that were set during the capture, with the largest step."""
+    """Return the limitation for clocks that were set during the capture.
+
+    Only the step with the largest absolute size is described. Further steps are counted.
+    """
     machines = recordings.machines
     step = max(steps, key=lambda step: abs(step.by_ns))
     iteration = recordings.iteration_names[step.first_after]
@@ -515,7 +536,10 @@ def _describe_steps(recordings: JoinedRecordings, steps: Sequence[ClockStep]) ->
 
 
 def _describe_need(recordings: JoinedRecordings, precedences: offsets.Precedences, row: int) -> str:
-    """Return a clause "A needs B" with the operations, iterations and hosts of a precedence."""
+    """Return a clause "A needs B" for a precedence, where B is the earlier operation.
+
+    Each operation is described by its name, iteration and host.
+    """
     operations, names = recordings.operations, []
     for operation in (int(precedences.later_row[row]), int(precedences.earlier_row[row])):
         name = operations.names[int(operations.name_id[operation])]

@@ -51,7 +51,7 @@ class Histories:
     Attributes:
         start_ns: Start of each iteration, shape (ranks, iterations).
         optimizer_ns: Start of the Optimizer in each iteration, shape (ranks, iterations). NaN if
-            there is none.
+            the iteration has no Optimizer.
         shapes: Code of the numbers of F and B in each iteration, shape (ranks, iterations). NaN for
             the first and the last iteration of a rank, which may have been cut by the capture.
         length_ns: Mean duration of an iteration of each rank, shape (ranks,).

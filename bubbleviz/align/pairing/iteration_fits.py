@@ -82,8 +82,8 @@ class _Differences:
 class _NullStatistics:
     """Mean square differences between steps of one rank, shape (pairs, steps).
 
-    Column 0 covers any two different steps. Column k > 0 covers the steps that are k iterations
-    apart.
+    Column 0 covers all pairs of different steps. Column k > 0 covers the pairs that are k
+    iterations apart.
 
     Attributes:
         level_sq: Mean square of the levels (mean differences over the events) in ns², or infinity
@@ -475,9 +475,9 @@ def _measure_lags(within: _Differences) -> tuple[Floats, Floats, Ints]:
 
     Returns:
         level_sq: Trimmed mean square of the levels (mean differences between two steps), shape
-            (pairs, steps). Column 0 covers any two different steps. Column k > 0 covers the steps
-            that are k iterations apart. Columns with fewer than ``_TRIM_ONE`` values contain the
-            mean of column 0, because few values do not show a repeating pattern.
+            (pairs, steps). Column 0 covers all pairs of different steps. Column k > 0 covers the
+            pairs that are k iterations apart. Columns with fewer than ``_TRIM_ONE`` values contain
+            the mean of column 0, because few values do not show a repeating pattern.
         scatter: Trimmed mean of the scatter (variance of the differences between two steps), with
             the same shape and columns as ``level_sq``.
         count: Number of levels that each column covers, same shape.

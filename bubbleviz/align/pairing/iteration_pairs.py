@@ -459,8 +459,8 @@ def _find_names(
 
     Returns:
         number: For each (rank, iteration), the largest number in the names of its forwards and
-            backwards. Without forwards and backwards, it is the largest number in the name of any
-            operation. The number is -1 if no name contains one.
+            backwards. If there are no forwards and backwards, the largest number in the name of any
+            operation is used. The number is -1 if no name contains one.
         is_idle: Mask of each (rank, iteration) without a forward or backward.
     """
     n_owners = int(owner.max(initial=NONE)) + 1

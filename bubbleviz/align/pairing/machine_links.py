@@ -114,6 +114,8 @@ def _make_links(
 ) -> list[Link]:
     """Make the link of each pair of ranks from its chosen shifts.
 
+    A choice of -1 gives None as the shift.
+
     Args:
         pair: First and second rank of each pair.
         shifts: Candidate shifts.
@@ -407,7 +409,9 @@ def _describe_shift(shift: Shift) -> str:
 def describe_rival(link: Link) -> str:
     """Return the predicate of a sentence that says how a link's rival differs from its best shift.
 
-    Both the difference of the shifts and the difference of the clock corrections are given.
+    The predicate contains the difference between the two shifts in iterations, and the difference
+    between the two clock corrections in ms. If the link has no rival or no best shift, the
+    predicate is "leaves no iteration in common".
     """
     best, rival = link.best, link.rival
     if rival is None or best is None:

@@ -22,6 +22,9 @@ Orders = tuple[Ints, Ints, Ints, Bools]
 def find_orders(operations: Operations) -> Orders:
     """Count the iterations in which each rank ran each order of operations.
 
+    An order is the sequence of (phase, microbatch, chunk) of the forwards and backwards of an
+    iteration, in launch order (:func:`_count_orders`).
+
     Args:
         operations: Operations of all ranks, with iterations numbered per rank.
 
