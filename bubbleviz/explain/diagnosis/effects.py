@@ -266,7 +266,7 @@ def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
     2. The factors of iterations, microbatches and paces are estimated from these ratios. Each
        factor is divided out before the next one is estimated. What remains is the residual.
     3. The medians of the cells are corrected for ranks that became slower and for replicas that got
-       longer sequences by chance. Then they are compared between ranks and between stages.
+       longer sequences by chance. Then they are compared between stages.
 
     Args:
         work: Work table of all ranks in the replayed iterations.
@@ -748,7 +748,9 @@ def _evaluate_splits(group: Ints, value: Floats) -> tuple[Bools, Floats, Floats]
 
 
 def order_by_loss(rank: Ints, loss: Floats) -> list[int]:
-    """Return the ranks whose rows lose time in total, the largest loss first.
+    """Return the ranks whose total loss is positive, sorted by loss, largest first.
+
+    At equal losses, the lower rank comes first.
 
     Args:
         rank: Rank of each row.

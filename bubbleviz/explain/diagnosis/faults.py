@@ -52,10 +52,11 @@ _MIN_GAP_FRACTION = 0.05
 ONE_MORE, ENOUGH = "one", "enough"
 #: Name of the fault that whole layers are on the wrong stages.
 WHOLE_LAYERS = "layers"
-#: Values of ``detail`` of a stage that a single rank runs: its operations have more kernels than on
-#: other stages, so it has more layers; or as many kernels, so its GPU may be slow.
+#: Values of ``detail`` for a slow stage that runs on a single rank.
+#: A stage with more kernels than other stages has more layers.
+#: If a slow stage has the same number of kernels as other stages, its GPU may be slow.
 MORE_KERNELS, SAME_KERNELS = "more-kernels", "same-kernels"
-#: Maximum difference of the numbers of kernels of stages with equally many layers, as a fraction.
+#: Maximum relative difference between the numbers of kernels of stages with equally many layers.
 _MAX_KERNEL_DIFFERENCE = 0.02
 #: Value of ``detail`` if it is unknown whether launch gaps contain communication.
 COMPUTE_GAPS = "compute"
@@ -93,8 +94,8 @@ class Fault:
             iterations. ``launch-gaps``: ``compute`` if the gaps may be communication. ``token``:
             ``one`` or ``enough`` more chunks are in flight. ``iteration``: "" if all ranks are
             slow, ``pace`` if certain ranks are slow throughout whole iterations only, else
-            ``pause``. ``stage`` of a single rank: :data:`MORE_KERNELS` or :data:`SAME_KERNELS` if
-            numbers of kernels were recorded.
+            ``pause``. ``stage``: :data:`MORE_KERNELS` or :data:`SAME_KERNELS` if a single rank runs
+            the stage and :func:`_compare_kernels` comes to a conclusion, else "".
         delayed: Rows of the work table that start late because of the fault.
         late_ns: Delay of each of ``delayed``, in ns.
         collective: Kind of collective that starts late because of the fault, or "" if operations
@@ -192,7 +193,8 @@ class Evidence:
 def find_slow_ranks(evidence: Evidence) -> Iterator[Fault]:
     """Yield a fault for each host, replica or rank whose compute operations are slow in general.
 
-    See :mod:`.slow_ranks`. Without the fault, each slow cell takes its time divided by its factor.
+    :mod:`.slow_ranks` explains how they are found. If the fault is removed, the time of each slow
+    cell (kind, virtual stage and rank) is divided by its factor.
     """
     effects, computes = evidence.effects, evidence.effects.computes
     for slow_ranks in evidence.slow_ranks:
@@ -302,17 +304,22 @@ def _build_stage_fault(
 
 
 def _compare_kernels(evidence: Evidence, stages: list[int], is_slow: Bools) -> str:
-    """Return whether a slow stage has more kernels than other stages, if a single rank runs it.
+    """Return whether the only slow stage has more kernels than other stages.
 
-    In a single pipeline, a stage with too many layers and a stage on a slow GPU take equally long,
-    but only the former has more kernels. The result is :data:`MORE_KERNELS` if the excess of
-    kernels explains at least half of the excess of time, :data:`SAME_KERNELS` if there is no
-    excess, and otherwise "".
+    A stage that has too many layers has more kernels than other stages. A stage on a slow GPU takes
+    longer but has the same number of kernels. For each slow kind of work, the median number of
+    kernels is divided by the median of the other stages.
 
     Args:
-        evidence: Evidence of the run.
-        stages: The slow stages.
+        evidence: Effects, delays and other evidence of the run.
+        stages: Indices of the slow stages.
         is_slow: Mask of the slow rows of the stage effects.
+
+    Returns:
+        :data:`MORE_KERNELS` if the excess of kernels is at least half of the excess of time for
+        every slow kind of work. :data:`SAME_KERNELS` if all numbers of kernels differ by at most
+        2 %. "" in all other cases, if several stages are slow, if several ranks run the stage, or
+        if numbers of kernels are unknown.
     """
     work, effects = evidence.work, evidence.effects
     if len(stages) != 1 or len(find_distinct(work.rank[work.stage == stages[0]])) != 1:

@@ -70,15 +70,16 @@ if TYPE_CHECKING:
 #: Minimum saving that is reported, as a fraction of an iteration.
 _MIN_SAVING = 0.001
 #: Maximum number of faults from which pairs are formed.
-#: Minimum saving of a set of faults, as a multiple of the sum of their single savings.
-#: Minimum gain of a set over its best part, as a fraction of an iteration.
+#: Minimum saving of a set of faults, as a multiple of the sum of the single savings.
+#: Minimum gain of a set of faults over its best part, as a fraction of an iteration.
 _MAX_PAIRED, _MIN_SET_RATIO, _MIN_SET_GAIN = 6, 1.2, 0.02
 #: Minimum number of iterations with a saving for a confidence interval.
 _MIN_SAVED_ITERATIONS = 3
 #: Minimum length of a warm-up iteration, as a multiple of the median of the other iterations.
 _MIN_WARM_UP = 1.5
 #: Minimum time between two iterations that counts as a pause, as a fraction of an iteration.
-#: Minimum mean pause that is reported; the step of a framework itself takes 1 to 5 %.
+#: Minimum mean pause that is reported, as a fraction of an iteration.
+#: Between two iterations, a framework itself takes 1 to 5 % of an iteration.
 _MIN_PAUSE, _MIN_REPORTED_PAUSE = 0.01, 0.05
 #: Reports promise savings only if the relative replay error is at most this.
 _MAX_MISSED = 0.08
@@ -95,15 +96,15 @@ class Finding:
     """Faults, and the time that iterations save if these faults are removed.
 
     Attributes:
-        faults: One fault, or two faults that save more together than alone.
+        faults: One fault, or several faults that save more together than alone.
         saving_ns: Mean saving over all iterations, in ns.
         length_ns: Mean length of the iterations in ns. If iterations overlap, the mean time from
             the start of one iteration to the start of the next, because removing a fault reduces
             this time.
         saved_iterations: Number of iterations whose saving is noticeable.
-        error_ns: Half width of the 95 % confidence interval of ``saving_ns``, from Student's t over
-            the iterations that save time and from the error of the replay. None if fewer than three
-            iterations save time.
+        error_ns: Half width of the 95 % confidence interval of ``saving_ns``. None if fewer than
+            three iterations save time. The half width combines Student's t over the iterations that
+            save time, the error of the replay, and the error of the times without the faults.
         is_measured: Whether the saving was measured directly, without a replay.
     """
 
@@ -140,8 +141,8 @@ class Diagnosis:
             measured length. The measured length is the length of the whole iteration or of its
             longest replica, whichever is closer on average. Replicas that drift apart make the
             whole iteration longer than the replay.
-        pause_ratio: Mean time between iterations in which all ranks are idle, as a fraction of the
-            time from one iteration to the next.
+        pause_ratio: Mean time between two iterations in which all ranks are idle, as a fraction of
+            the mean time from the start of one iteration to the start of the next.
     """
 
     findings: tuple[Finding, ...]
@@ -229,7 +230,7 @@ class _Baseline:
     """Lengths of the iterations with all faults, which savings are measured from.
 
     Attributes:
-        evidence: Evidence of the run.
+        evidence: Effects, delays and other evidence of the run.
         warm_up: Length of the warm-up iteration, or 0; see :attr:`Diagnosis.warm_up`.
         counts: Slice that selects all replayed iterations except a warm-up. All other attributes
             cover only these iterations.
@@ -310,18 +311,20 @@ class _Baseline:
 
 
 def _estimate_scale_error(evidence: Evidence, fault: Fault) -> float:
-    """Estimate the error of a saving that the times without a fault cause, as a 95 % half width.
+    """Estimate the error of a saving that comes from the estimated times without the fault.
 
-    These times rest on medians of noisy times: that of the slow work and that of its norm. The
-    standard error of a median of n times is 1.25 standard deviations / sqrt(n). The error of the
-    saving is that of the remaining time of the slow work of a rank in an iteration.
+    The times without the fault are computed from two medians of noisy times: the median of the slow
+    work and the median of its norm. The standard error of a median of n times is 1.25 standard
+    deviations / sqrt(n). Here, n is the mean number of slow rows per kind of work. The relative
+    error is multiplied by the mean remaining time of the slow rows per rank and iteration.
 
     Args:
-        evidence: Evidence of the run.
-        fault: The fault. Faults that remove work completely have no such error.
+        evidence: Effects, delays and other evidence of the run.
+        fault: The fault.
 
     Returns:
-        Half width in ns.
+        Half width of the 95 % confidence interval in ns. 0 if the fault changes no rows, or if its
+        saving is an upper bound.
     """
     rows, work = fault.rows, evidence.work
     if not len(rows) or fault.bound:
@@ -343,8 +346,9 @@ def build_diagnosis(
 ) -> Diagnosis:
     """Find the reasons why the iterations of a run are long, and how much time each costs.
 
-    Each fault is removed alone, and then sets of faults are removed together. Findings that save
-    less than 0.1 % of an iteration are left out. The first iteration is ignored if it is a warm-up.
+    Each fault is removed alone. Then sets of faults are removed together
+    (:func:`_find_sets_of_faults`). Findings that save less than 0.1 % of an iteration are left out.
+    The first iteration is ignored if it is a warm-up.
 
     Args:
         run: The replayed run.
@@ -445,8 +449,9 @@ def _find_sets_of_faults(
 ) -> list[Finding]:
     """Remove several faults together, and return the sets of faults that save more than alone.
 
-    The sets are each pair of the six faults that save most, the slow ranks of each stage, and all
-    slow ranks, hosts and replicas. See :func:`_select_sets_with_gain`.
+    Three kinds of sets are tried: pairs of the six faults that save most
+    (:func:`_list_fault_pairs`), the slow ranks of each stage, and all slow ranks, hosts and
+    replicas (:func:`_list_slow_sets`). :func:`_select_sets_with_gain` selects the returned sets.
 
     Args:
         single: Findings of one fault each, sorted by saving, largest first.
@@ -489,13 +494,14 @@ def _list_fault_pairs(faults: Sequence[Fault]) -> list[tuple[Fault, Fault]]:
 
 
 def _list_slow_sets(faults: Sequence[Fault]) -> list[tuple[Fault, ...]]:
-    """List sets of slow ranks that may save time only together.
+    """List sets of slow ranks that may save time only if all of them are repaired.
 
-    If several ranks of a stage are slow, all other ranks wait for the slowest of them. So the slow
-    ranks of each stage are a set, and so are all slow ranks, hosts and replicas.
+    If several ranks of a stage are slow, all other ranks wait for the slowest one. So the slow
+    ranks of each stage form a set. All slow ranks, hosts and replicas form another set. Sets of a
+    single fault are left out.
 
     Args:
-        faults: Faults of the run.
+        faults: All single faults of the run.
     """
     slow = [fault for fault in faults if fault.kind in ("rank", "host")]
     of_stage: dict[int, list[Fault]] = {}
@@ -508,12 +514,14 @@ def _list_slow_sets(faults: Sequence[Fault]) -> list[tuple[Fault, ...]]:
 def _select_sets_with_gain(combined: Sequence[Finding], single: Sequence[Finding]) -> list[Finding]:
     """Return the sets of faults that save clearly more than the sum of their parts.
 
-    A set must save more than 1.2 times this sum, and at least 2 % of an iteration more than its
-    best part. Sets that were selected before count as parts of larger sets.
+    A set must save more than 1.2 times the sum of the savings of its faults. The saving of the set
+    must also exceed the saving of its best part by more than 2 % of an iteration. Parts are the
+    single faults of the set, and smaller sets of these faults that were already selected. Sets are
+    tried in ascending order of size.
 
     Args:
-        combined: Findings of several faults.
-        single: Findings of one fault, which contain all these faults.
+        combined: Findings of several faults each.
+        single: Findings of one fault each, including one for every fault in ``combined``.
     """
     saving_ns = {finding.faults[0].name: finding.saving_ns for finding in single}
     selected: list[Finding] = []
@@ -682,9 +690,9 @@ class _Pauses:
     """Times between iterations in which all ranks are idle.
 
     Attributes:
-        boundaries: Boundaries between consecutive iterations.
-        idle_ns: Time in which all ranks are idle before each later iteration.
-        length_ns: Mean time from the start of one iteration to the start of the next.
+        boundaries: Boundaries between the consecutive iterations of each rank.
+        idle_ns: Time in ns in which all ranks are idle before each later iteration.
+        length_ns: Mean time in ns from the start of one iteration to the start of the next.
     """
 
     boundaries: _Boundaries
@@ -693,14 +701,15 @@ class _Pauses:
 
     @property
     def mean_ratio(self) -> float:
-        """Mean idle time as a fraction of the length."""
+        """Mean of :attr:`idle_ns` as a fraction of :attr:`length_ns`."""
         return float(self.idle_ns.mean()) / max(self.length_ns, 1.0)
 
 
 def _measure_pauses(run: ReplayedRun) -> _Pauses | None:
-    """Return the pauses between the iterations of a run, each rank measured on its own clock.
+    """Measure the pauses between the iterations of a run.
 
-    The result is None for inference runs, and if there are no consecutive averaged iterations::
+    :func:`_measure_shared_pauses` defines the pause before an iteration. The result is None for
+    inference runs, and if there are no consecutive averaged iterations::
 
         stage 0   ... B ├ Optimizer ┤          ├ F ...
         stage 1   ... B   ├ Optimizer ┤            ├ F ...
@@ -719,9 +728,16 @@ def _measure_pauses(run: ReplayedRun) -> _Pauses | None:
 def _find_pause_between_iterations(run: ReplayedRun, pauses: _Pauses) -> Iterator[Finding]:
     """Yield a finding if all ranks are idle between iterations for a considerable time.
 
-    The mean pause must be at least 5 % of an iteration. With several boundaries, more than one of
-    them must have a pause of more than 1 %. If no optimizer was recorded, the lower median of the
-    pauses may be an optimizer without a name, so it is first subtracted from each pause.
+    If no optimizer was recorded, the usual pause may be an optimizer that has no name. So the lower
+    median of all pauses is subtracted from each pause if no optimizer was recorded.
+
+    The pauses are reported if their mean is at least 5 % of the mean period. If there are several
+    boundaries between iterations, at least two pauses must also be longer than 1 % of the mean
+    period.
+
+    Args:
+        run: The replayed run.
+        pauses: Pauses between the iterations of the run.
     """
     boundaries, pause_ns, length_ns = pauses.boundaries, pauses.idle_ns, pauses.length_ns
     is_optimizer = mask_phases(run.operations.phase, (Phase.OPTIMIZER,))

@@ -1,22 +1,21 @@
 """Explain slow ranks by the fewest hosts, replicas and ranks.
 
-A cell is the work of one kind and virtual stage on one rank. Cells with equal work on different
-ranks are copies of each other. The time of a cell is modelled as a product, in which most factors
-are 1::
+A cell is the work of one kind and virtual stage on one rank. Copies are cells that do the same work
+on different ranks. The time of a cell is modeled as a product, in which most factors are 1::
 
     time = norm of the copies x factor of the host x factor of the replica x factor of the rank
 
 The factors are found by greedy forward selection. In each round, a host or replica is a candidate
 if all of its ranks are slower than their copies. The candidate that explains the times best is
 selected, and the times of its ranks are divided by its factor. A second host or replica that was
-hidden by the first one becomes visible in the next round. The ranks that are still slow at the end
-are slow on their own::
+hidden by the first one becomes visible in the next round. Ranks that are still slow at the end are
+slow for separate reasons::
 
     stage 0, F      replica 0  15   replica 1  15   replica 2  10   replica 3  13
     host 0 x 1.5    replica 0  10   replica 1  10   replica 2  10   replica 3  13
     replica 3 x 1.3 replica 0  10   replica 1  10   replica 2  10   replica 3  10
 
-The norm of copies is their lower median, because a fault makes work slower, not faster.
+The norm of the copies is their lower median, because a fault makes work slower and never faster.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ from bubbleviz.explain.slowness import compute_median_of_others
 from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.grouping import group_rows, sort_rows
 
-#: Maximum number of hosts and replicas, and of single ranks, that are reported as slow.
+#: Maximum number of slow hosts and replicas, and of slow single ranks, that are reported.
 _MAX_GROUPS, _MAX_RANKS = 4, 8
-#: Maximum number of candidates whose factors are fitted in a round, the largest ones.
+#: Maximum number of hosts, and of replicas, that are candidates in a round.
 _MAX_CANDIDATES = 16
-#: Quantiles of the ratios of a candidate's cells that are tried as its factor.
+#: Quantiles of the ratios of a candidate's cells that are tried as the factor of the candidate.
 _QUANTILES = (0.0, 0.49, 0.51, 1.0)
 #: Minimum part of the slowness of its ranks that the factor of a host or replica explains.
 _MIN_EXPLAINED = 0.5
-#: Minimum gain of a common factor, as a fraction of the gain of one factor per cell.
+#: Minimum gain of a common factor, as a fraction of the gain of a separate factor per cell.
 _MIN_GAIN = 0.5
-#: Weight of a cell that would be faster than its norm, relative to one that would be slower.
+#: Weight of deviations of cells that are faster than their norm; slower cells have weight 1.
 _FAST_WEIGHT = 2.0
 
 
@@ -50,10 +49,10 @@ class SlowRanks:
     """Ranks that are slow for a common reason.
 
     Attributes:
-        kind: ``host`` if they are all ranks of a host, otherwise ``rank``.
-        name: Stable and unique name, such as ``host-0``, ``replica-3`` or ``rank-6``.
-        ranks: The ranks, in ascending order.
-        factor: Time of each cell as a multiple of its time without the fault; 1 for cells that the
+        kind: ``host`` if a host is slow. ``rank`` if a replica or a single rank is slow.
+        name: Identifier that is unique in the run, such as ``host-0``, ``replica-3`` or ``rank-6``.
+        ranks: Indices of the slow ranks, ascending.
+        factor: Time of each cell as a multiple of its time without the fault. 1 for cells that the
             fault does not slow down.
     """
 
@@ -68,9 +67,9 @@ class _Candidate:
     """A host or replica whose ranks are all slow.
 
     Attributes:
-        kind: Kind of :class:`SlowRanks`.
-        name: Name of :class:`SlowRanks`.
-        is_member: Mask of the cells of its ranks.
+        kind: ``host`` for a host, or ``rank`` for a replica.
+        name: Identifier that is unique in the run, such as ``host-0`` or ``replica-3``.
+        is_member: Mask of the cells that are on ranks of the host or replica.
     """
 
     kind: str
@@ -83,16 +82,17 @@ def explain_slow_ranks(
 ) -> tuple[tuple[SlowRanks, ...], Floats]:
     """Explain the slow cells of a run by hosts, replicas and ranks.
 
-    Hosts and replicas come first, in the order of their selection. At most 4 of them are selected.
-    At most 8 single ranks follow, the rank with the largest loss first.
+    At most 4 hosts and replicas are selected. In each round, the candidate with the largest gain
+    (:func:`_measure_gain`) is selected, until no candidate has a positive gain. Then at most 8
+    single ranks follow (:func:`_list_single_ranks`).
 
     Args:
-        effects: Effects on the times of computes, with the time of each cell.
+        effects: Effects on the times of compute operations, with the time of each cell.
         host_of_rank: Number of the host of each rank.
 
     Returns:
-        slow_ranks: The slow hosts, replicas and ranks.
-        cell_ns: Time of each cell without the factors of hosts and replicas.
+        slow_ranks: The slow hosts and replicas in the order of selection, then the slow ranks.
+        cell_ns: Time of each cell in ns, divided by the factors of the slow hosts and replicas.
     """
     cell_ns = effects.cell_ns.copy()
     slow_ranks: list[SlowRanks] = []
@@ -118,10 +118,11 @@ def explain_slow_ranks(
 def _mask_slow_cells(effects: Effects, cell_ns: Floats) -> Bools:
     """Return a mask of the cells that are significantly slower than the median of their copies.
 
-    A cell without copies is not slow.
+    A cell is compared with the median of its other copies (:meth:`.Effects.is_significant`). A cell
+    that has no other copies is not slow.
 
     Args:
-        effects: Effects on the times of computes.
+        effects: Effects on the times of compute operations.
         cell_ns: Time of each cell.
     """
     n_times = np.bincount(effects.computes.cells.of_row, minlength=len(cell_ns))
@@ -132,13 +133,14 @@ def _mask_slow_cells(effects: Effects, cell_ns: Floats) -> Bools:
 
 
 def _list_candidates(effects: Effects, host_of_rank: Ints, is_slow: Bools) -> Iterator[_Candidate]:
-    """Yield the hosts, then the replicas, whose ranks are all slow, the largest ones first.
+    """Yield the hosts, then the replicas, whose ranks are all slow, sorted by size, largest first.
 
-    A rank is slow if one of its cells is. A host or replica is left out if it has a single rank, or
-    all ranks of the run.
+    A rank is slow if at least one of its cells is slow. A host or replica is left out if it has
+    only one rank, or all ranks of the run. Only the 16 largest hosts and the 16 largest replicas
+    are considered.
 
     Args:
-        effects: Effects on the times of computes.
+        effects: Effects on the times of compute operations.
         host_of_rank: Number of the host of each rank.
         is_slow: Mask of the slow cells.
     """
@@ -164,15 +166,17 @@ def _list_candidates(effects: Effects, host_of_rank: Ints, is_slow: Bools) -> It
 
 
 def _fit_factor(effects: Effects, cell_ns: Floats, is_member: Bools, is_slow: Bools) -> Floats:
-    """Return the factor of each cell if the members are slow for a common reason.
+    """Return the factor of each cell if the member cells are slow for a common reason.
 
-    All member cells with the same kind of work have the same factor, at least 1. It is the quantile
-    of their ratios to the norm of the other copies with the smallest misfit. The factor is 1 for
-    cells that are not members, and for kinds of work in which fewer than half of the member cells
-    are slow or that no other rank does.
+    All member cells with the same kind of work have the same factor, which is at least 1. The
+    ratios of these cells to their copies (:func:`_compare_with_others`) have several quantiles
+    (``_QUANTILES``). The quantile with the smallest misfit (:func:`_measure_misfit`) is the factor.
+
+    The factor is 1 for cells that are not members. It is also 1 for a kind of work if fewer than
+    half of its member cells are slow, or if no other rank does the same work.
 
     Args:
-        effects: Effects on the times of computes.
+        effects: Effects on the times of compute operations.
         cell_ns: Time of each cell.
         is_member: Mask of the member cells.
         is_slow: Mask of the slow cells.
@@ -203,13 +207,13 @@ def _fit_factor(effects: Effects, cell_ns: Floats, is_member: Bools, is_slow: Bo
 
 
 def _measure_gain(effects: Effects, cell_ns: Floats, is_member: Bools, factor: Floats) -> float:
-    """Return by how much a common factor of the members reduces the misfit of all cells.
+    """Return by how much a common factor of the member cells reduces the misfit of all cells.
 
-    The gain is 0 if it is less than half of the gain of a separate factor for each member cell,
-    because the members are then not slow for a common reason.
+    If this gain is less than half of the gain of a separate factor for each member cell, the
+    members are not slow for a common reason, and 0 is returned.
 
     Args:
-        effects: Effects on the times of computes.
+        effects: Effects on the times of compute operations.
         cell_ns: Time of each cell.
         is_member: Mask of the member cells.
         factor: Factor of each cell if the members are slow for a common reason.
@@ -226,16 +230,19 @@ def _measure_gain(effects: Effects, cell_ns: Floats, is_member: Bools, factor: F
 
 
 def _compare_with_others(effects: Effects, cell_ns: Floats, is_member: Bools) -> Floats:
-    """Return each cell divided by the lower median of its copies that are not members, or NaN."""
+    """Divide the time of each cell by the lower median of its copies that are not members.
+
+    The result is NaN if all copies of the cell are members.
+    """
     copies = effects.copies
     others_ns = group_medians(copies.of_row[~is_member], len(copies), cell_ns[~is_member])
     return np.asarray(cell_ns / others_ns[copies.of_row], np.float64)
 
 
 def _measure_misfit(effects: Effects, cell_ns: Floats) -> Floats:
-    """Return how far each cell is from the lower median of its copies, as a positive logarithm.
+    """Return the absolute logarithm of each cell divided by the lower median of its copies.
 
-    Cells that are faster than this norm count twice, because faults make no work faster.
+    Cells that are faster than this median count twice, because faults make no work faster.
     """
     copies = effects.copies
     norm_ns = group_medians(copies.of_row, len(copies), cell_ns)
@@ -244,19 +251,26 @@ def _measure_misfit(effects: Effects, cell_ns: Floats) -> Floats:
 
 
 def _make_slow_group(effects: Effects, candidate: _Candidate, factor: Floats) -> SlowRanks:
-    """Return a candidate with its factor as slow ranks."""
+    """Build the slow ranks of a candidate.
+
+    Args:
+        effects: Effects on the times of compute operations.
+        candidate: The host or replica.
+        factor: Factor of each cell.
+    """
     rank_of_cell = effects.computes.rank[effects.computes.cells.first]
     ranks = tuple(np.unique(rank_of_cell[candidate.is_member]).tolist())
     return SlowRanks(candidate.kind, candidate.name, ranks, factor)
 
 
 def _list_single_ranks(effects: Effects, cell_ns: Floats) -> Iterator[SlowRanks]:
-    """Yield the ranks with slow cells, the rank with the largest loss first, at most 8.
+    """Yield the ranks that have slow cells, sorted by the time that they lose, largest first.
 
-    Each slow cell has its own factor: its time relative to the median of its other copies.
+    At most 8 ranks are yielded. The factor of a slow cell is its time divided by the median of its
+    other copies.
 
     Args:
-        effects: Effects on the times of computes.
+        effects: Effects on the times of compute operations.
         cell_ns: Time of each cell, without the factors of hosts and replicas.
     """
     cells = effects.computes.cells
