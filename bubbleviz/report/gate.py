@@ -117,7 +117,12 @@ class Check:
 
     @property
     def line(self) -> str:
-        """Line with the verdict, ratio, value, limit, sample size and reasons for doubt."""
+        """Line with the verdict, ratio, value, limit, sample size and reasons for doubt.
+
+        Reasons for doubt are restrictions, an upper bound above the limit, clocks that contradict
+        each other, and the sentence on kernel time. If all restrictions are about missing ranks or
+        stages, the line mentions ``--allow-incomplete``.
+        """
         limit = self.limit
         averaged = "iteration" if has_iterations(self.saved) else "device"
         value = _format_value(self.value, limit)

@@ -85,7 +85,11 @@ def make_plan_report(plan: Plan, simulation: Simulation, ticks: int = 1) -> Repo
 def _build_tables(
     plan: Plan, simulation: Simulation, ticks: int
 ) -> tuple[tables.Operations, tables.BusyIntervals]:
-    """Return the operations of a simulation, and one busy interval per operation."""
+    """Return the operations of a simulation, and one busy interval per operation.
+
+    Start and end times are divided by ``ticks`` and rounded down. The active and busy time of an
+    operation is its duration. Columns that a simulation does not determine are -1.
+    """
     start_ns, end_ns = simulation.start_ns // ticks, simulation.end_ns // ticks
     count = len(simulation)
     chunk = np.array([plan.chunk_of(stage) for stage in range(plan.virtual_stages)], np.int64)

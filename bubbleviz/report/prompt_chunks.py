@@ -11,7 +11,11 @@ from bubbleviz.report.kernel_time import NOTICEABLE
 
 
 def format_cost(cost: ChunkCost) -> str:
-    """Return the fitted time of a chunk as text, for example ``0.120 ms + 0.310 us/token``."""
+    """Return the fitted time of a chunk as text, for example ``0.120 ms + 0.310 us/token``.
+
+    If all chunks have the same length, the text is ``0.120 ms for 512 tokens``. A quadratic term
+    that is not 0 is appended.
+    """
     fixed = f"{round(cost.fixed_ns / 1e6, 3) + 0.0:.3f} ms"  # no -0.000
     if cost.token_ns is None:
         return f"{fixed} for {cost.most_tokens:,} tokens"

@@ -180,7 +180,10 @@ class Report:
 
     @cached_property
     def kernel_time(self) -> KernelTime:
-        """Time for which kernels ran in the averaged iterations."""
+        """Time for which kernels ran in the averaged iterations.
+
+        Windows are the windows of the primary ratio. Times are summed over iterations and ranks.
+        """
         averaged = [iteration.ranks for iteration in self.iterations if iteration.averaged]
         window, running, bubble, loose = (
             sum(int(get_account_column(ranks, self.headline, name).sum()) for ranks in averaged)
@@ -501,7 +504,12 @@ def _summarize_profiles(
 def _list_limitations(
     recordings: Sequence[Recording], run: Run, counts: Counts
 ) -> tuple[Limitation, ...]:
-    """Return the limitations of the run, then of the files, the ratios and the averages."""
+    """Return the limitations of the run, then of the files, the ratios and the averages.
+
+    Limitations of ratios and averages are ranks without a ratio, iterations that are not averaged,
+    waits that were not recorded, missing operations, ranks without work, and the absence of
+    averages or of backwards. Ratios that depend on unattributed compute come last.
+    """
     file_limitations = merge_limitations(
         chain.from_iterable(locate_damage(recordings, run, counts))
     )
@@ -650,7 +658,11 @@ def _find_missing_operations(run: Run, counts: Counts) -> Iterator[Limitation]:
 
 
 def _list_explanation_limits(explanation: Explanation, counts: Counts) -> Iterator[Limitation]:
-    """Yield limitations of the causes of idle time and of the critical path."""
+    """Yield limitations of the causes of idle time and of the critical path.
+
+    The causes are limited if they refer to another ratio than the primary ratio. The critical path
+    is limited if it is unknown, or if only a part of the pipelines was replayed.
+    """
     ratio = explanation.listed_ratio
     if ratio != counts.headline and explanation.causes.idle_ns[ratio].any():
         yield Limitation(

@@ -232,7 +232,10 @@ def _check_parts(path: str, summary: RunSummary) -> RunSummary:
 
 
 def _make_idle_report_error(path: str, idle: IdleSummary) -> InputError:
-    """Return the error for a report on idle time, with the command that shows its profiles."""
+    """Return the error for a report on idle time where a report of ``analyze`` is needed.
+
+    The message contains the command that shows the profiles, if they still exist.
+    """
     profiles = dict.fromkeys(rank.profile for rank in idle.ranks if rank.profile)
     if profiles and all(Path(profile).exists() for profile in profiles):
         hint = f"for a page run bubbleviz view {' '.join(map(quote_for_shell, profiles))}"

@@ -579,7 +579,9 @@ def _describe_slow_host(report: Report, fault: Fault, iteration_count: str) -> _
 def _describe_heavy_stage(report: Report, fault: Fault, iteration_count: str) -> _Text:
     """Return the action, evidence and next step for stages that have too much work.
 
-    The next step lists the layers to move, or is "" if the layers of the model are unknown.
+    The next step lists the layers to move. If the layers of the model are unknown, it is "", except
+    for a stage with a single rank: the next step then helps to decide whether the stage has more
+    layers or its GPU is slow.
     """
     stages = list_first([str(stage) for stage in fault.stages], _MAX_NAMED)
     moves = f"Move {list_first(list(fault.moves), _MAX_NAMED)}" if fault.moves else ""
@@ -600,7 +602,7 @@ def _describe_heavy_stage(report: Report, fault: Fault, iteration_count: str) ->
 
 
 def _tell_stage_from_rank(fault: Fault) -> str:
-    """Return a sentence on what tells a stage with too many layers from a slow GPU."""
+    """Return a sentence that helps to distinguish a stage with too many layers from a slow GPU."""
     if fault.detail == SAME_KERNELS:
         return (
             "It has as many kernels as the other stages, so its GPU may be slow: check clocks, "
@@ -613,7 +615,11 @@ def _tell_stage_from_rank(fault: Fault) -> str:
 
 
 def _describe_long_microbatches(_: Report, fault: Fault, __: str) -> _Text:
-    """Return the action, evidence and next check for microbatches that are longer on all stages."""
+    """Return the action, evidence and next check for microbatches that are longer on all stages.
+
+    If ``fault.detail`` is set, the lengths of all microbatches vary. Otherwise, the action names
+    the microbatches that are too long. The next check is "".
+    """
     times = f"{_format_multiple(fault)} times"
     action = "Spread tokens evenly over the microbatches"
     if fault.detail:
@@ -750,7 +756,10 @@ def _describe_late_start(report: Report, fault: Fault, iteration_count: str) -> 
 
 
 def _describe_kernel_gaps(report: Report, fault: Fault, _: str) -> _Text:
-    """Return the action, evidence and next check for gaps between the kernels of operations."""
+    """Return the action, evidence and next check for gaps between the kernels of operations.
+
+    If ``fault.detail`` is set, the gaps may also be communication. The next check is "".
+    """
     are_few = len(fault.ranks) < len(report.ranks)
     where = f" of {name_ranks(report, fault.ranks)}" if are_few else ""
     action = f"Launch fewer, larger kernels inside operations{where}"

@@ -191,7 +191,11 @@ def _make_line_builder(
     """
 
     def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
-        """Build the plan for these sizes; ``chunks`` must be 1."""
+        """Build the plan for these sizes: the order of each device comes from :func:`_make_order`.
+
+        Raises:
+            UsageError: ``chunks`` is not 1.
+        """
         if chunks != 1 and hint:
             raise UsageError(f"{name} has one chunk per device, not {chunks}{hint}")
         _check_chunks(name, chunks, 1)

@@ -91,7 +91,8 @@ class LoweredPlan:
 def list_steps(plan: Plan) -> tuple[tuple[Step, ...], ...]:
     """Return the steps of each device of a plan, without communication.
 
-    Operations that the plan overlaps form one step.
+    A forward that overlaps with the next operation forms one step with it. Every other operation is
+    a separate step.
     """
     lines = []
     for order in plan.orders:

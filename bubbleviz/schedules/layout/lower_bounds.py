@@ -85,7 +85,11 @@ class Sums:
         self.up_to, self.into, self.rest = self.up_to[rows], self.into[rows], self.rest[rows]
 
     def _compute_rest(self, up_to: Floats, into: Floats) -> Floats:
-        """Return the minimum value of each stage and all later stages; see :attr:`rest`."""
+        """Return the minimum value of each stage and all later stages; see :attr:`rest`.
+
+        Dynamic programming goes from the last stage to the first. Each stage gets at least one
+        layer, and the last stage gets all remaining layers.
+        """
         rest = np.full((len(up_to), self.stages + 1, self.count + 1), np.inf)
         rest[:, self.stages, self.count] = 0.0
         for stage in reversed(range(self.stages)):
