@@ -4,15 +4,15 @@ A trace that PyTorch's profiler writes contains one process, and its devices app
 1, ... Tools that merge traces change the process ids but keep device numbers and correlation ids,
 so these numbers collide in the merged trace::
 
-    as recorded             labelled                      offset
+    as recorded             labeled                       offset
     pid   device            pid              device       pid       device
     83    -                 [TP00-PP01] 83   -            1000083   -        host
     0     0                 [TP00-PP01] 0    0            1000000   0        GPU
 
 A recording is therefore identified by its label, or by its offset, which is the process id of a
 device minus the device number. The host process of a recording has the same label, or a process id
-above the offset. If neither identifies the host process, launches do, because no kernel starts
-before the call that launched it.
+that is not below the offset. If neither identifies the host process, launches do, because no kernel
+starts before the call that launched it.
 """
 
 from __future__ import annotations

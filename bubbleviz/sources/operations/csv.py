@@ -168,7 +168,7 @@ class _CollectedColumns:
         self.n_rows += len(rows)
 
     def finish(self) -> model.Cells:
-        """Return the collected columns."""
+        """Return the collected columns, with texts stripped of surrounding whitespace."""
         none = np.empty(0, np.int64)
         numbers = {
             name: model.NumberColumn(

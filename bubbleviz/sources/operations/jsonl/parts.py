@@ -464,7 +464,9 @@ class FollowedFolder:
     def new(self) -> Iterator[tuple[PartReader, Stretch]]:
         """Yield the complete iterations that were added to each file, with the reader of the file.
 
-        Deleted files are forgotten, including their errors.
+        Files are read in the order of :attr:`parts`. If the folder does not exist, nothing is
+        yielded. The error of a file that cannot be read is stored in ``unreadable``. Deleted files
+        are forgotten, including their errors.
 
         Raises:
             InputError: The folder cannot be read.
