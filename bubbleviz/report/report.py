@@ -231,7 +231,7 @@ class Report:
 
     @property
     def no_pipeline(self) -> str | None:
-        """Reason why it is not known that the active ranks form a pipeline, or None if they do."""
+        """Reason why the active ranks may not form a pipeline, or None if there is no reason."""
         reason = None if self.schedule is None else self.schedule.reason
         return reason if reason in NO_PIPELINE else None
 

@@ -331,7 +331,7 @@ def _generate_random(seed: int) -> Iterator[int]:
 
 
 #: Default number of operations that a search times.
-#: The maximum is the same without the compiled code, so that default searches find equal orders.
+#: This is the maximum without the compiled code, so searches by default find equal orders.
 _BUDGET = 4_000_000
 #: An eighth of the maximum number of operations in the trials of one kind. Most trials fail early.
 _TRIAL_BUDGET = 50_000
