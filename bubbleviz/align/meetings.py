@@ -163,6 +163,9 @@ def _match_in_partitions(
 ) -> None:
     """Add the meetings of collectives that end together in groups of each partition of the ranks.
 
+    Only collectives without a meeting are matched (:func:`match_by_ends`). Meetings that recur in
+    fewer than half of the iterations are dropped (:func:`_select_frequent`).
+
     A group is divided into cells if the clocks of its ranks cannot be compared. Ranks of different
     cells may meet as well, so a meeting within one cell is not certain and is not added. A
     collective of a divided group is tried again in later partitions only if its cell has several

@@ -122,6 +122,9 @@ def measure_waits(operations: Operations, inputs: Arrivals) -> Waits:
 def _match_passes(operations: Operations) -> tuple[Ints, Ints]:
     """Match the forward and the backward of each microbatch on each (rank, chunk) and iteration.
 
+    Repeated operations and operations without a device span are left out. An FB is matched as a
+    forward and as a backward (:func:`get_pass_keys`).
+
     Args:
         operations: Operations of all ranks.
 

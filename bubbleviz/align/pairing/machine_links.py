@@ -95,6 +95,10 @@ def _link_batch(
 ) -> list[Link]:
     """Find the likeliest and the second likeliest shift of each pair of a batch.
 
+    The evidence against captures without a common iteration is ``_NO_COMMON_PENALTY`` plus the
+    smallest UTC penalty of any possible shift. If no shift is possible, ``MAX_UTC_EVIDENCE``
+    replaces the UTC penalty.
+
     Args:
         histories: Iteration times of all ranks.
         pair: First and second rank of each pair.
@@ -244,7 +248,8 @@ def _compare_iterations(
         events: Common events of the pairs, or None for replicas.
         shifts: Candidate shifts, shape (shifts,).
 
-    Returns: One comparison per kind of time: first the Optimizer starts, then the other times.
+    Returns:
+        One comparison per kind of time: first the Optimizer starts, then the other times.
     """
 
     def compare_single_event(times_ns: Floats) -> list[StepComparison]:

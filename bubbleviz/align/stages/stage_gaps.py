@@ -472,11 +472,18 @@ def waits_like_earlier_stage(recordings: JoinedRecordings) -> bool:
 
     The real last stage starts the backward of a microbatch as soon as its forward is done, or runs
     other work first. A stage before missing stages runs more forwards and then idles until the
-    first backward, for as long as the missing stages take. Every microbatch must be away for at
-    least ``_AWAY`` times the duration of a forward and a backward::
+    first backward, for as long as the missing stages take::
 
         last            ├ F0 ┤├ B0 ┤├ F1 ┤├ B1 ┤       with gaps if the host is late
         not the last    ├ F0 ┤├ F1 ┤  idle  ├ B0 ┤├ F2 ┤├ B1 ┤
+
+    The result is True if both of these conditions hold for the last recorded virtual stage:
+
+    - The shortest median wait of a microbatch is at least ``_AWAY`` times the smallest median work
+      (forward and backward).
+    - Either its ranks run several forwards before a backward (:func:`runs_ahead_of_backward`), or
+      all of its first ``_MAX_RANKS`` ranks idle before backwards
+      (:func:`_idles_before_backwards`).
 
     The result is False if there is only one virtual stage, or if receives were recorded, which show
     missing stages more reliably.
@@ -508,6 +515,9 @@ def _idles_before_backwards(recordings: JoinedRecordings, rank: int, stage: int)
     - In every iteration, the operation before the first backward belongs to a different microbatch.
     - The median idle time before all backwards is at most ``_MAX_IDLE_FRACTION`` times the median
       idle time before the first ones. Otherwise, the host is late.
+
+    A backward that is the first operation of the rank is ignored. The result is False if no other
+    backwards exist.
 
     Args:
         recordings: The recordings, with virtual stages.

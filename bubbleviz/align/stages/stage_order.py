@@ -199,8 +199,8 @@ def transfers_or_orders_differ(operations: Operations, orders: Orders) -> bool:
 def can_nest(operations: Operations, inputs: Arrivals) -> bool:
     """Return whether the wait of each microbatch contains its work and wait on the next stage.
 
-    A wait may be too short by a small tolerance: the clock resolution, the drift during the wait,
-    and ``_MAX_LATE_FRACTION`` of the work on the next stage, which may run after a send. If
+    A wait may be too short by at most ``GRAIN_NS``, plus ``DRIFT`` times the wait, plus
+    ``_MAX_LATE_FRACTION`` of the work on the next stage, which may run after a send. If
     replicas of different speed were mistaken for stages of a pipeline, the waits of some microbatch
     do not nest. The result is False if no microbatch has waits on two consecutive virtual stages.
 
