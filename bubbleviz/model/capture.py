@@ -96,8 +96,9 @@ def mask_outside(start_ns: Ints, end_ns: Ints, bounds_ns: tuple[int, int]) -> Bo
 def _find_middle(start_ns: Ints, end_ns: Ints) -> tuple[int, int] | None:
     """Return the 1/20 quantile of the starts and the 19/20 quantile of the ends.
 
-    If there are at least ``2 * _SAMPLE`` events, only every n-th event is used. The result is None
-    for fewer than three events.
+    For n events, ``k = n // _EDGE + 1`` starts are before the returned start, and k ends are after
+    the returned end. If there are at least ``2 * _SAMPLE`` events, only a regular sample of them is
+    used. The result is None for fewer than three events.
     """
     sample = slice(None, None, max(len(start_ns) // _SAMPLE, 1))
     start_ns, end_ns = np.sort(start_ns[sample]), np.sort(end_ns[sample])

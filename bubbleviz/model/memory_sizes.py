@@ -58,7 +58,12 @@ def parse_memory(text: str, option: str) -> MemorySize:
 
 
 def format_memory(amount: float, *, in_bytes: bool = True) -> str:
-    """Format an amount of memory, such as ``12.30 GB``, or without a unit if not in bytes."""
+    """Format an amount of memory, such as ``12.30 GB``.
+
+    Bytes are formatted with the largest of the units TB, GB, MB, kB (powers of 1000) and B that is
+    not larger than the amount. Amounts in other units are formatted with four significant digits
+    and without a unit.
+    """
     if not in_bytes:
         return f"{amount:,.4g}"
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

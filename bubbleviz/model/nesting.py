@@ -20,9 +20,8 @@ def split_into_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:
 
     A layer starts with the earliest remaining interval. The next interval of a layer is the first
     one that starts after the end of the previous interval. Intervals that are left over go to the
-    next layers.
-    Intervals of one layer neither overlap nor touch, and their rows are sorted by start. There are
-    no more layers than intervals that are open at the same time::
+    next layers. Intervals of one layer neither overlap nor touch, and their rows are sorted by
+    start. There are no more layers than intervals that are open at the same time::
 
         rows       ├─0──────────┤  ├─3─────┤
                      ├─1──┤   ├─2─────┤

@@ -127,7 +127,8 @@ def to_global_threads(threads: Numbering[ThreadName]) -> Ints:
 
     Process ids and thread ids that are texts, negative or too large are replaced by consecutive
     numbers, starting at 0xF00000 for processes and at 2^48 for threads. Equal ids get the same
-    number.
+    number. Thread ids with more than 24 bits are then replaced by
+    :func:`~bubbleviz.sources.in_memory.number_threads`.
 
     Args:
         threads: Numbering of the threads.
@@ -463,7 +464,9 @@ def _convert_to_struct(value: object, kind: Any) -> Any:
 def _list_fields(kind: Any) -> tuple[tuple[str, str, Callable[[Any], Any]], ...]:
     """Return the name, the JSON name and the converter of each field of a struct.
 
-    Results are cached, because inspecting the types takes as long as reading hundreds of events.
+    The converter is :func:`_convert_to_struct` for fields that are structs, and a lenient
+    ``msgspec.convert`` for all others. Results are cached, because inspecting the types takes as
+    long as reading hundreds of events.
     """
 
     def make_converter(of_field: Any) -> Callable[[Any], Any]:

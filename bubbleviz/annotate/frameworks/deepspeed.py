@@ -67,7 +67,10 @@ def _wrap(annotations: Annotations) -> None:
         return iteration()
 
     def make_buffer_range(name: str) -> wrapping.RangeOfCall:
-        """Return a function that counts the calls of a phase, and returns the range of a call."""
+        """Return a function that counts the calls of a phase, and returns the range of a call.
+
+        The number of earlier calls in the batch is the microbatch.
+        """
 
         def range_of_call(args: Args, _kwargs: Kwargs) -> AbstractContextManager[object]:
             if args[0]._INSTRUCTION_MAP is not annotated_table:

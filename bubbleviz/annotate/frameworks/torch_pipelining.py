@@ -182,8 +182,9 @@ def _tag_transfers(annotations: Annotations, base: Any, method: str, name: str) 
 def _make_transfer_range(ops: Iterable[Any]) -> AbstractContextManager[object]:
     """Return one range for transfers that start together.
 
-    If the transfers have different tags, the range is a ``SEND_RECV`` with the first two tags. The
-    result is ``NO_RANGE`` if there are no transfers or a transfer has no tag.
+    The range is named after the tag of the transfers. If the transfers have different tags, the
+    range is a ``SEND_RECV`` with the first two tags. The result is ``NO_RANGE`` if there are no
+    transfers or a transfer has no tag.
     """
     distinct = dict.fromkeys(getattr(op, _TAG, None) for op in ops)
     tags = [tag for tag in distinct if tag is not None]
@@ -204,7 +205,8 @@ def wrap_optimizers(
 
     PyTorch's step hooks are not used, because the hook after a step is not called if the step
     raises an error. An optimizer class that is defined later is wrapped when its first instance is
-    created.
+    created. If a learning-rate scheduler has replaced ``step`` of an optimizer instance, this
+    attribute of the instance is wrapped as well.
 
     Args:
         annotations: Annotations that wrap the methods.

@@ -212,9 +212,9 @@ def find_clock_conflicts(events: NcclEvents, bridges: Bridges) -> tuple[Bools, B
     """Find operations whose GPU times contradict other recorded times.
 
     The host sees a kernel start slightly later than the GPU does. The delay is nearly constant for
-    each GPU (process, communicator and rank). A start is therefore wrong if its delay
-    deviates from the lower median of the GPU by more than ``_MAX_DEVIATION_NS``. GPUs with fewer
-    than ``_MIN_BRIDGES`` bridges are not checked for wrong starts.
+    each GPU (process, communicator and rank). A start is therefore wrong if its delay deviates from
+    the lower median of the GPU by more than ``_MAX_DEVIATION_NS``. GPUs with fewer than
+    ``_MIN_BRIDGES`` bridges are not checked for wrong starts.
 
     An end is wrong if the start is wrong, or if the kernel lasts more than ``_MAX_DEVIATION_NS``
     longer than the span of all recorded host times in the file.

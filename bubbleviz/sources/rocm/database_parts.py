@@ -253,8 +253,8 @@ class Part:
     def find_missing(self, name: str) -> tuple[str, ...]:
         """Return the tables and columns that a query needs and that the file lacks.
 
-        If a view has several variants, only the variant that lacks the fewest is reported. Variants
-        for tables that lack a column are not considered.
+        If a view has several variants, the result is based on the variant that lacks the fewest
+        tables and columns. Variants that are meant for tables without a column are not considered.
         """
         missing: dict[str, None] = {}
         for relation, columns in self._queries.query(name).requires.items():

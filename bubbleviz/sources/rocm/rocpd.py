@@ -805,7 +805,8 @@ def _describe_copies(part: Part, copies: Ints, to_gpu: Bools, from_gpu: Bools) -
     """Return the number of bytes and the direction of each copy, shape (2, copies).
 
     The number of bytes is -1 if unknown. A direction that was not recorded is derived from the
-    source and target agents if the source agent is known.
+    source and target agents if the source agent is known. A copy between two GPUs is PEER_TO_PEER,
+    and a copy within a GPU is DEVICE_TO_DEVICE. An agent that is not a GPU is a host.
 
     Args:
         part: Tables of one process.

@@ -231,7 +231,10 @@ class Planes:
     ) -> None:
         """Add the events of one line. Events with impossible times are dropped and counted.
 
-        On lines of instructions, the name of an event replaces a missing statistic ``op``.
+        On lines of instructions, the name of an event replaces a missing statistic ``op``. Events
+        on a device have the device number of the plane, and host events have the statistic
+        ``device``. Training steps are numbered by :meth:`_number_steps`, and host events are
+        divided into roles by :meth:`_add_host`.
 
         Args:
             role: Role of the line.
@@ -389,7 +392,8 @@ class Planes:
     def finish(self) -> None:
         """Set ``on_host``, and drop events far outside the capture. Spans are kept.
 
-        The bounds of the capture are the result of
+        ``on_host`` becomes True if there are neither events on GPU streams nor instructions of
+        devices. The bounds of the capture are the result of
         :func:`~bubbleviz.model.capture.find_capture_bounds` for all events except spans. This
         method must be called after all events have been added.
         """

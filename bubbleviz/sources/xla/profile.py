@@ -242,9 +242,9 @@ class DeviceWork:
     def _number_threads(self, named_lines: Sequence[tuple[int, str]]) -> tuple[Ints, Ints]:
         """Return the thread numbers of host lines and of devices, numbered as in Nsight Systems.
 
-        XLA identifies a thread by an address. The thread id of the main thread is replaced by the
-        process id, as in the operating system. The main thread is the first thread that runs
-        Python.
+        XLA identifies a thread by an address. The first thread that runs Python is the main thread.
+        The thread id of the main thread is replaced by the process id, as in the operating system,
+        unless a thread already has this id.
 
         Args:
             named_lines: Thread id and name of each host line.
