@@ -59,6 +59,9 @@ _WINDOW_FIELDS = summary.WindowColumns.__struct_fields__
 _TIME_FIELDS = ("compute_ns", "active_ns", "kernel_ns", "gap_ns")
 _OPERATION_FIELDS = summary.OperationEntry.__struct_fields__
 
+#: Maximum number of deviations from the planned order in a report.
+_MAX_DEVIATIONS = 1000
+
 
 def summarize(report: Report, *, by_rank: bool = True, slowdown: bool = True) -> summary.RunSummary:
     """Return the summary of a report.
@@ -333,7 +336,9 @@ def _make_schedule(recognition: Recognition | None) -> summary.ScheduleEntry | N
         reason=recognition.reason or None,
         iterations=list(recognition.iterations),
         deviation_count=recognition.deviation_count,
-        deviations=[_make_deviation(deviation) for deviation in recognition.deviations],
+        deviations=[
+            _make_deviation(deviation) for deviation in recognition.deviations[:_MAX_DEVIATIONS]
+        ],
     )
 
 

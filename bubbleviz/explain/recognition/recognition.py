@@ -34,8 +34,8 @@ from bubbleviz.model.run_kinds import INFERENCE, TRAINING
 from bubbleviz.model.texts import format_count
 from bubbleviz.schedules.plan import Plan
 
-#: Maximum number of deviations that are listed. All deviations are counted.
-MAX_LISTED = 1000
+#: Maximum number of deviations that are kept. All deviations are counted.
+MAX_KEPT = 100_000
 #: Text that is added to the reason if range names contain no microbatches.
 _INFERRED = "microbatches are counted by order, which may make one schedule look like another"
 
@@ -80,7 +80,7 @@ class Recognition:
         iterations: The schedule of every training iteration.
         judged: Indices of the iterations from which ``name`` is determined: the averaged iterations
             if there are any; see :func:`_summarise_run`.
-        deviations: The first :data:`MAX_LISTED` deviations, sorted by iteration and pipeline.
+        deviations: The first :data:`MAX_KEPT` deviations, sorted by iteration and pipeline.
         deviation_count: Number of all deviations.
         inferred: Whether microbatches were numbered in the order in which they ran, because range
             names contain no microbatches.
@@ -224,7 +224,7 @@ def _recognise_iterations(
     """Recognize the schedule of every training iteration and of the run.
 
     Pipelines that have the same orders are classified only once. All deviations are counted, but
-    only the first :data:`MAX_LISTED` are listed. If the run has no training iteration, or if no
+    only the first :data:`MAX_KEPT` are kept. If the run has no training iteration, or if no
     microbatch number is known, the result has no name and only a reason.
 
     Args:
@@ -251,7 +251,7 @@ def _recognise_iterations(
                 count += difference.count
                 deviations += islice(
                     find_deviations(operations, part, cell, difference),
-                    MAX_LISTED - len(deviations),
+                    MAX_KEPT - len(deviations),
                 )
         recognised.append(
             _summarise_iteration(part.iteration, [verdicts[p.key] for p in pipelines])

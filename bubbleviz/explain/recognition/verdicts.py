@@ -29,6 +29,9 @@ from bubbleviz.model.grouping import find_distinct, subtract_values
 from bubbleviz.schedules.known import schedules
 from bubbleviz.schedules.plan import Plan, Schedule
 
+#: Minimum number of ranks per rank with another order than planned, for any number of differences.
+_MIN_RANKS_PER_DIFFERENCE = 3
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -227,8 +230,9 @@ def _find_nearest(
     """Return the verdict with the smallest distance over all interpretations of the orders.
 
     For each interpretation, only the nearest plans are considered. A plan is accepted if its
-    distance is at most :data:`.MAX_DISTANCE`, or if at most one operation differs. The verdict has
-    no name if no plan is accepted. If several schedules have the same smallest distance, the first
+    distance is at most :data:`.MAX_DISTANCE`, if at most one operation differs, or if the orders of
+    nearly all ranks are as planned (:func:`_differ_on_few`). The verdict has no name if no plan is
+    accepted. If several schedules have the same smallest distance, the first
     of :func:`.sort_by_preference` gives the name. At equal distances, the first interpretation
     wins.
 
@@ -251,14 +255,33 @@ def _find_nearest(
         if not nearest:
             continue
         # In the smallest runs, a single difference exceeds the maximum distance.
-        n_off = sum(difference.count for difference in next(iter(nearest.values())))
-        is_near = shortest <= MAX_DISTANCE or n_off <= 1
+        differences = next(iter(nearest.values()))
+        n_off = sum(difference.count for difference in differences)
+        is_near = shortest <= MAX_DISTANCE or n_off <= 1 or _differ_on_few(ran, differences)
         if is_near and (best.distance is None or shortest < best.distance):
             names = sort_by_preference(nearest)
             best = Verdict(names[0], names[1:], shortest, nearest[names[0]])
         if best.distance == 0:
             break
     return best
+
+
+def _differ_on_few(ran: PipelineOrders, differences: Sequence[OrderDifference]) -> bool:
+    """Return whether at most a third of the ranks have another order than planned.
+
+    This is so if one stage warms up with a microbatch too few or too many, for example. The ranks
+    must have known devices, and must run exactly the planned operations.
+
+    Args:
+        ran: Measured orders of the pipeline.
+        differences: Difference between each order and the planned order of its device.
+    """
+    if not ran.is_placed:
+        return False
+    if any(d.count > len(d.displaced) for d in differences):
+        return False
+    n_differing = sum(n for d, n in zip(differences, ran.replicas, strict=True) if d.count)
+    return _MIN_RANKS_PER_DIFFERENCE * n_differing <= sum(ran.replicas)
 
 
 def _merge_backwards(ran: PipelineOrders) -> tuple[PipelineOrders, ...]:
