@@ -1,4 +1,4 @@
-"""Busy times: how each nanosecond of a rank's window was used, and how long kernels ran in it."""
+"""Busy times: how ranks used every nanosecond of their windows, and how long kernels ran."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bubbleviz.model.operations import RankIntervals, RunningTimes
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 
-#: Uses of the time in a window. They add up to its length.
+#: Uses of the time in a window. Their times add up to the length of the window.
 USES = ("compute_ns", "optimizer_ns", "overlap_ns", "unattributed_ns", "bubble_ns")
 
 
@@ -26,7 +26,7 @@ def measure_use(
 ) -> dict[tuple[str, str], npt.NDArray[np.int64]]:
     """Measure how the ranks of a slice used the time of their windows.
 
-    The first use that covers an instant counts::
+    Every instant of a window is assigned to the first use in this list that covers it::
 
         iteration's own compute   ███   ██████
         its Optimizer                          ▓▓▓
@@ -35,14 +35,15 @@ def measure_use(
         window                    ├──────────────────────┤   the rest is bubble
 
     Args:
-        part: Slice of the ranks of a run.
+        part: Consecutive ranks of the run, with their operations.
         windows: Windows of all ranks, keyed by ratio name.
 
     Returns:
-        ``(ratio, use)``: Time of each use in the windows of a ratio, shape (iterations, ranks).
-        ``("", "phase_ns")``: Busy time (union) of each phase of COMPUTE, shape (iterations, ranks,
-        phases). ``("", "compute_ns")``: Busy time (union) of F, B, W, BW, R and FB, shape
-        (iterations, ranks).
+        Times in ns, keyed by (ratio, use). The key ``(ratio, use)`` gives the time of a use in the
+        windows of a ratio, shape (iterations, ranks). The key ``("", "phase_ns")`` gives the busy
+        time of each phase in ``COMPUTE``, shape (iterations, ranks, phases). The key
+        ``("", "compute_ns")`` gives the busy time of F, B, W, BW, R and FB together, shape
+        (iterations, ranks). Busy times count overlaps once.
     """
     n_ranks = part.shape[1]
     compute = _select_compute(part)
@@ -68,13 +69,13 @@ def measure_use(
 def _measure_rank_cover(
     part: RankSlice, compute: intervals.GroupIntervals, low: Ints, high: Ints
 ) -> tuple[Ints, Ints]:
-    """Measure how much of each window is covered by compute of its rank, of any iteration, in ns.
+    """Measure how much of each window is covered by compute of the rank in any iteration, in ns.
 
     Args:
-        part: Slice of the ranks of a run.
+        part: Consecutive ranks of the run, with their operations.
         compute: Rank, start and end of disjoint intervals in which compute operations were busy.
         low: Start of each window, shape (ratios, iterations, ranks).
-        high: End of each window, same shape.
+        high: End of each window, with the same shape.
 
     Returns:
         attributed: Time covered by ``compute``.
@@ -90,18 +91,19 @@ def _measure_rank_cover(
 def _subtract_covered_times(
     ratios: Sequence[str], covered_ns: Sequence[Ints], window_ns: Ints
 ) -> dict[tuple[str, str], Ints]:
-    """Return the time of each use of the windows, given the time that sets of intervals cover.
+    """Compute the time of each use from the times that nested sets of intervals cover.
 
-    Each set contains the previous one, so the uses are the differences.
+    Each set contains the previous one, so the time of a use is the difference of two covered times.
+    The last use (bubble) is the rest of the window.
 
     Args:
         ratios: Names of the ratios.
-        covered_ns: Part of each window that is covered by one set per use except the last, shape
-            (ratios, iterations, ranks) each.
-        window_ns: Length of each window, same shape.
+        covered_ns: For each use except the last, the part of each window that the set covers, shape
+            (ratios, iterations, ranks).
+        window_ns: Length of each window, with the same shape.
 
     Returns:
-        ``(ratio, use)``: Time, shape (iterations, ranks).
+        Time of each use in ns, shape (iterations, ranks), keyed by (ratio, use).
     """
     times: dict[tuple[str, str], Ints] = {}
     parts_ns = np.diff([np.zeros_like(window_ns), *covered_ns, window_ns], axis=0)
@@ -112,7 +114,7 @@ def _subtract_covered_times(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Compute(Table):
-    """Busy intervals of compute operations, in order of (rank, start).
+    """Busy intervals of compute operations, sorted by (rank, start).
 
     Attributes:
         rank: Rank within the slice.
@@ -145,9 +147,9 @@ def _measure_by_cell(sets: intervals.GroupIntervals, low: Ints, high: Ints) -> I
     """Measure how much of each window is covered by intervals of its iteration and rank, in ns.
 
     Args:
-        sets: Cell, start and end of disjoint intervals.
+        sets: Cell (``iteration * n_ranks + rank``), start and end of disjoint intervals.
         low: Start of each window, shape (ratios, iterations, ranks).
-        high: End of each window, same shape.
+        high: End of each window, with the same shape.
     """
     shape = low.shape[1:]
     cells = np.broadcast_to(np.arange(prod(shape)).reshape(shape), low.shape)
@@ -155,23 +157,25 @@ def _measure_by_cell(sets: intervals.GroupIntervals, low: Ints, high: Ints) -> I
 
 
 def _measure_by_rank(sets: intervals.GroupIntervals, low: Ints, high: Ints) -> Ints:
-    """Measure how much of each window is covered by intervals of its rank, of any iteration, in ns.
+    """Measure how much of each window is covered by intervals of its rank in any iteration, in ns.
 
     Args:
         sets: Rank, start and end of disjoint intervals.
         low: Start of each window, shape (ratios, iterations, ranks).
-        high: End of each window, same shape.
+        high: End of each window, with the same shape.
     """
     ranks = np.broadcast_to(np.arange(low.shape[2]), low.shape)
     return intervals.measure_windows(sets, low.shape[2], ranks, low, high)
 
 
 def _measure_phases(compute: _Compute, cell: Ints, shape: tuple[int, int]) -> Ints:
-    """Measure the busy time (union) of each phase, shape (iterations, ranks, phases of COMPUTE).
+    """Measure the busy time of each phase in ``COMPUTE``, shape (iterations, ranks, phases).
+
+    Overlapping intervals of a phase are counted once.
 
     Args:
         compute: Busy intervals of compute operations in iterations.
-        cell: Number of the iteration and rank of each interval.
+        cell: Cell (``iteration * n_ranks + rank``) of each interval.
         shape: Number of iterations and number of ranks.
     """
     index_of_phase = scatter(len(Phase), list(COMPUTE), np.arange(len(COMPUTE)))
@@ -182,12 +186,12 @@ def _measure_phases(compute: _Compute, cell: Ints, shape: tuple[int, int]) -> In
 
 
 def _collect_windows(part: RankSlice, windows: Mapping[str, Windows]) -> tuple[Ints, Ints]:
-    """Return the starts and ends of a slice's windows, shape (ratios, iterations, ranks).
+    """Return the starts and ends of the windows of a slice, shape (ratios, iterations, ranks).
 
-    Unknown windows are empty.
+    Unknown windows are replaced by empty ones.
 
     Args:
-        part: Slice of the ranks of a run.
+        part: Consecutive ranks of the run, with their operations.
         windows: Windows of all ranks, keyed by ratio name.
     """
     of_slice = [of_run.of_ranks(slice(part.first, part.end)) for of_run in windows.values()]
@@ -200,7 +204,7 @@ def _collect_windows(part: RankSlice, windows: Mapping[str, Windows]) -> tuple[I
 def _add_intervals(
     sets: intervals.GroupIntervals, added: RankIntervals, n_ranks: int
 ) -> intervals.GroupIntervals:
-    """Return the union of the intervals of each rank with further intervals.
+    """Add intervals to the disjoint intervals of each rank, and return the union.
 
     Args:
         sets: Rank, start and end of disjoint intervals.
@@ -213,16 +217,19 @@ def _add_intervals(
 
 
 def measure_within_windows(times: RunningTimes, time_ns: Ints, low_ns: Ints, high_ns: Ints) -> Ints:
-    """Return the sum of a measured time over the intervals inside each window [low, high].
+    """Sum a measured time over the intervals inside each window.
 
-    If a window cuts an interval, its time counts in proportion to the part inside the window. The
-    first start and last end of an iteration cut no interval.
+    If a window cuts an interval, the time of the interval counts in proportion to the part inside
+    the window. The first start and the last end of an iteration cut no interval.
 
     Args:
         times: Intervals of ranks with measured times.
-        time_ns: Measured time of each interval, a column of ``times``.
+        time_ns: Measured time of each interval, for example ``times.running_ns``.
         low_ns: Start of each window, shape (windows, ranks).
-        high_ns: End of each window, not before its start, shape (windows, ranks).
+        high_ns: End of each window, shape (windows, ranks). It must not be before the start.
+
+    Returns:
+        Sum for each window in ns, shape (windows, ranks).
     """
     sets, n_ranks = (times.rank, times.start_ns, times.end_ns), low_ns.shape[1]
     cover = intervals.GroupCover(sets, n_ranks, time_ns)

@@ -1,7 +1,7 @@
-"""Completeness of iterations: training or forward only, complete or cut, and what each rank lacks.
+"""Completeness of iterations: their kind, whether the capture cut them, and what each rank lacks.
 
-Tables have the shape (iterations, ranks). A cell is one iteration of one rank; cells are numbered
-``rank * iterations + iteration``, which is the order of the operations.
+Tables have the shape (iterations, ranks). A cell is one iteration of one rank. In this module,
+cells are numbered ``rank * iterations + iteration``, which is the order of the operations.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from bubbleviz.model.run_kinds import EVALUATION, INFERENCE, TRAINING, run_kind
 
 FORWARDS = (Phase.F, Phase.FB)
 BACKWARDS = (Phase.B, Phase.BW)
-#: Multiplier of a hash: odd, with half of its bits set, so that it spreads numbers over 64 bits.
+#: Multiplier of a hash function. It is odd and half of its bits are set, so it spreads numbers over
+#: 64 bits.
 _MIX = 0x9E3779B97F4A7C15
 _GRADIENT = (Phase.B, Phase.BW, Phase.FB)
-#: Work that a rank may lack for a bubble ratio, by code; 0 is nothing.
+#: Work that a rank may lack for a bubble ratio. The index is the code; code 0 means nothing.
 LACKS = (None, "no F with GPU work", "no backward with GPU work")
 
 
@@ -36,17 +37,18 @@ class IterationStatuses:
     """Kind and completeness of iterations. Columns have the shape (iterations,) unless noted.
 
     Attributes:
-        kind: ``"training"``; for forward-only iterations ``"evaluation"``, or ``"inference"`` if no
-            iteration of the run trains.
+        kind: ``"training"``, ``"evaluation"`` or ``"inference"``. An iteration without backwards is
+            ``"inference"`` if no iteration of the run trains.
         complete: Whether the capture contains the whole iteration.
-        stepped: Whether every rank ran its Optimizer, of those that usually do.
-        ranks_missing: Whether ranks that train in other iterations are missing.
-        microbatches: Number of microbatches, or None if the names do not contain it.
-        missing: Work that each rank lacks for a ratio, as an index of :data:`LACKS`, shape
+        stepped: Whether every rank that usually runs an Optimizer ran it to the end.
+        ranks_missing: Whether any rank is missing that takes part in other training iterations.
+        microbatches: Number of microbatches, or None if the names contain no microbatch numbers.
+        missing: Work that each rank lacks for a ratio, as an index into :data:`LACKS`, shape
             (iterations, ranks).
-        unmatched: Whether an F has no B although its rank continued, so the capture did not cut it.
+        unmatched: Whether an F has no B although its rank ran on, so the end of the capture does
+            not explain the missing B.
         is_uniform: Whether all ranks ran the same microbatches, and every backward has its F.
-        idle: Mask of the ranks that had no forward or backward to run in a complete iteration,
+        idle: Mask of the ranks that had no forward or backward to run in a training iteration,
             shape (iterations, ranks).
     """
 
@@ -63,25 +65,27 @@ class IterationStatuses:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What ranks ran in iterations, shape (iterations, ranks); undefined if not ``present``.
+    """What each rank ran in each iteration, shape (iterations, ranks).
+
+    Entries are undefined unless ``present`` is set.
 
     Attributes:
         present: Whether the rank takes part in the iteration.
-        microbatches: Number of microbatches that the rank ran forward, or -1 if any name contains
-            none.
+        microbatches: Number of distinct microbatches whose forward the rank ran, or -1 if any name
+            of a forward contains no microbatch.
         ran: Hash of the set of these microbatches. Equal hashes mean equal sets.
         starts_regularly: Whether the first forward or backward is the F of the smallest microbatch,
             and each F comes before its backward.
-        closed: Whether the rank starts otherwise, and runs only whole passes, followed by its
-            Optimizer.
+        closed: Whether ``starts_regularly`` is False, but every backward has its F, and the first
+            Optimizer comes after the last forward.
         settled: Whether every F has its B, and every B that needs a W has one.
-        cut: Whether the end of the capture cut an F, B, W or BW.
-        lacks: Work that the rank lacks for a ratio, as an index of :data:`LACKS`.
-        backward: Whether the rank ran any backward.
+        cut: Whether the end of the capture cut an operation whose phase is in ``WORK``.
+        lacks: Work that the rank lacks for a ratio, as an index into :data:`LACKS`.
+        backward: Whether the rank ran a B, W, BW, R or FB.
         optimizer: Whether the rank ran an Optimizer.
-        step_cut: Whether the end of the capture cut that Optimizer.
-        without_forward: Number of passes with a backward, or a W of a microbatch, and no F before
-            it.
+        step_cut: Whether the end of the capture cut an Optimizer.
+        without_forward: Number of passes that have a backward, or a W with a microbatch, but no F
+            before it.
     """
 
     present: Bools
@@ -101,32 +105,33 @@ class Evidence:
     def has_beginning(self) -> Bools:
         """Whether the capture contains the start of the rank's part of the iteration.
 
-        An iteration that starts with the F of the smallest microbatch has its start. Any other
-        iteration has its start if it is ``closed``, and either follows an Optimizer of the rank or
-        runs as many microbatches as the largest iteration of any rank. If the capture cut only a
-        forward, its backward shows that the iteration is not closed. If it cut whole passes, fewer
-        microbatches are left.
+        The start is contained if the rank starts with the F of the smallest microbatch
+        (``starts_regularly``). Otherwise, the part must be ``closed``, and it must either follow an
+        Optimizer of the rank or have the largest number of microbatches of all cells. The reasons:
+        if the capture cut only a forward, its backward shows that the part is not closed. If it cut
+        complete passes, fewer microbatches are left.
 
-        Without Optimizers, when a repeated forward ends an iteration, the rest of a cut iteration
-        may be merged with the start of the next::
+        Without Optimizers, a repeated forward ends an iteration. The rest of a cut iteration may
+        then be merged with the start of the next iteration::
 
             cut  F2 B2 F3 B3 F0 B0 F1 B1  F2 B2 ...
 
-        Names that leave out forwards do so in every iteration, while the capture cuts only the
-        first. So up to the first Optimizer of a rank, no more passes may lack their F than in
-        another iteration.
+        If names leave out forwards, they do so in every iteration, while the capture cuts only the
+        first iteration. Therefore, up to the first Optimizer of a rank, ``without_forward`` must
+        not exceed its second largest value over those iterations of the rank that contain a
+        backward and fulfill the conditions above.
         """
         has_maximum = self.microbatches == self.microbatches.max(initial=NONE)
         has_stepped = _mask_later(self.optimizer)
         is_regular = self.starts_regularly | (self.closed & (has_stepped | has_maximum))
         n_lacking = np.where(is_regular & self.backward, self.without_forward, 0)
-        # The second largest number is one that at least two iterations lack.
+        # At least two iterations reach the second largest number.
         usual = np.sort(n_lacking, axis=0)[-2] if len(n_lacking) > 1 else 0
         return np.asarray(is_regular & (has_stepped | (self.without_forward <= usual)), bool)
 
     @property
     def later(self) -> Bools:
-        """Whether the rank takes part in a later iteration as well."""
+        """Whether the rank takes part in any later iteration."""
         return _mask_later(self.present[::-1])[::-1]
 
 
@@ -139,22 +144,30 @@ def _mask_later(flags: Bools) -> Bools:
 def find_idle_ranks(present: Bools, is_whole: Bools, can_idle: Bools, is_recorded: Bools) -> Bools:
     """Return a mask of the iterations in which ranks had nothing to run.
 
-    A vision encoder, for example, has no forward in a step with text samples only. It must be clear
-    that the capture did not cut the work of the rank. This is proven if the recording of the rank
-    covers the iteration, or if the rank works before and after the iteration and all iterations in
-    between are complete::
+    A vision encoder, for example, has no forward in a step that contains only text samples. A rank
+    that works in other iterations is idle only if it is certain that the capture did not cut its
+    work. This is proven in two cases:
+
+    - The recording of the rank covers the iteration (``is_recorded``).
+    - The rank works before and after the iteration. The last iteration before and the first
+      iteration after in which it works, and all iterations in between, are complete.
+
+    ::
 
         stage 0   F0 B0                Optimizer   F0 B0     idle in the second iteration
         stage 1   F0 B0   F0 B0        Optimizer   F0 B0
 
+    An iteration is complete if the capture cut no rank in it, and all missing ranks are idle. Since
+    this depends on the result, candidates are removed until nothing changes.
+
     Args:
-        present: Mask of the ranks that work in an iteration, shape (iterations, ranks). All
+        present: Mask of the ranks that work in each iteration, shape (iterations, ranks). All
             iterations are training iterations.
         is_whole: Mask of the iterations in which the capture cut no rank that works, shape
             (iterations,).
         can_idle: Mask of the ranks that may have had nothing to run, shape (iterations, ranks).
-        is_recorded: Mask of the ranks whose recording starts before the iteration and contains its
-            Optimizer, shape (iterations, ranks).
+        is_recorded: Mask of the ranks whose recording starts before the iteration and contains the
+            Optimizer of the iteration, shape (iterations, ranks).
 
     Returns:
         Mask of the idle ranks, shape (iterations, ranks).
@@ -163,7 +176,7 @@ def find_idle_ranks(present: Bools, is_whole: Bools, can_idle: Bools, is_recorde
     lacks = ~present & present.any(axis=0)
     is_idle = lacks & can_idle & is_whole[:, None]
     # If a rank is not proven idle, its iteration is incomplete, which may invalidate the proof for
-    # adjacent iterations. Every round but the last removes at least one mark.
+    # adjacent iterations. Every round except the last one removes at least one candidate.
     while True:
         is_complete = is_whole & ~(lacks & ~is_idle).any(axis=1)
         n_incomplete = np.cumsum(~is_complete)
@@ -175,15 +188,17 @@ def find_idle_ranks(present: Bools, is_whole: Bools, can_idle: Bools, is_recorde
 
 
 def _find_surrounding_iterations(present: Bools) -> tuple[Bools, Ints, Ints]:
-    """Find the last iteration up to each iteration, and the first one from it, with work of a rank.
+    """For each iteration and rank, find the nearest iterations in which the rank works.
 
     Args:
-        present: Mask of the ranks that work in an iteration, shape (iterations, ranks).
+        present: Mask of the ranks that work in each iteration, shape (iterations, ranks).
 
     Returns:
-        works_around: Mask of the cells for which both iterations exist.
-        first: Last iteration up to each one in which the rank works, or the first of all.
-        last: First iteration from each one on in which the rank works, or the last of all.
+        works_around: Mask of the cells for which both results exist, shape (iterations, ranks).
+        first: Last iteration up to and including this one in which the rank works, or 0 if there is
+            none.
+        last: First iteration from this one on in which the rank works, or the last iteration if
+            there is none.
     """
     row, count = np.arange(len(present))[:, None], len(present)
     previous = np.maximum.accumulate(np.where(present, row, NONE), axis=0)
@@ -197,11 +212,11 @@ def classify_iterations(
 ) -> IterationStatuses:
     """Determine the kind and completeness of each iteration.
 
-    If the run is inference (see :func:`~bubbleviz.model.run_kinds.run_kind`), so are all its
-    iterations; otherwise see :func:`_classify_training`.
+    If the run is inference (see :func:`~bubbleviz.model.run_kinds.run_kind`), all iterations are
+    inference. Otherwise, :func:`_classify_training` gives the rules.
 
     Args:
-        ran: Evidence on what the ranks ran.
+        ran: Evidence on what each rank ran in each iteration.
         phase: Phase of each operation of the run.
         can_idle: See :func:`find_idle_ranks`.
         is_recorded: See :func:`find_idle_ranks`.
@@ -217,7 +232,7 @@ def classify_iterations(
         trains = np.zeros(len(trains), bool)
     else:
         kind, complete = _classify_training(ran, trains, is_whole, np.asarray(all_present))
-    # A rank that continued did not lose its backward to the end of the capture.
+    # If a rank ran on, the end of the capture does not explain a missing backward.
     has_continued = ran.present & (ran.optimizer | ran.later)
     is_unmatched = has_continued & ran.backward & ~(ran.settled | ran.cut | ran.step_cut)
     is_matched = (ran.present & (ran.without_forward == 0)) | idle
@@ -236,11 +251,11 @@ def classify_iterations(
 
 
 def _find_complete_inference(ran: Evidence) -> Bools:
-    """Return a mask of the iterations of a forward-only run that the capture contains as a whole.
+    """Return a mask of the complete iterations of a forward-only run.
 
-    All ranks of the run take part in them and ran the same microbatches, and the end of the capture
-    cut none of their operations. The only iteration of a run is always complete, because it stands
-    for the whole recording.
+    An iteration is complete if all ranks of the run take part and ran the same microbatches, and if
+    the end of the capture cut none of its operations. If the run has a single iteration, it is
+    always complete, because it represents the whole recording.
     """
     all_present = (ran.present == ran.present.any(axis=0)).all(axis=1)
     is_complete = all_present & _mask_uniform_iterations(ran) & ~ran.cut.any(axis=1)
@@ -252,21 +267,23 @@ def _classify_training(
 ) -> tuple[npt.NDArray[np.str_], Bools]:
     """Determine the kind of each iteration of a training run, and whether it is complete.
 
-    An iteration without a backward is an evaluation, unless it is the last one of a run with
-    backwards and some rank did not run all its forwards: the capture may then have cut a training
-    iteration. A training iteration is complete if all ranks take part or are idle, and the part of
-    each rank is whole. An evaluation is complete if all ranks ran the same microbatches, and the
-    capture cut no forward.
+    An iteration without a backward is an evaluation. The exception is the last iteration of a run
+    with backwards, if ranks are missing or the ranks did not run the same microbatches: the capture
+    may have cut a training iteration. An iteration with backwards is complete if all ranks take
+    part or are idle, and if the part of each rank is whole (``is_whole``). An iteration without
+    backwards is complete if all ranks take part and ran the same microbatches, and if the capture
+    cut no forward at its start or end.
 
     Args:
-        ran: Evidence on what the ranks ran.
-        trains: Mask of the iterations with a backward.
-        is_whole: See :func:`_find_whole_parts`.
+        ran: Evidence on what each rank ran in each iteration.
+        trains: Mask of the iterations that contain a backward.
+        is_whole: Mask of the cells that the capture contains completely; see
+            :func:`_find_whole_parts`.
         all_present: Mask of the iterations in which all ranks take part or are idle.
 
     Returns:
-        kind: Kind of each iteration.
-        complete: Mask of the iterations that the capture contains as a whole.
+        kind: ``"training"`` or ``"evaluation"`` for each iteration.
+        complete: Mask of the complete iterations.
     """
     all_ran = all_present & _mask_uniform_iterations(ran)
     # Forwards at the end of a capture may be the start of a training iteration.
@@ -281,7 +298,10 @@ def _classify_training(
 
 
 def _mask_uniform_iterations(ran: Evidence) -> Bools:
-    """Return a mask of the iterations in which all ranks ran the same microbatches."""
+    """Return a mask of the iterations in which all present ranks ran the same microbatches.
+
+    Iterations without ranks are not in the mask.
+    """
     lowest = np.iinfo(np.int64).min
     largest = np.where(ran.present, ran.ran, lowest).max(axis=1, initial=NONE)
     is_equal = (ran.ran == largest[:, None]) | ~ran.present
@@ -289,10 +309,13 @@ def _mask_uniform_iterations(ran: Evidence) -> Bools:
 
 
 def _find_whole_parts(ran: Evidence) -> Bools:
-    """Return a mask of the cells that the capture contains as a whole, if the iteration trains.
+    """Return a mask of the cells that the capture contains completely, if the iteration trains.
 
-    If ranges never mark the backward of a rank (DeepSpeed's inner stages), an Optimizer or a later
-    iteration shows that the iteration ended. Ranks that are not present are in the mask.
+    A cell is complete if the capture contains its start (:attr:`Evidence.has_beginning`) and cut no
+    operation, and if every F has its B and every B its W. If no range marks a backward of the rank
+    in any iteration (inner stages of DeepSpeed), the last condition is replaced: an Optimizer or a
+    later iteration must show that the iteration ended. Cells of ranks that are not present are in
+    the mask.
     """
     has_ended = ~ran.backward.any(axis=0) & (ran.optimizer | ran.later)
     is_whole = ran.has_beginning & ~ran.cut & (ran.settled | has_ended)
@@ -302,14 +325,16 @@ def _find_whole_parts(ran: Evidence) -> Bools:
 def _find_idle_in_training(
     ran: Evidence, trains: Bools, is_whole: Bools, can_idle: Bools, is_recorded: Bools
 ) -> Bools:
-    """Return a mask, by iteration and rank, of ranks with nothing to run in a training iteration.
+    """Return a mask of the ranks that had nothing to run in training iterations.
 
-    No rank is masked if the same ranks ran in all training iterations.
+    The mask has the shape (iterations, ranks). It is all False if the same ranks ran in all
+    training iterations.
 
     Args:
-        ran: Evidence on what the ranks ran.
+        ran: Evidence on what each rank ran in each iteration.
         trains: Mask of the training iterations.
-        is_whole: See :func:`_find_whole_parts`.
+        is_whole: Mask of the cells that the capture contains completely; see
+            :func:`_find_whole_parts`.
         can_idle: See :func:`find_idle_ranks`.
         is_recorded: See :func:`find_idle_ranks`.
     """
@@ -322,12 +347,13 @@ def _find_idle_in_training(
 
 
 def _mask_stepped_cells(ran: Evidence, trains: Bools) -> Bools:
-    """Return a mask of the cells whose Optimizer ran to its end, or is not expected to run.
+    """Return a mask of the cells whose Optimizer ran to its end or was not expected to run.
 
-    The Optimizer of a rank is expected if it runs in more than half of its training iterations.
+    The Optimizer of a rank is expected if it runs in more than half of the training iterations in
+    which the rank takes part. Cells of ranks that are not present are in the mask.
 
     Args:
-        ran: Evidence on what the ranks ran.
+        ran: Evidence on what each rank ran in each iteration.
         trains: Mask of the training iterations.
     """
     n_steps = (ran.optimizer & ran.present)[trains].sum(axis=0)
@@ -339,17 +365,17 @@ def _mask_stepped_cells(ran: Evidence, trains: Bools) -> Bools:
 def collect_evidence(operations: Operations, present: Bools) -> Evidence:
     """Collect the evidence on what ranks ran in iterations.
 
-    Operations outside the cells of ``present`` are ignored.
+    Operations of ranks that are not present in their iteration are ignored.
 
     Args:
-        operations: Operations of the ranks, in order of (rank, start).
-        present: Mask of the ranks that take part in an iteration, shape (iterations, ranks).
+        operations: Operations of the ranks, sorted by (rank, start).
+        present: Mask of the ranks that take part in each iteration, shape (iterations, ranks).
     """
     operations, cell = _sort_by_cell(operations, present)
     first_of_cell = find_run_starts(cell)
 
     def to_table(column: Ints | Bools) -> Any:
-        """Return a column with one entry per cell as a table, shape (iterations, ranks)."""
+        """Reshape a column with one entry per cell to a table, shape (iterations, ranks)."""
         return column.reshape(present.shape[::-1]).T
 
     def mask_any(is_flagged: Bools) -> Bools:
@@ -393,19 +419,19 @@ def _sort_by_cell(operations: Operations, present: Bools) -> tuple[Operations, I
     """Sort the operations of present cells by (cell, host start).
 
     Args:
-        operations: Operations of the ranks, in order of (rank, start).
-        present: Mask of the ranks that take part in an iteration, shape (iterations, ranks).
+        operations: Operations of the ranks, sorted by (rank, start).
+        present: Mask of the ranks that take part in each iteration, shape (iterations, ranks).
 
     Returns:
-        operations: The sorted operations, without those outside present cells.
-        cell: Cell of each.
+        operations: The sorted operations of present cells.
+        cell: Cell of each of these operations.
     """
     cell = operations.rank * len(present) + operations.iteration
     if operations.iteration.min(initial=0) < 0 or not present.all():
         rows = np.flatnonzero(operations.iteration >= 0)
         rows = rows[present.T.reshape(-1)[cell[rows]]]
         operations, cell = operations.take(rows), cell[rows]
-    # The order of starts on the device is mostly the order on the host as well.
+    # Usually, the order of starts on the device is also the order on the host.
     host_ns = operations.host_start_ns
     is_same_cell = cell[1:] == cell[:-1]
     is_in_order = (cell[1:] > cell[:-1]) | (is_same_cell & (host_ns[1:] >= host_ns[:-1]))
@@ -423,7 +449,7 @@ def _find_with_final_step(
     Cells without an Optimizer are not in the mask.
 
     Args:
-        cell: Cell of each operation, ascending.
+        cell: Cell of each operation, ascending. Operations of a cell are sorted by host start.
         is_forward: Mask of the forwards.
         is_optimizer: Mask of the Optimizers.
         n_cells: Number of cells.
@@ -435,7 +461,7 @@ def _find_with_final_step(
 
 
 def _count_microbatches(microbatch: Ints, cell: Ints, n_cells: int) -> tuple[Ints, Ints]:
-    """Count the distinct microbatches of each cell, and hash their set.
+    """Count the distinct microbatches of each cell, and hash the set of microbatches.
 
     Args:
         microbatch: Microbatch of each forward, or -1 if unknown.
@@ -443,12 +469,12 @@ def _count_microbatches(microbatch: Ints, cell: Ints, n_cells: int) -> tuple[Int
         n_cells: Number of cells.
 
     Returns:
-        count: Number of distinct microbatches, or -1 if one is unknown.
-        ran: Sum of the hashes of these microbatches, so equal numbers mean equal sets.
+        count: Number of distinct microbatches of each cell, or -1 if one of them is unknown.
+        ran: Sum of the hashes of the microbatches of each cell. Equal sums mean equal sets.
     """
     cell, microbatch = find_distinct_rows(cell, microbatch)
     count = np.bincount(cell, minlength=n_cells)
-    # One is added because 0 would be its own hash.
+    # One is added because the hash of 0 would be 0.
     hashed = (microbatch + 1).astype(np.uint64) * np.uint64(_MIX)
     hashed = (hashed ^ (hashed >> np.uint64(29))) * np.uint64(_MIX)
     # Without the lowest 16 bits, sums of many hashes do not overflow.
@@ -458,14 +484,15 @@ def _count_microbatches(microbatch: Ints, cell: Ints, n_cells: int) -> tuple[Int
 
 
 def join_evidence(parts: Sequence[Evidence]) -> Evidence:
-    """Join the evidence of all slices of a run, in the order of their ranks."""
+    """Join the evidence of all slices of a run along the ranks."""
     return Evidence(*join_ranks([vars(part) for part in parts]))
 
 
 def _find_regular_starts(operations: Operations, cell: Ints, n_cells: int) -> Bools:
     """Return a mask of the cells whose first pass is the F of the smallest microbatch.
 
-    Passes without a microbatch are ignored. A cell without passes is in the mask.
+    Forwards and backwards without a microbatch are ignored. A cell without any other forward or
+    backward is in the mask.
 
     Args:
         operations: Operations, sorted by (cell, host start).
@@ -486,13 +513,13 @@ def _find_regular_starts(operations: Operations, cell: Ints, n_cells: int) -> Bo
 
 @dataclass(frozen=True)
 class _Passes:
-    """Passes: the F, B and W of one microbatch in a cell, grouped by chunk and sequence.
+    """Passes. A pass is the F, B and W with the same cell, microbatch, chunk and sequence.
 
     Attributes:
         cell: Cell of each pass.
-        of_operation: Pass of each operation.
-        fused: Rows of the FBs. An FB is the F of one pass and the backward of another one.
-        of_fused: Pass whose backward each FB runs.
+        of_operation: Index of the pass of each operation.
+        fused: Rows of the FBs. An FB is the F of one pass and the backward of another pass.
+        of_fused: For each of these FBs, the index of the pass whose backward it runs.
     """
 
     cell: Ints
@@ -507,9 +534,9 @@ class _Unpaired:
 
     Attributes:
         is_unsettled: Mask of the operations that are an F without its B, or a B without its W.
-        cell_without_forward: Cell of each pass with a backward, or a W of a microbatch, and no F
-            before it.
-        cell_with_late_forward: Cell of each of these passes that has an F after its backward.
+        cell_without_forward: Cells of the passes that have a backward, or a W with a microbatch,
+            but no F before it. A cell occurs once per pass.
+        cell_with_late_forward: Cells of the passes whose F comes after their backward.
     """
 
     is_unsettled: Bools
@@ -548,12 +575,12 @@ def _group_passes(operations: Operations, cell: Ints) -> _Passes:
 def _find_unpaired_operations(operations: Operations, cell: Ints, is_forward: Bools) -> _Unpaired:
     """Find forwards without a backward, backwards without a W, and passes without a forward.
 
-    A pass also lacks its forward if its first forward runs after its first backward.
+    A pass also lacks its forward if its first forward comes after its first backward.
 
     Args:
         operations: Operations, sorted by (cell, host start).
         cell: Cell of each operation.
-        is_forward: Mask of the operations that go forward.
+        is_forward: Mask of the F and FB operations.
     """
     passes = _group_passes(operations, cell)
     forwards = np.flatnonzero(is_forward)
@@ -592,8 +619,8 @@ def _find_backward_extents(operations: Operations, passes: _Passes) -> tuple[Int
 def _find_weights(operations: Operations, cell: Ints, passes: _Passes) -> tuple[Bools, Bools]:
     """Find the passes with a W of their microbatch, and the B operations that no W completes.
 
-    A W without a microbatch completes all backwards of its chunk, and a W without a chunk all
-    backwards of its cell.
+    A W with a microbatch completes the B of its pass. A W without a microbatch completes all B of
+    its cell and chunk. If it has no chunk either, it completes all B of its cell.
 
     Args:
         operations: Operations, sorted by (cell, host start).
@@ -602,7 +629,7 @@ def _find_weights(operations: Operations, cell: Ints, passes: _Passes) -> tuple[
 
     Returns:
         has_weight: Mask of the passes with a W of their microbatch.
-        owes_weight: Mask of the operations that are a B without a W.
+        owes_weight: Mask of the B operations that no W completes.
     """
     is_weight, owes_weight = operations.phase == Phase.W, operations.phase == Phase.B
     has_weight = np.zeros(len(passes.cell), bool)

@@ -1,4 +1,4 @@
-"""Counting: the bubble ratios of every iteration and rank, and their summary."""
+"""Counting: computes the bubble ratios of every iteration and rank, and summarizes them."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ from bubbleviz.model.phases import COMPUTE, COUNTED, WORK, Phase
 from bubbleviz.model.run_kinds import INFERENCE, TRAINING
 from bubbleviz.model.window import Window
 
-#: Minimum wait for a recording that is excluded, as a fraction of the median iteration length.
+#: Wait for another recording above which an iteration is excluded, as a fraction of the median
+#: iteration length.
 _LONG_WAIT = 0.05
-#: Maximum time between two operations of a rank, in ns: one year. No capture is as long, and sums
-#: of longer times over many ranks would exceed 64 bits.
+#: Maximum time between two operations of a rank in ns, one year. No capture is that long, and sums
+#: of longer times over many ranks would overflow 64 bits.
 _YEAR_NS = 365 * 86_400 * 10**9
 
 
-#: Reason why a rank has no ratio although it lacks neither a forward nor a backward.
+#: Reason why a rank has no ratio if it lacks neither a forward nor a backward.
 _INCOMPLETE = "the capture does not contain all of the iteration"
 
 
@@ -45,15 +46,15 @@ class Counts:
         iterations: All iterations.
         summary: Statistics over the averaged iterations.
         headline: Name of the ratio to quote.
-        headline_reason: Reason for this choice.
-        extents: First starts and last ends of the ranks in each iteration.
+        headline_reason: Clause that says why this ratio is quoted.
+        extents: First start and last end of each rank in each iteration.
         windows: Windows of each ratio, keyed by ratio name.
-        one_clock: For each iteration, whether the clocks of all its ranks can be compared.
-        is_in_window: For each iteration, whether it is in the requested window. Other iterations
-            have no ranks.
-        is_uniform: For each iteration, whether it is certain that no rank lacks a forward or
-            backward.
-        awaited_ns: Latest start of a recording that other ranks waited for, or None if none waited.
+        one_clock: Mask of the iterations in which the clocks of all ranks can be compared.
+        is_in_window: Mask of the iterations in the requested window. All other iterations have no
+            ranks.
+        is_uniform: Mask of the iterations in which certainly no rank lacks a forward or backward.
+        awaited_ns: Latest start of a recording for which other ranks waited, or None if no rank
+            waited.
     """
 
     iterations: tuple[Iteration, ...]
@@ -69,15 +70,14 @@ class Counts:
 
 
 def count(run: Run, *, skip: int = 0, window: Window | None = None) -> Counts:
-    """Compute the ratios of every iteration, and their summary.
+    """Compute the ratios of every iteration, and summarize them.
 
-    The summary averages complete iterations. Training iterations count only if they have the usual
-    number of microbatches.
+    The summary averages the iterations that :func:`_choose_averaged` selects.
 
     Args:
         run: The run, merged from all its profiles.
-        skip: Number of iterations at the start (of the window) that are left out of the summary.
-        window: Part of the run to analyse, or None for the whole run.
+        skip: Number of iterations at the start of the run or window that the summary leaves out.
+        window: Part of the run to analyze, or None for the whole run.
 
     Raises:
         InputError: No iteration is in the window.
@@ -111,7 +111,7 @@ def count(run: Run, *, skip: int = 0, window: Window | None = None) -> Counts:
 
 
 def _mask_in_window(iterations: Sequence[Iteration], window: Window | None) -> Bools:
-    """Return a mask of the iterations in a window, which is all True without a window.
+    """Return a mask of the iterations in a window. If ``window`` is None, it is all True.
 
     Raises:
         InputError: No iteration is in the window.
@@ -126,8 +126,9 @@ def _mask_in_window(iterations: Sequence[Iteration], window: Window | None) -> B
 def _choose_averaged(candidates: Sequence[Iteration], skip: int) -> set[int]:
     """Return the indices of the iterations that the summary averages.
 
-    These are complete iterations of inference, and complete training iterations with the most
-    frequent number of microbatches (the largest one if several are most frequent).
+    These are the complete inference iterations, and the complete training iterations with the usual
+    number of microbatches. The usual number is the most frequent number among complete training
+    iterations, including skipped ones. If several numbers are equally frequent, the largest wins.
 
     Args:
         candidates: Iterations of the window.
@@ -139,7 +140,7 @@ def _choose_averaged(candidates: Sequence[Iteration], skip: int) -> set[int]:
     averaged = set()
     for candidate in candidates[skip:]:
         is_usual = candidate.kind == TRAINING and candidate.microbatches == usual
-        # The sizes of inference batches depend on the requests, so all of them count.
+        # The sizes of inference batches depend on the requests, so all sizes are averaged.
         if candidate.complete and (candidate.kind == INFERENCE or is_usual):
             averaged.add(candidate.index)
     return averaged
@@ -171,7 +172,7 @@ def _refuse_far_times(run: Run) -> None:
 
 @dataclass(frozen=True)
 class _Measurements:
-    """Iterations before averaging, and the columns of :class:`Counts` that they are based on."""
+    """Iterations for which ``averaged`` is not set yet, and further columns of :class:`Counts`."""
 
     iterations: tuple[Iteration, ...]
     extents: Extents
@@ -182,10 +183,10 @@ class _Measurements:
 
 
 def _measure_iterations(run: Run) -> _Measurements:
-    """Measure all iterations of a run; which of them are averaged is decided later.
+    """Measure all iterations of a run. The averaged iterations are chosen later.
 
-    An iteration that began before the start of a recording that other ranks waited for is
-    incomplete.
+    If ranks waited for the recording of another rank to start, all iterations that began before the
+    start of that recording are incomplete.
     """
     extents, evidence, may_have_run, has_stepped = _collect_presence(run)
     starts_ns = find_iteration_starts(extents)
@@ -227,10 +228,10 @@ def _collect_presence(run: Run) -> tuple[Extents, completeness.Evidence, Bools, 
     """Collect the results of :func:`find_presence` over all slices of a run.
 
     Returns:
-        extents: Extents of all ranks in all iterations.
+        extents: First start and last end of all ranks in all iterations.
         evidence: Evidence on whether the iterations are complete.
-        may_have_run: See :func:`find_presence`, shape (iterations, ranks).
-        has_stepped: See :func:`find_presence`, shape (iterations, ranks).
+        may_have_run: Mask described in :func:`find_presence`, shape (iterations, ranks).
+        has_stepped: Mask described in :func:`find_presence`, shape (iterations, ranks).
     """
     parts = [find_presence(part) for part in rank_slices.split_ranks(run)]
     columns = rank_slices.join_ranks([columns for columns, _ in parts])
@@ -247,20 +248,20 @@ def _make_accounts(
     statuses: completeness.IterationStatuses,
     bounds: Mapping[str, WindowBounds],
 ) -> tuple[dict[str, Windows], rank_iterations.RankColumns]:
-    """Account for the time of each rank in the windows of all ratios.
+    """Measure how each rank used the time in the windows of all ratios.
 
-    A window is unknown if it compares clocks that cannot be compared, or ranks whose iterations
-    were not matched.
+    A window is unknown if it depends on clocks that cannot be compared, or if it depends on several
+    ranks and their iterations were not matched.
 
     Args:
         run: The run, merged from all its profiles.
-        extents: First starts and last ends.
-        statuses: Completeness of the iterations.
-        bounds: Bounds of the windows of each ratio that needs a common clock, by ratio name.
+        extents: First start and last end of each rank in each iteration.
+        statuses: Kind and completeness of each iteration.
+        bounds: Bounds of the windows of each ratio that needs a common clock, keyed by ratio name.
 
     Returns:
-        windows: Windows of each ratio, by name.
-        ranks: Columns of all ranks.
+        windows: Windows of each ratio, keyed by ratio name.
+        ranks: Measurements of all ranks in all iterations.
     """
     windows = {ratio.name: ratio.windows(extents) for ratio in list_ratios()}
     parts = [measure_use(part, windows) for part in rank_slices.split_ranks(run)]
@@ -274,7 +275,7 @@ def _make_accounts(
         windows[name] = replace(window, is_known=is_known)
         uses = {use: times[name, use] for use in USES}
         accounts[name] = _make_account(run, ratio, windows[name], bounds.get(name), uses)
-    # A rank without a more specific reason lacks part of an incomplete iteration.
+    # In an incomplete iteration, ranks without a more specific reason get the last reason.
     has_reason = statuses.complete[:, None] | (statuses.missing > 0)
     ranks = rank_iterations.RankColumns(
         phase_ns=times["", "phase_ns"],
@@ -298,17 +299,18 @@ def _make_account(
     bounds: WindowBounds | None,
     uses: Mapping[str, Ints],
 ) -> rank_iterations.AccountColumns:
-    """Make the account of the windows of one ratio.
+    """Build the account of the windows of one ratio.
 
-    ``work_ns`` is the compute time of the iteration, plus the time of its Optimizer and of other
-    iterations if the ratio counts them as work.
+    ``work_ns`` is the compute time of the iteration. If the ratio counts the Optimizer as work, the
+    time of the Optimizer is added. If it counts everything as work, the time of other iterations is
+    added, too.
 
     Args:
         run: The run, merged from all its profiles.
-        ratio: The ratio.
-        window: Its windows.
-        bounds: Bounds of these windows, or None if the ratio needs no common clock.
-        uses: Time of each use in the windows, by name, shape (iterations, ranks).
+        ratio: Definition of the ratio.
+        window: Windows of the ratio.
+        bounds: Bounds of the windows, or None if the ratio needs no common clock.
+        uses: Time of each use in the windows, keyed by use, shape (iterations, ranks).
     """
     is_known = window.is_known[:, None]
     low_ns = np.where(is_known, window.start_ns, 0)
@@ -336,13 +338,13 @@ def _make_iteration(
     ranks: rank_iterations.RankColumns,
     k: int,
 ) -> Iteration:
-    """Make one iteration, not averaged, with its ratios and ranks.
+    """Build one iteration with its ratios and ranks. ``averaged`` is not set yet.
 
     Args:
         run: The run, merged from all its profiles.
-        extents: First starts and last ends, with idle ranks.
-        statuses: Completeness of the iterations.
-        ranks: Columns of all ranks.
+        extents: First start and last end of each rank in each iteration. Idle ranks are included.
+        statuses: Kind and completeness of each iteration.
+        ranks: Measurements of all ranks in all iterations.
         k: Index of the iteration.
     """
     present = np.flatnonzero(extents.present[k])
@@ -368,17 +370,18 @@ def _make_iteration(
 def find_presence(
     part: rank_slices.RankSlice,
 ) -> tuple[dict[str, Ints | Bools], completeness.Evidence]:
-    """Find when each rank of a slice worked in each iteration, with evidence on completeness.
+    """Find when each rank of a slice worked in each iteration, and collect evidence.
 
-    A rank takes part in an iteration if a forward or backward of the iteration has GPU work.
+    A rank takes part in an iteration if an F, B, W, BW or FB of the iteration has GPU work.
 
     Args:
-        part: Slice of the ranks of a run.
+        part: Consecutive ranks of the run, with their operations.
 
     Returns:
-        columns: The columns of :class:`Extents` by name, and two masks. ``may_have_run``: the
-            rank may have run a forward or backward of the iteration. ``has_stepped``: the rank ran
-            its Optimizer to the end.
+        columns: Arrays of shape (iterations, ranks), keyed by name: the columns of
+            :class:`Extents` and two masks. ``may_have_run`` marks ranks that may have run a forward
+            or backward in the iteration. ``has_stepped`` marks ranks that ran an Optimizer of the
+            iteration to its end.
         evidence: Evidence on whether the iterations are complete.
     """
     operations, shape = part.operations, part.shape
@@ -386,7 +389,7 @@ def find_presence(
     usable = (operations.has_span == 1) & (operations.iteration >= 0)
 
     def find_extents(phases: Sequence[Phase]) -> tuple[Ints, Ints]:
-        """Return the first start and last end of these phases, shape (iterations, ranks)."""
+        """Return the first start and last end of the phases in each cell, (iterations, ranks)."""
         is_selected = usable & mask_phases(operations.phase, phases)
         rows = slice(None) if is_selected.all() else np.flatnonzero(is_selected)
         start_ns, end_ns = operations.start_ns[rows], operations.end_ns[rows]
@@ -412,8 +415,9 @@ def find_presence(
 def find_possible_work(operations: Operations, cell: Ints) -> Bools:
     """Return a mask of the forwards and backwards that may have run on the device.
 
-    A range that launched nothing ran nothing if the rank was recorded in the iteration, which
-    other GPU work of the iteration shows, for example the Optimizer::
+    These are the F, B, W, BW and FB operations of iterations, except those that certainly ran
+    nothing. An operation certainly ran nothing if it launched nothing, was not cut, and if other
+    GPU work in the same cell, for example an Optimizer, shows that the rank was recorded::
 
         launches      F0 B0   Optimizer   F0 B0       Optimizer   F0 B0   Optimizer
         recorded      F0 B0   Optimizer               Optimizer                         not recorded
@@ -421,7 +425,7 @@ def find_possible_work(operations: Operations, cell: Ints) -> Bools:
 
     Args:
         operations: Operations of some ranks.
-        cell: Number of the iteration and rank of each operation.
+        cell: Number of the cell (iteration and rank) of each operation.
     """
     is_work = (operations.iteration >= 0) & mask_phases(operations.phase, COUNTED)
     is_recorded = (operations.iteration >= 0) & (operations.has_span == 1)
@@ -435,7 +439,7 @@ def find_possible_work(operations: Operations, cell: Ints) -> Bools:
 def find_iteration_starts(extents: Extents) -> Ints:
     """Return the earliest start of each iteration on any rank, shape (iterations, 1).
 
-    The start of an iteration without work is the largest int64.
+    The result is the largest int64 for an iteration in which no rank takes part.
     """
     never = np.iinfo(np.int64).max
     first_ns = np.where(extents.present, extents.first_ns, never)
@@ -444,10 +448,11 @@ def find_iteration_starts(extents: Extents) -> Ints:
 
 
 def _find_awaited_recording(run: Run, extents: Extents) -> int | None:
-    """Return the latest start of a recording that other ranks waited for, or None if none waited.
+    """Return the latest start of a recording for which other ranks waited, or None if none waited.
 
-    Such a wait does not count as a bubble, because the rank may be late only because its profiler
-    was starting. It must take more than ``_LONG_WAIT`` of the median length of an iteration.
+    A wait for a recording is not a bubble, because the awaited rank may be late only because its
+    profiler was starting. The wait must take more than ``_LONG_WAIT`` of the median length of an
+    iteration.
     """
     starts_ns = find_iteration_starts(extents)
     parts_ns = np.where(extents.present, extents.step_last_ns - starts_ns, 0)
@@ -460,9 +465,9 @@ def _find_awaited_recording(run: Run, extents: Extents) -> int | None:
 def _find_possibly_idle(run: Run, extents: Extents) -> Bools:
     """Return a mask of the iterations in which each rank may have had nothing to run.
 
-    The mask is False if the iterations of the ranks were not matched, if the clocks of any ranks
-    cannot be compared, or if the recording of the rank paused during the iteration. Its shape is
-    (iterations, ranks).
+    The mask has the shape (iterations, ranks). It is all False if the iterations of the ranks were
+    not matched, or if the clocks of any ranks cannot be compared. Otherwise, it is False where the
+    recording of the rank paused during the iteration.
     """
     can_idle = np.zeros(extents.present.shape, bool)
     is_comparable = run.timebase.comparable[run.timebase.machine]
@@ -480,14 +485,17 @@ def _find_possibly_idle(run: Run, extents: Extents) -> Bools:
 
 
 def add_idle_ranks(extents: Extents, is_idle: Bools) -> Extents:
-    """Return extents in which idle ranks take part with work of zero length.
+    """Make idle ranks take part in their iterations with work of zero length.
 
-    The work of an idle rank is placed at the start of the iteration, so that its windows are the
-    same as on the other ranks.
+    The work of an idle rank is placed at the start of the iteration, so that the rank has the same
+    windows as the other ranks.
 
     Args:
-        extents: Extents of all iterations.
-        is_idle: Mask of idle ranks, shape (iterations, ranks).
+        extents: First start and last end of each rank in each iteration.
+        is_idle: Mask of the idle ranks, shape (iterations, ranks).
+
+    Returns:
+        The extents with idle ranks marked as present.
     """
     if not is_idle.any():
         return extents
@@ -503,10 +511,10 @@ def add_idle_ranks(extents: Extents, is_idle: Bools) -> Extents:
 
 
 def _find_paused_iterations(pauses: RankIntervals, first_ns: Ints, present: Bools) -> Bools | None:
-    """Return a mask of the iterations with a pause in any recording, or None if there is none.
+    """Return a mask of the iterations with a pause in any recording, or None without pauses.
 
     A pause belongs to the last iteration that its rank had started when the pause began, even if
-    the rank had also finished that iteration.
+    the rank had already finished the iteration.
 
     Args:
         pauses: Pauses in the recordings of ranks.
@@ -528,7 +536,7 @@ def _find_paused_iterations(pauses: RankIntervals, first_ns: Ints, present: Bool
 
 
 def _compute_idle_share(work_ns: int, window_ns: int) -> float | None:
-    """Return the fraction of a window that is no work, or None if the window is empty."""
+    """Return the fraction of a window that is not work, or None if the window is empty."""
     return (window_ns - work_ns) / window_ns if window_ns > 0 else None
 
 
@@ -542,17 +550,18 @@ def _compute_ratio(
 ) -> Ratio:
     """Compute one ratio of one iteration over its ranks.
 
-    It is unknown if the iteration is incomplete, if a rank lacks a forward or backward, if the
-    window is unknown, or if the ratio counts the Optimizer as work and a rank did not finish its
-    Optimizer.
+    The values are None if the iteration is incomplete, if a rank lacks a forward or backward, if
+    the window is unknown, if the iterations of the ranks were not matched, or if no rank takes
+    part. For the ratio that counts the Optimizer of the iteration as work, they are also None if a
+    rank did not finish its Optimizer.
 
     Args:
         run: The run, merged from all its profiles.
-        ratio: The ratio.
-        account: Use of the ratio's windows by the ranks.
-        statuses: Completeness of the iterations.
+        ratio: Definition of the ratio.
+        account: How the ranks used the time in the windows of the ratio.
+        statuses: Kind and completeness of each iteration.
         k: Index of the iteration.
-        present: Ranks with work in the iteration.
+        present: Indices of the ranks that take part in the iteration.
     """
     incomplete = run.stages_missing or run.ranks_missing or bool(statuses.ranks_missing[k])
     is_unknown = bool(statuses.missing[k, present].any()) or not statuses.complete[k]
@@ -568,7 +577,7 @@ def _compute_ratio(
         value=_compute_idle_share(work_ns, window_ns),
         low=_compute_idle_share(work_ns + unattributed_ns, window_ns),
         overhead=(window_ns - work_ns) / work_ns if work_ns > 0 else None,
-        # Rounded mean, halves up.
+        # The mean is rounded to the nearest integer, and halves are rounded up.
         window_ns=(2 * window_ns + n_ranks) // (2 * n_ranks),
         interval=None if bounds is None else bounds.compute_interval(k, work_ns, n_ranks),
         incomplete=incomplete,

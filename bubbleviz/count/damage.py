@@ -1,4 +1,7 @@
-"""Locates damage: lost or impossible work outside the averaged iterations changes no average."""
+"""Damage: finds the iterations that are affected by lost work or work with impossible times.
+
+Damage outside the averaged iterations changes no average.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,10 @@ from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.run_kinds import EVALUATION
 
-#: Minimum share of unknown time in an averaged iteration that marks the ratio.
+#: Minimum share of unknown time in an averaged iteration for the ratio to be marked as uncertain.
 _NOTICEABLE = 0.01
-#: Minimum length of an undamaged window that is suggested, as a share of the averaged iterations.
+#: Minimum length of a suggested window without damage, as a share of the number of averaged
+#: iterations.
 _MIN_WINDOW_SHARE = 1 / 3
 _LEFT_OUT = "; iterations are left out in which ranks may have had nothing to run"
 _ELSEWHERE = "; none of it lies in the averaged iterations, so no average is wrong"
@@ -28,16 +32,20 @@ _ELSEWHERE = "; none of it lies in the averaged iterations, so no average is wro
 def locate_damage(
     recordings: Sequence[Recording], run: Run, counts: Counts
 ) -> tuple[tuple[Limitation, ...], ...]:
-    """Return the limitations of each recording, with the place of the damage in their reasons.
+    """Update the limitations of recordings according to the iterations that are damaged.
 
-    Damage with known times outside the averaged iterations no longer restricts the ratios. If only
-    few of the averaged iterations are damaged, the limitation suggests the longest window of
-    complete iterations without damage. Nothing changes if no iteration is averaged.
+    If all damage of a limitation is outside the averaged iterations, the limitation no longer
+    restricts the ratios. If averaged iterations are damaged, the limitation suggests the longest
+    window of complete iterations without damage, if that window is long enough. Nothing changes if
+    no iteration is averaged.
 
     Args:
-        recordings: One per profile, in the order of the run.
-        run: The recordings, merged.
-        counts: Ratios of the run's iterations.
+        recordings: One recording per profile, in the order of the run.
+        run: The run, merged from these recordings.
+        counts: Iterations of the run with their ratios.
+
+    Returns:
+        Limitations of each recording.
     """
     averaged = np.array([i.averaged for i in counts.iterations], bool)
     if not averaged.any():
@@ -65,16 +73,16 @@ def locate_damage(
 
 
 def _update_kind(note: Limitation, profile: int, run: Run, averaged: Bools) -> Limitation:
-    """Return a limitation, with its noticeable kind if it noticeably affects an averaged iteration.
+    """Give a limitation its noticeable kind if it noticeably affects any averaged iteration.
 
-    The times that the limitation makes unknown must take at least ``_NOTICEABLE`` of the total time
-    of the profile's ranks in one averaged iteration. Even if the losses are few, they may make the
-    ratio of an iteration wrong if they are all in this iteration. A limitation without a noticeable
-    kind or without known times is returned unchanged.
+    Even a few losses may distort the ratio of an iteration if they are all in this iteration. In
+    one averaged iteration, ``unknown_ns`` must take at least ``_NOTICEABLE`` of the total time of
+    the profile's ranks. A limitation without ``noticeable_kind`` or ``unknown_ns`` is returned
+    unchanged.
 
     Args:
-        note: Limitation of any kind.
-        profile: Index of its profile.
+        note: A limitation of any kind.
+        profile: Index of the profile that the limitation belongs to.
         run: The run, merged from all its recordings.
         averaged: Mask of the averaged iterations.
     """
@@ -97,11 +105,12 @@ def _sum_lengths_before(times_ns: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
 
     Args:
         times_ns: Times to cut at.
-        start_ns: Start of each interval. At least one is required.
+        start_ns: Start of each interval, at least one.
         end_ns: End of each interval.
 
     Returns:
-        Total length before each time, shape of ``times_ns``. Overlaps count several times.
+        Total length before each time, with the shape of ``times_ns``. An overlap of ``n`` intervals
+        counts ``n`` times.
     """
     # Sums of timestamps since the epoch would not fit into 64 bits.
     base_ns = start_ns.min()
@@ -119,17 +128,18 @@ def _sum_lengths_before(times_ns: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
 def _add_place(
     note: Limitation, is_damaged: Bools | None, averaged: Bools, window: str
 ) -> Limitation:
-    """Return a limitation, with the place of its damage added to the reason.
+    """Add to the reason of a limitation where the damage is.
 
-    If no averaged iteration is damaged, the reason says so, and the kind becomes ``COSTS``, so the
-    limitation no longer restricts the ratios. If one is damaged, the reason suggests ``window``, if
-    there is a window. A limitation whose damage has no known place is returned unchanged.
+    If no averaged iteration is damaged, the reason says so, and the kind becomes ``COSTS``, which
+    does not restrict the ratios. If any averaged iteration is damaged, the reason suggests
+    ``window``. The limitation is returned unchanged if ``is_damaged`` is None, or if there is no
+    window to suggest.
 
     Args:
-        note: Limitation of any kind.
-        is_damaged: Mask of the iterations with its damage, or None if unknown.
+        note: A limitation of any kind.
+        is_damaged: Mask of the iterations that the limitation damages, or None if unknown.
         averaged: Mask of the averaged iterations.
-        window: Undamaged window to suggest, or "" if there is none.
+        window: Window without damage to suggest, or "" if there is none.
     """
     if is_damaged is None:
         return note
@@ -144,21 +154,22 @@ def _add_place(
 def _find_damaged_iterations(
     note: Limitation, profile: int, run: Run, counts: Counts
 ) -> Bools | None:
-    """Return a mask of the iterations with the damage of a limitation, or None if unknown.
+    """Return a mask of the iterations that a limitation damages, or None if unknown.
 
-    If operations lack work, these are their iterations. Otherwise, they are found by the launch
-    times of the lost work, or else by the times that are unknown.
+    If the limitation reports operations without GPU work, the mask contains the iterations of these
+    operations. Otherwise, it contains the iterations during which ``times_ns`` of the limitation
+    are, or which ``unknown_ns`` overlaps if there are no ``times_ns``.
 
     Args:
-        note: Limitation of any kind.
-        profile: Index of its profile.
+        note: A limitation of any kind.
+        profile: Index of the profile that the limitation belongs to.
         run: The run, merged from all its recordings.
-        counts: Ratios of the run's iterations.
+        counts: Iterations of the run with their ratios.
     """
     if note.kind is LimitationKind.OPERATIONS_WITHOUT_WORK:
         rows = _find_operations_without_work(profile, run, counts)
         return make_mask(len(run.iteration_names), run.operations.iteration[rows])
-    # A kernel belongs to the iteration that launched it, even if it runs after the next one begins.
+    # A kernel belongs to the iteration that launched it, even if it runs during the next iteration.
     if note.times_ns is not None:
         damage_ns = note.times_ns, note.times_ns
     elif note.unknown_ns is not None:
@@ -173,7 +184,7 @@ def _find_damaged_iterations(
 
 
 def _mask_work(run: Run) -> Bools:
-    """Return a mask of the ranks with recorded work in an iteration, shape (iterations, ranks)."""
+    """Return a mask of the ranks that ran an F, B, W, BW or FB, shape (iterations, ranks)."""
     operations = run.operations
     is_work = mask_phases(operations.phase, COUNTED) & (operations.has_span == 1)
     rows = np.flatnonzero(is_work & (operations.iteration >= 0))
@@ -183,22 +194,22 @@ def _mask_work(run: Run) -> Bools:
 
 
 def _find_operations_without_work(profile: int, run: Run, counts: Counts) -> Ints:
-    """Return the rows of the forwards and backwards of a profile that lack GPU work.
+    """Return the rows of the forwards and backwards of a profile that have no GPU work.
 
-    Operations that the capture cut, operations outside all iterations, and operations of a rank
-    that had nothing to run in their iteration are left out.
+    Left out are operations that the capture cut, operations outside all iterations, and operations
+    of ranks that had nothing to run in the iteration.
 
     Args:
         profile: Index of the profile.
         run: The run, merged from all its recordings.
-        counts: Ratios of the run's iterations.
+        counts: Iterations of the run with their ratios.
     """
     operations = run.operations
     is_lacking = mask_phases(operations.phase, COUNTED) & (operations.has_span == 0)
     is_lacking &= (operations.cut == 0) & (operations.iteration >= 0)
     is_lacking &= np.isin(operations.rank, run.rank_of_local[profile])
     rows = np.flatnonzero(is_lacking)
-    # Ranks with an extent but without work had nothing to run in the iteration.
+    # Ranks that take part in an iteration without running work had nothing to run.
     is_idle = counts.extents.present & ~_mask_work(run)
     return rows[~is_idle[operations.iteration[rows], operations.rank[rows]]]
 
@@ -206,17 +217,17 @@ def _find_operations_without_work(profile: int, run: Run, counts: Counts) -> Int
 def _explain_idle_ranks(
     recording: Recording, profile: int, run: Run, counts: Counts
 ) -> Iterator[Limitation]:
-    """Yield the limitations of a recording, after weakening the one on operations without GPU work.
+    """Yield the limitations of a recording. Idle ranks explain operations without GPU work.
 
     If all operations without GPU work belong to ranks that had nothing to run in an iteration, the
-    reason says that these ranks count as idle, and the limitation no longer restricts the ratios.
-    Otherwise all limitations are unchanged.
+    limitation for these operations gets another reason and no longer restricts the ratios. All
+    other limitations stay the same.
 
     Args:
         recording: Recording of one profile.
-        profile: Index of its profile.
+        profile: Index of the profile.
         run: The run, merged from all its recordings.
-        counts: Ratios of the run's iterations.
+        counts: Iterations of the run with their ratios.
     """
     for note in recording.limitations:
         is_of_work = note.kind is LimitationKind.OPERATIONS_WITHOUT_WORK
@@ -233,13 +244,13 @@ def _explain_idle_ranks(
 def _has_possibly_idle_rank(profile: int, run: Run, counts: Counts) -> bool:
     """Return whether a rank may have had nothing to run in an iteration that is not averaged.
 
-    The rank has forwards or backwards in that iteration, but none with GPU work. It works in an
-    earlier and in a later iteration, so the capture did not cut it.
+    Such a rank has forwards or backwards in the iteration, but none of them has GPU work. The rank
+    works in an earlier and in a later iteration, so the capture did not cut it.
 
     Args:
         profile: Index of the profile with the rank.
         run: The run, merged from all its recordings.
-        counts: Ratios of the run's iterations.
+        counts: Iterations of the run with their ratios.
     """
     rows = _find_operations_without_work(profile, run, counts)
     works = _mask_work(run)
@@ -254,12 +265,14 @@ def _has_possibly_idle_rank(profile: int, run: Run, counts: Counts) -> bool:
 def _measure_iteration_times(run: Run, ranks: Ints) -> tuple[Ints, Ints]:
     """Return the start and end of each iteration on the hosts and GPUs of some ranks.
 
-    An iteration lasts until the next one begins, since work between two iterations counts in
-    ``period``. The end is before the start for an iteration without operations on these ranks.
+    An iteration starts with the first host start of its operations. It ends with the last end of
+    its operations, or at the start of the next iteration if that is later, because work between two
+    iterations counts in ``period``. For an iteration without operations on these ranks, the end is
+    before the start.
 
     Args:
         run: The run, merged from all its recordings.
-        ranks: Ranks whose operations count.
+        ranks: Indices of the ranks whose operations are used.
     """
     operations, count = run.operations, len(run.iteration_names)
     rows = np.flatnonzero(np.isin(operations.rank, ranks) & (operations.iteration >= 0))
@@ -276,9 +289,10 @@ def _measure_iteration_times(run: Run, ranks: Ints) -> tuple[Ints, Ints]:
 def _choose_undamaged_window(is_damaged: Bools, counts: Counts) -> str:
     """Return the longest window of complete iterations without damage, as text for ``--window``.
 
-    It is "" if the window is shorter than ``_MIN_WINDOW_SHARE`` of the number of averaged
-    iterations. The first one is returned if several windows are longest. Evaluations end a window,
-    and so do iterations without a numeric name, because ``--window`` takes numbers.
+    An example is ``iteration:3-7``. If several windows are longest, the first one is returned.
+    Evaluations interrupt a window. Iterations whose name is not a number interrupt it, too, because
+    ``--window`` takes numbers. The result is "" if the window has fewer iterations than
+    ``_MIN_WINDOW_SHARE`` times the number of averaged iterations.
     """
     usable = [
         i.complete and i.kind != EVALUATION and i.name.isdecimal() and not is_damaged[i.index]
@@ -294,6 +308,6 @@ def _choose_undamaged_window(is_damaged: Bools, counts: Counts) -> str:
 
 
 def _find_true_ranges(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
-    """Yield the half-open ranges of consecutive true flags."""
+    """Yield the half-open ranges (first, stop) of consecutive true flags, in ascending order."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int64)))
     yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)

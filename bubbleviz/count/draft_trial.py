@@ -1,4 +1,4 @@
-"""Trials of drafted conventions on the profile that they were drafted from."""
+"""Trials that apply drafted conventions to the profile from which they were drafted."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED, Phase, list_missing_passes
 from bubbleviz.sources.readers import OpenFile
 
-#: Minimum share of compute time that a draft without a ratio attributes to operations.
+#: Minimum share of compute time that a draft must attribute to operations if it yields no ratio.
 _MIN_SHARE = 0.5
-#: Share of compute time from which a draft with a ratio is good enough to stop the search.
+#: Share of attributed compute time at which a draft that yields a ratio ends the search.
 _GOOD_SHARE = 0.9
 
 
@@ -43,12 +43,14 @@ def choose_draft(
 
     Args:
         file: The open profile.
-        drafted: Convention of each draft, keyed by its TOML text, most likely ones first.
-        additions: Conventions without patterns, whose kinds of kernels and threads are added.
+        drafted: Drafted conventions, keyed by their TOML text, most likely drafts first.
+        additions: Conventions without patterns. Their name patterns for kernels and threads are
+            added.
 
     Returns:
-        The TOML text of the best draft, its trial, and the profile interpreted with it; or None if
-        the profile cannot be read or no draft is usable.
+        The TOML text of the best draft, the result of its trial, and the profile interpreted with
+        it. None if the profile cannot be read or no draft is usable. If several drafts have the
+        same rank, the first one wins.
     """
     best: tuple[str, DraftTrial, Recordings] | None = None
     drafted = {
@@ -81,7 +83,9 @@ def choose_draft(
 
 
 def is_drafted(file: OpenFile, names: Mapping[str, int]) -> bool:
-    """Return whether a draft names both forward and backward of a profile.
+    """Return whether any generated draft is usable for a profile.
+
+    A usable draft names both forwards and backwards; see :func:`choose_draft`.
 
     Args:
         file: The open profile.
@@ -91,20 +95,22 @@ def is_drafted(file: OpenFile, names: Mapping[str, int]) -> bool:
 
 
 def _rate_trial(trial: DraftTrial) -> tuple[bool, bool, float]:
-    """Return a rating of a trial; the larger of two ratings is better."""
+    """Return a rating of a trial. Larger ratings are better."""
     return trial.bubble is not None, trial.even, trial.attributed
 
 
 def _try_draft(read: Recordings, *, parts: bool) -> DraftTrial | None:
-    """Return the result of a drafted convention on a profile, or None if the draft is useless.
+    """Return the result of applying a draft to a profile, or None if the draft is not usable.
 
-    It is useless if no forward or no backward has GPU work, if it names parts of operations and the
-    ranks have different numbers of passes, or if it yields no ratio and attributes less than
-    ``_MIN_SHARE`` of the compute time.
+    A draft is not usable in three cases:
+
+    - No forward or no backward has GPU work.
+    - The draft names parts of operations, and the ranks have different numbers of passes.
+    - The draft yields no ratio and attributes less than ``_MIN_SHARE`` of the compute time.
 
     Args:
         read: The profile, interpreted with the draft.
-        parts: Whether the draft names parts of operations.
+        parts: Whether the draft names only parts of operations.
 
     Raises:
         BubblevizError: The profile contradicts the draft.
@@ -115,7 +121,7 @@ def _try_draft(read: Recordings, *, parts: bool) -> DraftTrial | None:
         return None
     uneven = _count_uneven_passes(operations)
     if parts and uneven:
-        # Consecutive parts of several microbatches were merged into one operation.
+        # Uneven numbers show that consecutive parts of several microbatches were merged.
         return None
     counts = count(merge(read, RunHints()))
     ranks = recording.coverage.ranks
@@ -135,11 +141,11 @@ def _try_draft(read: Recordings, *, parts: bool) -> DraftTrial | None:
 
 
 def _count_uneven_passes(operations: Operations) -> int:
-    """Return how unevenly passes are spread over ranks: 0 if all ranks have the same number.
+    """Return how unevenly passes are distributed over ranks, or 0 if they are even.
 
-    Forwards with GPU work and backwards with GPU work are counted on each rank. The result is the
-    difference between the largest and the smallest of all these counts, plus the number of passes
-    without GPU work on all ranks.
+    On each rank, forwards and backwards with GPU work are counted separately. Of B or BW and W, the
+    larger number is used. The result is the difference between the largest and the smallest of all
+    these counts, plus the number of F, B, W, BW and FB operations without GPU work on all ranks.
     """
     is_pass = mask_phases(operations.phase, COUNTED)
     _, rank = np.unique(operations.rank[is_pass], return_inverse=True)
@@ -157,7 +163,7 @@ def _count_uneven_passes(operations: Operations) -> int:
 
 
 def _has_repeated_steps(operations: Operations) -> bool:
-    """Return whether a rank has several optimizer steps in one iteration."""
+    """Return whether any rank has several Optimizers with GPU work in one iteration."""
     steps = (operations.phase == Phase.OPTIMIZER) & (operations.has_span == 1)
     pairs = group_rows(operations.rank[steps], operations.iteration[steps])
     return len(pairs) < len(pairs.of_row)

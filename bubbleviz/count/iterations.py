@@ -16,10 +16,10 @@ class Ratio:
     """One bubble ratio of one iteration over all its ranks.
 
     Attributes:
-        value: 1 - work / (ranks x window), or None if it is unknown.
-        low: The same with unattributed compute counted as work.
+        value: The bubble ratio, 1 - work / (ranks x window), or None if unknown.
+        low: The bubble ratio with unattributed compute counted as work.
         overhead: Bubble time divided by work.
-        window_ns: Length of the window (mean over the ranks for ``period``).
+        window_ns: Length of the window in ns. For ``period``, the mean over the ranks.
         interval: Lower and upper bound of the ratio given the uncertainty of the clock alignment,
             or None if the bounds are unknown or the ratio does not compare clocks.
         incomplete: Whether a rank that takes part in training is known to be missing.
@@ -37,23 +37,24 @@ class Ratio:
 
 @dataclass(frozen=True, repr=False)
 class Iteration:
-    """One iteration: of training, an evaluation between training iterations, or of inference.
+    """One iteration of training or inference, or an evaluation between training iterations.
 
     Attributes:
-        index: Index in the report.
-        name: Name in its ranges, or else its number in order.
+        index: Index of the iteration in the report.
+        name: Name of the iteration in range names, or its number if the names contain none.
         kind: ``"training"``, ``"evaluation"`` or ``"inference"``.
         complete: Whether the capture contains the whole iteration.
-        averaged: Whether the summary includes it.
-        microbatches: Number of microbatches, or None if the names do not contain it.
-        start_ns: First start of its work on any rank.
-        end_ns: Last end of its work, including the Optimizer.
-        ratios: Ratios, keyed by name.
-        ranks: Ranks with work in it.
-        unmatched: Whether an F has no B although its rank continued, so the capture did not cut it.
-        bubble_ratio: The report's primary ratio in this iteration, or None if it is unknown.
-        began_unrecorded: Whether the iteration began before the recording of a rank that others
-            waited for, so that the iteration is incomplete.
+        averaged: Whether the summary includes the iteration.
+        microbatches: Number of microbatches, or None if the names contain no microbatch numbers.
+        start_ns: First start of the iteration's work on any rank.
+        end_ns: Last end of the iteration's work on any rank, including the Optimizer.
+        ratios: Bubble ratios, keyed by ratio name.
+        ranks: Ranks that take part in the iteration.
+        unmatched: Whether an F has no B although its rank ran on, so the end of the capture does
+            not explain the missing B.
+        bubble_ratio: Primary ratio of the report in this iteration, or None if unknown.
+        began_unrecorded: Whether the iteration began before the start of a recording for which
+            other ranks waited. Such an iteration is incomplete.
     """
 
     index: int
@@ -77,7 +78,10 @@ class Iteration:
 
     @property
     def clock_set(self) -> bool:
-        """Whether a clock was set in it, which contradicts even ratios without a common clock."""
+        """Whether a clock was set during the iteration.
+
+        This contradicts even the ratios that need no common clock.
+        """
         without_clock = (one.name for one in list_ratios() if not one.common_clock)
         ratios = (self.ratios[name] for name in without_clock if name in self.ratios)
         return any(ratio.contradicted for ratio in ratios)
@@ -87,20 +91,20 @@ _UNKNOWN = Ratio(None, None, None, None)
 
 
 def make_iteration_records(iterations: Iterable[Iteration]) -> Records[Iteration]:
-    """Return iterations as a sequence that is also a table for Arrow.
+    """Return iterations as a sequence that is also an Arrow table.
 
-    The table (``polars.DataFrame(report.iterations)``) has one row per iteration, with the names of
-    the JSON report: ``index, name, kind, complete, averaged, microbatches, start_ns, end_ns,
-    incomplete, clocks_contradict, clock_set`` and the primary ``bubble_ratio``. For each ratio it
-    has ``window_ns_NAME, bubble_ratio_NAME, bubble_low_NAME, bubble_overhead_NAME``, and also
-    ``bubble_interval_low_NAME, bubble_interval_high_NAME`` if the ratio needs a common clock.
-    Unknown values are null.
+    The table (``polars.DataFrame(report.iterations)``) has one row per iteration. The column names
+    are those of the JSON report: ``index, name, kind, complete, averaged, microbatches, start_ns,
+    end_ns, incomplete, clocks_contradict, clock_set`` and the primary ``bubble_ratio``. Each ratio
+    adds the columns ``window_ns_NAME, bubble_ratio_NAME, bubble_low_NAME, bubble_overhead_NAME``. A
+    ratio that needs a common clock also adds ``bubble_interval_low_NAME`` and
+    ``bubble_interval_high_NAME``. Unknown values are null.
     """
     return Records(iterations, _make_columns)
 
 
 def _make_columns(iterations: Sequence[Iteration]) -> Mapping[str, Column]:
-    """Return the columns by name: the identifying columns first, then the ratios."""
+    """Return the columns of the table, keyed by name. The columns of ratios come last."""
     columns = collect_attributes(_COLUMNS, iterations)
     for name in ("start_ns", "end_ns"):
         times = [getattr(i, name) if i.ranks else None for i in iterations]
@@ -129,7 +133,7 @@ def _make_columns(iterations: Sequence[Iteration]) -> Mapping[str, Column]:
     return columns
 
 
-#: Columns of :func:`make_iteration_records` that are attributes of each, with their types.
+#: Columns of :func:`make_iteration_records` that are attributes of :class:`Iteration`, with types.
 _COLUMNS: Mapping[str, Kind] = {
     "index": "int64",
     "name": "string",
@@ -141,11 +145,12 @@ _COLUMNS: Mapping[str, Kind] = {
 
 
 def choose_typical(iterations: Sequence[Iteration], headline: str) -> Iteration | None:
-    """Choose the iteration of median length (the lower of two), or None if none has ranks.
+    """Choose the iteration of median length, or None if no iteration has ranks.
 
-    Averaged iterations with the headline ratio are preferred, then averaged ones, then complete
-    ones other than evaluations, then any with ranks. See
-    :meth:`.report.Report.typical_iteration`.
+    The first nonempty group of iterations is used: averaged iterations whose headline ratio is
+    known, averaged iterations, complete iterations other than evaluations, and all iterations with
+    ranks. Of two middle lengths, the shorter one is used. Among iterations of equal length, the
+    first one wins. See :meth:`.report.Report.typical_iteration`.
 
     Args:
         iterations: Iterations of a run.
@@ -153,7 +158,7 @@ def choose_typical(iterations: Sequence[Iteration], headline: str) -> Iteration 
     """
     with_ranks = [i for i in iterations if i.ranks]
     averaged = [i for i in with_ranks if i.averaged]
-    # The last iteration has no period, for example.
+    # For example, the period of the last iteration is unknown.
     with_headline = [i for i in averaged if i.ratios.get(headline, _UNKNOWN).value is not None]
     complete = [i for i in with_ranks if i.complete and i.kind != EVALUATION]
     candidates = with_headline or averaged or complete or with_ranks

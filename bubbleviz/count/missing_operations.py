@@ -118,7 +118,7 @@ def _list_passes(part: RankSlice, is_complete: Bools) -> _Passes:
     of an FB has the second microbatch and the second chunk of the FB.
 
     Args:
-        part: Slice of the ranks of a run.
+        part: Consecutive ranks of the run, with their operations.
         is_complete: Mask of the complete training iterations, indexed by iteration. The extra last
             entry is used for operations outside all iterations (index -1).
     """

@@ -1,4 +1,4 @@
-"""Ranks of an iteration: columns over all ranks, and a record per rank on demand."""
+"""Ranks of an iteration: columns for all ranks, and one record per rank created on access."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ PHASES = tuple(phase.label for phase in COMPUTE)
 
 @dataclass(frozen=True)
 class Account:
-    """Use of the time in one window of one rank, in ns. The parts add up to the window exactly.
+    """How one rank used the time in one window, in ns. The parts add up to the window exactly.
 
-    ``window = compute + optimizer + overlap + unattributed + bubble``. In addition, ``running_ns``
-    is the time in which any kernel or copy ran.
+    The equation is ``window = compute + optimizer + overlap + unattributed + bubble``. In addition,
+    ``running_ns`` is the time in which any kernel or copy ran.
     """
 
     start_ns: int
@@ -35,7 +35,7 @@ class Account:
 
     @property
     def window_ns(self) -> int:
-        """Length of the window."""
+        """Length of the window in ns."""
         return self.end_ns - self.start_ns
 
 
@@ -45,16 +45,18 @@ class RankIteration:
 
     Attributes:
         rank: Index of the rank.
-        busy_ns: Busy time (union) of each phase, keyed by label (F, B, W, BW, R, FB, Optimizer).
-        compute_ns: Busy time (union) of F, B, W, BW, R and FB together.
-        active_ns: Time in which compute kernels of these operations ran.
+        busy_ns: Busy time of each phase in ns, keyed by label (F, B, W, BW, R, FB, Optimizer).
+            Overlaps are counted once.
+        compute_ns: Busy time of F, B, W, BW, R and FB together, in ns. Overlaps are counted once.
+        active_ns: Time in ns in which compute kernels of F, B, W, BW, R and FB ran.
         first_ns: First start of these operations.
         last_ns: Last end of these operations.
-        accounts: Use of the time in the window of each ratio, keyed by ratio name.
-        bubble_ratio: Ratio of this rank alone in the same window, or None if it is unknown.
+        accounts: How the rank used the time in the window of each ratio, keyed by ratio name.
+        bubble_ratio: Bubble ratio of this rank alone, or None if unknown, keyed by ratio name.
         bubble_interval: Lower and upper bound of ``bubble_ratio`` given the uncertainty of the
-            clocks.
-        missing: Work that the rank lacks for a ratio, or None if it lacks nothing.
+            clocks, keyed by ratio name. Unknown bounds are left out.
+        missing: Work that the rank lacks for a ratio, for example ``no F with GPU work``, or None
+            if it lacks nothing.
         kernel_ns: Time in which any kernel or copy ran between ``first_ns`` and ``last_ns``,
             including communication.
         gap_ns: Time in which no kernel or copy ran while F, B, W, BW, R or FB kept the GPU busy
@@ -75,26 +77,26 @@ class RankIteration:
     gap_ns: int = 0
 
 
-#: Fields of :class:`Account`, and of :class:`RankIteration`, that are columns in ns.
+#: Names of the fields of :class:`Account` and of :class:`RankIteration` that are columns in ns.
 _ACCOUNT_FIELDS = tuple(f.name for f in fields(Account))
 _RANK_FIELDS = ("compute_ns", "active_ns", "first_ns", "last_ns", "kernel_ns", "gap_ns")
 
 
 @dataclass(frozen=True)
 class AccountColumns:
-    """Use of the time in the windows of one ratio, shape (iterations, ranks).
+    """How the ranks used the time in the windows of one ratio, shape (iterations, ranks).
 
     Attributes:
         start_ns: Start of each window.
         end_ns: End of each window.
-        compute_ns: See :class:`.Account`, as for the other uses.
+        compute_ns: See :class:`.Account`.
         optimizer_ns: See :class:`.Account`.
         overlap_ns: See :class:`.Account`.
         unattributed_ns: See :class:`.Account`.
         bubble_ns: See :class:`.Account`.
         running_ns: See :class:`.Account`.
         work_ns: Time that counts as work in the ratio.
-        is_known: Whether the windows of each iteration are known, shape (iterations,).
+        is_known: For each iteration, whether the windows are known.
         bounds: Bounds of the windows given the uncertainty of the clocks, or None if the ratio does
             not compare clocks.
     """
@@ -114,19 +116,19 @@ class AccountColumns:
 
 @dataclass(frozen=True)
 class RankColumns:
-    """Counts of all ranks in all iterations, shape (iterations, ranks).
+    """Measurements of all ranks in all iterations, shape (iterations, ranks).
 
     Attributes:
-        phase_ns: Busy time by phase, shape (iterations, ranks, phases of COMPUTE).
-        compute_ns: See :class:`.RankIteration`, as for the other times.
+        phase_ns: Busy time of each phase in ``PHASES``, shape (iterations, ranks, phases).
+        compute_ns: See :class:`.RankIteration`.
         active_ns: See :class:`.RankIteration`.
         first_ns: See :class:`.RankIteration`.
         last_ns: See :class:`.RankIteration`.
         kernel_ns: See :class:`.RankIteration`.
         gap_ns: See :class:`.RankIteration`.
-        missing: Work that a rank lacks for a ratio, as an index of ``reasons``.
-        reasons: Texts for ``missing``; None means that nothing is missing.
-        accounts: How the time in the windows of each ratio was used, keyed by ratio name.
+        missing: Work that a rank lacks for a ratio, as an index into ``reasons``.
+        reasons: Texts for ``missing``. None means that nothing is missing.
+        accounts: How the ranks used the time in the windows of each ratio, keyed by ratio name.
     """
 
     phase_ns: Ints
@@ -142,14 +144,14 @@ class RankColumns:
 
 
 class RankIterations(Sequence[RankIteration]):
-    """Ranks of one iteration: a sequence of :class:`.RankIteration` that are made on access.
+    """Ranks of one iteration: a sequence of :class:`.RankIteration` objects created on access.
 
-    To read one number of all ranks, use the functions below, which return its column.
+    To read one number for all ranks, use the functions below, which return a column.
 
     Args:
-        columns: Columns of all iterations.
+        columns: Measurements of all ranks in all iterations.
         iteration: Index of the iteration.
-        rank: Ranks with work in the iteration, ascending.
+        rank: Indices of the ranks that take part in the iteration, ascending.
     """
 
     def __init__(self, columns: RankColumns, iteration: int, rank: Ints) -> None:
@@ -183,7 +185,7 @@ class RankIterations(Sequence[RankIteration]):
             )
 
     def _make_accounts(self, ratio: str) -> list[Account]:
-        """Make the accounts of all ranks for one ratio, whose windows are known."""
+        """Build the accounts of all ranks for one ratio. The windows must be known."""
         columns = [get_account_column(self, ratio, name).tolist() for name in _ACCOUNT_FIELDS]
         return list(map(Account, *columns))
 
@@ -203,7 +205,7 @@ class RankIterations(Sequence[RankIteration]):
             return len(self) == len(other) and all(map(RankIteration.__eq__, self, other))
         return NotImplemented
 
-    #: Equal ones may be columns of another report, or plain values.
+    #: Not hashable, because an equal sequence may be backed by other columns or be a tuple.
     __hash__ = None  # type: ignore[assignment]  # as mypy takes any class to be hashable
 
     def __repr__(self) -> str:
@@ -215,22 +217,22 @@ class RankIterations(Sequence[RankIteration]):
 
 
 def list_indices(ranks: RankIterations) -> list[int]:
-    """Return the indices of an iteration's ranks."""
+    """Return the indices of the ranks of an iteration."""
     return [int(rank) for rank in ranks.rank.tolist()]
 
 
 def has_account(ranks: RankIterations, ratio: str) -> bool:
-    """Return whether the windows of a ratio are known for the ranks of an iteration."""
+    """Return whether the windows of a ratio are known for an iteration that has ranks."""
     account = ranks.columns.accounts.get(ratio)
     return len(ranks) > 0 and account is not None and account.is_known[ranks.iteration]
 
 
 def get_account_column(ranks: RankIterations, ratio: str, name: str) -> Ints:
-    """Return a field of each rank's :class:`.Account`, or 0 if the windows are unknown.
+    """Return one field of :class:`.Account` for all ranks, or zeros if the windows are unknown.
 
     Args:
         ranks: Ranks of an iteration.
-        ratio: Name of the ratio whose windows are accounted for.
+        ratio: Name of the ratio whose windows are used.
         name: Name of the field, such as ``"bubble_ns"`` or ``"window_ns"``.
     """
     if not has_account(ranks, ratio):
@@ -245,9 +247,9 @@ def get_account_column(ranks: RankIterations, ratio: str, name: str) -> Ints:
 
 
 def get_rank_column(ranks: RankIterations, name: str) -> Ints:
-    """Return a field of each :class:`.RankIteration`, such as ``"gap_ns"``.
+    """Return one field of :class:`.RankIteration` for all ranks, such as ``"gap_ns"``.
 
-    ``"phase_ns"`` is the busy time by phase, shape (ranks, phases of COMPUTE).
+    The name ``"phase_ns"`` returns the busy time of each phase, shape (ranks, phases).
     """
     column: Ints = getattr(ranks.columns, name)[ranks.iteration][ranks.rank]
     return column
@@ -256,7 +258,8 @@ def get_rank_column(ranks: RankIterations, name: str) -> Ints:
 def compute_rank_ratios(ranks: RankIterations, ratio: str) -> list[float | None]:
     """Return the bubble ratio of each rank alone, or None if it is unknown.
 
-    It is unknown if the window of the rank is unknown or empty, or if the rank lacks work.
+    The ratio is ``(window - work) / window``. It is unknown if the window is unknown or empty, or
+    if the rank lacks work.
     """
     window_ns = get_account_column(ranks, ratio, "window_ns")
     is_known = (window_ns > 0) & (get_rank_column(ranks, "missing") == 0)
@@ -270,7 +273,8 @@ def compute_rank_intervals(ranks: RankIterations, ratio: str) -> list[tuple[floa
     """Return the bounds of each rank's bubble ratio, given the uncertainty of the clocks.
 
     The bounds of a rank are None if the rank lacks work, or if the uncertainty is unknown or too
-    large. All are None if the ratio does not compare clocks, or if the window is on one machine.
+    large. All bounds are None if the ratio does not compare clocks, or if all ranks of the
+    iteration are on one machine.
     """
     bounds, k = ranks.columns.accounts[ratio].bounds, ranks.iteration
     if bounds is None or not bounds.across[k]:

@@ -1,6 +1,6 @@
-"""Slices of ranks. A run is counted slice by slice to save memory.
+"""Slices of ranks. A run is processed slice by slice to save memory.
 
-Operations are sorted by rank, so a slice of ranks is a slice of rows.
+Operations are sorted by rank, so the operations of a slice of ranks are consecutive rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RankSlice:
         iterations: Number of iterations of the run.
         operations: Operations of the ranks.
         busy: Busy intervals of these operations.
-        unattributed: Compute outside every operation.
+        unattributed: Intervals in which compute kernels outside all operations ran.
         running: Running times of kernels and copies.
     """
 
@@ -56,8 +56,8 @@ class RankSlice:
 def split_ranks(run: Run, *, pipelines: bool = False) -> Iterator[RankSlice]:
     """Split the ranks of a run into slices of about ``TARGET_OPERATIONS`` operations.
 
-    A slice contains all operations of its ranks, so it may be larger. At least one slice is
-    yielded, even for a run without ranks.
+    Slices consist of consecutive ranks. A slice contains all operations of its ranks, so it may be
+    larger than the target. At least one slice is yielded, even for a run without ranks.
 
     Args:
         run: The run, merged from all its profiles.
@@ -92,17 +92,17 @@ def list_stages_and_pipelines(ranks: Sequence[tables.Rank]) -> tuple[Ints, Ints]
 
 
 def split_pipelines(run: Run, target: int) -> list[int]:
-    """Split the ranks of a run between pipelines.
+    """Split the ranks of a run into groups of complete pipelines.
 
-    All ranks are one group if the pipeline of any rank is unknown, or if the ranks are not in order
-    of their pipelines.
+    All ranks are one group if the pipeline of any rank is unknown, or if the ranks are not sorted
+    by pipeline.
 
     Args:
         run: The run, merged from all its profiles.
         target: Approximate number of operations in a group.
 
     Returns:
-        The first rank of each group, and the end of the last group.
+        First rank of each group, followed by the number of ranks.
     """
     n_ranks, pipeline = len(run.ranks), list_stages_and_pipelines(run.ranks)[1]
     n_groups = -(-len(run.operations) // target)
@@ -126,9 +126,9 @@ def take_operations(
         ranks: Half-open range (first, stop) of rank indices.
 
     Returns:
-        operations: The operations of these ranks.
-        busy: Their busy intervals.
-        rows: Their rows in the run.
+        operations: Operations of these ranks.
+        busy: Busy intervals of these operations.
+        rows: Slice of the rows of these operations in the run.
     """
     first, stop = ranks
     row_bounds = np.searchsorted(run.operations.rank, ranks)
@@ -151,7 +151,7 @@ def take_ranks(table: RankTable, ranks: tuple[int, int]) -> RankTable:
     """Take the rows of consecutive ranks, and renumber these ranks from 0.
 
     Args:
-        table: Table with a column ``rank``, sorted by it.
+        table: Table with a column ``rank``. The table must be sorted by rank.
         ranks: Half-open range (first, stop) of rank indices.
     """
     rank: Ints = vars(table)["rank"]
@@ -166,10 +166,10 @@ def join_ranks(parts: Sequence[Mapping[Any, npt.NDArray[Any]]]) -> list[npt.NDAr
     """Join columns of shape (iterations, ranks, ...) of all slices along the ranks.
 
     Args:
-        parts: Columns of each slice, keyed by name, all in the same order.
+        parts: Columns of each slice, keyed by name. All slices must have the same order of columns.
 
     Returns:
-        The joined columns, in that order.
+        The joined columns, in the same order.
     """
     columns = zip(*(part.values() for part in parts), strict=True)
     return [np.concatenate(column, axis=1) for column in columns]

@@ -1,7 +1,7 @@
-"""Bubble ratios: each one is defined by its window and by what counts as work in it.
+"""Bubble ratios. A ratio is defined by its window and by the operations that count as work.
 
-A ratio over the ranks is ``1 - sum of work / sum of windows``. To add a ratio, add a row to the
-table; it then appears in every table and file.
+The ratio over all ranks is ``1 - sum of work / sum of window lengths``. To add a ratio, add an
+entry to ``_RATIOS``. The ratio then appears in every table and file.
 """
 
 from __future__ import annotations
@@ -26,15 +26,17 @@ class CountedWork(Enum):
 
 @dataclass(frozen=True)
 class Extents:
-    """First starts and last ends, shape (iterations, ranks). They are undefined if not ``present``.
+    """First start and last end of each rank in each iteration, shape (iterations, ranks).
+
+    Times are undefined unless ``present`` is set.
 
     Attributes:
         first_ns: First start of the rank's F, B, W, BW, R and FB in the iteration.
-        last_ns: Last end of these operations.
+        last_ns: Last end of the rank's F, B, W, BW, R and FB in the iteration.
         step_last_ns: Last end of these operations and the Optimizer.
-        present: Whether the rank takes part in the iteration.
-        paused: For each iteration, whether the recording of a rank paused before the next
-            iteration, or None if no recording paused.
+        present: Mask of the ranks that take part in the iteration.
+        paused: Mask of the iterations with a pause in any recording before the next iteration,
+            shape (iterations,), or None if no recording paused.
     """
 
     first_ns: Ints
@@ -66,7 +68,7 @@ class Windows:
     Attributes:
         start_ns: Start of each window, shape (iterations, ranks).
         end_ns: End of each window, shape (iterations, ranks).
-        is_known: Mask of the iterations with known windows, shape (iterations,).
+        is_known: Mask of the iterations whose windows are known, shape (iterations,).
     """
 
     start_ns: Ints
@@ -83,14 +85,15 @@ class RatioDefinition:
     """Definition of a bubble ratio.
 
     Attributes:
-        name: Name in reports.
-        summary: A few words for tables.
+        name: Name of the ratio in reports, for example ``schedule``.
+        summary: Short description for tables.
         definition: Formula, for captions and papers.
-        words: The definition in words, for the headline.
-        forward_words: The same for forward-only runs, or "" if ``words`` applies to them.
-        windows: Function that returns the windows for given extents.
+        words: Definition in words, for the headline.
+        forward_words: Definition in words for forward-only runs, or "" if ``words`` applies to
+            them, too.
+        windows: Function that computes the windows from the extents of all ranks.
         work: Operations that count as work.
-        common_clock: Whether ranks of several hosts need a common clock for it.
+        common_clock: Whether the ratio needs a common clock if ranks are on several hosts.
         across_ranks: Whether the window of a rank depends on other ranks.
     """
 
@@ -116,8 +119,8 @@ def _find_common_windows(extents: Extents, last_ns: Ints) -> Windows:
     """Return one window for all ranks of an iteration, from the first start to the last end.
 
     Args:
-        extents: First starts and last ends.
-        last_ns: Last ends to use, shape (iterations, ranks).
+        extents: First start and last end of each rank in each iteration.
+        last_ns: Last end of each rank to use, shape (iterations, ranks).
     """
     never = np.iinfo(np.int64).max
     start = np.where(extents.present, extents.first_ns, never).min(axis=1, keepdims=True)
@@ -127,17 +130,21 @@ def _find_common_windows(extents: Extents, last_ns: Ints) -> Windows:
 
 
 def _find_longest_windows(extents: Extents) -> Windows:
-    """Return windows that start with each rank's work and are as long as the longest rank's."""
+    """Return windows of equal length that start at the first start of each rank.
+
+    The length is the longest time from first start to last end of any rank in the iteration.
+    """
     length = np.where(extents.present, extents.last_ns - extents.first_ns, 0)
     longest = length.max(axis=1, keepdims=True, initial=0)
     return Windows(extents.first_ns, extents.first_ns + longest, extents.started)
 
 
 def _find_periods(extents: Extents) -> Windows:
-    """Return the windows from each rank's first start to its first start in the next iteration.
+    """Return windows from each rank's first start to its first start in the next iteration.
 
-    They are unknown for the last iteration, before a pause in the recording, and if a rank of the
-    iteration does not take part in the next one or does not start it later.
+    The windows of an iteration are unknown if it is the last one, if a recording paused before the
+    next iteration, if a rank of the iteration does not take part in the next one, or if a rank
+    starts the next iteration at the same time or earlier.
     """
     next_ns = np.roll(extents.first_ns, -1, axis=0)
     is_in_both = extents.present & np.roll(extents.present, -1, axis=0)
@@ -145,7 +152,7 @@ def _find_periods(extents: Extents) -> Windows:
     is_known[-1:] = False
     if extents.paused is not None:
         is_known &= ~extents.paused
-    # Iterations are in the order of the host, so the device may start them in another order.
+    # Iterations are sorted by host time. The device may start them in a different order.
     is_known &= (~extents.present | (next_ns > extents.first_ns)).all(axis=1)
     return Windows(extents.first_ns, next_ns, is_known)
 
@@ -155,7 +162,7 @@ _OVER_CHUNKS = (
 )
 #: Definitions of all ratios, in display order.
 _RATIOS = (
-    # One window of the iteration for all ranks, without the Optimizer.
+    # A common window for all ranks of the iteration, without the Optimizer.
     RatioDefinition(
         name="schedule",
         summary="single-iteration window",
@@ -184,7 +191,7 @@ _RATIOS = (
         forward_words="idle share of all ranks in windows as long as the longest rank's, from its "
         "first chunk to its last",
     ),
-    # The iteration to the end of its last Optimizer.
+    # A common window for all ranks, to the end of the last Optimizer of the iteration.
     RatioDefinition(
         name="step",
         summary="to the last Optimizer end",
@@ -198,7 +205,7 @@ _RATIOS = (
         across_ranks=True,
         forward_words=_OVER_CHUNKS,
     ),
-    # Step time as seen by the training loop: from one start to the next, on each rank.
+    # The step time as the training loop sees it, from one start to the next on each rank.
     RatioDefinition(
         name="period",
         summary="start to next start",

@@ -1,8 +1,8 @@
-"""Statistics of a few values: median, mean, spread and confidence interval.
+"""Statistics of small samples: median, mean, spread and confidence interval.
 
-scipy takes longer to import than most runs take to count, so this module contains the quantiles of
-Student's t for few degrees of freedom. For more degrees of freedom, an asymptotic expansion is
-exact to seven digits (Abramowitz and Stegun, 26.7.5).
+Importing scipy takes longer than analyzing most runs. Therefore, this module contains a table of
+the quantiles of Student's t for few degrees of freedom. For more degrees of freedom, an asymptotic
+expansion is exact to seven digits (Abramowitz and Stegun, 26.7.5).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def compute_quantile(df: int) -> float:
 def compute_median(values: Ints | Floats) -> float:
     """Return the median of values without NaN, or NaN if there are none.
 
-    This takes a fifth of the time of np.median, which imports numpy.ma for floats.
+    This takes a fifth of the time of ``np.median``, which imports ``numpy.ma`` for floats.
     """
     ordered = np.sort(values)
     lower, upper = max(len(ordered) - 1, 0) // 2, len(ordered) // 2
@@ -54,14 +54,15 @@ def compute_median(values: Ints | Floats) -> float:
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean and spread over iterations. Values are None if they are unknown.
+    """Mean and spread over iterations. Unknown values are None.
 
     Attributes:
-        mean: Mean.
-        std: Standard deviation of the sample (n - 1).
+        mean: Arithmetic mean.
+        std: Sample standard deviation (with n - 1), or None if ``n`` is less than 2.
         min: Smallest value.
         max: Largest value.
-        ci95: Half width of the 95 % confidence interval of the mean (Student's t).
+        ci95: Half width of the 95 % confidence interval of the mean (Student's t), or None if ``n``
+            is less than 2.
         n: Number of values.
     """
 
@@ -74,9 +75,10 @@ class Spread:
 
     @property
     def pair(self) -> tuple[float, float] | None:
-        """The two values, the lower one first, or None if there are not exactly two.
+        """The two values in ascending order, or None if there are not exactly two values.
 
-        Their confidence interval is +-12.7 standard errors, which says less than the values.
+        The confidence interval of two values is +-12.7 standard errors, which is less informative
+        than the values themselves.
         """
         if self.n != 2 or self.min is None or self.max is None:
             return None
@@ -86,15 +88,16 @@ class Spread:
 def estimate_difference(earlier: Ints | Floats, later: Ints | Floats) -> tuple[float, float | None]:
     """Return the difference of two means, and the half width of its 95 % confidence interval.
 
-    The degrees of freedom are those of Welch's t-test (Satterthwaite), rounded down.
+    The interval is that of Welch's t-test. Its degrees of freedom (Satterthwaite) are rounded down.
 
     Args:
         earlier: Values of the first sample, at least one.
         later: Values of the second sample, at least one.
 
     Returns:
-        difference: Later mean minus earlier mean.
-        half_width: Half width of the interval, or None if a sample has fewer than two values.
+        difference: Mean of ``later`` minus mean of ``earlier``.
+        half_width: Half width of the interval, or None if a sample has fewer than two values. It is
+            0 if both standard deviations are 0.
     """
     difference = float(later.mean() - earlier.mean())
     if min(len(earlier), len(later)) < 2:
@@ -111,13 +114,14 @@ def estimate_welch_error(
 ) -> tuple[float, float]:
     """Return the standard error of a difference of two means, and its degrees of freedom.
 
-    The variances of the samples may differ. B. L. Welch, Biometrika 34 (1947); the degrees of
-    freedom, which are at least 1, follow Satterthwaite.
+    The variances of the two samples may differ (B. L. Welch, Biometrika 34, 1947). The degrees of
+    freedom are computed with Satterthwaite's formula and are at least 1.
 
     Args:
         earlier_std: Standard deviation of the first sample.
         n_earlier: Size of the first sample, at least 2.
-        later_std: Standard deviation of the second sample; not both are 0.
+        later_std: Standard deviation of the second sample. At least one of the two must be
+            positive.
         n_later: Size of the second sample, at least 2.
     """
     # The squares of very small deviations would underflow, so both are divided by the larger one.
@@ -130,7 +134,7 @@ def estimate_welch_error(
 
 
 def measure_spread(values: Sequence[float | None]) -> Spread:
-    """Return the mean and spread of values; None values are ignored."""
+    """Return the mean and spread of the values. None values are ignored."""
     numbers = np.array([value for value in values if value is not None], np.float64)
     n = len(numbers)
     if n == 0:

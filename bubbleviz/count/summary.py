@@ -1,4 +1,4 @@
-"""Summary: mean and spread of the ratios over iterations, and the choice of the headline ratio."""
+"""Summary: mean and spread of the ratios over iterations, and choice of the headline ratio."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bubbleviz.count.ratios import list_ratios
 from bubbleviz.count.statistics import Spread, measure_spread
 from bubbleviz.model.run_kinds import EVALUATION, INFERENCE, TRAINING
 
-#: Minimum overlap of iterations, as a share of a rank's window, that makes ``period`` the headline.
+#: Overlap of iterations, as a share of a rank's window, above which ``period`` is the headline.
 OVERLAP_SHARE = 0.01
 
 
@@ -23,12 +23,12 @@ class Summary:
 
     Attributes:
         iterations: Number of averaged iterations.
-        bubble_ratio: Spread of the ratio.
+        bubble_ratio: Spread of the bubble ratio.
         bubble_interval: Lower and upper bound of the mean given the uncertainty of the clock
             alignment, or None if the bounds are unknown or the ratio does not compare clocks.
-        bubble_low: Spread of the ratio with unattributed compute counted as work.
+        bubble_low: Spread of the bubble ratio with unattributed compute counted as work.
         bubble_overhead: Spread of bubble time divided by work.
-        window_ns: Spread of the window length.
+        window_ns: Spread of the window length, in ns.
     """
 
     iterations: int
@@ -42,14 +42,15 @@ class Summary:
 def summarize(iterations: Sequence[Iteration]) -> Summary:
     """Return the statistics over the averaged iterations.
 
-    ``bubble_interval`` contains the mean lower and the mean upper bound of each ratio. They are
-    None if no averaged iteration has the ratio, or if one that has it lacks an interval.
+    ``bubble_interval`` contains the mean lower bound and the mean upper bound of each ratio. It is
+    None if the ratio is unknown in all averaged iterations, or if the interval is unknown in any
+    averaged iteration in which the ratio is known.
     """
     averaged = [i for i in iterations if i.averaged]
     names = [ratio.name for ratio in list_ratios()]
 
     def measure(field: str) -> dict[str, Spread]:
-        """Measure the spread of one field of each ratio."""
+        """Measure the spread of one field of :class:`Ratio`, for each ratio."""
         return {n: measure_spread([getattr(i.ratios[n], field) for i in averaged]) for n in names}
 
     intervals: dict[str, tuple[float, float] | None] = {}
@@ -58,7 +59,7 @@ def summarize(iterations: Sequence[Iteration]) -> Summary:
         bounds = [ratio.interval for ratio in ratios if ratio.interval is not None]
         intervals[name] = None
         if bounds and len(bounds) == len(ratios):
-            # In the worst case, all clocks are off in the same direction.
+            # The means of the bounds are the worst case: all clocks are off in the same direction.
             low, high = np.array(bounds, np.float64).mean(axis=0).tolist()
             intervals[name] = low, high
     return Summary(
@@ -74,10 +75,10 @@ def summarize(iterations: Sequence[Iteration]) -> Summary:
 def choose_headline(iterations: Sequence[Iteration]) -> tuple[str, str]:
     """Choose the ratio to quote.
 
-    It is ``period`` if consecutive iterations overlap by more than ``OVERLAP_SHARE`` of a rank's
-    window or the run only goes forward, otherwise ``schedule``, or ``stage`` if the ranks have no
-    common clock. Ratios without a value in any averaged iteration are skipped. Without averaged
-    iterations or values, it is ``schedule``.
+    The ratio is ``period`` if consecutive iterations overlap by more than ``OVERLAP_SHARE`` of a
+    rank's window, or if the run is inference. Otherwise, it is ``schedule``, or ``stage`` if
+    ``schedule`` is unknown. Ratios that are unknown in all averaged iterations are skipped. If
+    there are no averaged iterations, or if all ratios are unknown, the ratio is ``schedule``.
 
     Args:
         iterations: All iterations of a run.
@@ -122,11 +123,17 @@ def choose_headline(iterations: Sequence[Iteration]) -> tuple[str, str]:
 def _choose_single_iteration_ratio(
     available: Sequence[str], *, is_forward_only: bool
 ) -> tuple[str, str]:
-    """Choose between ``schedule`` and ``stage``, and return the reason as a clause.
+    """Choose between ``schedule`` and ``stage``.
+
+    ``schedule`` is preferred. It is also returned if no ratio is known.
 
     Args:
-        available: Ratios with a value.
-        is_forward_only: Whether the run only goes forward.
+        available: Names of the ratios that are known in any averaged iteration.
+        is_forward_only: Whether the run is inference.
+
+    Returns:
+        name: Name of the ratio.
+        reason: Reason for the choice, as a clause.
     """
     if "schedule" in available:
         if is_forward_only:
@@ -141,9 +148,9 @@ def _choose_single_iteration_ratio(
 
 
 def _compute_overlaps(iterations: Sequence[Iteration]) -> Iterator[tuple[float, str]]:
-    """Yield the overlap of each averaged iteration with others, and the name of the iteration.
+    """Yield (overlap, name) for each averaged iteration.
 
-    See :func:`_compute_overlap`.
+    The overlap is the result of :func:`_compute_overlap`.
     """
     for iteration in iterations:
         if iteration.averaged:
@@ -151,10 +158,10 @@ def _compute_overlaps(iterations: Sequence[Iteration]) -> Iterator[tuple[float, 
 
 
 def has_training_overlap(iterations: Sequence[Iteration]) -> bool:
-    """Return whether a training iteration overlaps another one, rather than only an evaluation.
+    """Return whether training iterations overlap each other, and not only evaluations.
 
-    Only training iterations between training iterations are checked. The overlap must exceed
-    ``OVERLAP_SHARE`` of a rank's window.
+    Only averaged training iterations whose neighbors are also training iterations are checked. The
+    overlap must exceed ``OVERLAP_SHARE`` of a rank's window.
     """
     between_training = []
     for iteration in iterations:
@@ -166,13 +173,13 @@ def has_training_overlap(iterations: Sequence[Iteration]) -> bool:
 
 
 def _compute_overlap(iteration: Iteration) -> float:
-    """Return the largest share of any rank's window that is spent on other iterations.
+    """Return the largest share of any rank's window that the rank spends on other iterations.
 
     The window of ``schedule`` is used, or the window of ``stage`` if ``schedule`` is unknown or
     compares contradicting clocks. The share is 0 if both windows are unknown.
     """
     ranks = iteration.ranks
-    # Contradicting clocks make the window over all hosts useless. The longest rank's window is
+    # Contradicting clocks make the common window of all hosts useless. The windows of ``stage`` are
     # then used instead.
     is_trusted = (
         rank_iterations.has_account(ranks, "schedule")

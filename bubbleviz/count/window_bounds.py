@@ -1,7 +1,7 @@
 """Window bounds: the shortest and longest window given the uncertainty of the clock alignment.
 
-Ranks of one machine share a clock, so a window between two of them is exact. Between two machines,
-both ends can move by the uncertainty of their clocks::
+Ranks of one machine share a clock, so a window between two of these ranks is exact. If the start
+and the end of a window are on two machines, both can move by the uncertainty of their clocks::
 
     machine 0      ├── first start         ┤
     machine 1      ┊          last end ───┤┊
@@ -25,13 +25,13 @@ class WindowBounds:
     """Bounds of the windows of one ratio, one row per iteration.
 
     Attributes:
-        low_ns: Length of the shortest possible window.
+        low_ns: Length of the shortest possible window. It may be negative.
         high_ns: Length of the longest possible window.
-        across: Whether the window is on several machines.
-        comparable: Whether the clocks of all its ranks can be compared.
-        bounded: Whether the uncertainty of these clocks is known.
+        across: Whether ranks of several machines take part in the iteration.
+        comparable: Whether the clocks of all these machines can be compared.
+        bounded: Whether the uncertainty of all these clocks is known.
         contradicted: Whether the window compares clocks that data dependencies contradict.
-        jump_ns: Amount by which a clock was set during the iteration.
+        jump_ns: Amount in ns by which a clock was set during the iteration, or 0.
     """
 
     low_ns: Ints
@@ -45,15 +45,19 @@ class WindowBounds:
     def compute_interval(self, k: int, work_ns: int, n_ranks: int) -> tuple[float, float] | None:
         """Return the bounds of a bubble ratio, or None if the uncertainty is unknown or too large.
 
-        It is too large if the shortest possible window is empty.
-
-        Clocks of several machines may also run at different speeds (``DRIFT``), so they measure
-        work in different units.
+        The uncertainty is too large if the shortest possible window is empty. Otherwise, the lower
+        bound combines the shortest window with the most work, and the upper bound combines the
+        longest window with the least work. The clocks of several machines may run at different
+        speeds, so work over several machines is uncertain by a factor of ``1 +- DRIFT``. A clock
+        that was set makes the work of every rank uncertain by ``jump_ns``.
 
         Args:
             k: Index of the iteration.
-            work_ns: Total work of the ranks.
-            n_ranks: Number of ranks with this window.
+            work_ns: Total work of the ranks in ns.
+            n_ranks: Number of ranks that have this window.
+
+        Returns:
+            Lower and upper bound of the ratio. The lower bound is at least 0, the upper at most 1.
         """
         if not self.bounded[k] or self.low_ns[k] <= 0:
             return None
@@ -70,13 +74,14 @@ class WindowBounds:
 def bound_windows(ratio: RatioDefinition, extents: Extents, timebase: Timebase) -> WindowBounds:
     """Return the bounds of the windows of a ratio that needs a common clock.
 
-    A window over several machines is uncertain by the clocks of its two ends. A clock that was set
-    during the iteration makes the window uncertain by the amount of this step, too.
+    If the start and the end of a window are on different machines, the window is uncertain by the
+    sum of the uncertainties of both clocks. If a clock was set during the iteration, the window is
+    also uncertain by the amount of this step.
 
     Args:
-        ratio: The ratio. All ranks of an iteration must have the same window.
-        extents: First starts and last ends.
-        timebase: Uncertainty of the clocks.
+        ratio: Definition of the ratio. All ranks of an iteration must have the same window.
+        extents: First start and last end of each rank in each iteration.
+        timebase: Clock of each machine and its uncertainty.
     """
     start_ns, end_ns, takes_part = _find_machine_windows(ratio, extents, timebase)
     n_iterations = len(takes_part)
@@ -105,17 +110,17 @@ def bound_windows(ratio: RatioDefinition, extents: Extents, timebase: Timebase) 
 def _find_machine_windows(
     ratio: RatioDefinition, extents: Extents, timebase: Timebase
 ) -> tuple[Ints, Ints, Bools]:
-    """Find the window of each machine alone, shape (iterations, machines).
+    """Compute the windows that result if only the ranks of one machine are considered.
 
     Args:
-        ratio: The ratio.
-        extents: First starts and last ends.
-        timebase: Machine of each rank.
+        ratio: Definition of the ratio.
+        extents: First start and last end of each rank in each iteration.
+        timebase: Timebase, which contains the machine of each rank.
 
     Returns:
-        start_ns: Start of each window.
-        end_ns: End of each window.
-        takes_part: Mask of the machines with ranks in the iteration.
+        start_ns: Start of each window, shape (iterations, machines).
+        end_ns: End of each window, shape (iterations, machines).
+        takes_part: Mask of the machines with ranks in the iteration, shape (iterations, machines).
     """
     shape = len(extents.present), len(timebase.comparable)
     start_ns, end_ns = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
@@ -131,12 +136,16 @@ def _find_machine_windows(
 
 
 def _measure_lengths(start_ns: Ints, end_ns: Ints, uncertainty_ns: Ints) -> tuple[int, int]:
-    """Return the length of the shortest and of the longest window over several machines.
+    """Return the lengths of the shortest and the longest possible window over several machines.
+
+    The shortest length is the maximum of ``end[i] - start[j] - tolerance`` over all pairs of
+    machines. The longest length is the maximum of ``end[i] - start[j] + tolerance``. The tolerance
+    is the sum of both uncertainties, or 0 if ``i`` and ``j`` are the same machine.
 
     Args:
-        start_ns: Start of each machine's window.
-        end_ns: End of each machine's window.
-        uncertainty_ns: Uncertainty of each machine's clock.
+        start_ns: Start of the window of each machine.
+        end_ns: End of the window of each machine.
+        uncertainty_ns: Uncertainty of the clock of each machine.
     """
     tolerance_ns = uncertainty_ns[:, None] + uncertainty_ns[None, :]
     # Two times of the same machine can be compared exactly.

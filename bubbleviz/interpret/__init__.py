@@ -1,6 +1,6 @@
-"""Interpretation: kernels are linked to ranges that launched them and become operations of ranks.
+"""Interpretation: links kernels to the ranges that launched them, and builds operations of ranks.
 
-The result is a ``Recording`` per profile, with times on the clock of the profile: operations with
-their spans, and GPU time that no operation explains. This package may import ``sources`` and
-everything that ``sources`` may import.
+The result is one ``Recording`` per profile, with times on the clock of the profile. It contains the
+operations with their spans, and the GPU time that belongs to no operation. This package may import
+``sources`` and everything that ``sources`` may import.
 """

@@ -1,5 +1,5 @@
-"""The compiled library, which ctypes loads if it was built; otherwise numpy and SQLite do the work.
+"""The native library: C functions that ctypes loads if the library was built.
 
-:mod:`bubbleviz.native.functions` has a function for each compiled one. This package does not import
-any other part of bubbleviz.
+Without the library, numpy and SQLite do the same work. :mod:`bubbleviz.native.functions` contains a
+Python function for each C function. This package does not import any other part of bubbleviz.
 """

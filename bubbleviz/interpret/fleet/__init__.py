@@ -1,4 +1,4 @@
-"""Fleets: profiles are read one after another, by several processes, or by a Dask cluster."""
+"""Fleets: read profiles one after another, in several processes, or on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from bubbleviz.errors import MismatchError
 
 
 def run_pickled(call: bytes) -> Any:
-    """Run a task on a worker, which may have joined after the versions were compared.
+    """Run a pickled task on a worker, after checking the version of bubbleviz.
 
-    This function is in the package module, which imports little: a scheduler imports the module of
-    each task that it forwards, and a worker imports it between two heartbeats. The modules that the
-    task needs are imported in a thread.
+    The check is needed because the worker may have joined after the versions were compared. This
+    function is in the package module, because that module imports little: the scheduler imports the
+    module of each task that it forwards, and a worker imports it between two heartbeats. The
+    modules that the task needs are imported in a thread.
 
     Args:
         call: Pickled tuple of the client's version, a function, and its argument.
 
     Raises:
-        MismatchError: The worker has another version.
+        MismatchError: The worker has a different version of bubbleviz.
     """
     version, work, argument = pickle.loads(call)
     if version != __version__:

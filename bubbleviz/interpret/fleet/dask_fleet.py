@@ -1,10 +1,10 @@
-"""A fleet of Dask workers, which read profiles on the machines that have them.
+"""A fleet of Dask workers that read profiles on the machines where the files are.
 
-``bubbleviz[dask]`` installs the requirements; no other module imports this one. The scheduler and
+``bubbleviz[dask]`` installs the requirements. No other module imports this one. The scheduler and
 all workers need the same version of bubbleviz. If a worker dies or is silent for longer than its
-``worker-ttl``, Dask gives its work to another worker. This module detects three failures that Dask
+``worker-ttl``, Dask gives its tasks to another worker. This module detects three failures that Dask
 does not report: a scheduler that no longer answers, files that no remaining worker can read, and
-silent workers that hold up the run. Silent workers are reported to the logger ``bubbleviz.dask``.
+silent workers that delay the run. Silent workers are reported to the logger ``bubbleviz.dask``.
 """
 
 from __future__ import annotations
@@ -36,27 +36,28 @@ from bubbleviz.sources.paths import InputFile, find_profiles
 
 T = TypeVar("T")
 R = TypeVar("R")
-#: A task: a function, its argument, and the hosts that it may run on, or None for any host.
+#: A task: a function, its argument, and the hosts on which it may run, or None for any host.
 Task: TypeAlias = tuple[Callable[[Any], Any], Any, "frozenset[str] | None"]
 
-#: Maximum number of files and bytes per task, and minimum number of tasks per worker. Small files
-#: are read together in one task.
+#: Maximum number of files per task, maximum number of bytes per task, and minimum number of tasks
+#: per worker. Several small files are read in one task.
 _MAX_FILES, _MAX_BYTES, _MIN_TASKS = 128, 32 << 20, 4
-#: Maximum number of tasks of :meth:`DaskFleet.map` submitted at once, which bounds memory use.
+#: Maximum number of unfinished tasks of :meth:`DaskFleet.map`. It limits memory use.
 _MAX_PENDING = 4
-#: Timeouts in seconds: for an answer of the scheduler, and for closing the connection.
+#: Timeouts in seconds for an answer of the scheduler and for closing the connection.
 PATIENCE_S, _CLOSE_TIMEOUT_S = 7.0, 1.0
 #: Interval between checks of the workers, in seconds.
 POLL_S = 1.0
 _VERSION = "bubbleviz._version:__version__"
-#: Loggers that print tracebacks of errors which this module reports in one sentence.
+#: Loggers that print tracebacks of errors. This module reports these errors in one sentence.
 _LOGGERS = ("distributed", "tornado")
-#: Maximum size of a scheduler file, which contains an address and a description of the workers.
+#: Maximum size of a scheduler file in bytes. The file contains an address and a description of the
+#: workers.
 _MAX_SCHEDULER_FILE_BYTES = 64 << 20
-#: Default of the maximum time to wait for silent workers, in seconds. Dask gives up a worker after
-#: one to two times its ``worker-ttl`` of 300 s.
+#: Default maximum time to wait for silent workers, in seconds. Dask gives up a worker after one to
+#: two times its ``worker-ttl`` of 300 s.
 MAX_WAIT_S = 600.0
-#: Logger of warnings for the user about silent workers.
+#: Logger that warns the user about silent workers.
 _log = logging.getLogger("bubbleviz.dask")
 _ADDRESS_HINT = (
     "give the address of a scheduler, such as tcp://HOST:8786, or its scheduler file (.json)"
@@ -74,7 +75,7 @@ def dask_fleet(address: str, max_wait_s: float = MAX_WAIT_S) -> Iterator[DaskFle
     Raises:
         InputError: There is no scheduler or no worker, Dask is not installed, or a worker was
             silent for too long.
-        MismatchError: The scheduler or a worker has another version of bubbleviz, or none.
+        MismatchError: The scheduler or a worker has a different version of bubbleviz, or none.
     """
     try:
         import dask
@@ -99,8 +100,8 @@ def dask_fleet(address: str, max_wait_s: float = MAX_WAIT_S) -> Iterator[DaskFle
         try:
             return await client
         except BaseException:
-            # Otherwise it is closed by the garbage collector, which deadlocks if another event loop
-            # is just starting.
+            # Otherwise, the garbage collector closes the client, which deadlocks if another event
+            # loop is just starting.
             await client.close(timeout=_CLOSE_TIMEOUT_S)
             raise
 
@@ -147,9 +148,10 @@ def _read_scheduler_address(file: str) -> str:
 
 @contextmanager
 def _quiet_loggers() -> Iterator[None]:
-    """Silence Dask's loggers, since the report or an error contains all the information.
+    """Silence Dask's loggers, because the report or an error contains all information.
 
-    The levels of ``distributed`` are not restored: it still logs during later garbage collection.
+    The levels of the ``distributed`` loggers are not restored, because they still log during later
+    garbage collection.
     """
     # Dask sets the levels of child loggers separately.
     names = [
@@ -170,11 +172,11 @@ def _check_version(subject: str, answer: object) -> None:
     """Check that the scheduler or a worker has the same version of bubbleviz.
 
     Args:
-        subject: Who was asked, for the message.
-        answer: Its version, or the exception that was raised there.
+        subject: Name of the scheduler or worker, for the message.
+        answer: Version of the scheduler or worker, or the exception that it raised.
 
     Raises:
-        MismatchError: The answer is not the version of this process.
+        MismatchError: The answer differs from the version of this process.
     """
     if answer != __version__:
         reason = " ".join(str(answer).split())[:200]
@@ -185,15 +187,17 @@ def _check_version(subject: str, answer: object) -> None:
         )
 
 
-#: A file as one host sees it, its size, and its modification time in ns. Two hosts see the same
-#: file if all three are equal.
+#: A file as a host sees it: the file, its size in bytes, and its modification time in ns. Two hosts
+#: see the same file at a path if size and time are equal.
 _Sighting: TypeAlias = tuple[InputFile, int, int]
 
 
 def _find_sightings(paths: Sequence[str]) -> list[list[_Sighting] | str]:
-    """Return the profiles at each path on this host, or the error message if they cannot be read.
+    """Find the profiles at each path on this host.
 
-    A profile is returned as the file, its size in bytes, and its modification time in ns.
+    Returns:
+        For each path, the files with their sizes in bytes and modification times in ns, or the
+        error message if the path cannot be read.
     """
     sightings: list[list[_Sighting] | str] = []
     for path in paths:
@@ -211,8 +215,8 @@ def _record_file(path: str, display_path: str, options: ReadOptions) -> run_reco
 
     Args:
         path: Absolute path of the file.
-        display_path: Path that replaces it in the recording and in errors.
-        options: Options for reading.
+        display_path: Path to show instead in the recording and in errors.
+        options: Options for reading the file.
     """
     outcome = run_recordings.record_file(path, options)
     if isinstance(outcome, ProfileError):
@@ -224,7 +228,12 @@ def _record_file(path: str, display_path: str, options: ReadOptions) -> run_reco
 def _record_files(
     options: ReadOptions, files: Sequence[tuple[str, str]]
 ) -> run_recordings.FilesRead:
-    """Record several files on a worker, given pairs of absolute path and display path."""
+    """Record several files on a worker.
+
+    Args:
+        options: Options for reading the files.
+        files: Pairs (absolute path, display path).
+    """
     return run_recordings.collect_outcomes(
         range(len(files)), [_record_file(*paths, options) for paths in files]
     )
@@ -233,11 +242,11 @@ def _record_files(
 def _call_for_files(
     function: Callable[[str], T], files: Sequence[tuple[str, str]]
 ) -> list[T | ProfileError]:
-    """Call a function for each file and return the results or errors.
+    """Call a function for each file, and return the results or errors in order.
 
     Args:
-        function: Function of an absolute path.
-        files: Pairs of absolute path and display path.
+        function: Function to call with an absolute path.
+        files: Pairs (absolute path, display path).
     """
     return [run_recordings.call_for_file(function, path) for path, _ in files]
 
@@ -250,7 +259,8 @@ class DaskFleet(run_recordings.Fleet):
     def __init__(self, address: str, client: Any, max_wait_s: float) -> None:
         super().__init__()
         self._patience = Patience(max_wait_s)
-        #: Whether versions are being checked. Until then, every silent worker holds up the run.
+        #: Whether the versions are still being checked. Meanwhile, every silent worker delays the
+        #: run.
         self._is_checking = True
         # The client is untyped because distributed has few annotations.
         self._address, self._client = address, client
@@ -290,16 +300,16 @@ class DaskFleet(run_recordings.Fleet):
         return sorted(stamps)
 
     def _report_silent(self, silent: Sequence[str]) -> None:
-        """Report silent workers that hold up the run, and give up after the maximum wait.
+        """Report silent workers that delay the run, and give up after the maximum wait.
 
         Args:
-            silent: Addresses of workers without heartbeats.
+            silent: Addresses of workers that no longer send heartbeats.
 
         Raises:
             InputError: A worker was silent for too long, or the scheduler does not answer.
         """
         if not self._is_checking:
-            # Workers without tasks or results do not hold up the run.
+            # Workers without tasks or results do not delay the run.
             tasks = self._ask_scheduler(self._client.scheduler.processing)
             results = self._ask_scheduler(self._client.scheduler.has_what)
             silent = [worker for worker in silent if tasks.get(worker) or results.get(worker)]
@@ -321,7 +331,7 @@ class DaskFleet(run_recordings.Fleet):
             )
 
     def _wait_for(self, call: Callable[[], T]) -> T:
-        """Run a call that has no timeout, and watch for silent workers until it returns.
+        """Run a call that has no timeout, and check for silent workers until it returns.
 
         Raises:
             InputError: A worker was silent for too long, or the scheduler does not answer.
@@ -346,7 +356,7 @@ class DaskFleet(run_recordings.Fleet):
 
         Raises:
             InputError: There is no worker, or the scheduler or a worker does not answer.
-            MismatchError: The scheduler or a worker has another version of bubbleviz, or none.
+            MismatchError: The scheduler or a worker has a different version of bubbleviz, or none.
         """
         run = partial(self._client.run, resolve_name, _VERSION, on_error="return")
         versions: Mapping[str, object] = self._wait_for(run)
@@ -354,7 +364,7 @@ class DaskFleet(run_recordings.Fleet):
         if not versions:
             raise InputError(f"--dask {self._address}: the cluster has no worker; start some first")
         for worker, version in sorted(versions.items()):
-            if not isinstance(version, OSError):  # it has left
+            if not isinstance(version, OSError):  # an OSError means that the worker has left
                 _check_version(f"--dask {self._address}: worker {worker}", version)
         run = partial(self._client.run_on_scheduler, resolve_name, _VERSION)
         try:
@@ -368,11 +378,12 @@ class DaskFleet(run_recordings.Fleet):
     def _run_tasks(
         self, tasks: Iterable[Task], max_pending: int | None = None
     ) -> Iterator[tuple[int, Any]]:
-        """Run tasks and yield (index, result or ProfileError) for each, in order of completion.
+        """Run tasks, and yield (index, result or ProfileError) in order of completion.
 
         Args:
-            tasks: The tasks, numbered from 0; each is only generated when it is submitted.
-            max_pending: Maximum number of tasks submitted at once, or None for no limit.
+            tasks: Tasks to run, numbered from 0. A task is taken from the iterable only when it is
+                submitted.
+            max_pending: Maximum number of unfinished tasks, or None for no limit.
 
         Raises:
             InputError: The scheduler or a worker does not answer.
@@ -406,10 +417,13 @@ class DaskFleet(run_recordings.Fleet):
                         )
 
     def _get_result(self, future: Future[Any]) -> Any:
-        """Return the result of a finished task; the death of its workers is returned as an error.
+        """Return the result of a finished task.
+
+        A ``ProfileError`` is returned if the workers of the task died, or if the task raised an
+        unexpected exception.
 
         Raises:
-            BubblevizError: The task raised it, or the connection to the scheduler was lost.
+            BubblevizError: The task raised this error, or the connection to the scheduler was lost.
         """
         error = CancelledError() if future.cancelled() else future.exception()
         if error is None:
@@ -427,13 +441,15 @@ class DaskFleet(run_recordings.Fleet):
         return ProfileError(f"no worker could read it ({description})")
 
     def find(self, paths: Sequence[str]) -> tuple[InputFile, ...]:
-        """Return the profiles that paths name or contain on the hosts of the workers.
+        """Find the profiles at the given paths on the hosts of all workers.
+
+        The profiles of a path are sorted in natural order.
 
         Raises:
-            InputError: A path leads to no profile on any host.
+            InputError: No host has a profile at one of the paths.
             MismatchError: Two hosts have different files at the same path.
         """
-        # Workers run in other working directories.
+        # The working directories of workers differ from the one of this process.
         absolute_paths = [_to_absolute(path) for path in paths]
         hosts = sorted({_parse_host(worker) for worker in self._list_workers()})
         answers = dict(
@@ -465,15 +481,16 @@ class DaskFleet(run_recordings.Fleet):
     def _add_sightings(
         self, host: str, sightings: Iterable[_Sighting], sighting_of_path: dict[str, _Sighting]
     ) -> None:
-        """Note that a host sees files.
+        """Record that a host sees files.
 
         Args:
-            host: The host.
+            host: Name of the host.
             sightings: The files as the host sees them.
-            sighting_of_path: First sighting of each path; updated.
+            sighting_of_path: Sighting of each file on the first host that sees it, keyed by path.
+                New files are added.
 
         Raises:
-            MismatchError: An earlier host sees another file at one of their paths.
+            MismatchError: Another host sees a different file at the same path.
         """
         for sighting in sightings:
             path = sighting[0].path
@@ -490,7 +507,7 @@ class DaskFleet(run_recordings.Fleet):
     def call_for_files(
         self, function: Callable[[str], T], paths: Sequence[str]
     ) -> list[T | ProfileError]:
-        """Return the result of a module-level function for each file, or its error."""
+        """Call a module-level function for each file, and return the results or errors in order."""
         results: dict[int, T | ProfileError] = {}
         for batch, outcome in self._run_in_batches(paths, partial(_call_for_files, function)):
             outcomes = [outcome] if isinstance(outcome, ProfileError) else outcome
@@ -503,7 +520,7 @@ class DaskFleet(run_recordings.Fleet):
     def record(
         self, paths: Sequence[str], options: ReadOptions, progress: Progress
     ) -> Iterator[run_recordings.FilesRead]:
-        """Yield files as soon as they are read, one or more at a time."""
+        """Record files on workers, and yield results as soon as one or more files are read."""
         for batch, outcome in self._run_in_batches(
             paths, partial(_record_files, replace(options, jobs=1))
         ):
@@ -517,9 +534,9 @@ class DaskFleet(run_recordings.Fleet):
             yield replace(files_read, numbers=tuple(batch))
 
     def map(self, function: Callable[[T], R], given: Iterable[T]) -> list[R]:
-        """Return the result of a module-level function for each argument, in order.
+        """Call a module-level function on workers, once per argument, and return ordered results.
 
-        Calls that the workers do not survive, or that no worker is left for, run in this process.
+        If the workers of a call die, or if no worker is left, this process makes the call itself.
         """
         arguments: dict[int, T] = {}
 
@@ -539,12 +556,16 @@ class DaskFleet(run_recordings.Fleet):
     ) -> Iterator[tuple[Sequence[int], T | ProfileError]]:
         """Run a function on batches of files.
 
-        Yields (indices, result) of a batch, or (indices of one file, error). If a batch kills its
-        workers, its files are tried again one by one.
+        If a batch fails, for example because it kills its workers, its files are tried again one by
+        one.
 
         Args:
             paths: Paths of all files.
-            function: Function of a batch, given as pairs of absolute path and display path.
+            function: Function to call with a batch, a list of (absolute path, display path) pairs.
+
+        Yields:
+            Indices of the files of a batch, and the result of the function or an error. An error is
+            only yielded for a single file.
         """
         batches = self._make_batches(paths)
         while batches:
@@ -564,7 +585,11 @@ class DaskFleet(run_recordings.Fleet):
             batches = retries
 
     def _make_batches(self, paths: Sequence[str]) -> list[list[int]]:
-        """Group consecutive small files that the same hosts see into batches of file indices."""
+        """Group consecutive files that the same hosts see into batches of file indices.
+
+        A batch contains up to ``_MAX_FILES`` files and about ``_MAX_BYTES`` bytes. There are at
+        least ``_MIN_TASKS`` batches per worker if there are enough files.
+        """
         max_files = min(
             _MAX_FILES, -(-len(paths) // (_MIN_TASKS * max(len(self._list_workers()), 1)))
         )
@@ -592,22 +617,25 @@ class DaskFleet(run_recordings.Fleet):
 
 
 def _parse_host(worker: str) -> str:
-    """Return the host in a worker's address (``tcp://10.0.0.1:40000``, ``tcp://[::1]:40000``)."""
+    """Return the host part of a worker address.
+
+    Examples of addresses are ``tcp://10.0.0.1:40000`` and ``tcp://[::1]:40000``.
+    """
     return worker.partition("://")[2].rpartition(":")[0].strip("[]")
 
 
 def _format_subject(workers: Sequence[str]) -> str:
-    """Return the workers as a subject with a verb, such as ``worker tcp://10.0.0.1:40000 has``."""
+    """Format workers as a subject with a verb, for example ``worker tcp://10.0.0.1:40000 has``."""
     is_one = len(workers) == 1
     noun, verb = ("worker", "has") if is_one else ("workers", "have")
     return f"{noun} {list_and_count(workers, 3)} {verb}"
 
 
 def _to_absolute(path: str) -> str:
-    """Return an absolute path, or "" for ""."""
+    """Return the absolute form of a path, or "" for ""."""
     return str(Path.cwd() / path) if path else path
 
 
 def _to_user_form(path: str, user_path: str) -> str:
-    """Return an absolute path in the form of the user's path: relative if that is relative."""
+    """Return an absolute path in the form that the user used: relative if ``user_path`` is."""
     return path if Path(user_path).is_absolute() else str(Path(path).relative_to(Path.cwd()))

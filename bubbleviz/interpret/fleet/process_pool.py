@@ -1,8 +1,8 @@
 """A pool of worker processes that read files and end together with this process.
 
-When this process finishes, also by Ctrl-C, it kills all workers; if it dies, they end by
-themselves. Each worker has its own pipe. If one dies, the pool knows which file it was reading, and
-the other workers continue. ``ProcessPoolExecutor`` would abandon the work of all of them.
+When this process finishes, even by Ctrl-C, it kills all workers. If this process dies, the workers
+end by themselves. Each worker has a separate pipe. If a worker dies, the pool knows which file it
+was reading, and the other workers continue. ``ProcessPoolExecutor`` would abandon all files.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from bubbleviz.progress import Progress
 
 Result = TypeVar("Result")
 
-#: Time that a terminated process may take to clean up, in seconds.
+#: Time in seconds that a terminated process has for cleaning up.
 _GRACE_S = 0.5
-#: Signals that end a process; they are blocked while workers are started.
+#: Signals that end a process. They are blocked while workers are started.
 _END_SIGNALS = {getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, n)}
-#: Number of processes that may die while reading the same file before it is given up.
+#: Number of workers that may die while reading the same file before the file is given up.
 _MAX_DEATHS = 3
 
 
@@ -44,19 +44,20 @@ def run_in_processes(
 ) -> Iterator[tuple[int, Result | ProfileError]]:
     """Call a function for each file in worker processes, and yield (file index, result or error).
 
-    If a worker dies, its file is queued again for another worker, and given up after
-    ``_MAX_DEATHS`` deaths. If no worker can be started, this process calls the function itself.
+    Results are yielded in order of completion. If a worker dies, its file is queued again for
+    another worker. After ``_MAX_DEATHS`` deaths, the result is an error. If no worker can be
+    started, this process calls the function itself.
 
     Args:
-        function: Function of a path. Its keyword argument ``watch`` receives the fraction of the
-            file that has been read.
+        function: Function to call with a path. Its keyword argument ``watch`` is a callback for the
+            fraction of the file that has been read.
         paths: Paths of the files.
         order: Indices of the files, in the order in which they are started.
         jobs: Maximum number of workers that run at the same time.
         progress: Receives the fraction of each file that has been read.
 
     Raises:
-        Exception: The function raised it.
+        Exception: Any exception that the function raised.
     """
     # Forking is fast but unsafe in a program with threads, which may hold locks.
     method = "fork" if _is_single_threaded() else "spawn"
@@ -109,12 +110,12 @@ def run_in_processes(
 def _start_worker(
     method: str, function: Callable[..., object], workers: dict[Connection, BaseProcess]
 ) -> Connection:
-    """Start a worker, register it, and return the pipe to it.
+    """Start a worker, register it in ``workers``, and return the pipe to the worker.
 
     Args:
         method: Start method of ``multiprocessing``.
         function: Function that the worker calls for each path.
-        workers: Registered workers by pipe; updated.
+        workers: Registered workers, keyed by pipe. The new worker is added.
 
     Raises:
         OSError: The worker cannot be started.
@@ -133,9 +134,10 @@ def _start_worker(
 
 
 def _serve_paths(connection: Connection, function: Callable[..., object]) -> None:
-    """Worker process: call a function for each path received, until the parent process ends.
+    """Run a worker process: call a function for each received path, until the parent process ends.
 
-    Answers are (fraction of the file read, result or None), or (None, exception).
+    The worker sends pairs to the parent: (fraction of the file that has been read, result or None)
+    or (None, exception).
     """
     # Ctrl-C reaches all processes of a terminal; the parent terminates its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -159,7 +161,7 @@ def _serve_paths(connection: Connection, function: Callable[..., object]) -> Non
 
 
 def _exit_with_parent(parent: BaseProcess) -> None:
-    """Wait for the parent process to end, then end this one."""
+    """Wait until the parent process ends, then end this process."""
     parent.join()
     os.kill(os.getpid(), signal.SIGTERM)
     sleep(_GRACE_S)
@@ -167,7 +169,7 @@ def _exit_with_parent(parent: BaseProcess) -> None:
 
 
 def _stop_processes(processes: Sequence[BaseProcess]) -> None:
-    """Terminate processes, and kill those that have not ended after a grace period.
+    """Terminate processes, and kill the processes that have not ended after a grace period.
 
     The grace period lets a worker remove the temporary folder of an export.
     """
@@ -181,7 +183,10 @@ def _stop_processes(processes: Sequence[BaseProcess]) -> None:
 
 
 def _is_single_threaded() -> bool:
-    """Return whether this process certainly has one thread, including native libraries."""
+    """Return whether this process certainly has a single thread.
+
+    Threads of native libraries are also counted. The result is False if the number is unknown.
+    """
     try:
         return sum(1 for _ in Path("/proc/self/task").iterdir()) == 1
     except OSError:
@@ -190,9 +195,10 @@ def _is_single_threaded() -> bool:
 
 @contextmanager
 def _block_signals() -> Iterator[None]:
-    """Block signals while a worker is started; the worker inherits the mask until it is ready.
+    """Block signals while a worker is started.
 
-    A signal in between would leave behind a worker that is not registered.
+    The worker inherits the signal mask and unblocks the signals when it is ready. A signal during
+    the start would leave behind a worker that is not registered.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield

@@ -1,7 +1,6 @@
-"""Recordings of a run: find the profiles of all paths, and record each of them once.
+"""Recordings of a run: finds the profiles at all paths and records each profile once.
 
-Only the recording of a profile (its operations and small statistics) is kept and sent between
-processes.
+Only the recordings (operations and small statistics) are kept and sent between processes.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from bubbleviz.timing import Step, add_steps
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: Bytes at the beginning of a file that distinguish most files.
+#: Number of bytes at the start of a file that distinguish most files.
 _HEAD_BYTES = 1 << 16
-#: Number of consecutive files that are join_recordings as soon as all of them are read.
+#: Number of consecutive files whose recordings are joined as soon as all of them are read.
 _BLOCK = 64
 
-#: The recording of a profile and the steps of reading it, or the error.
+#: Result of recording a profile: its recordings and the timed steps of reading it, or the error.
 Outcome: TypeAlias = "tuple[Recordings, tuple[Step, ...]] | ProfileError"
 
 
 def record_file(path: str, options: ReadOptions, watch: Watch = unwatched) -> Outcome:
-    """Record a profile, and return its recording and steps, or the error."""
+    """Record a profile, and return its recordings and timed steps, or the error."""
     try:
         return record(path, options, watch)
     except ProfileError as error:
@@ -53,8 +52,9 @@ class FilesRead:
 
     Attributes:
         numbers: Indices of the files.
-        outcomes: Steps of reading each file, or its error.
-        recordings: Recordings of the readable files, in this order, or None if no file is readable.
+        outcomes: For each file, the timed steps of reading it, or the error.
+        recordings: Recordings of the readable files, in the same order, or None if no file is
+            readable.
     """
 
     numbers: tuple[int, ...]
@@ -63,7 +63,7 @@ class FilesRead:
 
 
 def collect_outcomes(numbers: Sequence[int], outcomes: Sequence[Outcome]) -> FilesRead:
-    """Return the joined recordings of several files, and the steps or the error of each file.
+    """Join the recordings of several files, and collect the steps or the error of each file.
 
     Args:
         numbers: Index of each file.
@@ -77,12 +77,12 @@ def collect_outcomes(numbers: Sequence[int], outcomes: Sequence[Outcome]) -> Fil
     )
 
 
-#: Size of a profile and the CRC-32 of its first bytes, which distinguish most files.
+#: Size of a profile and the CRC-32 of its first bytes. Together they distinguish most files.
 Glance: TypeAlias = tuple[int, int]
 
 
 def read_glance(path: str) -> Glance:
-    """Return the glance of a file.
+    """Return the size of a file in bytes, and the CRC-32 of its first ``_HEAD_BYTES`` bytes.
 
     Raises:
         ProfileError: The file cannot be opened.
@@ -91,7 +91,7 @@ def read_glance(path: str) -> Glance:
 
 
 def compute_digest(path: str) -> bytes:
-    """Return the SHA-256 of a whole file.
+    """Return the SHA-256 digest of the complete content of a file.
 
     Raises:
         ProfileError: The file cannot be opened.
@@ -115,11 +115,14 @@ def read_size(path: str) -> int:
 
 
 def _read_blocks(path: str, length: int) -> Iterator[bytes]:
-    """Yield a file in blocks of at most ``length`` bytes."""
+    """Yield the content of a file in blocks of up to ``length`` bytes.
+
+    The files of a directory are yielded one after another.
+    """
     try:
         for part in list_files(path) if Path(path).is_dir() else [Path(path)]:
             with part.open("rb") as file:
-                # A kernel's log looks like an empty file, and never ends.
+                # A log device of the kernel has size 0, but reading it never ends.
                 while os.fstat(file.fileno()).st_size and (block := file.read(length)):
                     yield block
     except OSError as error:
@@ -127,7 +130,7 @@ def _read_blocks(path: str, length: int) -> Iterator[bytes]:
 
 
 def call_for_file(function: Callable[[str], T], path: str) -> T | ProfileError:
-    """Return the result of a function for a file, or its error."""
+    """Call a function with a path, and return its result or the ``ProfileError`` that it raises."""
     try:
         return function(path)
     except ProfileError as error:
@@ -141,14 +144,14 @@ class Fleet:
         jobs: Number of processes or threads that work at the same time.
     """
 
-    #: Whether a file that cannot be read ends the run, if it was named.
+    #: Whether the run ends if a file that the user named cannot be read.
     strict = True
 
     def __init__(self, jobs: int = 1) -> None:
         self.jobs = jobs
 
     def find(self, paths: Sequence[str]) -> tuple[InputFile, ...]:
-        """Return the files that paths name or contain.
+        """Return the profiles that are at the given paths or in the given directories.
 
         Raises:
             InputError: A path does not exist, cannot be read, or leads to no profile.
@@ -158,15 +161,16 @@ class Fleet:
     def call_for_files(
         self, function: Callable[[str], T], paths: Sequence[str]
     ) -> list[T | ProfileError]:
-        """Return the result of a module-level function for each file, or its error."""
+        """Call a module-level function for each file, and return the results or errors in order."""
         return [call_for_file(function, path) for path in paths]
 
     def record(
         self, paths: Sequence[str], options: ReadOptions, progress: Progress
     ) -> Iterator[FilesRead]:
-        """Yield files as soon as they are read, one or more at a time.
+        """Record files, and yield results as soon as one or more files have been read.
 
-        A single file is read by threads, several files by one process each, the largest first.
+        A single file is read by several threads. Several files are read by several processes,
+        largest files first.
         """
         if len(paths) == 1 or self.jobs == 1:
             for number, path in enumerate(paths):
@@ -191,7 +195,9 @@ class Fleet:
 
 
 def refuse_same_content(fleet: Fleet, files: Sequence[str]) -> Mapping[str, int]:
-    """Refuse files with the same content, and return the size of each readable file in bytes.
+    """Raise an error if two files have the same content, and return the file sizes in bytes.
+
+    The result is keyed by path. Empty and unreadable files are left out.
 
     Raises:
         MismatchError: Two files have the same content.
@@ -218,17 +224,22 @@ def refuse_same_content(fleet: Fleet, files: Sequence[str]) -> Mapping[str, int]
 def record_all(
     fleet: Fleet, files: Sequence[InputFile], options: ReadOptions, progress: Progress
 ) -> tuple[Recordings, tuple[Limitation, ...]]:
-    """Return one recording per clock, and a limitation for each file that cannot be read.
+    """Record all files of a run.
 
     Args:
         fleet: Fleet that reads the files.
-        files: Files that were named, or found in directories.
-        options: Options for reading them.
+        files: Files that the user named, and files found in directories.
+        options: Options for reading the files.
         progress: Receives the fraction of each file that has been read.
 
+    Returns:
+        recordings: One recording per profile, or several for a table with several clocks, in the
+            order of the files.
+        limitations: One limitation for each file that cannot be read.
+
     Raises:
-        ProfileError: No file can be read, or, in a strict fleet, a file that was named cannot be
-            read. The error of the first such file is raised.
+        ProfileError: No file can be read, or, in a strict fleet, a file that the user named cannot
+            be read. The error of the first such file is raised.
     """
     read_numbers: set[int] = set()
     errors: dict[int, ProfileError] = {}
@@ -257,12 +268,12 @@ def record_all(
 def _join_block(parts: dict[int, Recordings], first: int, read_numbers: set[int]) -> None:
     """Join the recordings of a block of ``_BLOCK`` consecutive files once all of them are read.
 
-    Many small recordings need more memory than a joined one.
+    Many small recordings need more memory than a single joined one.
 
     Args:
-        parts: Recordings, keyed by the number of their first file; updated.
-        first: Number of the first file of the block.
-        read_numbers: Numbers of the files that have been read.
+        parts: Recordings, keyed by the index of their first file. The block is replaced in place.
+        first: Index of the first file of the block.
+        read_numbers: Indices of the files that have been read.
     """
     numbers = range(first, first + _BLOCK)
     if read_numbers.issuperset(numbers):

@@ -1,22 +1,22 @@
 """Detection of cluster workers that no longer answer.
 
-If a worker is frozen or its machine is gone, its connection stays open and no call fails. The
-worker only stops sending the heartbeats that the scheduler expects every few seconds.
+If a worker is frozen or its machine is gone, the connection stays open and no call fails. The only
+symptom is that the heartbeats, which the scheduler expects every few seconds, stop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-#: A worker is silent if its last heartbeat is older than this, in seconds.
+#: Age of the last heartbeat, in seconds, above which a worker is silent.
 SILENT_S = 10.0
 
 
 class Heartbeats:
-    """Times of the last heartbeats, on the clock of this process.
+    """Times of the last heartbeats of workers, on the clock of this process.
 
-    The scheduler stamps heartbeats with its own clock. Only changes of a stamp are used, so the two
-    clocks need not agree.
+    The scheduler stamps heartbeats with its own clock. This class only notices when a stamp
+    changes, so the two clocks need not agree.
     """
 
     def __init__(self) -> None:
@@ -24,11 +24,11 @@ class Heartbeats:
         self._changed_s: dict[str, float] = {}
 
     def update(self, stamps: Mapping[str, float], now_s: float) -> None:
-        """Take the newest stamps of all workers. Workers that are missing here have left.
+        """Store the newest heartbeat stamps of all workers. Workers without a stamp have left.
 
         Args:
-            stamps: Time of each worker's last heartbeat, on any clock, keyed by address.
-            now_s: Current time, in seconds.
+            stamps: Time of each worker's last heartbeat on any clock, keyed by worker address.
+            now_s: Current time on the clock of this process, in seconds.
         """
         for worker, stamp in stamps.items():
             if self._stamps.get(worker) != stamp:
@@ -36,7 +36,10 @@ class Heartbeats:
         self._stamps = dict(stamps)
 
     def get_silence_s(self, now_s: float) -> dict[str, float]:
-        """Return the seconds since the last heartbeat of each silent worker, keyed by address."""
+        """Return the seconds since the last heartbeat of each silent worker.
+
+        The result is keyed by worker address and sorted. Workers that are not silent are left out.
+        """
         elapsed_s = {worker: now_s - self._changed_s[worker] for worker in sorted(self._stamps)}
         return {worker: silence for worker, silence in elapsed_s.items() if silence > SILENT_S}
 
@@ -55,11 +58,11 @@ class Patience:
         self._last_result_s = 0.0
 
     def record_result(self, now_s: float) -> None:
-        """Note that work has begun, or that a result has arrived."""
+        """Record that work started or a result arrived at this time."""
         self._last_result_s = now_s
 
     def update_heartbeats(self, stamps: Mapping[str, float], now_s: float) -> list[str]:
-        """Take the newest heartbeats, and return the silent workers.
+        """Store the newest heartbeat stamps, and return the sorted addresses of silent workers.
 
         See :meth:`Heartbeats.update` for the arguments.
         """
@@ -69,13 +72,20 @@ class Patience:
         return silent
 
     def take_unreported(self, workers: Collection[str]) -> list[str]:
-        """Return the workers that were not yet reported as silent, and mark them as reported."""
+        """Return the workers that have not been reported as silent, and mark them as reported.
+
+        A worker can be reported again after it has answered in the meantime.
+        """
         unreported = [worker for worker in workers if worker not in self._reported]
         self._reported.update(unreported)
         return unreported
 
     def is_over(self, workers: Collection[str], now_s: float) -> bool:
-        """Return whether no result arrived for too long while one of the workers was silent."""
+        """Return whether the maximum wait is over.
+
+        This is the case if one of the workers has been silent for at least ``max_wait_s``, and no
+        result has arrived for at least ``max_wait_s``.
+        """
         silent_s = self._heartbeats.get_silence_s(now_s)
         longest_s = max((silent_s.get(worker, 0.0) for worker in workers), default=0.0)
         return min(longest_s, now_s - self._last_result_s) >= self.max_wait_s
