@@ -45,7 +45,7 @@ from bubbleviz.model.phases import CHAINED, Phase
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dependencies(Table):
-    """Pairs of rows of operations, or of the work of a run.
+    """Pairs of a row and one of its predecessors, in the operations table or the work table.
 
     Attributes:
         successor: Row that can start only after its predecessor has ended. In ascending order if

@@ -65,8 +65,8 @@ class Graph:
         delay_ns: Time from the end of the last predecessor of each row to its start. If the row has
             no predecessor, the time from the start of the iteration to the start of the row.
         follows: Mask of the rows that have a predecessor.
-        delay_by_cause_ns: Idle time in the delay of each row by cause, shape (rows, causes). Rows
-            without a predecessor, and rows that are not operations, are 0.
+        delay_by_cause_ns: Idle time in the delay of each row by cause, shape (rows, causes). The
+            times are 0 for rows without a predecessor and for rows that are not operations.
     """
 
     work: Work
@@ -197,7 +197,7 @@ def _mask_ordered(work: Work, n_operations: int, row_of_work: Ints, messages: Me
     Operations are sorted by start, then by end.
 
     Args:
-        work: Work of the iterations, whose first rows are operations.
+        work: Work table of the iterations, whose first rows are operations.
         n_operations: Number of operations in ``work``.
         row_of_work: Row in ``work`` of each operation of the run, or -1 if it is not included.
         messages: Messages between included operations.
@@ -212,7 +212,7 @@ def _take_turns(work: Work, turns: Ints) -> Work:
     """Return work in which each operation has the start and end of another operation.
 
     Args:
-        work: Work, whose first rows are operations.
+        work: Work table whose first rows are operations.
         turns: For each operation, the row of the operation whose times it gets.
     """
     turn = np.arange(len(work))

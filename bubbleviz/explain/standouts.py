@@ -119,7 +119,7 @@ def find_standouts(
         ranks: The ranks, by index. With fewer than three ranks, the result is empty.
         bubble_ratio: Bubble ratio of each rank, or NaN if it is unknown.
         busy_ns: Time of each rank in each phase, keyed by phase name.
-        min_time_ns: Minimum difference of a time from its median.
+        min_time_ns: Minimum difference in ns between the time of a phase and its median.
         is_pipeline: Whether ranks of unknown stage may do different work and cannot be compared.
     """
     if len(ranks) < 3:
@@ -190,7 +190,7 @@ def _find_most_different_phase(
     Args:
         phases: Differences of all ranks, keyed by phase name.
         ranks: Indices of the ranks of a group.
-        min_time_ns: Minimum difference of a time from its median.
+        min_time_ns: Minimum difference in ns between the time of a phase and its median.
 
     Returns:
         Name of the phase and its median multiple, or "" and 1 if no phase qualifies.

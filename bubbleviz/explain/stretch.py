@@ -236,8 +236,8 @@ def _renumber_last_operations(
         n_operations: Number of operations of the stretch.
 
     Returns:
-        last_operation: Rows of the stretch. Operations of other stretches get rows from
-            ``n_operations`` on, in the order of ``elsewhere``.
+        last_operation: Row in the stretch of each operation, or -1. Operations of other stretches
+            get rows from ``n_operations`` on, in the order of ``elsewhere``.
         elsewhere: Rows in the run of the operations of other stretches, ascending.
     """
     is_elsewhere = last_operation >= first_row + n_operations

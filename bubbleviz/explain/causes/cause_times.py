@@ -1,9 +1,9 @@
 """Sum the idle time of ranks by cause in each window.
 
 The times of all causes add up exactly to the idle time. Idle time before the first operation of a
-rank in an iteration counts as warm-up, and idle time after its last operation counts as drain.
-Idle time between the first and the last operation keeps its own cause. So does profiler overhead,
-the time of collectives that move data, and time in which unrecorded work may have run::
+rank in an iteration counts as warm-up, and idle time after its last operation counts as drain. Idle
+time between the first and the last operation keeps its own cause. Profiler overhead, collectives
+that move data, and time in which unrecorded work may have run also keep their own cause::
 
     window   ├── warmup ──┤ first operation ... last operation ├── drain ──┤
 """

@@ -651,8 +651,8 @@ def _list_changed_links(evidence: Evidence, rows: Ints) -> Iterator[Fault]:
     """Yield a fault for each link between two stages that became slow during the run.
 
     If the fault is removed, transfers take as long as before the change. If a link became slow in
-    several replicas, they share a fault. The fault has the times of the replica with the largest
-    rise, and begins with the first iteration in which any of these replicas is slow.
+    several replicas, these replicas share a fault. The fault has the times of the replica with the
+    largest rise, and begins with the first iteration in which any of these replicas is slow.
 
     Args:
         evidence: Effects, delays and other evidence of the run.
@@ -980,7 +980,7 @@ def find_host_activity(
 
 
 def _find_host_in_longest(evidence: Evidence, rows: Ints, scale: Floats) -> tuple[int, int]:
-    """Return the call and the range that the host was in during the row that loses the most time.
+    """Return the call and the range that the host was in during the operation that loses most time.
 
     :func:`find_host_activity` describes the result.
 

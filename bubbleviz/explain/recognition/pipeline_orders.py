@@ -93,8 +93,8 @@ def group_pipelines(
 ) -> Iterator[tuple[IterationOrders, list[Pipeline]]]:
     """Yield each iteration with its pipelines.
 
-    Ranks on which the microbatch of an operation is unknown are left out. So are iterations in
-    which this applies to all ranks.
+    Ranks on which the microbatch of an operation is unknown are left out. Iterations in which all
+    ranks are left out are skipped.
 
     Args:
         ranks: Ranks of the report.

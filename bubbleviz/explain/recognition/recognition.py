@@ -42,7 +42,7 @@ _INFERRED = "microbatches are counted by order, which may make one schedule look
 
 @dataclass(frozen=True)
 class IterationOrder:
-    """The schedule that one iteration ran.
+    """The schedule that one iteration followed.
 
     Attributes:
         iteration: Index of the iteration.

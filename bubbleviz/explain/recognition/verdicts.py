@@ -202,8 +202,8 @@ def _consider_search(nearest: Verdict, ran: PipelineOrders) -> Verdict:
 
     If at least half of the orders, and at least two, differ from the plan, a search probably
     created the differences on purpose. So a searched schedule that has the structure of the orders
-    wins. Otherwise, searched schedules that have this structure are added to ``also``. For these,
-    every W may directly follow its backward (``eager``).
+    wins. Otherwise, searched schedules that have this structure are added to ``also``. For
+    ``also``, orders in which every W directly follows its backward are accepted (``eager``).
 
     Args:
         nearest: Verdict of the comparison with the nearest plan.

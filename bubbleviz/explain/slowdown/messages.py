@@ -36,8 +36,8 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import Phase
 
-#: Maximum clock difference in ns between transfers and compute operations. The published analyzer
-#: uses the same value.
+#: Maximum clock difference in ns between transfers and compute operations.
+#: The published analyzer uses the same value.
 CLOCK_NS = 50_000
 #: Minimum number of messages that must show the transfer time of a link before it is used.
 _MIN_IDLE_CONSUMERS = 3
@@ -142,8 +142,8 @@ def _find_receive_times(
 ) -> tuple[Ints, Ints]:
     """Return the start and the end of the receive of each message, or -1 if there is none.
 
-    This is the receive of the consumer that the explanation found. If it found none, the receive is
-    matched by order (:func:`_match_unnamed_transfers`).
+    This is the receive of the consumer that the explanation found. If the explanation found no
+    receive, the receive is matched by order (:func:`_match_unnamed_transfers`).
 
     Args:
         run: The replayed run.

@@ -97,8 +97,8 @@ class Replay:
         """Return a mask of the rows that depend on several groups, directly or indirectly.
 
         A row depends on its own group and on the groups of its direct and indirect predecessors,
-        including the predecessors of all rows of its meeting. Rows that are not replayed are not
-        marked.
+        including the predecessors of all rows of its meeting. The mask is False for rows that are
+        not replayed.
 
         Args:
             group: Group of each row of the work.

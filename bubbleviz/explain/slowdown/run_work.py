@@ -256,7 +256,8 @@ def _classify_collectives(
 
     Collectives of one kind do the same work: the same NCCL operation at the same position in the
     launch order of their rank (:attr:`.CollectiveIntervals.order`). Either all or none of the
-    collectives of a kind have members on several stages. The same is true for several replicas.
+    collectives of a kind have members on several stages, and either all or none have members in
+    several replicas.
 
     Args:
         collectives: Collectives of all ranks.

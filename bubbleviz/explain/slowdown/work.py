@@ -129,8 +129,8 @@ class Work(Table):
 
         For a row with a meeting, this is its transfer time: its end minus the latest start of the
         rows of its meeting, as in ``get_transfer_time`` of the published ``analyzer/wia.py``. The
-        transfer time can be negative. But if it would be -10 ms or less, the row had buffered the
-        data, and its transfer time is 0.
+        transfer time can be negative. A row whose transfer time would be -10 ms or less had
+        buffered the data, so its transfer time is 0.
         """
         met = np.flatnonzero(self.meeting != NONE)
         meetings = group_rows(self.meeting[met])
