@@ -436,7 +436,8 @@ def match_by_ends(
 
     Returns:
         Meeting number of each collective, or -1 if not enough ranks end together with it. A meeting
-        can contain several rows of a rank, which are pieces of one collective.
+        can contain several rows of a rank, which are pieces of one collective
+        (:func:`_add_pieces`).
     """
     meeting = np.full(len(collectives), NONE, np.int64)
     n_cells = int(cell.max(initial=NONE)) + 2

@@ -154,7 +154,8 @@ def _refuse_duplicates(recordings: Sequence[Recording], machines: Sequence[str])
 
     The cause is either that a process was captured twice (``--capture-range-end=repeat``), or that
     the profiles are from two runs. Processes are the same if machine, host and pid are equal. The
-    processes of a profile that does not record its host are not compared.
+    processes of a profile that does not record its host are not compared. Ranks of tables are the
+    same if their declared numbers are equal.
     """
     paths: dict[tuple[str | int, ...], str] = {}
     clauses = (

@@ -51,11 +51,11 @@ def solve_clocks(
 ) -> tuple[tuple[ProfileClock, ...], Contradiction | None]:
     """Find corrections of all clocks that satisfy the precedences.
 
-    If no constant offsets satisfy the precedences, drifts up to ``DRIFT`` are allowed, and each
-    clock that needs a drift gets one. If no drifts satisfy the precedences either, they contradict
-    each other. The smallest slack for which constant offsets exist is then added to every bound,
-    and twice this slack is added to the uncertainties. The uncertainty is None for clocks that the
-    reference does not bound.
+    If constant offsets exist only with a slack of more than ``GRAIN_NS / 2`` on every bound, drifts
+    up to ``DRIFT`` are allowed, and each clock that needs a drift gets one. If no drifts satisfy
+    the precedences either, they contradict each other. The smallest slack for which constant
+    offsets exist is then added to every bound, and twice this slack is added to the uncertainties.
+    The uncertainty is None for clocks that the reference does not bound.
 
     Args:
         precedences: Precedences between the clocks.

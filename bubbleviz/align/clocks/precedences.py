@@ -233,10 +233,11 @@ def find_collective_precedences(
 
     All members must have entered a collective (all-reduce, all-gather, reduce-scatter) before any
     member can leave. The kernel of each member therefore starts before the kernel of any other
-    member ends. All members leave a collective together. If the time between the ends on two ranks
-    varies over iterations by more than drift explains, the ranks do not run the same collective,
-    and no precedence is derived. The members of a collective are sorted by rank, and each is
-    compared with at most ``_MAX_PARTNERS`` following members.
+    member ends. All members leave a collective together. Collectives with equal group, iteration
+    and kind are assumed to be one collective. If the time between the ends on two ranks varies over
+    iterations by more than drift explains, the ranks do not run the same collective, and no
+    precedence is derived. The members of a collective are sorted by rank, and each is compared with
+    at most ``_MAX_PARTNERS`` following members.
 
     Args:
         collectives: At most one collective per rank and iteration, with common iterations.

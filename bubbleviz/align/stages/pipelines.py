@@ -171,7 +171,8 @@ def find_pipelines(stage: Ints, numbers: RankNumbers, world: int = 0) -> Ints:
     If every stage has one rank, all ranks are in pipeline 0. Otherwise, pipelines are known only if
     names number the ranks, and if the ranks are numbered in Megatron's order: stage by stage, with
     equally many ranks per stage. Some ranks may be missing. The pipeline of a rank is then its
-    index among the ranks of its stage, in order of rank numbers. Missing ranks are counted as well.
+    index among the ranks of its stage, in order of rank numbers. Missing ranks are counted as well
+    if the rank numbers show which ranks are missing.
 
     Args:
         stage: Stage of each rank, or -1 for a rank without forwards and backwards.

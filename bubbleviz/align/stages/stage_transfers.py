@@ -15,11 +15,11 @@ from bubbleviz.model.phases import TRANSFERS, Phase
 def find_transfer_stages(recordings: JoinedRecordings) -> Ints:
     """Return the virtual stage of each operation, including transfers without a stage in names.
 
-    A transfer whose microbatch or stage is unknown gets the stage of its rank if the rank has only
-    one stage, otherwise -1. If names do not contain chunks, a rank may have more stages than its
-    operations show: some forwards of the first rank then receive from the last rank, and others do
-    not. Therefore the stage is also -1 if the rank has fewer transfers of this phase, such as
-    RECV_F, than forwards (for activations) or backwards (for gradients).
+    If a transfer has a device span, and its microbatch or stage is unknown, it gets the stage of
+    its rank if the rank has only one stage, otherwise -1. If names do not contain chunks, a rank
+    may have more stages than its operations show: some forwards of the first rank then receive from
+    the last rank, and others do not. Therefore the stage is also -1 if the rank has fewer transfers
+    of this phase, such as RECV_F, than forwards (for activations) or backwards (for gradients).
 
     Args:
         recordings: The recordings, with virtual stages.

@@ -129,8 +129,8 @@ def _filter_by_duration(
 
     A pair is ruled out if the lower rank takes longer for a microbatch, from the start of its F to
     the end of its B, than the upper rank waits for this microbatch. No offset between the clocks
-    can explain this. At most ``_MAX_SAMPLED_KEYS`` evenly spaced keys are compared, with a
-    tolerance for clock resolution, drift and early work.
+    can explain the longer time. At most ``_MAX_SAMPLED_KEYS`` evenly spaced keys are compared, with
+    a tolerance for clock resolution, drift and early work.
 
     Args:
         table: Timetable of all ranks.
