@@ -153,7 +153,7 @@ def _make_contradiction(limit: Floats, row: Ints, cycle: list[int]) -> Contradic
 
     Args:
         limit: Tightest limits between clocks, indexed [later, earlier].
-        row: Row of the precedence that gives each limit, same shape.
+        row: Row of the precedence that gives each limit, same shape as ``limit``.
         cycle: Clocks of the cycle in the order of its arcs.
     """
     arcs = list(zip(cycle, [*cycle[1:], cycle[0]], strict=True))

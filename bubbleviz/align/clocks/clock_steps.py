@@ -440,8 +440,8 @@ def _fit_midpoints(midpoint: Floats, width: Floats, elapsed_ns: Floats) -> _Fits
 
     Args:
         midpoint: Midpoint between the bounds of each cell, shape (pairs, cells).
-        width: Upper minus lower bound of each cell, same shape.
-        elapsed_ns: Time from the first cell of the pair to each cell, same shape.
+        width: Upper minus lower bound of each cell, same shape as ``midpoint``.
+        elapsed_ns: Time from the first cell of the pair to each cell, same shape as ``midpoint``.
     """
     drifts = np.linspace(-DRIFT, DRIFT, _N_DRIFTS)
     steps, step_sq = _make_step_functions(midpoint.shape[1])
@@ -499,14 +499,15 @@ def _estimate_noise(midpoint: Floats, width: Floats) -> Floats:
 
     The estimate is the largest of three values:
 
-    - half the standard deviation of the widths, without the narrowest cell, which may contain the
-      jump;
-    - the robust standard deviation of the second differences of the midpoints, divided by sqrt(6);
-    - ``GRAIN_NS / 20``.
+    - Half the standard deviation of the widths, without the narrowest cell, which may contain the
+      jump.
+    - The robust standard deviation (:func:`_estimate_deviation`) of the second differences of the
+      midpoints, divided by sqrt(6).
+    - The constant ``GRAIN_NS / 20``.
 
     Args:
         midpoint: Midpoint between the bounds of each cell, shape (pairs, cells).
-        width: Upper minus lower bound of each cell, same shape.
+        width: Upper minus lower bound of each cell, same shape as ``midpoint``.
     """
     width_noise = np.std(np.sort(width, axis=1)[:, 1:], axis=1) / 2
     midpoint_noise = _estimate_deviation(np.diff(midpoint, 2, axis=1)) / np.sqrt(6)

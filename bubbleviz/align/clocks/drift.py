@@ -177,9 +177,10 @@ def compute_bands(
         reference: Clock whose correction is 0.
 
     Returns:
-        lower: Smallest correction, shape (clocks, segments). Negative infinity if it is not
-            bounded.
-        upper: Largest correction, same shape. Infinity if it is not bounded.
+        lower: Smallest correction, shape (clocks, segments). Negative infinity if the correction
+            has no lower bound.
+        upper: Largest correction, same shape as ``lower``. Infinity if the correction has no upper
+            bound.
     """
     from scipy.sparse.csgraph import dijkstra
 

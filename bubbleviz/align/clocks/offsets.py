@@ -71,8 +71,8 @@ def find_tightest_limits(precedences: Precedences, n_clocks: int) -> tuple[Float
     Returns:
         limit: Smallest ``later_ns - earlier_ns`` of each pair of clocks, shape (clocks, clocks),
             indexed [later, earlier]. Infinite if the pair has no precedence, and 0 on the diagonal.
-        row: Row of the precedence that gives each limit, same shape, or -1 if there is none. The
-            smallest row wins ties.
+        row: Row of the precedence that gives each limit, same shape as ``limit``, or -1 if there is
+            none. The smallest row wins ties.
     """
     slack = precedences.later_ns - precedences.earlier_ns
     pair = precedences.later_clock * n_clocks + precedences.earlier_clock

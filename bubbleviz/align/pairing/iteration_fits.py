@@ -480,7 +480,7 @@ def _measure_lags(within: _Differences) -> tuple[Floats, Floats, Ints]:
             the mean of column 0, because few values do not show a repeating pattern.
         scatter: Trimmed mean of the scatter (variance of the differences between two steps), with
             the same shape and columns as ``level_sq``.
-        count: Number of levels that each column covers, same shape.
+        count: Number of levels that each column covers, same shape as ``level_sq``.
     """
     n_steps = within.level_ns.shape[1]
     is_upper = np.triu(np.ones((n_steps, n_steps), bool), 1)

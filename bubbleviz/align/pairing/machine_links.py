@@ -1,16 +1,16 @@
 """Links between machines: find which iterations of two machines are the same, from all evidence.
 
 The clocks of two machines agree except for the error of NTP, or not at all. Therefore every shift
-of their iterations is compared with every other shift. The evidence is measured in nats (factors of
-e in likelihood). It consists of
+of their iterations is compared with every other shift. The evidence for and against a shift is
+measured in nats (factors of e in likelihood):
 
-- how well the lengths of iterations agree, event by event (see ``align.pairing.iteration_fits``),
-- whether any offset of the clocks satisfies the data dependencies,
-- whether paired iterations ran the same number of forwards and backwards,
-- whether a capture began long before its first iteration, or ended long after its last iteration,
-  although it should contain further iterations according to the shift,
-- the assumption that captures usually contain the same iterations,
-- the difference between the clocks.
+- The lengths of paired iterations agree, event by event (see ``align.pairing.iteration_fits``).
+- No offset between the clocks satisfies all data dependencies.
+- Paired iterations ran different numbers of forwards and backwards.
+- A capture began long before its first iteration, or ended long after its last iteration, although
+  it should contain more iterations according to the shift.
+- Captures with equal numbers of iterations usually contain the same iterations.
+- The clocks are far apart.
 
 Each machine is linked to an already linked machine by a pair of ranks whose iterations can be
 matched with sufficient evidence. The link gives the correction of the machine's clock.

@@ -93,7 +93,7 @@ def _number_untimed(numbers: Ints, is_untimed: Bools) -> bool:
     Args:
         numbers: Common number of each iteration of each rank, or -1 if it has none, shape
             (ranks, iterations). Modified in place.
-        is_untimed: Mask of the iterations to number, same shape.
+        is_untimed: Mask of the iterations to number, same shape as ``numbers``.
 
     Returns:
         True if all iterations were numbered. False if a later iteration of the same rank already

@@ -81,10 +81,10 @@ def find_possible_shifts(
 
     Returns:
         offset_ns: Correction of the second clock that each shift implies, shape (pairs, shifts).
-        prior: Evidence for each shift minus evidence against it, in nats, same shape. Negative
-            infinity for an impossible shift.
-        utc_penalty: Evidence against each shift from UTC times, in nats, same shape. This evidence
-            is already subtracted in ``prior``.
+        prior: Evidence for each shift minus evidence against it, in nats, shape (pairs, shifts).
+            Negative infinity for an impossible shift.
+        utc_penalty: Evidence against each shift from UTC times, in nats, shape (pairs, shifts).
+            This evidence is already subtracted in ``prior``.
     """
     starts = histories.start_ns[pair[0]], histories.start_ns[pair[1]]
     offset_ns, is_possible = _estimate_offsets(starts, events, shifts)
@@ -177,8 +177,8 @@ def _compare_shapes(
     Returns:
         rarity: Evidence for each shift in nats, summed over paired iterations with equal shapes,
             shape (pairs, shifts).
-        penalty: Evidence against each shift in nats, same shape: ``_SHAPE_PENALTY`` per pair of
-            iterations with different shapes, limited to ``_MAX_SHAPE_PENALTY``.
+        penalty: Evidence against each shift in nats, shape (pairs, shifts): ``_SHAPE_PENALTY`` per
+            pair of iterations with different shapes, limited to ``_MAX_SHAPE_PENALTY``.
     """
     shapes = histories.shapes[pair[0]]
     paired = shift_values(histories.shapes[pair[1]], shifts)
@@ -203,7 +203,7 @@ def _is_clock_set(start_ns: Floats, lower: Floats, upper: Floats) -> Bools:
     Args:
         start_ns: Start of each iteration of the first rank, shape (pairs, iterations).
         lower: Lower bound of the correction in each iteration, shape (pairs, shifts, iterations).
-        upper: Upper bound of the correction in each iteration, same shape.
+        upper: Upper bound of the correction in each iteration, same shape as ``lower``.
 
     Returns:
         Mask of the shifts that require a clock to be set, shape (pairs, shifts).
@@ -258,8 +258,8 @@ def _predict_starts(histories: Histories, a: Ints, b: Ints, shifts: Ints) -> tup
     Returns:
         previous_ns: Start of the iteration before b's first one, shape (pairs, shifts). NaN if a
             did not record both iterations of the step.
-        next_ns: Start of the iteration after b's last one, same shape. NaN if a did not record both
-            iterations of the step.
+        next_ns: Start of the iteration after b's last one, shape (pairs, shifts). NaN if a did not
+            record both iterations of the step.
     """
     starts, last = histories.start_ns[b], histories.counts[b][:, None] - 1
     # Step k is from iteration k - 1 of a to iteration k; NaN before the first, after the last.

@@ -120,8 +120,8 @@ def _order_by_time(start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> Ints | None:
 
     Args:
         start_ns: Start of each chunk on each rank, shape (ranks, chunks).
-        end_ns: End of each chunk on each rank, same shape.
-        busy_ns: Time for which each chunk keeps each rank busy, same shape.
+        end_ns: End of each chunk on each rank, shape (ranks, chunks).
+        busy_ns: Time for which each chunk keeps each rank busy, shape (ranks, chunks).
 
     Returns:
         Stage of each rank, counted from 0. The result is None if there are fewer than

@@ -107,8 +107,8 @@ def match_ranks(
 
     Returns:
         can_follow: Mask of the pairs whose times fit, shape (upper, lower).
-        cannot_follow: Mask of the pairs whose times contradict each other, same shape. Both masks
-            are False for a pair without a common microbatch.
+        cannot_follow: Mask of the pairs whose times contradict each other, shape (upper, lower).
+            Both masks are False for a pair without a common microbatch.
     """
     can_follow = _filter_by_duration(table, upper, lower, chunks)
     # Pairs that the filter rejects have a common microbatch.
