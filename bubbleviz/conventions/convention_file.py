@@ -33,8 +33,8 @@ backward is an iteration. Iterations found this way are numbered in time order o
   operations, because a range of the other convention may enclose the range.
 
 ``communication`` and ``helper_threads`` at the top level list additional regexes for kernels and
-threads. A file may contain just these two lists. The built-in conventions then recognize the range
-names, as they do without a file.
+threads. A file may contain just these two lists. The range names are then recognized by the
+built-in conventions.
 
 ``explicit = true`` at the top level marks names written for bubbleviz. If explicit names mark
 forwards or backwards, all other recognized conventions are ignored.

@@ -343,7 +343,7 @@ def convert_to_duckdb(glob: str) -> str | None:
 
 
 def _convert_piece(piece: str) -> str:
-    """Return a set or character of a GLOB unchanged if DuckDB reads it alike, otherwise ``?*``."""
+    """Return a set or character of a GLOB unchanged if it is the same in DuckDB, else ``?*``."""
     is_set = piece[0] == "["
     is_same = _PORTABLE_SET.fullmatch(piece) if is_set else piece not in ("?", "\\")
     return piece if is_same else "?*"

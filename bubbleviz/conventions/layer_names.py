@@ -1,4 +1,4 @@
-"""Parsing of layer names: which layer of a model a name belongs to, using ``layer_names.toml``."""
+"""Finds the layer of a model that a range name belongs to, using ``layer_names.toml``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class LayerName:
 
     Attributes:
         kind: Kind of layer: ``LAYER``, ``EMBEDDING``, ``MTP`` or ``HEAD``.
-        number: Layer number given in the name, or -1 if the name gives none.
+        number: Layer number in the name, or -1 if the name contains no valid number.
     """
 
     kind: str

@@ -343,8 +343,8 @@ def _infer_meanings(shapes: Sequence[NameShape], batch: str) -> list[ShapeMeanin
     - If a built-in convention matches a shape, the convention determines its phase and groups.
     - If no shape is a forward, shapes without a phase that match the regex ``trainer_forward``
       become forwards.
-    - If the words of any shape imply W, every BW becomes a B, including those of built-in
-      conventions.
+    - If the words of any shape imply W, every BW becomes a B, even if a built-in convention reads
+      BW.
     - Optimizer shapes lose their microbatch number.
     - A shape without a phase is kept only if it has an iteration number that no built-in convention
       already reads.

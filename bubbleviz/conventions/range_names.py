@@ -60,7 +60,7 @@ class NameMeanings(Table):
 
     @property
     def all_tokens(self) -> Ints:
-        """Number of tokens that each name gives, or -1 if it gives none.
+        """Number of tokens in each name, or -1 if the name contains no number of tokens.
 
         The tokens of both microbatches of a fused range are added.
         """

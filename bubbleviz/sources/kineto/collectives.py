@@ -404,8 +404,8 @@ def _describe_batches(
         described: Rows of the kernels that have a description of a collective.
 
     Yields:
-        (kernel row, external id of the send or receive, its arguments, its arguments again). The
-        arguments of the operator also stand in for the missing arguments of the kernel.
+        (kernel row, external id, operator arguments, operator arguments) for each send or receive.
+        The operator arguments appear twice because they replace the missing kernel arguments.
     """
     used_external = {*work.external[described].tolist()}
     events: list[tuple[int, int, int, int, KinetoArgs | None]] = [

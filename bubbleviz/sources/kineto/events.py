@@ -85,7 +85,10 @@ def parse_number(value: object, limit: int) -> int:
 
 
 def to_text(value: object) -> str:
-    """Return a text as it is, a 64-bit integer as text, and "" for any other value."""
+    """Return a text unchanged, a 64-bit integer as text, and "" for any other value.
+
+    Lone surrogates in a text are replaced.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value) if abs(value) < 1 << 63 else ""
     return replace_surrogates(value) if isinstance(value, str) else ""
@@ -178,7 +181,7 @@ class EventCollector:
 
         Only complete events ("X") of a known category are kept. Events without a start time are
         counted and dropped, and so are kernels and copies whose start and duration are both 0. A
-        missing duration is taken as 0.
+        missing duration is replaced by 0.
         """
         self._add_thread_names(events)
         kind = self._classify(events)

@@ -72,9 +72,9 @@ def _select_columns(
         on_host: Whether to select the events of the host instead of the events of all accelerators.
 
     Returns:
-        Array of shape (6, events). The first axis holds the time in ns, the thread, the device, the
-        address, the change in bytes and the total in bytes. An unknown device or address is 0, and
-        an unknown total is -1.
+        Array of shape (6, events). The first axis contains the time in ns, the thread, the device,
+        the address, the change in bytes and the total in bytes. An unknown device or address is 0,
+        and an unknown total is -1.
     """
     arguments = events.arguments
     change, total, device = arguments["change"], arguments["total"], arguments["device"]

@@ -92,8 +92,8 @@ def _list_records(waits: Ints, records: Ints) -> Ints:
         records: Columns of the event records, as returned by :func:`_make_columns`.
 
     Returns:
-        Array of shape (4, records). The first axis holds the correlation id, the device, the stream
-        and the CUDA event.
+        Array of shape (4, records). The first axis contains the correlation id, the device, the
+        stream and the CUDA event.
     """
     _, _, device, _, event, record_stream, record = waits
     # A wait also describes the record it waits for.
@@ -121,9 +121,9 @@ def _make_columns(events: Sequence[tuple[int, int, KinetoArgs]]) -> Ints:
         events: Thread, start and arguments of each wait or event record.
 
     Returns:
-        Array of shape (7, events). The first axis holds the start, the correlation id, the device,
-        the stream and the CUDA event, followed by the stream and the correlation id of the record
-        that a wait waits for. Unknown values are -1.
+        Array of shape (7, events). The first axis contains the start, the correlation id, the
+        device, the stream and the CUDA event, followed by the stream and the correlation id of the
+        record that a wait waits for. Unknown values are -1.
     """
     rows = []
     for _, start_ns, args in events:

@@ -43,7 +43,7 @@ def find_calls(
         max_calls: Maximum number of calls to return.
 
     Returns:
-        Array of shape (3, calls), sorted by row number. The first axis holds the row number, the
+        Array of shape (3, calls), sorted by row number. The first axis contains the row number, the
         thread and the correlation id.
     """
     ids = sorted(i for i, name in call_names.items() if name.startswith(beginnings))
@@ -206,8 +206,8 @@ def _make_calls(row: Ints, columns: Ints) -> Calls:
 
     Args:
         row: Row numbers of the calls.
-        columns: Array of shape (4, calls). The first axis holds the start, the end, the thread and
-            the correlation id.
+        columns: Array of shape (4, calls). The first axis contains the start, the end, the thread
+            and the correlation id.
 
     Returns:
         The calls, in the given order.

@@ -283,9 +283,9 @@ def _iter_lost_work(
 ) -> Iterator[Limitation]:
     """Yield limitations for GPU work that cannot be read or was not recorded.
 
-    A limitation is yielded for each kind of work whose table lacks columns. A limitation is also
-    yielded for each kind of work that calls launched but of which nothing was recorded. The second
-    check is skipped for graphs.
+    A limitation is yielded for each kind of work whose table lacks columns. Otherwise, a limitation
+    is yielded if calls launched this kind of work but the table contains no work of this kind. The
+    second check is skipped for graphs.
 
     Args:
         export: The open export.

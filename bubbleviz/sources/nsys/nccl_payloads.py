@@ -138,7 +138,7 @@ def _make_field(
 
     If the offset is unknown, the field starts where the previous field ends, rounded up to a
     multiple of the field size. If the previous field is missing or its type is unknown, the offset
-    is 0. The size of a field with an unknown type is taken as 1 byte.
+    is 0. A field with an unknown type is assumed to be 1 byte long.
 
     Args:
         layout: Fields of the layout so far, keyed by index.

@@ -162,8 +162,8 @@ def read_ranges(
 ) -> tuple[Ranges, int]:
     """Read the ranges whose names match a filter.
 
-    A range that was open at the end of the capture is marked as ``cut``. The end of such a range is
-    set to the latest time among the ranges that were read and the other tables.
+    A range that was open at the end of the capture is marked as ``cut``. Open ranges end at the
+    latest time that occurs in the ranges that were read and in the other tables.
 
     Args:
         export: The open export.
@@ -209,8 +209,8 @@ def _read_named_columns(
         kinds: Codes of the kinds of ranges, as returned by :func:`read_event_types`.
 
     Returns:
-        columns: Array of shape (5, ranges). The first axis holds the start, the end, the kind, the
-            starting thread and the ending thread. The end of an open range is ``ABSENT``.
+        columns: Array of shape (5, ranges). The first axis contains the start, the end, the kind,
+            the starting thread and the ending thread. The end of an open range is ``ABSENT``.
         name_id: For each range, the index of its name in ``range_names``.
         range_names: Distinct names of the ranges.
     """

@@ -53,7 +53,7 @@ def detect_encoding(head: bytes) -> str:
     """Return the name of the codec for a text, given its first bytes.
 
     UTF-32 and UTF-16 are recognized by their byte order marks. UTF-16 without a byte order mark is
-    recognized if exactly one of the first two bytes is zero. Everything else is taken as UTF-8.
+    recognized if exactly one of the first two bytes is zero. UTF-8 is assumed in all other cases.
     """
     if head.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return "utf-32"
@@ -238,7 +238,7 @@ class _Lines:
 
 
 def _read_lines(path: str, pieces: Iterable[bytes]) -> Iterator[str]:
-    """Decode a file and yield its lines. Line ends are kept as they are.
+    """Decode a file and yield its lines with their original line ends.
 
     Args:
         path: Path of the file, for messages.

@@ -169,7 +169,7 @@ def _read_clocks(cells: Cells, rank_index: Ints, count: int) -> list[DeclaredClo
 def _read_rank_numbers(
     cells: Cells, rank_index: Ints, count: int, name: str
 ) -> Sequence[int | None]:
-    """Return one number per rank from a column such as ``stage``, or None where it is unknown.
+    """Return one number per rank from a column such as ``stage``, or None if it is unknown.
 
     Args:
         cells: Cells of the table.
@@ -186,7 +186,7 @@ def _read_rank_numbers(
 
 
 def _read_rank_texts(cells: Cells, rank_index: Ints, count: int, name: str) -> Sequence[str | None]:
-    """Return one text per rank from a column such as ``host``, or None where it is unknown.
+    """Return one text per rank from a column such as ``host``, or None if it is unknown.
 
     Arguments and errors are the same as for :func:`_read_rank_numbers`.
     """

@@ -182,7 +182,7 @@ def _read_events(file: TraceFile[OperationArgs]) -> list[_Traced]:
 def _make_rows(events: TraceEvents[OperationArgs]) -> Ints:
     """Return the events of a block as an array, shape (5 + fields, events).
 
-    The first axis holds the event type, thread, name, start and end of an event, followed by the
+    The first axis contains the event type, thread, name, start and end of an event, followed by the
     fields of :class:`OperationArgs`. Missing start times and durations are 0. Numbers that are
     missing, negative or too large are MISSING.
     """

@@ -47,7 +47,7 @@ _STEPS = 1_000_000
 _AROUND = re.compile(r"^([A-Z_]+: |C Data interface error: |Failed to \w+ query: )+")
 #: Parts of the error messages with which SQLite and the ADBC driver report that memory ran out.
 _NO_MEMORY = ("out of memory", "Cannot allocate memory")
-#: What messages say if an integer column contains a value that is not an integer.
+#: Reason given in messages if an integer column contains a value that is not an integer.
 NO_NUMBER = "something other than a whole number was found"
 #: Size of the header of an SQLite file in bytes.
 HEADER_BYTES = 100

@@ -108,9 +108,9 @@ class PageTable:
         last_row: For each leaf page, the largest row number that it may contain, shape (leaves,).
         extents: For each leaf page, the maximum duration and the earliest start of its rows, shape
             (leaves, 2). The duration is -1 if the times of the leaf page have not been read yet.
-        integers: Integer columns that the query returns, shape (columns, 4). The second axis holds
-            the index of the column in the table, how NULL is treated, the missing value, and
-            whether the column is an alias of the row number.
+        integers: Integer columns that the query returns, shape (columns, 4). The second axis
+            contains the index of the column in the table, how NULL is treated, the missing value,
+            and whether the column is an alias of the row number.
         places: Indices of the table's columns, keyed by column name.
     """
 
