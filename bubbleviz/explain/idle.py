@@ -41,9 +41,9 @@ class IdleIntervals(Table):
         interval: Number of the idle interval, counted from 0 within each rank.
         before: Row of the work that ended last before the idle interval, or -1 if there is none.
         after: Row of the first work after the idle interval, or -1 if there is none.
-        peer_operation: Row of the operation that the rank waits for: the last operation that the
-            last member of a collective started before it entered, or the transfer ahead in the
-            queue. -1 if there is neither.
+        peer_operation: Row of the operation that the rank waits for, or -1 if there is none. In a
+            collective, it is the last operation that the last member started before it entered. In
+            a queue, it is the transfer ahead.
         collective: Kind of the collective that the rank is in, or -1 if it is in none.
         activity: Index of the host activity, or -1 if the piece has a cause instead.
         host_call: The call that the host was in, or -1 if unknown. In ``analyze``, a row of the

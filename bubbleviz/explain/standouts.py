@@ -207,9 +207,9 @@ def _find_most_different_phase(
 def _group_standouts(ranks: Sequence[Rank], stands_out: Bools) -> Iterator[tuple[str, str, Ints]]:
     """Group the ranks that stand out by stage, pipeline or host, and yield the rest one by one.
 
-    A stage, pipeline or host becomes a group if it has at least two ranks and at least 75 % of all
-    its ranks stand out and are not in a group yet. No group is formed that would contain all ranks
-    of the run. Stages are tried first, then pipelines, then hosts.
+    A stage, pipeline or host with at least two ranks becomes a group if at least 75 % of its ranks
+    stand out. Ranks that are already in a group do not count. No group is formed that would contain
+    all ranks of the run. Stages are tried first, then pipelines, then hosts.
 
     Args:
         ranks: The ranks, by index.

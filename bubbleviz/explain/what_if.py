@@ -121,8 +121,8 @@ def ask_what_if(
 ) -> WhatIf:
     """Simulate how long the typical iteration would take under other schedules.
 
-    The result has only a reason and no rows if the typical iteration was not replayed, if the run
-    is no training pipeline, or if the times of its operations are incomplete.
+    The result has only a reason and no rows in three cases: the typical iteration was not replayed,
+    the run is not a training pipeline, or the times of its operations are incomplete.
 
     Args:
         ranks: The ranks, by index.

@@ -30,9 +30,9 @@ class Bubbles(IdleIntervals, ArrowTable):
 
     Attributes:
         iteration: Iteration whose window contains the interval.
-        peer_operation: Row of the operation that the rank waits for, or -1 if there is none: the
-            producer of the next operation's input, the last operation that the last member of a
-            collective started before it entered, or the transfer ahead in the queue.
+        peer_operation: Row of the operation that the rank waits for, or -1 if there is none. It is
+            the producer of the next operation's input, or the transfer ahead in the queue. In a
+            collective, it is the last operation that the last member started before it entered.
         collective: Row of ``kinds`` of the collective that the rank is in, or -1 if it is in none.
         host_call: If the host is the cause, the CUDA call that the launching thread was in, as a
             row of the operations' ``names``, else -1.

@@ -1,8 +1,8 @@
 """Find the time in which ranks ran no operation, and split it by cause.
 
-Windows do not affect how idle time is split. An idle interval before an operation is split at four
-times: when the input of the operation becomes ready, when the receive of the input is launched,
-when the transfer ahead in the queue ends, and when the receive ends::
+Windows do not affect how idle time is split. An idle interval before an operation is split when the
+input becomes ready, when the receive is launched, when the transfer ahead in the queue ends, and
+when the receive ends::
 
     last work ├──────────┬─────────┬────────┬───────────────┬──────┤ next operation
                dependency    host    queued   communication   other

@@ -9,8 +9,8 @@ of this product are medians of ratios, estimated one after the other::
                                  over      over     of all        on every      of a rank in
                                  stages    copies   ranks         stage         an iteration
 
-No rank or stage is compared with itself: the norm of a rank is the median of the other ranks that
-do the same work, and the norm of a stage is the median of the other stages.
+No rank or stage is compared with itself. The norm of a rank is the median of the other ranks that
+do the same work. The norm of a stage is the median of the other stages.
 """
 
 from __future__ import annotations

@@ -317,9 +317,9 @@ def _compare_kernels(evidence: Evidence, stages: list[int], is_slow: Bools) -> s
 
     Returns:
         :data:`MORE_KERNELS` if the excess of kernels is at least half of the excess of time for
-        every slow kind of work. :data:`SAME_KERNELS` if all numbers of kernels differ by at most
-        2 %. "" in all other cases, if several stages are slow, if several ranks run the stage, or
-        if numbers of kernels are unknown.
+        every slow kind of work. :data:`SAME_KERNELS` if no number of kernels differs by more than
+        2 %. "" in all other cases, for example if several stages are slow, several ranks run the
+        stage, or numbers of kernels are unknown.
     """
     work, effects = evidence.work, evidence.effects
     if len(stages) != 1 or len(find_distinct(work.rank[work.stage == stages[0]])) != 1:

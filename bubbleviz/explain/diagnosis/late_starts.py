@@ -28,8 +28,8 @@ def measure_late_starts(run: ReplayedRun, rows: Ints) -> Ints:
     """Return how much later each operation starts than the first operation of its iteration.
 
     The delay is relative to the first operation that starts an iteration on any rank without
-    needing an input. The delay of an operation is 0 unless the operation is the first one of its
-    rank in the iteration, needs no input, has no recorded launch and starts more than 20 us late.
+    needing an input. Only the first operation of a rank in an iteration can be late. It must need
+    no input, have no recorded launch, and start more than 20 us late. All other delays are 0.
 
     All delays are 0 if any rank begins an iteration before all ranks have ended the previous one,
     because ranks then do not wait for each other. All delays are also 0 if there is only one

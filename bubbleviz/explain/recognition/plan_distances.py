@@ -134,10 +134,9 @@ def find_similar_plans(
 ) -> Iterator[tuple[str, tuple[Ints, ...]]]:
     """Yield the names and orders of the plans that are similar enough for a full comparison.
 
-    A similar plan meets three conditions: it splits backwards into B and W as the run does
-    (:func:`_is_split_alike`), it starts with similar operations (:func:`_has_similar_start`), and
-    it differs little from a sample of the orders (:func:`_can_be_near`). Plans of more than 2
-    million operations are left out.
+    A similar plan splits backwards into B and W as the run does (:func:`_is_split_alike`). It
+    starts with similar operations (:func:`_has_similar_start`), and it differs little from a sample
+    of the orders (:func:`_can_be_near`). Plans of more than 2 million operations are left out.
 
     Args:
         ran: Measured orders of a pipeline.

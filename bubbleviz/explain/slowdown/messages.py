@@ -4,9 +4,9 @@ The transfer of a message is a send and a receive that meet. If the transfer of 
 unknown, the consumer just follows the producer. Transfers are found in four steps:
 
 1. Each dependency between two ranks is a message (:func:`_select_remote_inputs`).
-2. The receive of a message is the last receive of its consumer, as found by the explanation. If the
-   name of a receive contains no microbatch, the n-th receive of a rank belongs to the n-th
-   operation that takes an input from another rank, provided that both are equally many. Sends are
+2. The receive of a message is the last receive of its consumer, as found by the explanation. If
+   receives name no microbatch, the n-th receive of a rank belongs to the n-th operation that takes
+   an input from another rank. This requires equal numbers of receives and operations. Sends are
    matched in the same way.
 3. A receive that starts after the start of its consumer, or ends after the end of its consumer, is
    ignored. Receives between two ranks are also ignored if they do not arrive in the order in which
@@ -71,10 +71,9 @@ class Messages(Table):
 def list_messages(run: ReplayedRun, rows: Ints) -> Messages:
     """List the inputs that operations take from other ranks in an iteration, and their transfers.
 
-    A receive shows the transfer of a message if the receive starts no later than its consumer, ends
-    no later than its consumer, and is on a link without crossing messages
-    (:func:`_mask_crossing`). All other transfers are inferred if possible
-    (:func:`_infer_transfers`).
+    A receive shows the transfer of a message if it neither starts nor ends after its consumer, and
+    if messages do not overtake each other on its link (:func:`_mask_crossing`). All other transfers
+    are inferred if possible (:func:`_infer_transfers`).
 
     Args:
         run: The replayed run.

@@ -114,9 +114,9 @@ def _order_transfers(
 
     A rank can post a receive before the compute operation that the receive would follow has ended.
     This is visible only if the data was sent more than ``CLOCK_NS`` before the end of the compute
-    operation. If more than half of the receives for which it is visible were posted early, all
-    receives in the same entry of the list are assumed to be posted early, and none of them follows
-    a compute operation.
+    operation. If more than half of these visible receives were posted early, all receives in the
+    same entry of the list are assumed to be posted early. None of them then follows a compute
+    operation.
 
     Args:
         work: Work table of all ranks.
