@@ -34,8 +34,8 @@ Kind = Literal["int64", "float64", "bool", "string"]
 class ArrowTable(ABC):
     """Base class of objects that Arrow libraries accept as a table.
 
-    A subclass must be neither a tuple nor a ``Sequence``, because pyarrow and polars would use the
-    items of such an object as columns instead of calling ``__arrow_c_stream__``.
+    A subclass must be neither a tuple nor a ``Sequence``. For a sequence, pyarrow and polars would
+    use the items as columns instead of calling ``__arrow_c_stream__``.
     """
 
     @abstractmethod

@@ -23,7 +23,7 @@ class Payloads(Table):
         ranks: Number of ranks in the communicator.
         rank: Rank of the process in the communicator.
         device: Device number of the GPU that the process uses.
-        communicators: Hashes by which NCCL identifies communicators.
+        communicators: Hashes that NCCL uses to identify communicators.
     """
 
     start_ns: Ints

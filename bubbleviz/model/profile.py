@@ -52,7 +52,7 @@ KERNELS = "kernels"
 KERNELS_AND_COPIES = "kernels and copies"
 #: Name of threads that represent a device rather than a thread of the host.
 DEVICE_THREAD = "XLA on device"
-#: Name of copies by which the driver moves pages of managed memory. No call launches such a copy.
+#: Name of copies that move pages of managed memory. The driver makes them without a launching call.
 PAGE_MIGRATION = "page migration"
 #: Correlation id of work that no call launched, which is the largest 32-bit number.
 UNCORRELATED = (1 << 32) - 1
@@ -420,7 +420,7 @@ class DeclaredClock:
 
 @dataclass(frozen=True)
 class Source:
-    """The file that a profile was read from, and where it was recorded.
+    """The file that a profile was read from, and the host that recorded the profile.
 
     Attributes:
         path: Path as the user gave it.
@@ -475,7 +475,7 @@ class Profile:
     is open. The attribute is None if the format cannot record the table.
 
     Attributes:
-        source: The file, and where it was recorded.
+        source: The file, and the host that recorded the profile.
         activities: Work of devices.
         calls: API calls of the host.
         ranges: Ranges whose names may follow a convention.
@@ -540,7 +540,7 @@ class Contents:
     """Summary of the contents of a file, which the command ``inspect`` shows.
 
     Attributes:
-        source: The file, and where it was recorded.
+        source: The file, and the host that recorded the profile.
         tables: Number of rows of each kind, such as kernels, keyed by kind. None if the file lacks
             the table.
         processes: Processes that ran kernels or CUDA graphs. For a table of operations, the numbers

@@ -168,7 +168,7 @@ def format_rank_name(number: int | None, index: int, label: str) -> str:
         index: Index of the rank in pipeline order.
         label: Label of the rank's device, such as ``node1 GPU 1``.
     """
-    # Labels end with the number of the rank if nothing else distinguishes the devices.
+    # A label ends with the number of the rank if only this number distinguishes the devices.
     device = re.sub(r"rank \d+$", "", label).strip(" :")
     has_device = device not in {"", "table"}
     if number is None:

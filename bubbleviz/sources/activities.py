@@ -40,7 +40,7 @@ class ActivitiesBuilder:
         room: Maximum number of activities. Rows that are never added take no memory.
 
     Attributes:
-        group: Group by which :meth:`build` sorted each row, in the order in which the rows were
+        group: Key that :meth:`build` used to sort each row, in the order in which the rows were
             added. None before :meth:`build`, or if there is at most one rank.
         streams: Stream of each activity in the table, or -1 if unknown. Empty before :meth:`build`.
         impossible: Number of rows left out because of impossible times, keyed by kind of row.

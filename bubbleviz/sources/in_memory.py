@@ -260,7 +260,7 @@ class DecodedFile:
 def make_calls(
     start_ns: Ints, end_ns: Ints, thread: Ints, ids: Ints, name_id: Ints, texts: tuple[str, ...]
 ) -> InMemoryCalls:
-    """Create a log of calls. The calls are sorted by thread, then by start.
+    """Create a log of calls, sorted by thread, then by start, with rows numbered from 0.
 
     Args:
         start_ns: Start of each call.

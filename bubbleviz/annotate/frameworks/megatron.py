@@ -191,9 +191,9 @@ class _Batch:
     def start_backward(self, output: object) -> OperationId:
         """Note that a backward starts, and return its chunk and microbatch.
 
-        The chunk and microbatch are those of the forward with the same output. If that forward is
-        unknown, the chunk is the current chunk of the parallel state, and the microbatch is the
-        number of earlier backwards of the chunk in this batch.
+        The backward has the chunk and microbatch of the forward with the same output. If that
+        forward is unknown, the chunk is the current chunk of the parallel state, and the microbatch
+        is the number of earlier backwards of the chunk in this batch.
 
         Args:
             output: Output of the forward that the backward belongs to.

@@ -1,9 +1,9 @@
 """Annotate all schedules of torch.distributed.pipelining by wrapping the methods of stages.
 
-PyTorch itself names the operations of some schedules (``PP:0F3``, ``Forward 3``), but not those of
-1F1B, and neither the loss nor the optimizer. This module wraps the methods of stages, which every
-schedule calls. A forward and its loss are F, a complete backward is BW, a backward for the input is
-B, and a backward for the weights is W.
+PyTorch itself names the operations of some schedules (``PP:0F3``, ``Forward 3``), but not of 1F1B.
+PyTorch names neither the loss nor the optimizer. This module wraps the methods of stages, which
+every schedule calls. A forward and its loss are F, a complete backward is BW, a backward for the
+input is B, and a backward for the weights is W.
 
 Written for PyTorch 2.5 to 2.14, torch/distributed/pipelining/stage.py and schedules.py.
 """

@@ -60,7 +60,7 @@ _PHASE = re.compile(rb'"ph"\s*:\s*"[be]"')
 class _Process:
     """Tracks the open events of one process while its events are added in file order.
 
-    Arguments that an operation lacks are taken from the last call before the operation. A kernel
+    If an operation lacks arguments, the arguments of the last call before it are used. A kernel
     belongs to the operation that is open when the kernel starts. An event of a proxy thread belongs
     to the operation that is open when the event ends.
 
@@ -183,8 +183,8 @@ class _Process:
 
         Args:
             event: Start of the operation.
-            call: Call before the operation, or None. The root is taken from the call, and so are
-                the count and data type if the operation lacks them.
+            call: Call before the operation, or None. The call provides the root, and also the count
+                and data type if the operation lacks them.
         """
         builder, args, start_ns = self._builder, event.args or NO_ARGS, parse_time(event.ts)
         call_args = (call.args if call is not None else None) or NO_ARGS

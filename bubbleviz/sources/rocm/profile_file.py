@@ -41,7 +41,7 @@ def _subtract_start(block: Ints, zero_ns: int) -> Ints:
     as impossible.
 
     Args:
-        block: Columns, of which the first two are start and end.
+        block: Columns of the rows. The first two columns are start and end.
         zero_ns: Time on the node's clock that is subtracted from all times (see
             :func:`_find_zero`).
     """
@@ -58,7 +58,7 @@ def _keep_valid_times(blocks: list[tuple[Ints, ...]], zero_ns: int) -> list[Ints
     accepts its times.
 
     Args:
-        blocks: At least one block of columns, of which the first two are start and end.
+        blocks: At least one block of columns. The first two columns are start and end.
         zero_ns: Time on the node's clock that is subtracted from all times.
 
     Returns:
@@ -152,8 +152,8 @@ def _join_copies(
         recording: Contents of the file.
         zero_ns: Time on the node's clock that is subtracted from all times.
         activities: All activities, kernels first.
-        group: Group by which each activity was sorted, in the order of the recording. None if the
-            activities were not sorted.
+        group: Sort key of each activity, in the order of the recording. None if the activities were
+            not sorted.
     """
     columns = [np.empty((2, 0), np.int64)]
     for block, details in zip(recording.copies, recording.copy_details, strict=True):

@@ -127,8 +127,8 @@ class RocmRecording:
     def add_kernels(self, work: Ints, names: Sequence[str], name: Ints, stream: Ints) -> None:
         """Add kernels. Kernels that the runtime uses to copy or fill memory are added as copies.
 
-        The size of such a copy is unknown. The direction is -1 for a fill and ``Direction.UNKNOWN``
-        for a copy.
+        Sizes of copies made by kernels are unknown. The direction is -1 for a fill and
+        ``Direction.UNKNOWN`` for a copy.
 
         Args:
             work: Start, end, device, process and correlation id of each kernel, shape (5, kernels).

@@ -376,8 +376,9 @@ class DeviceWork:
     def _name_instruction_ranges(self) -> Ints:
         """Return, for each label, the index of the range name of its instruction.
 
-        The index is -1 if the label has no instruction. A final -1 is appended, so that indexing
-        the result with label -1 yields -1.
+        A range name is ``Thunk:#name=PATH,hlo_op=INSTRUCTION#``, without ``name=PATH,`` if the path
+        is unknown. The index is -1 if the label has no instruction. A final -1 is appended, so that
+        indexing the result with label -1 yields -1.
         """
         numbers, texts = [], self._texts
         for op, path, _, _ in self._labels:
@@ -400,6 +401,9 @@ class DeviceWork:
 
     def _number_module_name(self, module: str, program: int | str) -> int:
         """Return the index of the range name of a module, and remember that the module has it.
+
+        The range name is ``XlaModule:#hlo_module=MODULE,program_id=PROGRAM#``, without
+        ``,program_id=PROGRAM`` if the program id is unknown.
 
         Args:
             module: Name of the module, such as ``jit_step``.

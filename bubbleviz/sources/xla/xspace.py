@@ -243,7 +243,7 @@ def read_stat_names(plane: Any) -> Mapping[int, str]:
 class PlaneReader:
     """Reads the events of one plane.
 
-    Statistics that an event lacks are taken from the metadata of the event.
+    The metadata of an event provides statistics that the event itself does not contain.
 
     Args:
         plane: Parsed message of the plane.
@@ -352,7 +352,7 @@ class PlaneReader:
     def _add_piece(self, line: Any, rows: slice, role: str, row: int) -> None:
         """Decode a slice of the events of a line, and add the events to the planes.
 
-        The statistics of an event are those of its metadata, unless the event itself contains them.
+        Statistics that the event itself does not contain come from its metadata.
 
         Args:
             line: Parsed message of the line.
