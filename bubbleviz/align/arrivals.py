@@ -39,9 +39,9 @@ class Arrivals(Table):
         exact_ns: Latest end of the operation's named receive and of the receives inside its ranges,
             or ``NEVER`` if there are none.
         latest_ns: Equal to ``exact_ns`` for operations with a named receive. An operation without a
-            named receive may also have waited for a receive without a microbatch number. For this
-            operation, the latest end of all receives without a number that the host launched before
-            it is included.
+            named receive may also have waited for a receive without a microbatch number. Therefore
+            its ``latest_ns`` is at least the latest end of the unnumbered receives that the host
+            launched before the operation.
         receives: Mask of the operations whose rank has any receive in their direction (activations
             for F, gradients for B and BW).
         receive: Row of the operation's named receive, or -1 if there is none.

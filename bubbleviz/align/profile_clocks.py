@@ -136,7 +136,7 @@ def find_machines(
     clock. The two profiles share a machine, except in these cases:
 
     - Either profile does not record its host, because files of several nodes may have the same
-      name. Unknown hosts are ignored if the profile declares a clock.
+      name. If the profile declares a clock, it does not matter whether hosts are recorded.
     - The machine ids of the profiles differ.
     - UTC and steady clock show that the machines were switched on at different times.
     - The time between the two session starts is unknown.

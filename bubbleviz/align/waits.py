@@ -182,8 +182,8 @@ def _match_first_rows(key: Ints, n_first: int) -> tuple[Ints, Ints]:
     Returns:
         first: For each key in both lists, in ascending order of keys, the index of its first
             occurrence in the first list.
-        second: For each of these keys, the index of its first occurrence in the second list,
-            counted from the start of that list.
+        second: For each key in both lists, in the same order, the index of its first occurrence in
+            the second list, counted from 0.
     """
     n_keys = int(key.max(initial=NONE)) + 1
     # Writing the rows in reverse order leaves the first row of each key.

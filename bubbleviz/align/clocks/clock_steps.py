@@ -39,7 +39,7 @@ _MAX_RELATIVE_WIDTH = 1.5
 #: Minimum significance of a clear and of a doubtful jump, in standard deviations of the noise.
 _MIN_SIGNIFICANCE, _MIN_SIGNIFICANCE_IN_DOUBT = 7.0, 14.0
 #: A jump is doubtful if it is based on fewer than ``_FEW_CELLS`` cells.
-#: It is also doubtful if it is smaller than ``_SMALL_JUMP`` times the median width of the cells.
+#: A jump is also doubtful if it is less than ``_SMALL_JUMP`` times the median width of the cells.
 _FEW_CELLS, _SMALL_JUMP = 6, 0.3
 #: Minimum and maximum number of cells that are fitted for a pair of clocks.
 #: If a pair has more cells than the maximum, cells are sampled evenly.

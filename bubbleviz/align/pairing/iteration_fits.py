@@ -335,7 +335,7 @@ def _square_beyond_drift(level_ns: Floats, typical_ns: Floats) -> Floats:
 
     Args:
         level_ns: Mean differences between steps, shape (pairs, steps of a, steps of b).
-        typical_ns: Typical step of each pair.
+        typical_ns: Typical (median) step of each pair in ns.
     """
     max_drift_ns = (DRIFT * typical_ns)[:, None, None]
     return np.asarray(np.maximum(np.abs(level_ns) - max_drift_ns, 0.0) ** 2, np.float64)
@@ -423,7 +423,7 @@ def _compute_mean_squares(level_ns: Floats, typical_ns: Floats) -> tuple[_Means,
 
     Args:
         level_ns: Mean differences of paired steps, shape (pairs, shifts, steps).
-        typical_ns: Typical step of each pair.
+        typical_ns: Typical (median) step of each pair in ns.
 
     Returns:
         Four tuples of means and their degrees of freedom, each array of shape (pairs, shifts). The
@@ -550,7 +550,7 @@ def _select_diagonals(matrix: Floats, shifts: Ints) -> Floats:
 
 
 def _fill_diagonals(values: Floats, shape: tuple[int, ...], shifts: Ints) -> Floats:
-    """Return a matrix with the given diagonals. This is the inverse of :func:`_select_diagonals`.
+    """Return a matrix with the given diagonals, as the inverse of :func:`_select_diagonals`.
 
     All other cells are NaN.
 

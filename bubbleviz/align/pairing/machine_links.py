@@ -1,16 +1,20 @@
 """Links between machines: find which iterations of two machines are the same, from all evidence.
 
 The clocks of two machines agree except for the error of NTP, or not at all. Therefore every shift
-of their iterations is compared with every other shift. The evidence for and against a shift is
-measured in nats (factors of e in likelihood):
+of their iterations is compared with every other shift. Evidence is measured in nats (factors of e
+in likelihood). Evidence for a shift:
 
 - The lengths of paired iterations agree, event by event (see ``align.pairing.iteration_fits``).
+- Paired iterations have the same unusual numbers of forwards and backwards.
+- The captures have equal numbers of iterations, and the shift is 0.
+
+Evidence against a shift:
+
 - No offset between the clocks satisfies all data dependencies.
-- Paired iterations ran different numbers of forwards and backwards.
+- Paired iterations have different numbers of forwards and backwards.
 - A capture began long before its first iteration, or ended long after its last iteration, although
   it should contain more iterations according to the shift.
-- Captures with equal numbers of iterations usually contain the same iterations.
-- The clocks are far apart.
+- The shift requires a large correction of UTC clocks.
 
 Each machine is linked to an already linked machine by a pair of ranks whose iterations can be
 matched with sufficient evidence. The link gives the correction of the machine's clock.

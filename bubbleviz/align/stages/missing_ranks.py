@@ -30,8 +30,9 @@ def find_missing_ranks(
     ``world - 1``. In all other cases, gaps in the rank numbers in names show missing ranks. Numbers
     in equal steps have no gap, because they may be the ranks of one of several pipelines.
 
-    The limitation lists the missing ranks. If ``world`` is used, and names do not number the ranks
-    or at least half of the ranks are missing, the limitation only contains their number.
+    The limitation usually lists the missing ranks. It only contains their number if they follow
+    from ``world``, and either names do not number the ranks or at least half of the ranks are
+    missing.
 
     Args:
         numbers: Numbers of the recorded ranks.

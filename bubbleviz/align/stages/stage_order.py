@@ -33,7 +33,7 @@ from bubbleviz.model.phases import TRANSFERS, Phase
 #: At most one in this many ranks may be missing, and more than half of each stage must be present.
 #: If the ranks of one stage are wrongly divided in two, one part has at most half of them.
 _MAX_MISSING_DIVISOR = 8
-#: Minimum number of ranks of a large stage, and limit for large stages of different sizes.
+#: Minimum number of ranks of a large stage.
 #: The smallest of several large stages may lack at most one in ``_CLOSE_DIVISOR`` ranks.
 _MIN_LARGE, _CLOSE_DIVISOR = 64, 8
 #: Maximum fraction of an operation's work that may run after its result was sent.
