@@ -1,8 +1,8 @@
-"""Debian's browsers: options of Chromium, and control of Firefox through its own protocol.
+"""Options for Debian's Chromium, and a driver for Debian's Firefox that speaks its own protocol.
 
 Debian has no geckodriver, and Playwright cannot drive a distribution's Firefox. Firefox speaks
 Marionette (https://firefox-source-docs.mozilla.org/testing/marionette) over TCP: each message is
-its length, a colon, and a list as JSON.
+the length of the list, a colon, and the list as JSON.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-#: Options for a Chromium that sends no requests of its own and needs no sandbox, which containers
-#: lack.
+# Options for Chromium without background requests and without the sandbox, which containers lack.
 CHROMIUM_OPTIONS = (
     "--disable-background-networking",
     "--disable-component-update",
@@ -38,7 +37,8 @@ _PREFERENCES = {
     "services.settings.server": "data:,",
     "toolkit.telemetry.enabled": False,
 }
-#: Timeout for the start of the browser, in seconds. Other timeouts are multiples of it.
+# Timeout for the start of the browser, in seconds.
+# Other timeouts are multiples of this one.
 _SECONDS = 60
 
 
@@ -47,8 +47,8 @@ class Firefox:
 
     Args:
         width, height: Size of the page, in CSS pixels.
-        dark: Whether the browser prefers dark colours.
-        frame_rate: Frames per second, or 0 for as many as the browser can draw.
+        dark: Whether the browser prefers dark colors.
+        frame_rate: Frame rate in frames per second, or 0 for no limit.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Firefox:
         self._folder.cleanup()
 
     def _read_port(self) -> int:
-        """Return the port that the browser listens on; the browser writes it into its profile."""
+        """Return the port that the browser listens on, which it writes into its profile."""
         file = Path(self._folder.name, "MarionetteActivePort")
         deadline = time.monotonic() + _SECONDS
         while time.monotonic() < deadline:
@@ -114,7 +114,7 @@ class Firefox:
         raise TimeoutError("firefox does not listen")
 
     def _resize(self) -> None:
-        """Resize the window so that the page inside its frame has the requested size."""
+        """Resize the window so that the viewport has the requested size."""
         width, height = self._size
         self.ask("WebDriver:SetWindowRect", width=width, height=height)
         inner = self.run("return [innerWidth, innerHeight]")

@@ -1,6 +1,7 @@
 """Writes columnar exports like ``nsys export --type parquetdir`` and ``arrowdir``.
 
-Each is converted from an SQLite export: one file per table, with the same columns and rows.
+Each columnar export is converted from an SQLite export. It has one file per table, with the same
+columns and rows.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from pyarrow import parquet
 #: Number of rows per block.
 _ROWS = 1 << 16
 _KINDS = (("INT", pa.int64()), ("CHAR", pa.string()), ("TEXT", pa.string()), ("REAL", pa.float64()))
-#: Columns that fit into 32 bits in real exports.
+# Integer columns that real exports store in 32 bits.
 _NARROW = {
     "deviceId": pa.int32(), "contextId": pa.int32(), "streamId": pa.uint32(),
     "correlationId": pa.uint32(), "eventType": pa.int16(), "nameId": pa.int32(),
     "demangledName": pa.int32(), "shortName": pa.int32(), "copyKind": pa.uint8(),
     "globalTid": pa.uint64(), "globalPid": pa.uint64(),
 }  # fmt: skip
-#: Columns that contain ids from StringIds, by table.
+# Columns that contain ids from StringIds, keyed by table.
 _NAMED = {
     "CUPTI_ACTIVITY_KIND_KERNEL": ("demangledName",),
     "CUPTI_ACTIVITY_KIND_RUNTIME": ("nameId",),
@@ -41,13 +42,13 @@ class Form:
     """Options of a columnar export.
 
     Attributes:
-        suffix: Suffix of the files.
-        stream: Whether Arrow is written as a stream instead of a file.
+        suffix: Suffix of the files, such as ``.parquet``.
+        stream: Whether Arrow data is written in the stream format instead of the file format.
         dictionaries: Whether strings are dictionary-encoded.
         resolved: Whether columns contain names instead of ids from StringIds.
         without_strings: Whether StringIds is left out when names are resolved.
         narrow: Whether columns have the narrowest type that fits their values.
-        group_rows: Rows per row group or batch.
+        group_rows: Number of rows per row group (Parquet) or record batch (Arrow).
     """
 
     suffix: str = ".parquet"
@@ -86,7 +87,7 @@ def write_columnar(export: Path, folder: Path, form: Form = PARQUET) -> Path:
         form: Options of the export.
 
     Returns:
-        The new directory.
+        Path of the new directory.
     """
     target = folder / f"{export.stem}{form.ending}"
     target.mkdir(parents=True)
@@ -153,7 +154,8 @@ def _find_type(declared: str) -> Any:
 
 
 def _narrow_type(database: sqlite3.Connection, table: str, name: str, kind: Any) -> Any:
-    """Return the type of a column in real exports if its values fit, and ``kind`` otherwise."""
+    """Return the type that a column has in real exports if its values fit, and ``kind`` otherwise.
+    """
     narrow = _NARROW.get(name, kind)
     bounds = next(database.execute(f'SELECT MIN("{name}"), MAX("{name}") FROM "{table}"'))
     try:
@@ -181,5 +183,5 @@ def _make_array(column: Sequence[Any], kind: Any) -> Any:
 
 
 if __name__ == "__main__":
-    # Row groups are long, as in real exports.
+    # Real exports have long row groups.
     write_columnar(Path(sys.argv[1]), Path(sys.argv[2]), Form(narrow=True))

@@ -17,7 +17,8 @@ from tests.support.valid_reports import check_outputs
 
 
 def run_program(program: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in the checkout, given as arguments for Python or as a complete command."""
+    """Run a program in the checkout, given as arguments for Python or as a complete command line.
+    """
     words = [sys.executable, *program] if program[0].startswith("-") else program
     env = {**os.environ, **environment}
     done = subprocess.run(words, cwd=CHECKOUT, capture_output=True, text=True, check=False, env=env)
@@ -70,7 +71,9 @@ class CommandLine:
         return json.loads(self.printed(*words))
 
     def refused(self, *words: object, code: int | None = None) -> str:
-        """Run a command that must fail with ``code`` (1 or 2 if None), and return its only line."""
+        """Run a command that must fail with ``code`` (1 or 2 if None), and return its one-line
+        error.
+        """
         code_, out, err = self(*words)
         assert code_ in ({1, 2} if code is None else {code}), err
         assert (out, err.count("\n"), err[:11]) == ("", 1, "bubbleviz: ")

@@ -1,4 +1,4 @@
-"""The native library for tests, which is built if the installed one is missing or outdated."""
+"""The native library for tests. It is built if the installed library is missing or outdated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes small versions of all files that commands in the README and the guides read."""
+"""Writes small versions of all files that the commands in the README and the guides read."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def write_documented_files(folder: Path) -> None:
     assert main(["analyze", str(folder / "run"), "--csv", str(folder / "operations.csv")]) == 0
     for name in ("report.json", "before.json", "after.json"):
         assert main(["analyze", str(folder / "run"), "--json", str(folder / name)]) == 0
-    # A plan for run/ and one for traces/.
+    # Write one plan for run/ and one for traces/.
     for name, stages, microbatches in (("order.csv", "4", "8"), ("schedule.csv", "2", "4")):
         sizes = ["--schedule", "1f1b", "-p", stages, "-m", microbatches]
         times = ["--tf", "1", "--tb", "1", "--tw", "1"]

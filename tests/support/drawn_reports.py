@@ -1,4 +1,4 @@
-"""Builds reports from a few operations, and reads the texts in pictures."""
+"""Builds reports from a few operations, and extracts the texts of pictures."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ MS = 1_000_000
 
 @dataclass(frozen=True)
 class Op:
-    """One operation of a test; ``busy`` defaults to its span, and None means no device time."""
+    """One operation of a test. ``busy`` defaults to its span, and None means no device time."""
 
     rank: int
     phase: Phase
@@ -70,8 +70,8 @@ class Op:
 def make_operations(ops: Sequence[Op]) -> tuple[Operations, BusyIntervals]:
     """Return the operations, sorted by rank and start, and the intervals in which they were busy.
 
-    Each operation runs one kernel that is active for its whole span. Columns that :class:`Op` lacks
-    are -1.
+    Each operation runs one kernel that is active for its whole span. Columns without a field in
+    :class:`Op` are -1.
     """
     ops = sorted(ops, key=lambda op: (op.rank, op.start))
     names = tuple(dict.fromkeys(op.name for op in ops))
@@ -114,7 +114,7 @@ def make_operations(ops: Sequence[Op]) -> tuple[Operations, BusyIntervals]:
 
 
 def transpose(rows: Sequence[Sequence[int]], columns: int) -> list[list[int]]:
-    """Transpose rows; ``columns`` is needed if there are no rows."""
+    """Transpose rows to columns. ``columns`` is the number of columns if there are no rows."""
     return [[row[n] for row in rows] for n in range(columns)]
 
 
@@ -159,7 +159,7 @@ def make_report(
 
 
 def make_empty_explanation(iterations: int, ranks: int, operations: Operations) -> Explanation:
-    """Return an explanation without any idle time, dependencies, critical path or changes."""
+    """Return an explanation that contains no idle time, dependencies, critical path or changes."""
     zero = np.zeros((iterations, ranks), np.int64)
     return Explanation(
         causes=CauseTimes({"schedule": np.zeros((iterations, ranks, len(Cause)), np.int64)}),
@@ -196,7 +196,7 @@ def make_rank(
 
 
 def make_rank_iterations(values: Sequence[RankIteration]) -> RankIterations:
-    """Return the ranks of an iteration; every rank must have windows for the same ratios."""
+    """Return the rank results of an iteration; all ranks must have windows for the same ratios."""
     rank = np.array([value.rank for value in values], np.int64)
 
     def column(of_rank: Sequence[object], dtype: type = np.int64) -> npt.NDArray[np.int64]:
@@ -290,15 +290,15 @@ def run_plan(
     latency: int = 0,
     optimizer: bool = False,
 ) -> list[Op]:
-    """Simulate one iteration of a plan; optimizers start once all devices have finished their work.
+    """Simulate one iteration of a plan. Optimizers start once all devices have finished their work.
 
     Args:
         plan: The plan.
         durations: Duration of each task.
         iteration: Number of the iteration.
-        start: Start of the iteration.
-        latency: Transfer time between two devices.
-        optimizer: Whether the iteration ends with an optimizer on each device.
+        start: Start time of the iteration, in ns.
+        latency: Transfer time between two devices, in ns.
+        optimizer: Whether each device ends the iteration with an optimizer step.
     """
     gate = make_barrier(plan.stages)
     simulation = simulate([plan], durations, optimizer=optimizer, transfer_ns=latency, gate=gate)
@@ -347,7 +347,9 @@ def list_texts(svg: str) -> list[str]:
 
 
 def list_tooltips(svg: str) -> list[str]:
-    """Return the titles of all elements except the picture itself."""
+    """Return the tooltips (``title`` elements) of a picture, without the title of the picture
+    itself.
+    """
     return [element.text or "" for element in parse_svg(svg).iter(f"{SVG}title")][1:]
 
 

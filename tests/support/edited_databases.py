@@ -8,11 +8,11 @@ from pathlib import Path
 
 
 def edit_database(path: Path, *statements: str, source: Path | None = None) -> Path:
-    """Run statements one by one on a file, or on a copy of ``source``, and return its path."""
+    """Run SQL statements one by one on a file, or on a copy of ``source``, and return the path."""
     if source is not None:
         path.write_bytes(source.read_bytes())
     with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        # Views may outlive their tables, as in files that other tools have edited.
+        # Views may outlive their tables, as they do in files that other tools have edited.
         db.execute("PRAGMA legacy_alter_table = ON")
         db.execute("PRAGMA synchronous = OFF")
         for statement in statements:
@@ -21,7 +21,7 @@ def edit_database(path: Path, *statements: str, source: Path | None = None) -> P
 
 
 def read_columns(path: Path) -> dict[str, tuple[str, ...]]:
-    """Return the column names of each table of a file."""
+    """Return the column names of each table of an SQLite file."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
         tables = db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         return {
@@ -32,7 +32,9 @@ def read_columns(path: Path) -> dict[str, tuple[str, ...]]:
 
 
 def rebuild_table(table: str, columns: str = "*", order: str = "rowid") -> tuple[str, ...]:
-    """Return statements that rewrite a table in this order with these columns, unconstrained."""
+    """Return SQL that rewrites a table with these columns, sorted by ``order``, without
+    constraints.
+    """
     return (
         f'CREATE TABLE kept AS SELECT {columns} FROM "{table}" ORDER BY {order}',
         f'DROP TABLE "{table}"',

@@ -1,7 +1,7 @@
-"""Windows, time accounts and ratios, computed by slow exact code for the truth and the reference.
+"""Windows, time accounts and ratios, computed by slow but exact code.
 
-Every rule is one function, and its docstring states the rule. ``bubbleviz guide ratios`` explains
-the same rules to users.
+Planted truths and the reference implementation use this code. Every function implements one rule,
+and its docstring states that rule. ``bubbleviz guide ratios`` explains the same rules to users.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WINDOWS = ("schedule", "stage", "step", "period")
 
 
 class Ran(Protocol):
-    """An operation of one rank; ``span`` is None if it has no GPU work."""
+    """An operation of one rank. ``span`` is None if the operation has no GPU work."""
 
     @property
     def rank(self) -> Any:
@@ -63,7 +63,7 @@ def clip(spans: Iterable[Span], window: Span) -> list[Span]:
 
 
 def subtract(spans: Iterable[Span], holes: Iterable[Span]) -> list[Span]:
-    """Return the parts of ``spans`` outside ``holes``."""
+    """Return the parts of ``spans`` that lie outside ``holes``."""
     result = unite(spans)
     for low, high in holes:
         pieces = ((s, min(e, low), max(s, high), e) for s, e in result)
@@ -72,17 +72,17 @@ def subtract(spans: Iterable[Span], holes: Iterable[Span]) -> list[Span]:
 
 
 def find_extent(spans: Iterable[Span]) -> Span | None:
-    """Return the first start and the last end, or None if there are no spans."""
+    """Return the earliest start and the latest end, or None if there are no spans."""
     nonempty = list(spans)
     return (min(s for s, _ in nonempty), max(e for _, e in nonempty)) if nonempty else None
 
 
 class Account(NamedTuple):
-    """Division of a rank's window into disjoint parts, in ns.
+    """How a rank spent its window, as durations of disjoint parts in ns.
 
     The parts, in order of priority, are compute, the iteration's Optimizer, work of other
-    iterations (``overlap``), and unattributed kernels. Time that belongs to several parts counts
-    for the first of them. The rest is bubble.
+    iterations (``overlap``), and unattributed kernels. Time that belongs to several parts is
+    assigned to the part with the highest priority. The remaining time is bubble.
     """
 
     window: Span
@@ -98,9 +98,10 @@ class Account(NamedTuple):
         return self.window[1] - self.window[0]
 
     def work(self, ratio: str) -> int:
-        """Return the amount of work that a ratio counts.
+        """Return the work time of a rank for the given ratio, in ns.
 
-        Step and period include Optimizers, and period also includes other iterations.
+        All ratios include compute and unattributed kernels. ``step`` and ``period`` also include
+        Optimizers, and ``period`` also includes the work of other iterations.
         """
         work = self.compute
         work += self.optimizer if ratio in ("step", "period") else 0
@@ -108,7 +109,7 @@ class Account(NamedTuple):
 
 
 class RankIteration(NamedTuple):
-    """One rank in one iteration; a rank without its F or B (``missing``) has no ratios."""
+    """One rank in one iteration. A rank that lacks F or B (``missing``) has no ratios."""
 
     first: int
     last: int
@@ -123,7 +124,7 @@ def compute_idle_share(work: int, window: int) -> float | None:
 
 
 def make_account(window: Span, *sets: Iterable[Span]) -> Account:
-    """Assign every part of the window to the first set that contains it. The rest is bubble."""
+    """Assign every instant of the window to the first set that contains it. The rest is bubble."""
     counted_ns: list[Span] = []
     lengths = [0]
     for spans in sets:
@@ -136,7 +137,7 @@ def make_account(window: Span, *sets: Iterable[Span]) -> Account:
 def select_parts(operations: Iterable[Ran], number: int | None) -> dict[Any, list[Ran]]:
     """Return the operations of an iteration, keyed by rank.
 
-    Only ranks that have an F, B, W, BW or FB with a span in this iteration are included.
+    Only ranks that have at least one F, B, W, BW or FB with a span in this iteration are included.
     """
     operations_of_rank: dict[Any, list[Ran]] = {}
     for o in operations:
@@ -150,12 +151,12 @@ def select_parts(operations: Iterable[Ran], number: int | None) -> dict[Any, lis
 
 
 def select_spans(operations: Iterable[Ran], *phases: str) -> list[Span]:
-    """Return the spans of the operations in these phases."""
+    """Return the spans of the operations in the given phases."""
     return [o.span for o in operations if o.phase in phases and o.span is not None]
 
 
 def find_idle_ranks(operations: Sequence[Ran], number: int) -> set[Any]:
-    """Return the ranks that have no work in this iteration although they were being recorded.
+    """Return the ranks that have no work in this iteration although the profiler was recording.
 
     Such a rank works before and after the iteration, or runs its Optimizer.
     """
@@ -170,16 +171,16 @@ def find_idle_ranks(operations: Sequence[Ran], number: int) -> set[Any]:
 def find_windows(
     parts: dict[Any, list[Ran]], following: dict[Any, list[Ran]]
 ) -> dict[str, dict[Any, Span]]:
-    """Return the window of each ratio and rank.
+    """Return the time window of each rank, keyed by ratio.
 
     The schedule window lasts from the first start to the last end over all ranks; the step window
     also includes the Optimizers. The stage window starts when the rank starts and is as long as the
-    longest rank's work. The period window lasts from a rank's start to its next start; it is left
-    out unless all ranks have one.
+    longest rank's work. The period window lasts from a rank's start to its next start; it is
+    omitted unless all ranks have a next start.
     """
     extent_of_rank = {r: find_extent(select_spans(p, *WORK)) for r, p in parts.items()}
     begin_ns = min(times[0] for times in extent_of_rank.values() if times)
-    # A rank without work has an empty window at the start of the iteration.
+    # A rank that has no work has an empty window at the start of the iteration.
     own_window = {r: times or (begin_ns, begin_ns) for r, times in extent_of_rank.items()}
     end = max(last for _, last in own_window.values())
     cost = max(last - first for first, last in own_window.values())
@@ -198,7 +199,7 @@ def find_windows(
 
 
 def _select_parts_with_idle(operations: Sequence[Ran], number: int) -> dict[Any, list[Ran]]:
-    """Return the operations of the ranks that work or are idle in an iteration, by rank."""
+    """Return the operations of all ranks that work or idle in an iteration, keyed by rank."""
     parts = select_parts(operations, number)
     if not parts:
         return {}
@@ -216,8 +217,8 @@ def compute_numbers(
 ) -> dict[Any, RankIteration]:
     """Return the windows, accounts and ratios of one iteration, keyed by rank.
 
-    An iteration with any backward is a training iteration. A rank that lacks F or B in it is then
-    marked as missing that work.
+    An iteration that contains a backward is a training iteration. In a training iteration, a rank
+    without F or without B is marked as ``missing`` that work.
     """
     parts = _select_parts_with_idle(operations, number)
     if not parts:

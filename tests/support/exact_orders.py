@@ -1,8 +1,8 @@
-"""Exact solutions of small ordering problems by CP-SAT, as an oracle for the heuristic search.
+"""Exact solutions of small ordering problems by CP-SAT, to check the heuristic search.
 
-Every operation is an interval. The intervals of a device do not overlap, and activations are a
-cumulative resource that an F takes and the end of its B or W returns. One worker, a fixed seed and
-a limit on deterministic time make results reproducible.
+Every operation is an interval, and the intervals of a device do not overlap. Activation memory is a
+cumulative resource: an F allocates it, and the end of its B or W frees it. One worker, a fixed seed
+and a limit on deterministic time make results reproducible.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from bubbleviz.schedules.search.problem import Codes, Problem
 
 
 class ExactSolution(NamedTuple):
-    """What the solver found within its time limit.
+    """Result of the solver within its time limit.
 
     Attributes:
         lower_bound: Proven lower bound of the makespan of any order, in ticks.
         makespan: The makespan of ``codes``, in ticks; it equals ``lower_bound`` if it is optimal.
-        codes: The order of each device, or empty if the solver found no orders.
+        codes: Operation codes of each device in execution order, or empty if no solution was found.
     """
 
     lower_bound: int
@@ -37,9 +37,9 @@ def solve_exactly(problem: Problem, *, weights: bool, deterministic_time: float)
     """Return the shortest orders of a small problem, and a proven lower bound.
 
     Args:
-        problem: Times and memory; the makespan is minimized.
-        weights: Whether orders contain W; otherwise B is the whole backward.
-        deterministic_time: CP-SAT's limit on deterministic time, roughly in seconds.
+        problem: Durations and memory limits. The makespan is minimized.
+        weights: Whether backwards are split into B and W. If False, B is the whole backward.
+        deterministic_time: CP-SAT's limit on deterministic time. One unit is roughly a second.
     """
     model = _Model(problem, phases=3 if weights else 2)
     solver = cp_model.CpSolver()
@@ -54,7 +54,7 @@ def solve_exactly(problem: Problem, *, weights: bool, deterministic_time: float)
 
 
 class _Model:
-    """The start times of all operations, and the constraints between them."""
+    """CP-SAT variables for the start times of all operations, and the constraints between them."""
 
     def __init__(self, problem: Problem, phases: int) -> None:
         self.problem = problem
@@ -76,7 +76,7 @@ class _Model:
         return self.starts[code, microbatch] + self.problem.lengths[code]
 
     def _add_precedence(self) -> None:
-        """Make every operation wait for its inputs, and minimize the makespan."""
+        """Make every operation start after its inputs, and minimize the makespan."""
         problem = self.problem
         makespan = self.model.new_int_var(0, self.horizon, "makespan")
         last = len(problem.placement) - 1
@@ -84,7 +84,7 @@ class _Model:
             stage, phase = divmod(code, 3)
             self.model.add(makespan >= self._end(code, microbatch))
             if microbatch:
-                # Microbatches are equally long, so nothing is lost by running them in order.
+                # Microbatches are equally long, so running them in order is never worse.
                 self.model.add(start >= self._end(code, microbatch - 1))
             if phase:
                 self.model.add(start >= self._end(code - 1, microbatch))
@@ -97,10 +97,10 @@ class _Model:
         self.model.minimize(makespan)
 
     def _add_device(self, device: int) -> None:
-        """Make a device run one operation at a time, within its memory.
+        """Make a device run one operation at a time without exceeding its memory limit.
 
-        An F allocates the activation of its stage, and its B frees it. If orders contain W, the B
-        leaves a part that the W frees.
+        An F allocates the activation of its stage, and its B frees it. If backwards are split, B
+        frees only a part, and W frees the rest.
         """
         problem = self.problem
         intervals: list[cp_model.IntervalVar] = []
@@ -134,8 +134,8 @@ class _Model:
         """Return the order of each device in the solution."""
 
         def place(key: tuple[int, int]) -> tuple[int, int, tuple[int, int]]:
-            # If two operations start together, one of them takes no time and frees what the other
-            # needs.
+            # If two operations start together, one of them takes no time and frees a resource.
+            # The other one needs that resource, so the zero-length operation comes first.
             return solver.value(self.starts[key]), -(key[0] % 3), key
 
         rows: Codes = []

@@ -1,7 +1,7 @@
-"""A fake GPU with streams and timing events; an event completes when its time has come.
+"""A fake GPU with streams and timing events; an event completes when the clock reaches its time.
 
-It replaces ``torch.cuda`` for recorders. Forbidden operations fail: nothing can wait, and an
-incomplete event cannot be read.
+It replaces ``torch.cuda`` for recorders. Operations that recorders must not use fail: no call may
+block, and reading an incomplete event raises an error.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ LATENCY_NS = 2_000
 
 
 class Stream:
-    """A stream; ``free_ns`` is when all of its work is done, on the true clock."""
+    """A CUDA stream. ``free_ns`` is the true time at which all of its work is done."""
 
     def __init__(self) -> None:
         self.free_ns = 0
 
 
 class Event:
-    """A timing event; ``at_ns`` is when its stream reaches it, on the true clock."""
+    """A timing event. ``at_ns`` is the true time at which its stream reaches the event."""
 
     def __init__(self, gpu: FakeGpu) -> None:
         self._gpu = gpu
@@ -35,7 +35,7 @@ class Event:
         self.pending = False
 
     def record(self, stream: Stream) -> None:
-        """Record the event on a stream; it completes once all work launched before it is done."""
+        """Record the event on a stream. The event completes once all earlier work on it is done."""
         is_complete = self.at_ns is None or self.at_ns <= self._gpu.clock.now_ns
         assert is_complete or not self.pending, "an event is recorded again before it is complete"
         assert not self._gpu.capturing, "an event would become part of a CUDA graph"
@@ -70,11 +70,11 @@ class FakeGpu(ModuleType):
     Attributes:
         clock: Clock of the host, which is the true clock.
         drift: Drift of the device's clock relative to the true clock.
-        made: All events, in the order in which they were created.
-        recorded: Event of each recording, in order.
+        made: All events in order of creation.
+        recorded: The event of each ``record`` call, in call order.
         queries: Number of times that events were queried.
         capturing: Whether launches are captured in a CUDA graph.
-        own_latency_ns: Launch latency on streams other than the first.
+        own_latency_ns: Launch latency in ns on all streams except the first.
     """
 
     def __init__(self, clock: Clock, drift: float = 0.0) -> None:
@@ -92,7 +92,7 @@ class FakeGpu(ModuleType):
         return LATENCY_NS if stream is self.stream else self.own_latency_ns
 
     def launch(self, length_ns: int) -> tuple[int, int]:
-        """Launch work on the current stream, and return its start and end."""
+        """Launch work on the current stream, and return its start and end in ns."""
         stream = self.stream
         start_ns = max(stream.free_ns, self.clock.now_ns + LATENCY_NS)
         stream.free_ns = start_ns + length_ns

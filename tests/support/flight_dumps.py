@@ -1,4 +1,4 @@
-"""Writes entries of each rank as dumps of PyTorch's flight recorder (pickle or JSON)."""
+"""Writes the flight recorder dumps of PyTorch (pickle or JSON), one per rank."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 Entry = dict[str, Any]
-#: The process groups of two stages with two replicas each.
+# The process groups of two stages that have two replicas each.
 GROUPS = {
     "0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"},
     **{str(n): {"desc": "mesh_pp", "ranks": f"[{n - 1}, {n + 1}]"} for n in (1, 2)},
@@ -18,7 +18,7 @@ GROUPS = {
 
 
 def make_entry(group: str, name: str, number: int, *times: float, **fields: Any) -> Entry:
-    """Return an entry for an operation, with the fields of FlightRecorderDetail.hpp."""
+    """Return the entry of one operation, with the field names of FlightRecorderDetail.hpp."""
     entry: Entry = {
         "record_id": 0,
         "process_group": (group, GROUPS[group]["desc"]),

@@ -1,8 +1,9 @@
-"""Simulates runs with forward passes only, as tables of operations with a known truth.
+"""Simulates inference runs, whose true times are known, and writes them as tables of operations.
 
-Chunks are simulated one by one. A stage starts a chunk once it is free and the chunk has arrived.
-The first stage also waits for the launch. The host launches a chunk once its request has arrived
-and the token of the chunk ``depth`` positions earlier has returned.
+A chunk is the unit of work that passes through the pipeline, like a microbatch. Chunks are
+simulated one by one. A stage starts a chunk once it is free and the chunk has arrived. The first
+stage also waits for the launch. The host launches a chunk once its request has arrived and the
+output token of the chunk ``depth`` positions earlier has returned.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from tests.support.operation_tables import write_csv
 
-#: Time that a chunk of length 1 takes on a stage with factor 1, in ns.
+# Time in ns that a chunk of length 1 takes on a stage whose factor is 1.
 UNIT_NS = 1_000_000
 
 
@@ -23,12 +24,13 @@ class Serving:
     """Parameters of a serving pipeline.
 
     Attributes:
-        lengths: Lengths of the chunks, in units.
+        lengths: Length of each chunk, in multiples of ``UNIT_NS``.
         stages: Time factor of each stage.
-        transfer_ns: Transfer time between two stages.
+        transfer_ns: Transfer time between two stages, in ns.
         depth: Maximum number of chunks in the pipeline, or 0 for no limit.
-        host_ns: Delay between when a chunk could be launched and when the host launches it.
-        arrivals_ns: Arrival of each chunk's request, or empty if all arrive at once.
+        host_ns: Delay of the host before each launch, in ns.
+        arrivals_ns: Arrival time of each chunk's request, or empty if all requests arrive at time
+            0.
         tokens: Number of tokens of each chunk, or empty if it is not recorded.
     """
 
@@ -43,7 +45,7 @@ class Serving:
 
 @dataclass(frozen=True)
 class Chunk:
-    """One chunk on one stage."""
+    """One chunk on one stage, with its start and end."""
 
     stage: int
     number: int
@@ -88,9 +90,9 @@ def write_table(folder: Path, run: Serving, **columns_: Sequence[int]) -> Path:
 
 
 def compute_idle_shares(chunks: Sequence[Chunk]) -> dict[int, float]:
-    """Compute, by slow code, the idle share of each stage between the first start and the last end.
+    """Return the idle share of each stage between the first start and the last end of the run.
 
-    Time is cut at every start and end, and each piece is checked separately.
+    This slow implementation cuts time at every start and end, and checks each piece separately.
     """
     instants = sorted({t for c in chunks for t in (c.start_ns, c.end_ns)})
     busy = dict.fromkeys(sorted({c.stage for c in chunks}), 0)
