@@ -23,11 +23,12 @@ from bubbleviz.align.join import JoinedRecordings
 from bubbleviz.align.stages.pipelines import Parallel
 from bubbleviz.interpret.iterations import number_occurrences
 from bubbleviz.model.collectives import CollectiveIntervals, Group
-from bubbleviz.model.columns import NONE, Bools, Ints, Table, scatter
+from bubbleviz.model.columns import NONE, Bools, Ints, Table, make_mask, scatter
 from bubbleviz.model.grouping import (
     find_distinct,
     find_distinct_rows,
     find_first_rows,
+    find_run_starts,
     group_rows,
     sort_rows,
 )
@@ -423,7 +424,9 @@ def match_by_ends(
     first and last end times differ by at most the tolerance of the cell (:func:`_get_tolerance_ns`)
     plus a slack for long collectives (:func:`_get_slack_ns` of the shortest duration). If the
     clocks of a cell are uncertain, the time between the ends must also be constant over iterations
-    (:func:`_is_steady`).
+    (:func:`_is_steady`). Collectives that end together only because of the slack do not meet if
+    each of them ends within ``LEAVE_NS`` of a collective outside its cell
+    (:func:`_mask_outside_partners`).
 
     Args:
         collectives: Collectives of all ranks.
@@ -450,7 +453,13 @@ def match_by_ends(
     of_cluster = _measure_ends(collectives, clustered).take(clustered.cluster)
     is_complete = of_cluster.n_ranks == size[clustered.cell]
     tolerance_ns = tolerance_of_cell[clustered.cell] + _get_slack_ns(of_cluster.shortest_ns)
-    is_together = is_complete & (of_cluster.last_end_ns - of_cluster.first_end_ns <= tolerance_ns)
+    spread_ns = of_cluster.last_end_ns - of_cluster.first_end_ns
+    is_together = is_complete & (spread_ns <= tolerance_ns)
+    # Members that wait for long have a large slack, so a group can end together by chance.
+    has_partner = np.zeros(len(collectives), bool)
+    has_partner[rows] = _mask_outside_partners(collectives, rows, cell, time)
+    n_without = np.bincount(clustered.cluster, ~has_partner[clustered.row])[clustered.cluster]
+    is_together &= (spread_ns <= LEAVE_NS) | (n_without > 0)
     clustered = clustered.take(is_together)
     is_steady = _is_steady(
         collectives.take(clustered.row),
@@ -463,6 +472,42 @@ def match_by_ends(
         return meeting
     meeting[matched.row] = matched.cluster
     return _add_pieces(collectives, meeting)
+
+
+def _mask_outside_partners(
+    collectives: CollectiveIntervals, rows: Ints, cell: Ints, time: Timebase
+) -> Bools:
+    """Return a mask of the rows that end within ``LEAVE_NS`` of a row of another cell.
+
+    Only rows of the same machine, kind and iteration are compared::
+
+        cell 0, rank 0   ├───────────────┤          rank 2 is an outside partner of rank 0
+        cell 0, rank 1   ├─────────────────┤
+        cell 1, rank 2                 ├─┤
+        cell 1, rank 3                   ├─┤
+
+    Args:
+        collectives: Collectives of all ranks.
+        rows: Rows to compare.
+        cell: Cell of each row in ``rows``, or -1 for a row in no cell.
+        time: The common clock, with the machine of each rank.
+    """
+    machine = time.machine[collectives.rank[rows]]
+    key = group_rows(machine, collectives.iteration[rows], collectives.kind[rows]).of_row
+    order = sort_rows(key, collectives.end_ns[rows])
+    key, end_ns, sorted_cell = key[order], collectives.end_ns[rows][order], cell[order]
+
+    # A run is a sequence of rows of one cell. Its neighbors are rows of other cells.
+    run_start = find_run_starts(key, sorted_cell)
+    run = np.cumsum(make_mask(len(order), run_start)) - 1
+    before = run_start[run] - 1
+    after = np.append(run_start, len(order))[run + 1]
+    padded_key, padded_end_ns = np.append(key, NONE), np.append(end_ns, 0)
+    has_partner = np.zeros(len(rows), bool)
+    for neighbor in (before, after):
+        is_near = np.abs(padded_end_ns[neighbor] - end_ns) <= LEAVE_NS
+        has_partner[order] |= is_near & (padded_key[neighbor] == key)
+    return has_partner
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -123,6 +123,23 @@ PIPELINES = make_places([0, 1, 0, 1], [0, 0, 1, 1])
         # it: ends 200 apart match in 10,000 but not in 2,000.
         ([(0, 0, 0, 0, 50_000), (1, 0, 0, 40_000, 50_190)], HALF, [(0, 1)]),
         ([(0, 0, 0, 0, 50_000), (1, 0, 0, 48_000, 50_190)], HALF, []),
+        # Stages of one pipeline that wait for long for another pipeline do not meet.
+        (
+            [
+                (0, 0, 0, 0, 143_000),
+                (1, 0, 0, 0, 140_900),
+                (2, 0, 0, 142_000, 143_000),
+                (3, 0, 0, 139_900, 140_900),
+            ],
+            PIPELINES,
+            [(0, 2), (1, 3)],
+        ),
+        # A long wait is a slack if no other rank ends with each of the members.
+        (
+            [(0, 0, 0, 0, 143_000), (1, 0, 0, 0, 140_900), (3, 0, 0, 0, 140_900)],
+            PIPELINES,
+            [(0, 1)],
+        ),
         # Ends that coincide in only a few iterations do so by chance.
         (
             [

@@ -123,7 +123,7 @@ def test_a_given_order_agrees_with_the_inferred_order(schedule: str, tmp_path: P
 
 
 def test_an_order_must_name_every_rank(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="each of the ranks 0 to 3 once"):
+    with pytest.raises(UsageError, match="each rank from 0 to 3 exactly once"):
         bubbleviz.analyze(plant_files(TWO, tmp_path)[:1], order=[0, 1, 1, 2])
 
 
