@@ -49,7 +49,7 @@ class Recorders:
 
         The range is opened in NVTX if it is available, in PyTorch's profiler if it is recording,
         and in the recorder of files if there is one. The handle consists of the functions that
-        close the range in each of them.
+        close the range in these destinations.
 
         Args:
             name: Name of the range.

@@ -239,7 +239,7 @@ class Recorder:
     def _close_iteration(self) -> None:
         """Close the current iteration, and queue it for writing.
 
-        The iteration is dropped instead if it is skipped by the cycle, or if it has neither
+        An iteration that is not recorded is dropped instead, and so is an iteration with neither
         operations nor a number. An iteration without a range ends with its last operation.
         """
         block, self._block = self._block, None

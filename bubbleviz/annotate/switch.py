@@ -31,8 +31,8 @@ def record(
     """Record the times of this process's ranges to files, without a profiler.
 
     After ``annotate.record("run/")``, the command ``bubbleviz analyze run/`` reads the files of all
-    ranks. If a recording to the same folder is already running, it continues and is returned. A
-    running recording to another folder is stopped.
+    ranks. If a recording to the same folder is already running, that recording continues and is
+    returned. A running recording to another folder is stopped.
 
     Args:
         folder: Folder for the files, which is created when the first iteration ends.

@@ -132,8 +132,8 @@ def find_covering(start_ns: Ints, end_ns: Ints, time_ns: Ints) -> Ints:
 
     Returns:
         For each time, the row of the interval that covers the time, or -1 if there is none. If
-        several intervals cover the time, the interval that ends last wins. If several of them end
-        at the same time, the one that starts first wins.
+        several intervals cover the time, the interval that ends last wins. Among intervals that end
+        at the same time, the interval that starts first wins.
     """
     n_intervals = len(start_ns)
     if n_intervals == 0:

@@ -116,7 +116,7 @@ class Innermost:
 
         Yields:
             query: Positions of the contained queries in ``start_ns``.
-            row: Row of the interval that contains each of these queries.
+            row: For each contained query, the row of the interval that contains the query.
         """
         for query, position in self._iter_around(start_ns, end_ns):
             yield query, self.row[position]

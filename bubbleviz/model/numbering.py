@@ -156,8 +156,8 @@ class CodedTexts(Table):
 def make_coded_texts(text: Callable[..., str], *columns: Ints) -> CodedTexts:
     """Make a column of texts from the rows of a table.
 
-    The function is called only once for each distinct row. The texts are in lexicographic order of
-    these rows.
+    The function ``text`` is called only once for each distinct row. The distinct texts are in
+    lexicographic order of the rows.
 
     Args:
         text: Function that returns the text of a row, called with one value per column.

@@ -52,7 +52,7 @@ KERNELS = "kernels"
 KERNELS_AND_COPIES = "kernels and copies"
 #: Name of threads that represent a device rather than a thread of the host.
 DEVICE_THREAD = "XLA on device"
-#: Name of copies that move pages of managed memory. The driver makes them without a launching call.
+#: Name of copies of managed-memory pages, which the driver makes without a launching call.
 PAGE_MIGRATION = "page migration"
 #: Correlation id of work that no call launched, which is the largest 32-bit number.
 UNCORRELATED = (1 << 32) - 1
@@ -169,8 +169,8 @@ class Activities(Table):
     """Work of devices: one row per kernel, then one row per copy or memset.
 
     nsys stores this work in CUPTI_ACTIVITY_KIND_KERNEL, _MEMCPY and _MEMSET. Kernels keep the order
-    of the file, and so do copies and memsets. In formats that interleave ranks, both are sorted by
-    rank.
+    of the file, and so do copies and memsets. In formats that interleave ranks, kernels are sorted
+    by rank, and so are copies and memsets.
 
     Attributes:
         start_ns: Start on the device.

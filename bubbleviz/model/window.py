@@ -54,8 +54,8 @@ class Window:
             names: Name of each iteration. A window of iterations selects only names that are
                 decimal numbers.
             start_ns: Earliest start of each iteration on any rank, on the report's clock.
-            end_ns: Latest end of each iteration on any rank. For an iteration without work, it is
-                not after the start, and a window of time never contains the iteration.
+            end_ns: Latest end of each iteration on any rank. If an iteration has no work, its end
+                is not after its start, and no window of time contains the iteration.
 
         Raises:
             InputError: No iteration is inside the window.

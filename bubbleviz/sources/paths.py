@@ -332,7 +332,7 @@ def _find_in_directory(path: str, also: CompanionFormat | None) -> list[str]:
     runs = _list_run_folders(path)
     if len(runs) == 1:
         return _find_in_directory(runs[0], also)
-    # Tables next to profiles were probably derived from them.
+    # Tables in a folder with profiles were probably derived from the profiles.
     if selected := _find_by_host(folders) or _select_tables([] if runs else files):
         return sorted(selected, key=make_natural_key)
     if runs := runs or _find_folders(path):

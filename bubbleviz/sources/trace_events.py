@@ -218,8 +218,8 @@ def read_times_ns(times_us: Iterable[msgspec.Raw]) -> Ints:
 def _parse_plain_times(texts: bytes) -> Ints | None:
     """Parse times that are written as digits with at most three decimals, or as null.
 
-    Nearly all times have this form, and integer arithmetic is exact for them. Doubles are not used
-    because their resolution for microseconds since 1970 is only a quarter of a microsecond.
+    Nearly all times have this form. Integer arithmetic is exact for these times. Doubles are not
+    used because their resolution for microseconds since 1970 is only a quarter of a microsecond.
 
     Args:
         texts: JSON texts of times in microseconds, separated by commas.
@@ -276,7 +276,7 @@ _SPACE = re.compile(r"[\s,]*")
 _MAX_TOO_DEEP = 100
 #: Maximum number of times that the characters of a text with unreadable objects are read.
 _MAX_PASSES = 8
-#: Number of characters decoded at once. The number is doubled if no object ends within them.
+#: Number of characters decoded at once. The number is doubled if they do not contain an object.
 _PIECE_CHARACTERS = 1 << 16
 #: Matches the start of an event, to resynchronize after a malformed event.
 #: Objects inside an event do not match, because they follow a colon, or a name without a colon.

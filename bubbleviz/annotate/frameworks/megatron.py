@@ -180,8 +180,8 @@ class _Batch:
         """Note that the running forward has ended, and remember its output for its backward.
 
         Args:
-            result: Result of the call. If it is a tuple, its first element is the output of the
-                forward. Otherwise the result itself is the output.
+            result: Result of the call, which is the output of the forward or a tuple whose first
+                element is the output.
         """
         if self.forward is not None:
             output = result[0] if isinstance(result, tuple) else result
@@ -251,7 +251,8 @@ def _wrap_steps(annotations: Annotations, schedules: Any, batch: _Batch) -> None
     """Wrap ``forward_step`` and ``backward_step``.
 
     The chunk of a forward is the argument ``vp_stage``, or otherwise the attribute ``vp_stage`` of
-    the model. Older versions have neither, so the current chunk of the parallel state is used.
+    the model. In older versions without ``vp_stage``, the current chunk of the parallel state is
+    used.
     """
     forward = annotations.get_attribute(schedules, "forward_step")
     chunk = _get_optional_argument(annotations, forward, "vp_stage")

@@ -164,7 +164,7 @@ def _tag_transfers(annotations: Annotations, base: Any, method: str, name: str) 
         annotations: Annotations of the framework.
         base: Base class of stages.
         method: Name of the method that lists transfers.
-        name: Phase of these transfers.
+        name: Phase of the transfers that the method lists.
     """
     original = annotations.get_attribute(base, method)
     microbatch = annotations.get_argument(original, list(inspect.signature(original).parameters)[1])
@@ -205,7 +205,7 @@ def wrap_optimizers(
 
     PyTorch's step hooks are not used, because the hook after a step is not called if the step
     raises an error. An optimizer class that is defined later is wrapped when its first instance is
-    created. If a learning-rate scheduler has replaced ``step`` of an optimizer instance, this
+    created. If a learning-rate scheduler has replaced ``step`` of an optimizer instance, the
     attribute of the instance is wrapped as well.
 
     Args:

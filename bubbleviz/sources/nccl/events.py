@@ -86,8 +86,8 @@ class NcclEvents(Table):
         payload: Number of bytes, if bytes were recorded instead of elements.
         progress: Index into ``PROGRESS``.
         host_start_ns: Time at which NCCL started to process the operation.
-        host_end_ns: Time at which NCCL finished processing the operation. If no network is used,
-            this is the time at which the operation was launched.
+        host_end_ns: Time at which NCCL finished processing the operation. If no network is used, an
+            operation is finished when it has been launched.
         kernel_start_ns: Time at which the host saw the operation's kernel start.
         kernel_end_ns: Time at which the host saw the operation's kernel end.
         gpu_start_ns: Earliest start of the kernel on any channel, on the GPU's clock.
@@ -204,7 +204,7 @@ class EventFile:
 #: Maximum deviation between the clocks of GPU and host, in ns.
 #: The polling thread sleeps for milliseconds, and clocks drift by milliseconds in hours.
 _MAX_DEVIATION_NS = 1_000_000_000
-#: Minimum number of bridges per GPU. With fewer bridges, it is unclear which of them is wrong.
+#: Minimum number of bridges per GPU. With fewer bridges, a wrong bridge cannot be identified.
 _MIN_BRIDGES = 3
 
 

@@ -231,7 +231,7 @@ def _add_batch(
     peers = {_parse_name(entry)["peer"] for entry in batch} - {None}
     for entry in batch:
         timed_entry = (batch_ends or [entry])[-1]
-        # If a batch has several peers, it is unknown for which peer it waited.
+        # A batch with several peers may have waited for any of the peers.
         if len(peers) > 1:
             timed_entry = msgspec.structs.replace(timed_entry, duration_ms=None)
         if len(batch) == 1 or _parse_name(entry)["name"] != _COALESCED:

@@ -119,8 +119,8 @@ def _select_column(column: str, declared_type: str) -> str:
     """Return an SQL expression that selects a column and converts its values to integers.
 
     Tools that copy a file may store integers as texts or floats. If the declared type of the column
-    is an integer type, SQLite has already converted them. Columns of texts, and values that are not
-    equal to an integer, are selected unchanged.
+    is an integer type, SQLite has already converted these values. Columns of texts, and values that
+    are not equal to an integer, are selected unchanged.
 
     Args:
         column: Name of the column.
@@ -387,7 +387,7 @@ class Part:
     def query_texts_of_rows(
         self, name: str, ids: Ints, *, read_all: bool
     ) -> tuple[Ints, list[str]]:
-        """Return the ids that a query finds, and the text of each of them.
+        """Return the ids that a query finds, and the text of each id.
 
         The result is empty if the query cannot run.
 

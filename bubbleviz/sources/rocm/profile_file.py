@@ -36,9 +36,9 @@ _STREAM, _COPY_STREAM = 6, 5
 def _subtract_start(block: Ints, zero_ns: int) -> Ints:
     """Make the times of kernels or copies relative to ``zero_ns``.
 
-    If start and end are both 0, which means that the times are missing, they stay 0. Any other row
-    whose start is 0 or less gets the start 0 and the end -1, so that its times are later rejected
-    as impossible.
+    A row whose start and end are both 0, which means that the times are missing, is not changed.
+    Any other row whose start is 0 or less gets the start 0 and the end -1, so that its times are
+    later rejected as impossible.
 
     Args:
         block: Columns of the rows. The first two columns are start and end.
@@ -332,7 +332,7 @@ def _iter_limitations(
 ) -> Iterator[Limitation]:
     """Yield the limitations of a recording.
 
-    In addition to ``recording.limitations``, these are limitations for unnamed ranges, unnamed
+    In addition to ``recording.limitations``, there are limitations for unnamed ranges, unnamed
     calls, and missing work. Kernels are reported as missing if there are none, although there are
     calls that launch kernels. Copies are reported as missing in the same way.
 

@@ -203,8 +203,8 @@ def number_threads(process: Ints, tid: Ints) -> Ints:
 def narrow_ids(column: Ints) -> Ints:
     """Convert correlation ids to values that fit in 32 bits.
 
-    If all ids are below ``_MAX_CORRELATION_ID``, they are returned unchanged. Otherwise all ids are
-    renumbered from 1 in ascending order, so that equal ids stay equal.
+    Ids are returned unchanged if all of them are below ``_MAX_CORRELATION_ID``. Otherwise all ids
+    are renumbered from 1 in ascending order, so that equal ids stay equal.
 
     Args:
         column: Correlation ids. Values of 0 or less mean that there is no id.
@@ -875,8 +875,8 @@ def _number_copy_streams(kernels: Ints, copies: Ints) -> Ints:
     Stream numbers are the numbers that :func:`_number_kernel_streams` assigns to kernels:
 
     - If the queue of the copy is known, the number of the kernels with the same stream and queue.
-    - If only its stream is known, the number of the kernels on the same stream, provided that all
-      of them ran on the same queue.
+    - If only the stream of the copy is known, the number of the kernels on the same stream, if all
+      these kernels ran on the same queue.
 
     A stream or queue of a copy is known if it is greater than 0.
 

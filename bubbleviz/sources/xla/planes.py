@@ -284,7 +284,7 @@ class Planes:
     def _add_host(self, events: PlaneEvents, is_instruction: Bools) -> None:
         """Add events of a host thread.
 
-        An event can have several of these roles:
+        An event can have several roles at the same time:
 
         - Spans have a duration and no correlation id. Only the name, line and times are kept.
         - Launches have a correlation id.

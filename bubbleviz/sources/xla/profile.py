@@ -329,10 +329,10 @@ class DeviceWork:
     def _find_executions(self, launches: PlaneEvents, module: Ints) -> Ints:
         """Find, for each launch, the module execution during which the launch starts.
 
-        Only executions of the module of the launch are considered. If several of them contain the
-        start of the launch, the innermost execution wins. An execution may be on a different thread
-        than the launch. But if executions of a module overlap, because each device has a thread,
-        only executions on the thread of the launch are considered.
+        Only executions of the module of the launch are considered. If several executions contain
+        the start of the launch, the innermost execution wins. An execution may be on a different
+        thread than the launch. But if executions of a module overlap, because each device has a
+        thread, only executions on the thread of the launch are considered.
 
         Args:
             launches: Launches on the host.

@@ -1,7 +1,7 @@
 """Read XSpace files, the protobuf files of XLA's profiler (``*.xplane.pb``), plane by plane.
 
 The protobuf parser only splits the file into planes and lines. Events remain encoded bytes, because
-parsing them would create millions of Python objects. numpy decodes them in bulk instead. Step k
+the parser would create millions of Python objects. Instead, numpy decodes events in bulk. Step k
 decodes the k-th field of all events at once::
 
     events      08 05 10 AC 02     08 07 18 01     08 05 10 7F
