@@ -21,10 +21,9 @@ from bubbleviz import recording_layout as layout
 from bubbleviz.annotate.distributed import get_torch_rank_and_size
 from bubbleviz.recording_layout import NONE
 
-#: A finished range. Ranges are plain tuples for speed. The entries of the tuple are:
-#: the name; whether the range only started transfers; the thread id;
-#: the start and the end in ns on the host's monotonic clock;
-#: the stream with its timing events, or None.
+#: A finished range: name, whether it only started transfers, thread id, start, end, and events.
+#: Start and end are in ns on the host's monotonic clock. A plain tuple is used for speed.
+#: The events are a result of ``TimingEvents.open``, or None.
 Stamp: TypeAlias = "tuple[str, bool, int, int, int, tuple[Any, Any, Any] | None]"
 #: Index of the end time, and of the timing events, in a ``Stamp``.
 END_INDEX: Final = 4

@@ -111,6 +111,7 @@ class Annotations:
 
         @functools.wraps(original)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
+            """Call the original function inside a range, or without one if that fails."""
             if not self.active:
                 return original(*args, **kwargs)
             try:
@@ -136,6 +137,7 @@ class Annotations:
         setattr(owner, name, new)
 
         def undo() -> None:
+            """Restore the attribute if it still has the new value."""
             if vars(owner).get(name) is not new:
                 return
             if original is _ABSENT:

@@ -66,12 +66,11 @@ class _Batch:
         self._stages: tuple[int, int] | None = None
         #: The forward that is running, or None.
         self.forward: OperationId | None = None
-        #: The next three dictionaries are keyed by direction, "F" or "B". They contain:
-        #: the latest operation of the direction;
-        #: the operations whose inputs have not arrived yet, if a rank has several chunks;
-        #: the first and the last virtual stage of the direction.
+        #: The operation that started last, keyed by direction ("F" or "B").
         self._latest: dict[str, OperationId] = {}
+        #: Operations whose inputs have not arrived yet, keyed by direction. Empty for one chunk.
         self._expected_inputs: dict[str, Iterator[OperationId]] = {}
+        #: The first and the last virtual stage, keyed by direction.
         self._end_stages = {"F": (0, 0), "B": (0, 0)}
 
     def begin(self, model: object, microbatches: int) -> None:

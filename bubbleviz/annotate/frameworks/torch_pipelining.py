@@ -63,6 +63,7 @@ def _wrap(annotations: Annotations) -> None:
     microbatch = annotations.get_argument(loss, "mb_index")
 
     def of_loss(args: Args, kwargs: Kwargs) -> AbstractContextManager[object]:
+        """Return a range F on the last stage, and ``NO_RANGE`` on all other stages."""
         stage_object = stage(args, kwargs)
         return (
             _make_range("F", stage_object, microbatch(args, kwargs))
@@ -219,6 +220,7 @@ def wrap_optimizers(
     wrapped: set[type] = {base}
 
     def wrap_kinds(kinds: Iterable[type]) -> None:
+        """Wrap ``step`` of all classes that define the method and are not wrapped yet."""
         for kind in kinds:
             if kind not in wrapped and "step" in vars(kind):
                 wrapped.add(kind)
