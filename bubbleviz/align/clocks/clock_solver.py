@@ -268,8 +268,7 @@ def _make_clock(
 
 
 def _add_uncertainty(clock: ProfileClock, added_ns: int) -> ProfileClock:
-    """Return a clock with ``added_ns`` added to its uncertainty. An uncertainty of None (unbounded)
-    stays None."""
+    """Return a clock with ``added_ns`` added to its uncertainty, unless it is unbounded (None)."""
     if clock.uncertainty_ns is None:
         return clock
     return replace(clock, uncertainty_ns=clock.uncertainty_ns + added_ns)
