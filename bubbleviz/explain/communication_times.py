@@ -67,8 +67,8 @@ class CommunicationTimes:
             known.
         transfer_ns: Remaining time of the receives and collectives in ``wait_ns``.
         exposed_ns: Time in which data moved and the rank was idle, including collectives whose
-            members are unknown. Time inside operations in which a collective but no compute kernel
-            ran is added.
+            members are unknown. The sum includes time inside operations in which a collective but
+            no compute kernel ran.
         communication_ns: Time in which at least one communication kernel ran, within the rank's
             window of the listed ratio. The window is extended to the start of the iteration's first
             receive if that is earlier.

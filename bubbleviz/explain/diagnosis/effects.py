@@ -266,7 +266,7 @@ def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
     2. The factors of iterations, microbatches and paces are estimated from these ratios. Each
        factor is divided out before the next one is estimated. What remains is the residual.
     3. The medians of the cells are corrected for ranks that became slower and for replicas that got
-       longer sequences by chance. Then they are compared between stages.
+       longer sequences by chance. Then the medians are compared between stages.
 
     Args:
         work: Work table of all ranks in the replayed iterations.

@@ -556,8 +556,8 @@ def _measure_longest_replicas(work: Work, iterations: Ints) -> Ints:
 
     Args:
         work: Work table of all ranks.
-        iterations: Numbers of the iterations, ascending. Each of them must contain work that is not
-            a send or receive.
+        iterations: Numbers of the iterations, ascending. Each iteration must contain work that is
+            not a send or receive.
     """
     is_included = find_positions(iterations, work.iteration) != NONE
     rows = np.flatnonzero(~has_role(work.role, POINT_TO_POINT) & is_included)

@@ -29,7 +29,7 @@ from bubbleviz.model.grouping import find_distinct, subtract_values
 from bubbleviz.schedules.known import schedules
 from bubbleviz.schedules.plan import Plan, Schedule
 
-#: Minimum number of ranks per rank with another order than planned, for any number of differences.
+#: Minimum number of ranks per rank whose order differs from the plan; see :func:`_differ_on_few`.
 _MIN_RANKS_PER_DIFFERENCE = 3
 
 
@@ -231,10 +231,9 @@ def _find_nearest(
 
     For each interpretation, only the nearest plans are considered. A plan is accepted if its
     distance is at most :data:`.MAX_DISTANCE`, if at most one operation differs, or if the orders of
-    nearly all ranks are as planned (:func:`_differ_on_few`). The verdict has no name if no plan is
-    accepted. If several schedules have the same smallest distance, the first
-    of :func:`.sort_by_preference` gives the name. At equal distances, the first interpretation
-    wins.
+    most ranks are as planned (:func:`_differ_on_few`). The verdict has no name if no plan is
+    accepted. If several schedules have the same smallest distance, the first of
+    :func:`.sort_by_preference` gives the name. At equal distances, the first interpretation wins.
 
     Args:
         readings: Orders of a pipeline in several interpretations.
@@ -267,10 +266,10 @@ def _find_nearest(
 
 
 def _differ_on_few(ran: PipelineOrders, differences: Sequence[OrderDifference]) -> bool:
-    """Return whether at most a third of the ranks have another order than planned.
+    """Return whether at most a third of the ranks run their operations in a different order.
 
-    This is so if one stage warms up with a microbatch too few or too many, for example. The ranks
-    must have known devices, and must run exactly the planned operations.
+    For example, one stage may warm up with one microbatch too few or too many. The result is False
+    if the devices of the orders are unknown, or if any operation is missing, extra or repeated.
 
     Args:
         ran: Measured orders of the pipeline.
