@@ -40,7 +40,7 @@ def parse_layer_name(name: str) -> LayerName | None:
     """Return the layer that a range name belongs to, or None if it is not the name of a layer.
 
     The first pattern that matches wins. Names longer than 200 characters are not matched. The layer
-    number is -1 if it has more than six digits.
+    number is -1 if the pattern captures no number, or one with more than six digits.
     """
     text = bare_name(name)
     if len(text) > _MAX_LENGTH:

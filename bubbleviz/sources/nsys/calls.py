@@ -200,9 +200,9 @@ class ExportedCalls:
 def _make_calls(row: Ints, columns: Ints) -> Calls:
     """Build the table of the calls that have a correlation id and possible times.
 
-    The times of a call are missing, and therefore not possible, if it starts at 0 and either ends
-    at 0 or lasts more than a second. Calls that have a correlation id but no possible times are
-    counted in ``impossible``.
+    For possible times, see :func:`~bubbleviz.model.profile.mask_possible`. In addition, the times
+    of a call are missing if it starts at 0 and either ends at 0 or lasts more than a second. Calls
+    that have a correlation id but no possible times are left out and counted in ``impossible``.
 
     Args:
         row: Row numbers of the calls.

@@ -237,9 +237,13 @@ class Cells:
     def _sum_times(self, *names: str) -> Ints:
         """Add one or two columns of times row by row and return the sums in whole nanoseconds.
 
-        Floats are added before they are rounded. If the first column contains integers, the columns
-        are converted to ns separately and then added. Rows with an empty or NaN cell get an
-        arbitrary value.
+        The suffix of a column name, such as ``_us``, gives the unit of its times, unless the column
+        is already in ns (``in_ns``). Floats are added before they are rounded. If the first column
+        contains integers, the columns are converted to ns separately and then added. Rows with an
+        empty or NaN cell get an arbitrary value.
+
+        Args:
+            names: Names of one or two columns.
 
         Raises:
             ProfileError: A time or sum is too large, see ``MAX_TIME_NS``.

@@ -154,8 +154,8 @@ def join_stretches(stretches: list[Stretch]) -> Stretch:
 def sort_stretch(stretch: Stretch) -> Stretch:
     """Return a stretch with its iterations sorted by start time, using a stable sort.
 
-    Operations are sorted by iteration. The monotonic clock never goes back, so the iterations of a
-    file are unsorted only if someone edited it.
+    The operations are reordered and renumbered accordingly. The monotonic clock never goes back, so
+    the iterations of a file are unsorted only if someone edited it.
     """
     start_ns = stretch.iterations.start_ns
     if (start_ns[1:] >= start_ns[:-1]).all():

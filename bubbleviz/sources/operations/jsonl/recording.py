@@ -254,7 +254,8 @@ def _extend_first_parts(
 ) -> RecordedOperations:
     """Extend the first range of each operation to the latest end of all ranges of the operation.
 
-    If the times of any of these ranges are lost, the times of the first range are marked as lost.
+    The host end and the device end are extended separately. If the device times of any range of an
+    operation are lost, the first range is marked as having lost its times.
 
     Args:
         operations: One row per range.
@@ -304,11 +305,11 @@ def _make_iterations(
 
 
 def _find_pauses(session: RecordedSession, operations: RecordedOperations) -> model.BusyIntervals:
-    """Return the pauses, during which nothing was recorded.
+    """Return the pauses, during which nothing was recorded, as one interval per gap.
 
     A pause lasts from the latest host end of all operations before a gap to the start of the
-    iteration after the gap. Each pause is assigned to the last operation before the gap. Gaps
-    before the first operation are left out.
+    iteration after the gap, or has the length 0 if that iteration starts earlier. Each pause is
+    assigned to the last operation before the gap. Gaps before the first operation are left out.
     """
     iterations = session.stretch.iterations
     resumed = np.flatnonzero(iterations.after_gap)
