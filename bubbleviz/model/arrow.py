@@ -203,7 +203,10 @@ def encode_dictionary(codes: Ints, labels: Sequence[str]) -> Column:
 
 
 def make_column(cells: Sequence[int | float | bool | str | None], kind: Kind) -> Column:
-    """Convert values to an Arrow column of the given type. None becomes null."""
+    """Convert values to an Arrow column of the given type.
+
+    None becomes null. Lone surrogates in texts become question marks.
+    """
     types = {
         "int64": DataType.int64,
         "float64": DataType.float64,

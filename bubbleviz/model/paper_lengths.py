@@ -13,7 +13,9 @@ MIN_WIDTH_MM, MAX_WIDTH_MM = 40.0, 1189.0
 
 
 def parse_millimetres(text: str, option: str, min_mm: float = MIN_WIDTH_MM) -> float:
-    """Parse a length such as ``89mm`` or ``3.5in``, and return it in millimetres.
+    """Parse a length such as ``89mm`` or ``3.5in``, and return it in millimeters.
+
+    The units are mm, cm, in (25.4 mm) and pt (1/72 in).
 
     Args:
         text: Text that the user wrote.

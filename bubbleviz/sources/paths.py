@@ -211,7 +211,9 @@ def _find_superseded(files: Sequence[str]) -> Iterator[tuple[str, str]]:
 def select_profiles(files: Sequence[str], directories: Sequence[str] = ()) -> list[str]:
     """Select the profiles among the files of a directory, without duplicates of a run.
 
-    If several files contain the same run, only one of them is selected:
+    A file is a profile if it has one of the ``suffixes`` of a :class:`Reader`, or if
+    :func:`_is_profile` returns True. Reports of nsys are selected as well. If several files contain
+    the same run, only one file is selected:
 
     - the format with more data instead of the other format;
     - a file instead of its gzipped copy;

@@ -277,7 +277,8 @@ def _wrap_steps(annotations: Annotations, schedules: Any, batch: _Batch) -> None
 def _wrap_overlapped(annotations: Annotations, batch: _Batch) -> None:
     """Wrap the function that overlaps a forward with a backward, if it exists (since 0.14).
 
-    A receive range is open while the function waits for an input from another stage.
+    A call has the range FB, or F or BW if it runs only one of the two. A receive range is open
+    while the function waits for an input from another stage.
     """
     try:
         module = annotations.import_module(f"{_CORE}.pipeline_parallel.combined_1f1b")
