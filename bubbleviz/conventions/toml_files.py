@@ -23,7 +23,7 @@ else:
 _MAX_BYTES = 1 << 22
 #: Maximum number of dots per line. Parsing a dotted key takes quadratic time in its dots.
 _MAX_DOTS = 200
-#: Exceptions that ``re.compile`` raises for invalid, too large and too deeply nested regexes.
+#: Exceptions that ``re.compile`` raises for regexes that are invalid or nested too deeply.
 COMPILE_ERRORS = (re.error, OverflowError, RecursionError)
 #: Matches a reference to a group by number. The numbers change when regexes are combined.
 _REFERENCE = re.compile(r"(?<!\\)(?:\\\\)*\\[1-9]|\(\?\(\d")
@@ -110,8 +110,9 @@ def compile_pattern(text: str) -> re.Pattern[str]:
         FutureWarning: The regex contains a set, such as ``[[a]``, that later Python versions may
             read differently. The warning is raised as an exception so that callers can turn it into
             a message.
-        re.error: The text is not a regular expression. ``OverflowError`` is raised instead for too
-            large repeat counts, and ``RecursionError`` for too deep nesting.
+        re.error: The text is not a regular expression.
+        OverflowError: A repeat count is too large.
+        RecursionError: The expression is nested too deeply.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("error", FutureWarning)

@@ -206,7 +206,7 @@ class Cells:
             ProfileError: A row has a start without an end or an end without a start, a time is NaN
                 or too large, or an operation ends before it starts.
         """
-        # Tables without these columns are refused when they are read.
+        # Tables that lack a start or end column are rejected when they are read.
         start_name = find_start_column(self.numbers) or ""
         end_name = find_end_column(self.numbers) or ""
         start, end = self.numbers[start_name], self.numbers[end_name]

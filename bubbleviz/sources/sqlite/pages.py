@@ -163,7 +163,7 @@ class PageTable:
             first = last + 1
 
     def read_columns(self) -> Ints | None:
-        """Return the int64 columns of all rows, shape (columns, rows).
+        """Return the int64 columns of all rows in the table, shape (columns, rows).
 
         The result is None if a page is not plain.
         """

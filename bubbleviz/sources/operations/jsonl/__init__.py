@@ -23,7 +23,7 @@ def refuse_binary(path: str, head: bytes) -> None:
     Raises:
         ProfileError: The file has this format.
     """
-    # The first line of a binary file is a prefix of its magic bytes.
+    # The first line of a file in this format consists of the magic bytes without the last byte.
     if head.startswith(_BINARY) or head == _BINARY[:-1]:
         raise ProfileError(
             f"{path}: a recording in the binary format of an early development version, which "
