@@ -92,7 +92,7 @@ class Annotations:
         """Replace a function or method so that each call runs inside a range.
 
         If ``range_of_call`` raises an error, a warning is issued, and no wrapped method of the
-        framework opens ranges anymore. The calls themselves continue to work.
+        framework opens ranges anymore. The wrapped methods still run.
 
         Args:
             owner: Module or class that contains the function.

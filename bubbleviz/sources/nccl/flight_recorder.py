@@ -136,8 +136,8 @@ def read_dump(path: str, watch: Watch) -> events.EventFile:
     """Read the operations of a dump.
 
     Entries with the same process group, kind (point-to-point or collective) and sequence number
-    form a batch. The operations of a batch share their progress and times. Invalid entries are
-    counted as unreadable.
+    form a batch, which is added by :func:`_add_batch`. Invalid entries are counted as unreadable.
+    Process groups without operations are included in the communicators of the result.
 
     Raises:
         InputError: The file name does not end in a rank.
@@ -254,9 +254,11 @@ def _add_operation(
 ) -> None:
     """Add an operation to the builder.
 
-    The operation is point-to-point if its name contains a peer. The end of its kernel is the time
-    at which the recorder saw that the operation was completed. The start of the kernel is the end
-    minus the duration, or unknown if the duration is unknown.
+    The operation is point-to-point if its name contains a peer. The count is the number of elements
+    of the input, or of the output for operations in ``_COUNTS_OUTPUT``. For AlltoAll, the count is
+    divided by the size of the group. The end of the kernel is the time at which the recorder saw
+    that the operation was completed. The start of the kernel is the end minus the duration, or
+    unknown if the duration is unknown.
 
     Args:
         builder: Builder that receives the operation.

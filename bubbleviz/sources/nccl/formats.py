@@ -34,6 +34,8 @@ _FORMATS: Mapping[str, _Format] = {
 def detect_format(head: bytes) -> str:
     """Return the name of a file's format, or "" if the file is not an event file.
 
+    An SQLite database is never an event file.
+
     Args:
         head: First 64 KiB of the file.
     """

@@ -392,7 +392,7 @@ def _find_hosts(part: Part) -> Mapping[tuple[str, str], None]:
     The keys are in the order of the table of nodes. The following nodes are included:
 
     - the nodes whose node id occurs in the table of processes;
-    - all nodes, if no process has a node id (or all node ids are -1).
+    - all nodes, if no process has a node id other than -1.
 
     A node is left out if both its hostname and its machine id are unknown.
 
