@@ -154,8 +154,7 @@ def _find_type(declared: str) -> Any:
 
 
 def _narrow_type(database: sqlite3.Connection, table: str, name: str, kind: Any) -> Any:
-    """Return the type that a column has in real exports if its values fit, and ``kind`` otherwise.
-    """
+    """Return the type of the column in real exports if its values fit, and ``kind`` otherwise."""
     narrow = _NARROW.get(name, kind)
     bounds = next(database.execute(f'SELECT MIN("{name}"), MAX("{name}") FROM "{table}"'))
     try:

@@ -71,9 +71,7 @@ class CommandLine:
         return json.loads(self.printed(*words))
 
     def refused(self, *words: object, code: int | None = None) -> str:
-        """Run a command that must fail with ``code`` (1 or 2 if None), and return its one-line
-        error.
-        """
+        """Run a command that must fail with ``code`` (None: 1 or 2), and return its error line."""
         code_, out, err = self(*words)
         assert code_ in ({1, 2} if code is None else {code}), err
         assert (out, err.count("\n"), err[:11]) == ("", 1, "bubbleviz: ")

@@ -114,7 +114,7 @@ def make_operations(ops: Sequence[Op]) -> tuple[Operations, BusyIntervals]:
 
 
 def transpose(rows: Sequence[Sequence[int]], columns: int) -> list[list[int]]:
-    """Transpose rows to columns. ``columns`` is the number of columns if there are no rows."""
+    """Return the columns of ``rows`` as lists; ``columns`` is the number of columns."""
     return [[row[n] for row in rows] for n in range(columns)]
 
 
@@ -347,9 +347,7 @@ def list_texts(svg: str) -> list[str]:
 
 
 def list_tooltips(svg: str) -> list[str]:
-    """Return the tooltips (``title`` elements) of a picture, without the title of the picture
-    itself.
-    """
+    """Return the tooltips (``title`` elements) of a picture, except the title of the picture."""
     return [element.text or "" for element in parse_svg(svg).iter(f"{SVG}title")][1:]
 
 

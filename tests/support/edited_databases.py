@@ -32,9 +32,7 @@ def read_columns(path: Path) -> dict[str, tuple[str, ...]]:
 
 
 def rebuild_table(table: str, columns: str = "*", order: str = "rowid") -> tuple[str, ...]:
-    """Return SQL that rewrites a table with these columns, sorted by ``order``, without
-    constraints.
-    """
+    """Return SQL that rewrites a table in this order with these columns, without constraints."""
     return (
         f'CREATE TABLE kept AS SELECT {columns} FROM "{table}" ORDER BY {order}',
         f'DROP TABLE "{table}"',

@@ -100,8 +100,8 @@ class Account(NamedTuple):
     def work(self, ratio: str) -> int:
         """Return the work time of a rank for the given ratio, in ns.
 
-        All ratios include compute and unattributed kernels. ``step`` and ``period`` also include
-        Optimizers, and ``period`` also includes the work of other iterations.
+        Every ratio includes compute. ``step`` and ``period`` also include Optimizers, and
+        ``period`` also includes the work of other iterations.
         """
         work = self.compute
         work += self.optimizer if ratio in ("step", "period") else 0

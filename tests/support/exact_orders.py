@@ -135,7 +135,7 @@ class _Model:
 
         def place(key: tuple[int, int]) -> tuple[int, int, tuple[int, int]]:
             # If two operations start together, one of them takes no time and frees a resource.
-            # The other one needs that resource, so the zero-length operation comes first.
+            # The other one needs that resource, so the operation of zero length comes first.
             return solver.value(self.starts[key]), -(key[0] % 3), key
 
         rows: Codes = []

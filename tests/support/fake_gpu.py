@@ -71,10 +71,10 @@ class FakeGpu(ModuleType):
         clock: Clock of the host, which is the true clock.
         drift: Drift of the device's clock relative to the true clock.
         made: All events in order of creation.
-        recorded: The event of each ``record`` call, in call order.
+        recorded: The event of each ``record`` call, in order of the calls.
         queries: Number of times that events were queried.
         capturing: Whether launches are captured in a CUDA graph.
-        own_latency_ns: Launch latency in ns on all streams except the first.
+        own_latency_ns: Latency in ns of work on a stream that is not the current one.
     """
 
     def __init__(self, clock: Clock, drift: float = 0.0) -> None:
