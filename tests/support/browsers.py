@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-# Options for Chromium without background requests and without the sandbox, which containers lack.
+#: Options for Chromium without background requests and without the sandbox, which containers lack.
 CHROMIUM_OPTIONS = (
     "--disable-background-networking",
     "--disable-component-update",
@@ -37,8 +37,8 @@ _PREFERENCES = {
     "services.settings.server": "data:,",
     "toolkit.telemetry.enabled": False,
 }
-# Timeout for the start of the browser, in seconds.
-# Other timeouts are multiples of this one.
+#: Timeout for the start of the browser, in seconds.
+#: Other timeouts are multiples of this one.
 _SECONDS = 60
 
 

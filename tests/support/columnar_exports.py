@@ -20,14 +20,14 @@ from pyarrow import parquet
 #: Number of rows per block.
 _ROWS = 1 << 16
 _KINDS = (("INT", pa.int64()), ("CHAR", pa.string()), ("TEXT", pa.string()), ("REAL", pa.float64()))
-# Integer columns that real exports store in 32 bits.
+#: Integer columns that real exports store in 32 bits.
 _NARROW = {
     "deviceId": pa.int32(), "contextId": pa.int32(), "streamId": pa.uint32(),
     "correlationId": pa.uint32(), "eventType": pa.int16(), "nameId": pa.int32(),
     "demangledName": pa.int32(), "shortName": pa.int32(), "copyKind": pa.uint8(),
     "globalTid": pa.uint64(), "globalPid": pa.uint64(),
 }  # fmt: skip
-# Columns that contain ids from StringIds, keyed by table.
+#: Columns that contain ids from StringIds, keyed by table.
 _NAMED = {
     "CUPTI_ACTIVITY_KIND_KERNEL": ("demangledName",),
     "CUPTI_ACTIVITY_KIND_RUNTIME": ("nameId",),

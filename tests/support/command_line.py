@@ -17,8 +17,7 @@ from tests.support.valid_reports import check_outputs
 
 
 def run_program(program: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in the checkout, given as arguments for Python or as a complete command line.
-    """
+    """Run a program in the checkout, given as arguments for Python or as a complete command."""
     words = [sys.executable, *program] if program[0].startswith("-") else program
     env = {**os.environ, **environment}
     done = subprocess.run(words, cwd=CHECKOUT, capture_output=True, text=True, check=False, env=env)

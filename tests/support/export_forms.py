@@ -10,7 +10,7 @@ from tests.support.processes import read_processes
 from tests.support.rocm_profiles import write_rocpd, write_rpd
 from tests.support.torch_traces import write_traces
 
-# Functions that rewrite a single-process export in another format, keyed by format.
+#: Functions that rewrite a single-process export in another format, keyed by format.
 WRITERS: dict[str, Callable[[Path, Path], Path]] = {
     "nsys": lambda export, _: export,
     "parquet": lambda export, folder: write_columnar(export, folder / "columns"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 Entry = dict[str, Any]
-# The process groups of two stages that have two replicas each.
+#: The process groups of two stages that have two replicas each.
 GROUPS = {
     "0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"},
     **{str(n): {"desc": "mesh_pp", "ranks": f"[{n - 1}, {n + 1}]"} for n in (1, 2)},

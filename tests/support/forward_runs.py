@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.support.operation_tables import write_csv
 
-# Time in ns that a chunk of length 1 takes on a stage whose factor is 1.
+#: Time in ns that a chunk of length 1 takes on a stage whose factor is 1.
 UNIT_NS = 1_000_000
 
 

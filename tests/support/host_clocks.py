@@ -30,13 +30,13 @@ from tests.planting.truth import TrueFile, Truth
 
 MS = 1_000_000
 SECOND = 1000 * MS
-#: Half-open range of the iterations that a host's capture contains.
+#: Half-open range of the iterations that the capture of a host contains.
 Held = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A planted job, and the iterations that each host's capture contains, or () for all."""
+    """A planted job. ``held`` is the range of iterations in each host's capture, or () for all."""
 
     planting: Planting
     held: tuple[Held, ...] = ()
@@ -65,13 +65,13 @@ class Outcome:
 
 
 def estimate_iteration_ns(planting: Planting) -> int:
-    """Estimate the length of an iteration."""
+    """Estimate the length of an iteration, in ns."""
     work = planting.forward_ns + planting.backward_ns + planting.weight_ns
     return (planting.microbatches + planting.stages - 1) * work + max(planting.optimizer_ns, 0)
 
 
 def set_period(planting: Planting, period_ns: int) -> Planting:
-    """Return the planting scaled so that iterations have about this length."""
+    """Return a copy of the planting, scaled to iterations of about ``period_ns``."""
     part = period_ns // (3 * (planting.microbatches + planting.stages - 1))
     return replace(
         planting,
@@ -102,9 +102,9 @@ def find_outcome(job: Job) -> Outcome:
 def compare_with_truth(report: Report, truth: Truth, complete_iterations: range) -> Outcome:
     """Compare a report with the truth.
 
-    The outcome is "wrong" if a clock or a ratio is outside its bounds, or if iterations are paired
-    wrongly without a limitation. Otherwise, it is "right" if all clocks are aligned, and "unknown"
-    if not.
+    The outcome is "wrong" if the true value of a clock or a ratio is outside the reported bounds,
+    or if iterations are paired wrongly without a limitation. Otherwise, it is "right" if all clocks
+    are aligned, and "unknown" if not.
 
     Args:
         report: Report of the analysis.
@@ -143,7 +143,7 @@ def _has_known_offsets(report: Report) -> bool:
 
 
 def _find_extent(job: Job, truth: Truth, file: TrueFile, captured_range: Held) -> tuple[int, int]:
-    """Return the first and the last time in a capture, on its file's clock."""
+    """Return the first and the last time in a capture, on the clock of the file."""
     lead_ns = estimate_iteration_ns(job.planting) // 50
     inside_ns = round(job.inside * estimate_iteration_ns(job.planting))
     bounds = [find_first_start(truth, file, k) for k in captured_range]
@@ -153,7 +153,7 @@ def _find_extent(job: Job, truth: Truth, file: TrueFile, captured_range: Held) -
 
 
 def find_first_start(truth: Truth, file: TrueFile, iteration: int) -> int | None:
-    """Return the start of an iteration on a file's clock, or None if it does not exist."""
+    """Return the start of an iteration on the clock of a file, or None if there is none."""
     ranks = {rank.rank for rank in truth.ranks if rank.file == file.path}
     starts = [
         op.file_start_ns
@@ -164,7 +164,7 @@ def find_first_start(truth: Truth, file: TrueFile, iteration: int) -> int | None
 
 
 def cut_export(path: Path, low_ns: int, high_ns: int) -> None:
-    """Delete all rows of an export that start outside [low, high)."""
+    """Delete all rows of an export whose start is outside [low_ns, high_ns)."""
     with closing(sqlite3.connect(path)) as db, db:
         for table in ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"):
             db.execute(f"DELETE FROM {table} WHERE start < ? OR start >= ?", (low_ns, high_ns))
@@ -183,8 +183,8 @@ def _convert_to_file_times(report: Report, profile: int, times: Ints) -> Ints:
 def _find_true_iterations(report: Report, truth: Truth) -> list[int]:
     """Return the true iteration of each operation, or -1 for operations other than F, B and W.
 
-    An operation is matched by its rank and end time: it is the rank's true operation that ends at
-    the same time on the file's clock, or the next to end after that time.
+    Operations are matched by rank and end time on the file's clock. If no true operation of the
+    rank ends at the same time, the next one to end is used.
     """
     files = [file.path for file in truth.files]
     table = report.operations
@@ -204,7 +204,7 @@ def _find_true_iterations(report: Report, truth: Truth) -> list[int]:
         end_ns, iterations = (np.array(column, np.int64) for column in zip(*ops, strict=True))
         rows = np.flatnonzero((table.rank == rank.index) & spanned)
         file_end_ns = _convert_to_file_times(report, rank.profile, table.end_ns[rows])
-        # An operation that the capture cuts off lacks its last kernels.
+        # An operation that is cut off by the end of the capture lacks its last kernels.
         nearest = np.clip(np.searchsorted(end_ns, file_end_ns - 3), 0, len(end_ns) - 1)
         true_iterations[rows] = iterations[nearest]
     return true_iterations.tolist()
@@ -244,7 +244,7 @@ def _find_clock_problem(report: Report, truth: Truth, true_iterations: Sequence[
 def _find_ratio_problem(
     report: Report, truth: Truth, true_iterations: Sequence[int], complete_iterations: range
 ) -> str:
-    """Describe a ratio whose interval misses the truth, or that is not marked for a clock step.
+    """Describe a ratio whose interval excludes the truth, or that lacks a mark for a clock step.
 
     The result is "" if there is none.
     """
@@ -289,7 +289,7 @@ def generate_jobs(count: int, seed: int) -> Iterator[Job]:
         errors = [0] + [
             draw.choice((-1, 1)) * round(20 * MS * 250 ** draw.random()) for _ in range(servers - 1)
         ]
-        if draw.random() < 0.3:  # wrong by about one iteration
+        if draw.random() < 0.3:  # The clock is wrong by about one iteration.
             errors[-1] = draw.choice((-1, 1)) * round(period * draw.uniform(0.9, 1.1))
         replicas = draw.choice((1, 1, 1, 1, 2)) if servers <= 4 else 1
         planting = replace(
@@ -313,7 +313,7 @@ def generate_jobs(count: int, seed: int) -> Iterator[Job]:
 
 
 def _add_clock_step(planting: Planting, draw: random.Random) -> Planting:
-    """In one of five jobs, step the clock of a random host by 0.2 to 20 ms during the run."""
+    """With a probability of 1/5, step the clock of a random host by 0.2 to 20 ms during the run."""
     if draw.random() > 0.2:
         return planting
     step = draw.choice((-1, 1)) * round(0.2 * MS * 100 ** draw.random())
@@ -325,7 +325,7 @@ def _add_clock_step(planting: Planting, draw: random.Random) -> Planting:
 
 
 def _cut_captures(planting: Planting, draw: random.Random) -> Job:
-    """Return a job in which the captures of some hosts begin or end a few iterations off.
+    """Return a job in which the captures of some hosts begin late or end early by a few iterations.
 
     Two of five jobs keep complete captures. In the others, the captures of some hosts begin later
     ("starts", "shifted") or end earlier ("ends"): those of the last host and, with a probability of

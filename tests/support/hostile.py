@@ -1,4 +1,4 @@
-"""Names that break any format that does not escape them."""
+"""Names that break every output format that does not escape them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plants a hostile text in one field of a valid input after another, for every format."""
+"""Plants a hostile text in one field of a valid input after another, for every input format."""
 
 from __future__ import annotations
 
@@ -22,21 +22,25 @@ from bubbleviz.recording_layout import CRC_KEY
 from tests.support.edited_databases import edit_database, read_columns, rebuild_table
 from tests.support.xla_files import build_space_type
 
-#: First word of the line that the hostile text would add to an output if unescaped.
+#: First word of the line that hostile text would add to an output without escaping.
 INJECTED = "INJECTED"
-#: Terminal control characters: CSI, OSC, C1, text direction, and all kinds of line ends.
+#: Terminal control characters:
+#: CSI, OSC, C1, text direction, and all kinds of line breaks.
 HOSTILE_TEXT = (
     "\x1b[31m\x1b]0;title\x07\x08\x9b2J\x9d0;t\x9c\u202e\u2066\u200f\r\n"
     f"{INJECTED} line\x0b\x0c\x85{INJECTED} next\u2028{INJECTED} separator\u2029end\t"
 )
 
-#: Function that overwrites a valid file with one variant after another, and yields the hostile
-#: field of each.
+#: A function that overwrites a valid file with hostile variants, one after another.
+#: It yields the name of the hostile field after each change.
 Variants = Callable[[Path], Iterator[str]]
 
 
 def sqlite_variants(path: Path) -> Iterator[str]:
-    """Make each column of strings hostile in all rows, then a column name and a table name."""
+    """Make each text column hostile in turn, in all rows.
+
+    Then make a column name and a table name hostile.
+    """
     good = path.read_bytes()
     for table, columns in read_columns(path).items():
         for column in columns:
@@ -55,7 +59,10 @@ def sqlite_variants(path: Path) -> Iterator[str]:
 
 
 def json_variants(path: Path) -> Iterator[str]:
-    """For each key in turn, make all of its strings hostile; then make a key itself hostile."""
+    """Make all strings of each JSON key hostile, one key at a time.
+
+    Finally, make a key itself hostile.
+    """
     good = path.read_bytes()
     is_packed = good.startswith(b"\x1f\x8b")
     text = gzip.decompress(good) if is_packed else good
@@ -74,7 +81,7 @@ def json_variants(path: Path) -> Iterator[str]:
 
 
 def json_line_variants(path: Path) -> Iterator[str]:
-    """For each key in turn, make all of its strings hostile in the lines of a recording."""
+    """Make all strings of each key hostile in the lines of a recording, one key at a time."""
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     for key in sorted({key for line in lines for key in _list_text_keys(line)}):
         hostile_lines = [_make_key_hostile(json.loads(json.dumps(line)), key) for line in lines]
@@ -83,7 +90,7 @@ def json_line_variants(path: Path) -> Iterator[str]:
 
 
 def pickle_variants(path: Path) -> Iterator[str]:
-    """For each key in turn, make all of its strings hostile in a pickled document."""
+    """Make all strings of each key hostile in a pickled document, one key at a time."""
     good = path.read_bytes()
     for key in sorted(set(_list_text_keys(pickle.loads(good)))):
         path.write_bytes(pickle.dumps(_make_key_hostile(pickle.loads(good), key), 2))
@@ -91,7 +98,7 @@ def pickle_variants(path: Path) -> Iterator[str]:
 
 
 def csv_variants(path: Path) -> Iterator[str]:
-    """Make each column hostile in turn, in its last row and in its header."""
+    """Make each CSV column hostile in turn, in its last row and in its header."""
     good = path.read_bytes()
     text = gzip.decompress(good) if good.startswith(b"\x1f\x8b") else good
     rows = list(csv.reader(io.StringIO(text.decode())))
@@ -107,7 +114,10 @@ def csv_variants(path: Path) -> Iterator[str]:
 
 
 def arrow_variants(path: Path) -> Iterator[str]:
-    """Make each column of strings hostile in all rows, then the first column name."""
+    """Make each text column hostile in turn, in all rows.
+
+    Then make the first column name hostile.
+    """
     good = path.read_bytes()
     if good.startswith(b"PAR1"):
         table = parquet.read_table(pa.BufferReader(good))
@@ -175,7 +185,7 @@ def _list_text_keys(document: Any) -> Iterator[str]:
 
 
 def _make_key_hostile(document: Any, key: str) -> Any:
-    """Return a copy of a document in which the strings of a key are hostile."""
+    """Return a copy of a document in which all strings of one key are hostile."""
     if isinstance(document, dict):
         return {
             name: _make_hostile(value) if name == key else _make_key_hostile(value, key)

@@ -1,4 +1,4 @@
-"""Writes a profile in which every string is hostile."""
+"""Writes a profile in which every string contains hostile text."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ HOSTILE = {
     "surrogate": "\N{NO-BREAK SPACE}\ufffd\ufffe\uffff",
 }
 
-#: Characters that control a terminal or the layout of text.
+#: Characters that control a terminal or change the layout of text.
 DIRECTING = frozenset(
     chr(code)
     for code in range(sys.maxunicode + 1)

@@ -1,4 +1,4 @@
-"""Small profiles for tests of idle time: planted profiles, and random profiles (worlds)."""
+"""Small profiles for tests of idle time, either written by hand or random (``World``)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def get_only_rank(measurement: IdleMeasurement) -> RankIdle:
 
 
 def check_sums(rank: RankIdle) -> None:
-    """Check that all parts add up exactly to the idle time."""
+    """Check that the parts of a rank's idle time add up exactly to its total idle time."""
     rank_ = rank
     assert (
         rank_.span_ns
@@ -66,7 +66,7 @@ def check_sums(rank: RankIdle) -> None:
 
 
 def make_training(names: list[str], lengths: list[int]) -> tuple[list[K], list[C], list[R]]:
-    """Return a run with one range per step, which contains a kernel of half its length."""
+    """Return a run with one range per step. A kernel fills half of each range."""
     kernels, calls, ranges, now = [], [], [], 0
     for number, (name, length) in enumerate(zip(names, lengths, strict=True)):
         calls.append(c(now, now + 5, number))
@@ -81,7 +81,8 @@ def plant_idle(folder: Path, name: str = "DataLoader") -> Path:
     return write_profile(folder, kernels, calls, [*ranges, r(60, 95, name)])
 
 
-#: Names of activities of every strength; an unknown name counts as a separate activity.
+#: Names of activities of every strength.
+#: A name that is not known counts as a separate activity.
 NAMES = ("DataLoader", "XlaCompile", "Optimizer.step", "aten::mm", "mine", "train.py(3): step")
 CALLS = ("cudaMalloc", "cudaStreamSynchronize")
 
@@ -90,20 +91,20 @@ CALLS = ("cudaMalloc", "cudaStreamSynchronize")
 class World:
     """A small profile in whole microseconds, with kernels, calls and ranges as plain tuples."""
 
-    kernels: list[tuple[int, int, int, int]]  # start, end, device, correlation
-    calls: list[tuple[int, int, int, str, int]]  # start, end, thread, name, correlation
-    ranges: list[tuple[int, int, int, str]]  # start, end, thread, name
+    kernels: list[tuple[int, int, int, int]]  # (start, end, device, correlation)
+    calls: list[tuple[int, int, int, str, int]]  # (start, end, thread, name, correlation)
+    ranges: list[tuple[int, int, int, str]]  # (start, end, thread, name)
     overheads: list[tuple[int, int]]
 
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
-    """Draw a world: up to eight kernels on two devices, most with a launching call, and noise.
+    """Draw a world of up to eight kernels on two devices, plus noise.
 
-    The noise consists of calls that launch nothing, ranges on up to three threads, and profiler
-    overheads.
+    Most kernels have a launching call. The noise consists of calls that launch nothing, ranges on
+    up to three threads, and profiler overheads.
     """
-    # A start of 0 would mean that the start is unknown.
+    # A start of 0 means that the start is unknown, so starts are at least 1.
     time, length, thread = st.integers(1, 150), st.integers(0, 40), st.integers(1, 3)
     kernels, calls = [], []
     for number in range(draw(st.integers(1, 8))):

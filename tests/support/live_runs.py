@@ -1,4 +1,4 @@
-"""Planted runs that a test records iteration by iteration."""
+"""Planted runs that a test records one iteration at a time."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tests.support.recorded_runs import UPTIME_NS, Clock, record_iteration
 
 
 class LiveRun:
-    """Ranks that record a planted run, each on its own host.
+    """Ranks that record a planted run. Each rank has its own host.
 
     Args:
         truth: Planted run.
         folder: Directory of the recording.
         monkeypatch: Fixture that sets the names of hosts.
-        first: Number of the first iteration.
-        later_ns: Time by which everything happens later than in the planted run.
+        first: Number given to the first recorded iteration.
+        later_ns: Offset in ns that is added to all times of the planted run.
         limit_bytes: Maximum size of the files of a rank.
-        host_ending: Suffix of each host's name.
+        host_ending: Suffix that is appended to each host name.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class LiveRun:
         self._first, self._later_ns = first, later_ns
 
     def run(self, iteration: int, ranks: Collection[int] | None = None) -> None:
-        """Run an iteration on these ranks, which makes them write the previous one."""
+        """Run an iteration on the given ranks. Each rank then writes its previous iteration."""
         for rank, clock in self.clocks.items():
             if ranks is not None and rank not in ranks:
                 continue
-            # A recorder reads the name of its host when it first writes.
+            # A recorder reads the name of its host when it writes for the first time.
             host = f"node{rank}{self._host_ending}"
             self._monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
             recorder = self._get_recorder(rank)

@@ -1,4 +1,4 @@
-"""The part of a report that schedule recognition reads: the operations of each rank."""
+"""A stand-in for the part of a report that schedule recognition reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ NONE = -1
 
 @dataclass(frozen=True)
 class Op:
-    """One operation; an overlapped pair (FB) has its backward in the second columns."""
+    """One operation.
+
+    In an overlapped pair (FB), the second set of columns describes the backward.
+    """
 
     phase: Phase
     microbatch: int
@@ -57,7 +60,7 @@ def make_measured(
     """Build a run from its operations.
 
     Args:
-        cells: (rank, iteration, operations in order), in any order.
+        cells: (rank, iteration, operations in execution order) tuples, in any order.
         places: Stage and pipeline of each rank.
         iterations: Iterations of the run; by default, all are training iterations.
     """

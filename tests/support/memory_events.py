@@ -11,13 +11,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Allocations:
-    """Bytes allocated by the operations of a virtual stage.
+    """Bytes allocated by the operations of one virtual stage.
 
     Attributes:
-        held: Bytes of an F that are freed at the end of its B.
-        kept: Additional bytes of an F that are freed at the end of its W or BW.
-        output: Bytes of an F that are freed at the end of the next operation.
-        temporary: Bytes of every operation that are freed at its own end.
+        held: Bytes that an F allocates and that are freed at the end of its B.
+        kept: Additional bytes that an F allocates and that are freed at the end of its W or BW.
+        output: Bytes that an F allocates and that are freed at the end of the next operation.
+        temporary: Bytes that every operation allocates and frees before it ends.
         resident: Bytes allocated before the first event.
     """
 
@@ -34,8 +34,8 @@ def plant_memory(trace: Path, by_rank: Allocations, layers: tuple[int, ...] = ()
     Args:
         trace: Gzipped trace.
         by_rank: Bytes that the operations of the rank allocate.
-        layers: Bytes of each layer range inside an F, in order of the layers; freed at the end of
-            its B.
+        layers: Bytes allocated in each layer range inside an F, in layer order. They are freed at
+            the end of its B.
     """
     document = json.loads(gzip.decompress(trace.read_bytes()))
     ranges = [e for e in document["traceEvents"] if e.get("cat") == "user_annotation"]
@@ -105,7 +105,7 @@ class _Writer:
                     "Device Type": 1, "Device Id": self._device}  # fmt: skip
             events.append({"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]",
                            "ts": time, **self._place, "args": args})  # fmt: skip
-            # Host memory does not count as device memory.
+            # Host memory is not device memory, so this event must have no effect.
             host = {**args, "Device Type": 0, "Device Id": -1, "Bytes": 1 << 40}
             events.append({**events[-1], "args": host})
         return events

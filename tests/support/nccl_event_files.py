@@ -1,6 +1,7 @@
-"""Formats operations as event files written by NCCL's profilers.
+"""Writes event files in the formats of NCCL's profilers.
 
-Times are nanoseconds of a true clock. Each process and each GPU has its own offset.
+Times are nanoseconds on a true clock. The clocks of each process and each GPU are offset from the
+true clock.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ def format_line(
     ns: int | None,
     arguments: str | None = None,
 ) -> str:
-    """Return one event as ``print_event.cc`` prints it; a time of None is printed as 0."""
+    """Return one event in the format of ``print_event.cc``. A time of None is printed as 0."""
     arguments_text = "" if arguments is None else f', "args": {{{arguments}}}'
     time = 0.0 if ns is None else ns / 1000
     return (
@@ -29,7 +30,7 @@ def format_line(
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a network transfer: its consecutive states, and the times between them."""
+    """One step of a network transfer: its consecutive states, and the times between them."""
 
     states: tuple[str, ...]
     bounds: tuple[int, ...]
@@ -55,14 +56,14 @@ class Op:
 
 @dataclass
 class Plugin:
-    """A file of the profiler plugin.
+    """Builder of an event file of NCCL's profiler plugin.
 
     Attributes:
         begin: Start of the profiler on the true clock.
         gpu: Offset of the GPU's clock from the true clock.
-        lag: For each channel, the delay after which the host sees a kernel begin.
+        lag: For each channel, the delay in ns after which the host sees that a kernel began.
         valid: Whether pointers and data types are quoted, as in NCCL 2.28 and later.
-        gpu_clock: Whether kernels contain the GPU's clock (since version 4 of the interface).
+        gpu_clock: Whether kernel events contain GPU clock times (since version 4 of the interface).
     """
 
     pid: int = 100
@@ -76,7 +77,7 @@ class Plugin:
     step: int = 0
 
     def add(self, op: Op) -> None:
-        """Write one operation, in a group of its own."""
+        """Write one operation in a separate group."""
         pid, number = self.pid, self.number
         self.number += 1
         enqueued_ns = op.start - self.begin - 5_000
@@ -105,7 +106,10 @@ class Plugin:
         assert pid == self.pid
 
     def _write_channel(self, op: Op, channel: int) -> None:
-        """Write the kernel of an operation on one channel; channel 0 contains its transfers."""
+        """Write the kernel events of an operation on one channel.
+
+        Channel 0 also contains its transfers.
+        """
         seen_ns = op.start - self.begin + self.lag[channel % len(self.lag)]
         clock = ""
         if self.gpu_clock:
@@ -148,7 +152,8 @@ def make_proxy_file(transfers: Sequence[tuple[str, int, int, tuple[int, ...]]]) 
     """Return a file of the old proxy profiler.
 
     Args:
-        transfers: Direction, peer, number of operations, and bounds of the states in ns.
+        transfers: (direction, peer, number of operations, bounds of the states in ns) of each
+            transfer.
     """
     states = {
         "Send": ("BufferWait", "GPUWait", "SendWait"),

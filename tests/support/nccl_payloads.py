@@ -1,4 +1,4 @@
-"""Adds payloads to NCCL's ranges in small exports, in the format that nsys uses."""
+"""Adds payloads to the NCCL ranges of small exports, in the format that nsys uses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.support.nsys_exports import pack_global_id
 
-#: Id, fields and layout of the payloads of NCCL's functions.
+#: Id, fields and layout of the payload of each NCCL function.
 LAYOUTS = {
     "init": (
         16777218,
@@ -46,7 +46,7 @@ def add_payloads(
     declared: str = "BLOB",
     pid: int = 1,
 ) -> str:
-    """Add payloads (start, name, layout, values) to the ranges of a profile."""
+    """Add payloads (start, name, layout, values) to the NVTX ranges of a profile."""
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA synchronous = OFF")
         db.execute(f"ALTER TABLE NVTX_EVENTS ADD COLUMN binaryData {declared}")

@@ -24,7 +24,7 @@ def write_file(folder: Path, name: str, text: str) -> str:
 
 
 def write_ring(folder: Path, count: int = 12, ranks: int = 2, delay_ns: int = 40_000) -> list[str]:
-    """Write one file of all-reduces per rank; rank r begins r * ``delay_ns`` ns after rank 0."""
+    """Write one file of all-reduces per rank. Rank r begins r * ``delay_ns`` later than rank 0."""
     paths = []
     for rank in range(ranks):
         file = Plugin(pid=100 + rank, begin=7_000 * rank, gpu=10**18 + 5**9 * rank, lag=EXACT)

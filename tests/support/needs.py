@@ -1,7 +1,7 @@
-"""What some tests need besides the test environment: real files, browsers, valgrind.
+"""Requirements of some tests beyond the test environment, such as real files, browsers or valgrind.
 
-A test declares a need by a marker of the same name, such as ``@pytest.mark.real_files``. If the
-need is not met, the test is skipped with :attr:`Need.sentence`, or fails under
+A test declares its requirement with a marker such as ``@pytest.mark.real_files``. If the
+requirement is not met, the test is skipped with :attr:`Need.sentence`, or fails under
 ``--nothing-missing``, which CI uses.
 """
 
@@ -19,11 +19,11 @@ from scripts.counting.counts import obstacle
 
 @dataclass(frozen=True)
 class Need:
-    """A program or a folder that some machines lack.
+    """A program or folder that is not available on every machine.
 
     Attributes:
-        sentence: What is needed, and how to provide it.
-        is_met: Whether this machine has it.
+        sentence: Skip message that names the requirement and says how to meet it.
+        is_met: Whether this machine meets the requirement.
     """
 
     sentence: str
@@ -31,7 +31,7 @@ class Need:
 
 
 def get_data_folder() -> Path | None:
-    """Return the folder of real files, or None if ``BUBBLEVIZ_DATA`` names no folder."""
+    """Return the folder of real files, or None if ``BUBBLEVIZ_DATA`` is not set to a folder."""
     name = os.environ.get("BUBBLEVIZ_DATA")
     if not name or not Path(name).is_dir():
         return None
@@ -62,7 +62,7 @@ def has_browsers() -> bool:
     return bool(shutil.which("chromium") and has_firefox and has_packages)
 
 
-#: Needs by marker name.
+#: Requirements, keyed by marker name.
 NEEDS: Mapping[str, Need] = {
     "real_files": Need(
         "needs real profiles: set BUBBLEVIZ_DATA to the folder that contains them",

@@ -11,14 +11,14 @@ from bubbleviz.model.restrictions import Restriction
 
 
 class HasLimitations(Protocol):
-    """A report or a profile."""
+    """A report or a profile that has limitations."""
 
     @property
     def limitations(self) -> Sequence[Limitation]: ...
 
 
 class HasRestrictions(Protocol):
-    """A report."""
+    """A report that has restrictions."""
 
     @property
     def restrictions(self) -> Sequence[Restriction]: ...
@@ -38,7 +38,7 @@ def list_limitation_subjects(report: HasLimitations) -> set[str]:
 
 
 def count_limitations(report: HasLimitations) -> Counter[str]:
-    """Return the count of each subject, summed over its limitations."""
+    """Return the total count of each subject over all of its limitations."""
     counts: Counter[str] = Counter()
     for limitation in report.limitations:
         counts[limitation.what] += limitation.count
@@ -46,7 +46,7 @@ def count_limitations(report: HasLimitations) -> Counter[str]:
 
 
 def join_limitations(report: HasLimitations) -> str:
-    """Return all limitations, one per line, as ``subject: reason``."""
+    """Return the text of all limitations, one per line, as ``subject: reason``."""
     return "\n".join(f"{note.what}: {note.reason}" for note in report.limitations)
 
 

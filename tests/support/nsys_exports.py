@@ -1,6 +1,6 @@
 """Writes rows as small profiles in the layout of an nsys SQLite export.
 
-Times are arbitrary small integers. Process and thread ids are plain numbers, which are packed into
+Times are arbitrary small integers. Process and thread ids are plain numbers that are packed into
 the global ids of the export.
 """
 
@@ -28,7 +28,8 @@ _EVENT_TYPES = {
     75: "NvtxDomainCreate",
 }
 
-#: Columns of each table. They are integers unless marked as text; ! marks NOT NULL.
+#: Columns of each table, which are integers unless marked as text.
+#: An exclamation mark means NOT NULL.
 _ACTIVITY = "start! end! deviceId! contextId! streamId! correlationId globalPid"
 _TABLES = {
     "StringIds": "id! value:TEXT!",
@@ -77,7 +78,7 @@ class C:
 
 @dataclass(frozen=True)
 class R:
-    """A range; ``end`` is None if it is open, and ``end_tid`` is the thread that ends it.
+    """An NVTX range. ``end`` is None if it is open, and ``end_tid`` is the thread that ends it.
 
     ``registered`` stores the name in ``StringIds``, like a registered string of NVTX.
     """
@@ -95,7 +96,10 @@ class R:
 
 @dataclass(frozen=True)
 class M:
-    """A copy or a fill; ``memory`` contains the ids of the memory kinds it reads and writes."""
+    """A copy or a fill.
+
+    ``memory`` contains the ids of the memory kinds that it reads and writes.
+    """
 
     start: int
     end: int
@@ -146,7 +150,7 @@ def write_profile(
     without: tuple[str, ...] = (),
     name: str = "profile.sqlite",
 ) -> Path:
-    """Write a profile with the given rows, in the given order, and return its path.
+    """Write a profile that contains the given rows in the given order, and return its path.
 
     Args:
         folder: Directory of the profile.
@@ -204,7 +208,7 @@ def write_profile(
     if utc_epoch_ns is None:
         rows["TARGET_INFO_SESSION_START_TIME"] = []
     with closing(sqlite3.connect(path)) as db:
-        # The file is useless after a test, so it needs no protection against crashes.
+        # The file is not needed after the test, so it needs no protection against crashes.
         db.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF")
         for table in [table for table in _TABLES if table not in without]:
             db.execute(f"CREATE TABLE {table} ({_declare_columns(_TABLES[table])})")
@@ -237,8 +241,8 @@ class ExportRows:
             start: Start of the kernel.
             end: End of the kernel.
             name: Name of the kernel.
-            took: Length of the call.
-            fields: Other fields of the kernel.
+            took: Duration of the call.
+            fields: Additional fields of the kernel.
         """
         number = len(self.calls) + 1
         self.calls.append(C(called, called + took, number, tid=self.pid, pid=self.pid))
@@ -254,14 +258,14 @@ class ExportRows:
 
 
 def _list_activity_columns(row: K | M) -> tuple[object, ...]:
-    """Return the values of the columns that kernels, copies and fills have in common."""
+    """Return the values of the columns that the kernel, copy and fill tables share."""
     device_columns = (row.device, 1, row.stream)
     return (row.start, row.end, *device_columns, row.correlation, pack_global_id(row.pid))
 
 
 @cache
 def _declare_columns(columns: str) -> str:
-    """Return the column definitions of a table for SQL, from an entry of ``_TABLES``."""
+    """Return the SQL column definitions for an entry of ``_TABLES``."""
     declared = []
     for word in columns.split():
         name, _, kind = word.rstrip("!").partition(":")

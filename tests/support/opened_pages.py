@@ -23,14 +23,14 @@ from tests.support.browsers import CHROMIUM_OPTIONS
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-#: Helpers for the scripts of tests.
+#: JavaScript helpers for the scripts of tests.
 PARTS_OF_PAGE = """const { run, timeline, charts, parts, significant, percent } = await bubbleviz;
 const { many: many_ranks, shards } = await bubbleviz;
 """
 
 
 def format_significant(number: float, decimals: int = 12) -> str:
-    """Format a number with three significant digits, like the page."""
+    """Format a number with three significant digits, in the same way as the page."""
     rounded = float(f"{number:.2e}")
     if rounded == 0:
         return "0"
@@ -38,13 +38,13 @@ def format_significant(number: float, decimals: int = 12) -> str:
 
 
 def format_percent(ratio: float) -> str:
-    """Format a non-negative ratio in percent, like the page."""
+    """Format a non-negative ratio in percent, in the same way as the page."""
     return "< 0.01 %" if 0 < 100 * ratio < 0.01 else f"{format_significant(100 * ratio, 2)} %"
 
 
 @dataclass
 class Opened:
-    """A page in the browser, with its errors and requests."""
+    """A page in the browser, and the errors and requests that it caused."""
 
     page: Page
     complaints: list[str] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Opened:
         return list(self.run("return [timeline.fromNs, timeline.untilNs]"))
 
     def box(self, row: int) -> tuple[float, float]:
-        """Return the page coordinates of the middle of an operation's box."""
+        """Return the page coordinates of the center of an operation's box."""
         x, y = self.run(
             f"""const own = run.operations, at = {row};
             const place = timeline.rows.findIndex((each) => each.rank === own.rank[at]);
@@ -77,7 +77,7 @@ class Opened:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """Start Chromium once; each page has its own context."""
+    """Start Chromium once per test session. Each page has its own browser context."""
     from playwright.sync_api import sync_playwright
 
     program = shutil.which("chromium")
@@ -92,11 +92,14 @@ Open = Callable[..., Opened]
 
 @pytest.fixture
 def opened(browser: Browser, tmp_path: Path) -> Iterator[Open]:
-    """Return a function that opens the page of a report; finally, check for errors and requests."""
+    """Return a function that opens the page of a report.
+
+    At the end, check for errors and requests.
+    """
     pages: list[Opened] = []
 
     def opening(report: Report | str, width: int = 1280, scheme: Any = "light") -> Opened:
-        """Open a report, or the text of a page, and wait until the page is ready."""
+        """Open a report or the text of a page, and wait until the page is ready."""
         file = tmp_path / f"report{len(pages)}.html"
         text = report if isinstance(report, str) else html.render(report, View())
         file.write_text(text, encoding="utf-8")

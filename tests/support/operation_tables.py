@@ -16,7 +16,7 @@ Columns = Mapping[str, Sequence[Any]]
 
 
 def write_tables(folder: Path, rows: Sequence[tuple[int, str, int, int]]) -> dict[str, Path]:
-    """Write rows (rank, phase, start, end) in every format, and return the files by reader."""
+    """Write rows (rank, phase, start, end) in every format. Return the files, keyed by reader."""
     rank, phase, start_ns, end_ns = map(list, zip(*rows, strict=True))
     return write_columns(
         folder, {"rank": rank, "phase": phase, "start_ns": start_ns, "end_ns": end_ns}
@@ -24,7 +24,7 @@ def write_tables(folder: Path, rows: Sequence[tuple[int, str, int, int]]) -> dic
 
 
 def write_columns(folder: Path, columns: Columns, stem: str = "operations") -> dict[str, Path]:
-    """Write columns in every format, and return the files by reader."""
+    """Write columns in every format. Return the files, keyed by reader."""
     frame = pl.DataFrame(columns, strict=False)
     paths = {kind: folder / f"{stem}.{kind}" for kind in ("csv", "parquet", "arrow")}
     write_csv(paths["csv"], columns)
@@ -33,7 +33,7 @@ def write_columns(folder: Path, columns: Columns, stem: str = "operations") -> d
     return paths
 
 
-#: MegaScan's names of operations, by phase.
+#: MegaScan's operation names, keyed by phase.
 _SCOPES = {"F": "forward", "BW": "backward", "Optimizer": "optimizer"}
 
 
@@ -45,7 +45,8 @@ def write_trace(
     Args:
         path: Output file.
         rows: Operations of iteration 7; each rank is a stage.
-        as_one_event: Whether an operation is one event, as in newer versions, instead of two.
+        as_one_event: Whether each operation is written as one event, as in newer versions, instead
+            of two.
     """
     events: list[tuple[float, int, dict[str, Any]]] = []
     for rank, microbatch, phase, start_ns, end_ns in rows:

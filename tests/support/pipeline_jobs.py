@@ -1,7 +1,7 @@
 """Simulates jobs with known faults, operation by operation, and writes them as tables.
 
 Only the order of operations comes from bubbleviz. Data arrives a fixed time after its producer has
-ended, whatever the consumer is doing. A rank posts a receive as soon as it is idle.
+ended, even if the consumer is busy. A rank posts a receive as soon as it is idle.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from bubbleviz.schedules.plan import Plan
 from tests.support.operation_tables import write_csv
 
 MS = 1_000_000
-#: Time from when all ranks have ended an iteration to the start of the next one, in ns.
+#: Time in ns from the end of an iteration on all ranks to the start of the next iteration.
 _APART_NS = 50_000
 Row = dict[str, int | str]
 
 
 @dataclass(frozen=True)
 class Job:
-    """Parameters of a job; times are in ms, and factors multiply times.
+    """Parameters of a job. Times are in ms, and slowdown factors multiply times.
 
-    Ranks are numbered by stage, then replica.
+    Rank r is stage ``r % stages`` of replica ``r // stages``.
 
     Attributes:
         schedule: Name of a schedule that bubbleviz knows.
@@ -34,13 +34,13 @@ class Job:
         microbatches: Number of microbatches per iteration and replica.
         replicas: Number of replicas of the pipeline.
         iterations: Number of iterations.
-        noise: Standard deviation of the logarithm of every time.
-        phase: Times of F, B (for the input) and W of a microbatch on a stage.
+        noise: Standard deviation of the logarithm of each duration.
+        phase: Times of F, B (input gradient) and W of one microbatch on one stage.
         transfer: Transfer time between stages.
-        reduce: Time of the gradient reduction over replicas, once all have entered.
+        reduce: Time of the gradient reduction over replicas, after all replicas have entered.
         messages: Whether the table has rows for sends and receives.
         launches: Whether rows have launch times.
-        only_computes: Whether collectives and optimizers have no rows.
+        only_computes: Whether to omit the rows of collectives and optimizers.
         of_host: Number of ranks per host, or 0 for a single host.
         rank: Slowdown factor of each rank, keyed by rank.
         stage: Slowdown factor of each stage, keyed by stage.
@@ -49,15 +49,15 @@ class Job:
         iteration: Slowdown factor of each iteration.
         link: Slowdown factor of transfers in both directions between a stage and the next, keyed by
             (replica, lower stage); replica -1 means every replica.
-        link_since: First iteration to which these factors apply.
+        link_since: First iteration to which the factors of ``link`` apply.
         late: Launch delay of each rank in an iteration, keyed by rank.
-        late_every: Every how many iterations ranks launch late.
+        late_every: Interval of the late launches, in iterations.
         pause: Additional time of each rank's third F, keyed by rank.
-        slows: Slowdown factor of each rank and the first iteration that it applies to, keyed by
-            rank.
+        slows: (slowdown factor, first iteration that it applies to) of each rank, keyed by rank.
         drift: Relative slowdown of each rank in the last iteration, keyed by rank; it grows
             linearly.
-        gaps: Share of each operation of a rank in which no kernel runs.
+        gaps: Time without kernels in each operation, as a fraction of its kernel time, keyed by
+            rank.
         between: Additional time between iterations.
         even_stages: Whether the work is spread evenly over the stages.
         even_microbatches: Whether all microbatches of an iteration have the mean length.
@@ -100,7 +100,7 @@ class Job:
         return find_schedule(self.schedule).plan(self.stages, self.microbatches, chunks)
 
     def drawn_lengths(self, draw: Callable[[float, float], float]) -> list[list[float]]:
-        """Return the relative lengths of an iteration's microbatches, by replica."""
+        """Draw the relative lengths of an iteration's microbatches, for each replica."""
         lengths = [
             [math.exp(self.lengths * draw(0, 1)) * self.microbatch.get(m, 1.0) for m in counted]
             for counted in [range(self.microbatches)] * self.replicas
@@ -109,23 +109,17 @@ class Job:
         return [[mean] * self.microbatches] * self.replicas if self.even_microbatches else lengths
 
     def link_factor(self, replica: int, lower_stage: int, iteration: int) -> float:
-        """Return the factor of the transfer times of a link of a replica in an iteration.
-
-        Args:
-            replica: Number of the replica.
-            lower_stage: Lower stage of the link, or -1 if its stages are not neighbors.
-            iteration: Number of the iteration.
-        """
+        """Return the slowdown factor of a link in one replica and iteration."""
         if iteration < self.link_since:
             return 1.0
         links = ((replica, lower_stage), (-1, lower_stage))
         return math.prod(self.link.get(link, 1.0) for link in links)
 
     def factor(self, rank: int, iteration: int) -> float:
-        """Return the factor of the compute times of a rank in an iteration.
+        """Return the slowdown factor of a rank's compute times in an iteration.
 
-        It is the product of the factors of the rank's stage, of the rank, of the iteration, of the
-        rank's drift, and of its slowdown if that has begun.
+        The result is the product of the factors for the stage, the rank, the iteration, the drift,
+        and the slowdown in ``slows`` if it has begun.
         """
         stage, last = rank % self.stages, max(self.iterations - 1, 1)
         of_stage = self.stage.get(stage, 1.0)
@@ -139,7 +133,7 @@ class Job:
 
 @dataclass(frozen=True)
 class SimulatedJob:
-    """Rows of a table of operations, and lengths of iterations in ns.
+    """Result of a simulation: a table of operations, and the length of each iteration in ns.
 
     ``period_ns`` is the mean time from the start of one iteration to the start of the next.
     """
@@ -150,7 +144,7 @@ class SimulatedJob:
 
     @property
     def length_ns(self) -> float:
-        """Mean length of iterations."""
+        """Mean length of the iterations."""
         return sum(self.lengths_ns) / len(self.lengths_ns)
 
     def written(self, path: Path) -> Path:
@@ -214,10 +208,10 @@ def _simulate_replica(
         replica: Number of the replica.
         lengths: Relative length of each microbatch.
         base_ns: Start of the iteration.
-        random_of: Source of the noise.
+        random_of: Random generator for the noise.
 
     Returns:
-        For each rank, the end of its last operation and its rows.
+        The end of the last operation of each rank, and the rows of each rank.
     """
     plan, first = job.plan, replica * job.stages
     is_late = iteration % job.late_every == job.late_every - 1

@@ -1,4 +1,4 @@
-"""Paths of the checkout, its examples and the tests' files."""
+"""Paths of the checkout, the example profiles and the files of tests."""
 
 from __future__ import annotations
 

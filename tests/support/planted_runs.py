@@ -1,4 +1,4 @@
-"""Plants runs with known truth, and compares reports with it."""
+"""Plants runs whose truth is known, and compares reports with the truth."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BASE = Planting(kernel_gap_ns=3_000, jitter=0.1, transfer_ns=20_000)
 
 ZERO_BUBBLE = replace(BASE, schedule="zb-h1", iterations=3, autograd="named")
 
-#: A small run that uses every feature of an export.
+#: A small run that uses every feature of an nsys export.
 FULL = replace(
     ZERO_BUBBLE,
     stages=2,
@@ -128,20 +128,20 @@ RUNS = {
 
 @cache
 def analyze_planting(planting: Planting, **options: Any) -> bubbleviz.Report:
-    """Plant a run, and return its report; the report is cached for all tests."""
+    """Plant a run, and return its report. Reports are cached for all tests."""
     with TemporaryDirectory() as folder:
         plant(planting, Path(folder))
         return bubbleviz.analyze(folder, **options)
 
 
 def rank_numbers(report: Report, truth: Truth) -> dict[int, int]:
-    """Map each true rank to the index of that rank in the report."""
+    """Return the report's rank index of each true rank."""
     files = [file.path for file in truth.files]
     numbers = {(r.profile, r.pid, r.device_id): r.index for r in report.ranks}
     return {r.rank: numbers[files.index(r.file), r.pid, r.device_id] for r in truth.ranks}
 
 
-#: Rank, start, end, phase, microbatch, kernels, active time and iteration of an operation.
+#: (rank, start, end, phase, microbatch, kernels, active time, iteration) of an operation.
 Row = tuple[int, ...]
 
 
@@ -192,7 +192,7 @@ def list_reported_rows(report: Report, *, microbatch: bool = True) -> list[Row]:
 
 
 def check_ratios(report: Report, truth: Truth) -> None:
-    """Check iterations against the truth; ratios of complete iterations must agree to 1e-9."""
+    """Check iterations against the truth. Ratios of complete iterations must agree to 1e-9."""
     assert len(report.iterations) == len(truth.iterations)
     for iteration, true in zip(report.iterations, truth.iterations, strict=True):
         assert (iteration.kind, iteration.complete) == (true.kind, true.complete)

@@ -28,16 +28,16 @@ from tests.support.rocm_profiles import write_rocpd
 from tests.support.torch_traces import write_traces
 from tests.support.xla_profiles import make_gpu
 
-#: Token in every private name: hosts, files, folders, threads and source functions.
+#: A token that is part of every private name: hosts, files, folders, threads, source functions.
 TOKEN = "zqprivate"
 HOST = f"{TOKEN}-host.example"
-#: Outputs keep the names of ranges and kernels, except for the private names in them.
+#: A name that outputs keep: only private names inside range and kernel names are replaced.
 PUBLIC = "yxpublic"
 _FRAME = f"/home/{TOKEN}/{TOKEN}.py(12): {TOKEN}_step"
 
 
 def write_nsys_export(folder: Path) -> Path:
-    """Write a run on one GPU whose ranges and kernels name the host, files and functions."""
+    """Write a run on one GPU whose range and kernel names contain the host, files and functions."""
     stray = len(NAMES)
     return write_profile(
         folder,
@@ -70,10 +70,10 @@ def write_kineto_trace(folder: Path) -> Path:
 
 
 def write_kineto_trace_without_host(folder: Path) -> Path:
-    """Write the same trace without a host name, so that the file name is used instead."""
+    """Write the same trace without a host name, so that readers use the file name instead."""
     trace = write_kineto_trace(folder)
     text = gzip.decompress(trace.read_bytes()).decode()
-    # Nothing in the file shows that a part of the kernel's name is a host name.
+    # Nothing in this file shows that a part of the kernel's name is a host name.
     document = json.loads(text.replace(HOST, ""))
     del document["host_name"]
     file = trace.with_name(f"{TOKEN}.json")
@@ -90,7 +90,7 @@ def write_rocpd_file(folder: Path) -> Path:
 
 
 def write_xla_profile(folder: Path) -> Path:
-    """Write a run of JAX on GPUs, with names of the threads and the host."""
+    """Write a JAX run on GPUs that names its threads and its host."""
     *devices, cpu = make_gpu()
     threads = [replace(line, name=f"{TOKEN} {line.name}") for line in cpu.lines]
     planes = [*devices, replace(cpu, lines=threads)]
@@ -110,7 +110,7 @@ def write_parquet_table(folder: Path) -> Path:
 
 
 def _write_table(folder: Path, kind: str) -> Path:
-    """Write a table of two ranks, each with its own host and clock, in one format only."""
+    """Write a table of two ranks in one format only. Each rank has its own host and clock."""
     rows = [
         (rank, f"{HOST}-{rank}", f"{HOST}-clock{rank}", phase, microbatch, rank, start, start + 400)
         for rank in range(2)
@@ -152,7 +152,7 @@ def write_flight_recordings(folder: Path) -> Path:
     return Path(flight_dumps.write_dumps(dumps, dict.fromkeys(range(4), entries), ".json"))
 
 
-#: Functions that write an input into a folder and return the path for a command.
+#: Functions that write an input into a folder and return the path to pass to a command.
 INPUTS: tuple[Callable[[Path], Path], ...] = (
     write_nsys_export,
     write_kineto_trace,
@@ -173,7 +173,7 @@ def has_token(content: bytes, token: str) -> bool:
 
 
 def _unpack(content: bytes) -> Iterator[bytes]:
-    """Yield the content of a file and everything packed in it; its first bytes tell the format."""
+    """Yield the content of a file and of everything packed in it, detected by magic bytes."""
     yield content
     if content.startswith(b"PK"):
         with zipfile.ZipFile(BytesIO(content)) as archive:
@@ -184,7 +184,7 @@ def _unpack(content: bytes) -> Iterator[bytes]:
         table = pq.read_table(BytesIO(content))
         yield repr((table.schema, table.schema.metadata, table.to_pylist())).encode()
     elif content.startswith((b"%PDF", b"\x89PNG")):
-        # Texts of a PNG may be compressed, so decompression is tried at every stream start.
+        # Texts in a PNG may be compressed, so try to decompress at every possible stream start.
         starts = (match.start(1) for match in _STREAM.finditer(content))
         zipped = starts if content.startswith(b"%PDF") else range(len(content) - 2)
         for start in zipped:

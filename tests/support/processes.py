@@ -1,4 +1,4 @@
-"""Reads the processes of an nsys export, for rewriting the run in other formats."""
+"""Reads the processes of an nsys export, to rewrite the run in other formats."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Process:
     Attributes:
         host: Name of the host.
         pid: Process id.
-        calls: Tuples of start, end, tid, correlation id, name.
-        ranges: Tuples of start, end, tid, text, whether it nests.
-        kernels: Tuples of start, end, device, correlation id, stream, name.
-        copies: Tuples of start, end, device, correlation id, stream.
-        fills: Tuples with the same fields as ``copies``.
-        threads: Tuples of tid and name.
+        calls: (start, end, tid, correlation id, name) tuples.
+        ranges: (start, end, tid, text, whether it is a push/pop range) tuples.
+        kernels: (start, end, device, correlation id, stream, name) tuples.
+        copies: (start, end, device, correlation id, stream) tuples.
+        fills: (start, end, device, correlation id, stream) tuples.
+        threads: (tid, name) tuples.
     """
 
     host: str

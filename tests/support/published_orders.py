@@ -13,7 +13,7 @@ from tests.support.needs import get_reference_file
 
 LETTERS = {"F": Phase.F, "I": Phase.B, "W": Phase.W, "B": Phase.BW}
 
-#: bubbleviz's names of the schedules in the table.
+#: Names that bubbleviz uses for the schedules in the table.
 OURS = {
     "torch:ScheduleGPipe": "gpipe",
     "1F1B": "1f1b",
@@ -48,7 +48,7 @@ def read_numbers(row: Row, *names: str) -> list[int]:
 
 
 def parse_listed_plan(row: Row) -> Plan:
-    """Parse the order in a row of the table."""
+    """Parse the order in a row of the published table."""
     orders, placement = [], {}
     for device, text in enumerate(row["order"].split("|")):
         matches = re.findall(r"(\d+)([FIWB])(\d+)", text)

@@ -1,4 +1,4 @@
-"""Bubble rates from the zero-bubble paper, and the times that they were computed from.
+"""Bubble rates from the zero-bubble paper, and the stage times from which they were computed.
 
 Source: Qi et al., "Zero Bubble Pipeline Parallelism", arXiv 2401.10241: rates from Table 5 and
 times from Table 9, for the models with 1.5 and 6.2 billion parameters on 8 stages.

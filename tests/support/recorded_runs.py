@@ -13,16 +13,16 @@ from bubbleviz.annotate.ranges import format_name
 from bubbleviz.annotate.recorder import Recorder
 from tests.planting.truth import TrueOperation, Truth
 
-#: UTC and the monotonic clock of a host at true time 0.
+#: UTC and the monotonic clock of a host at true time 0, in ns.
 UTC_NS, UPTIME_NS = 1_760_000_000_000_000_000, 5_000_000_000_000
 
 
 class Clock:
-    """The clocks of a host, which a test sets.
+    """Clocks of a host that a test sets.
 
     Args:
-        error_ns: Error of its UTC clock.
-        uptime_ns: Monotonic clock at time 0.
+        error_ns: Error of the host's UTC clock, in ns.
+        uptime_ns: Monotonic clock of the host at true time 0, in ns.
     """
 
     def __init__(self, error_ns: int = 0, uptime_ns: int = UPTIME_NS) -> None:
@@ -78,7 +78,7 @@ def record_rank(
     operations: Sequence[TrueOperation],
     number_of: Callable[[int], int | None] = lambda iteration: iteration,
 ) -> None:
-    """Record the operations of one rank, iteration by iteration, and stop.
+    """Record the operations of one rank iteration by iteration, and stop the recorder.
 
     ``number_of`` returns the number of an iteration, or None if no range names it.
     """
@@ -141,7 +141,10 @@ def record_names(
     limit_bytes: int = 1 << 20,
     now_ns: int = 0,
 ) -> None:
-    """Record iterations of consecutive operations, each a microsecond long by default."""
+    """Record iterations of consecutive operations.
+
+    By default, each operation lasts one microsecond.
+    """
     clock = Clock()
     clock.now_ns = now_ns
     with Recorder(
