@@ -109,7 +109,13 @@ class Job:
         return [[mean] * self.microbatches] * self.replicas if self.even_microbatches else lengths
 
     def link_factor(self, replica: int, lower_stage: int, iteration: int) -> float:
-        """Return the slowdown factor of a link in one replica and iteration."""
+        """Return the slowdown factor of a link in one replica and iteration.
+
+        Args:
+            replica: Number of the replica.
+            lower_stage: Lower stage of the link, or -1 if its stages are not neighbors.
+            iteration: Number of the iteration.
+        """
         if iteration < self.link_since:
             return 1.0
         links = ((replica, lower_stage), (-1, lower_stage))

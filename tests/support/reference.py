@@ -1,9 +1,9 @@
 """A second implementation of the analysis: slow, simple, and independent of the package.
 
-Every rule is one function, and its docstring states the rule. The guides ``ratios``,
-``attribution`` and ``limits`` explain the same rules to users. Rows are Python objects; time is cut
+Every function implements one rule, and its docstring states that rule. The guides ``ratios``,
+``attribution`` and ``limits`` explain the same rules to users. Rows are Python objects. Time is cut
 at every boundary, and each piece is examined separately. Tests compare the package's results with
-these.
+the results of this implementation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-#: (process, device), which identifies a rank, because a profile contains one host.
+#: (process, device).
+#: This pair identifies a rank, because a profile contains one host.
 Rank = tuple[int, int]
 #: (process, thread).
 Thread = tuple[int, int]
@@ -41,7 +42,7 @@ BACKWARD = ("B", "BW", "W", "R")
 
 
 class Work(NamedTuple):
-    """GPU work: a kernel, or a copy or fill if ``kernel`` is False."""
+    """A kernel, or a copy or fill if ``kernel`` is False."""
 
     kernel: bool
     start: int
@@ -62,7 +63,7 @@ class Call(NamedTuple):
 
 
 class Range(NamedTuple):
-    """An NVTX range; ``wide`` marks a start/end range that ends on another thread."""
+    """An NVTX range. ``wide`` marks a start/end range that ends on another thread."""
 
     row: int
     start: int
@@ -75,7 +76,7 @@ class Range(NamedTuple):
 
 
 class Capture(NamedTuple):
-    """The contents of one file that the rules need; ``work`` lists kernels first."""
+    """The contents of one file that the rules need. Kernels come first in ``work``."""
 
     work: list[Work]
     calls: list[Call]
@@ -84,17 +85,17 @@ class Capture(NamedTuple):
 
 
 def thread_of(global_id: int) -> Thread:
-    """Return the process and thread in a global id: 24 bits each, the thread in the lower ones."""
+    """Return (process, thread) of a global id. The thread is in the lowest 24 bits."""
     return global_id >> 24 & 0xFFFFFF, global_id & 0xFFFFFF
 
 
 def read(path: Path) -> Capture:
     """Read the rows of a profile.
 
-    Work and calls from 0 to 0 have no timestamps. Rows with equal call, name, device and times
-    count once. A name is ``text``, or ``StringIds[textId]`` if ``text`` is NULL; ranges without a
-    name are left out. An open range ends with the capture (the latest end of any kernel, call,
-    copy, fill or range), but never before it starts.
+    Work and calls that start and end at 0 have no timestamps. Duplicate rows (equal call, name,
+    device and times) are read once. The name of a range is ``text``, or ``StringIds[textId]`` if
+    ``text`` is NULL; ranges without a name are left out. An open range ends with the capture (the
+    latest end of any kernel, call, copy, fill or range), but never before it starts.
     """
     with closing(sqlite3.connect(path)) as db:
 
@@ -143,10 +144,10 @@ def read(path: Path) -> Capture:
 
 
 def stray_ranks(work: Sequence[Work], calls: Sequence[Call]) -> set[Rank]:
-    """Return the ranks whose process ids are damaged.
+    """Return the ranks whose process ids appear to be damaged.
 
-    These are processes without calls that have at most one percent of the work, or one piece of
-    work, unless all work is of such processes.
+    A rank is returned if its process makes no calls although others do, and if it has at most one
+    percent of the work or a single piece of work. If this applies to all ranks, none is returned.
     """
     counts = Counter(one.rank for one in work)
     calling = {call.thread[0] for call in calls}
@@ -159,7 +160,8 @@ def stray_ranks(work: Sequence[Work], calls: Sequence[Call]) -> set[Rank]:
 
 @dataclass(frozen=True)
 class Meaning:
-    """Meaning of a range's name; a range that names two operations has two of each coordinate.
+    """Meaning of a range's name. A range that names two operations has two values of each
+    coordinate.
 
     ``receives`` marks communication that includes a receive, and ``validates`` an Optimizer range
     that belongs to the previous iteration.
@@ -186,11 +188,11 @@ _PART = re.compile(
 
 
 def parse(name: str) -> Meaning | int | None:
-    """Parse a name of the zero-bubble convention; the result is an int for an iteration mark.
+    """Parse a name of the zero-bubble convention. The result is an int for an iteration mark.
 
-    The pattern matches the complete name, with ASCII digits. ``W_clear`` is a W of a chunk without
-    a microbatch. Fused communication is ``SEND_RECV``. Auxiliary names (``pre_step``, ``pre_send``,
-    bare ``F``, ``Offload``...) are no operations.
+    The pattern matches the complete name, with ASCII digits. ``W_clear`` is the W of a chunk,
+    without a microbatch. Fused communication is ``SEND_RECV``. Auxiliary names (``pre_step``,
+    ``pre_send``, bare ``F``, ``Offload``...) are not operations.
     """
     if match := _MARK.fullmatch(name):
         return int(match[1])
@@ -217,9 +219,9 @@ def parse(name: str) -> Meaning | int | None:
     )
 
 
-#: Libraries whose kernels are communication, matched on the demangled name.
+#: Libraries of communication kernels, matched on the demangled kernel name.
 COMMUNICATION_KERNELS = re.compile(r"^nccl|rccl|msccl|deep_?ep|nvshmem", re.IGNORECASE)
-#: Threads of loaders, watchdogs and profilers.
+#: Names of loader, watchdog and profiler threads.
 EXCLUDED_THREADS = re.compile(
     r"pt_data|pin_mem|loader|watchd|heartb|profil|kineto|cupti|nsys|\[ns", re.IGNORECASE
 )
@@ -231,12 +233,12 @@ def is_communication(work: Work) -> bool:
 
 
 def is_compute(work: Work) -> bool:
-    """Return whether the work is a kernel and not communication."""
+    """Return whether the work is a kernel that does not communicate."""
     return work.kernel and not is_communication(work)
 
 
 class Attribution(NamedTuple):
-    """The range that one piece of GPU work belongs to.
+    """The range to which one piece of GPU work belongs.
 
     ``how`` is ``unlinked`` (no call), ``range`` (rule 2), ``cross`` (rule 3), ``ambiguous``
     (rule 3 with several candidate threads) or ``none``.
@@ -249,7 +251,8 @@ class Attribution(NamedTuple):
 
 
 def contains(range_: Range, call: Call) -> bool:
-    """Return whether a range contains a call on its thread, or in its process if it is wide."""
+    """Return whether a range contains a call on its thread, or in its process if the range is wide.
+    """
     is_same_thread = range_.thread == call.thread or (
         range_.wide and range_.thread[0] == call.thread[0]
     )
@@ -257,9 +260,10 @@ def contains(range_: Range, call: Call) -> bool:
 
 
 def innermost(candidates: Iterable[Range]) -> Range | None:
-    """Return the innermost range: push/pop before start/end, then the shortest.
+    """Return the innermost range: push/pop ranges win over start/end ranges, then the shortest
+    wins.
 
-    Ties are broken by the later start, then by the later row.
+    On ties, the range with the later start wins, then the one with the later row.
     """
     return min(
         candidates, key=lambda r: (not r.push_pop, r.end - r.start, -r.start, -r.row), default=None
@@ -269,8 +273,8 @@ def innermost(candidates: Iterable[Range]) -> Range | None:
 def may_cross(capture: Capture, meaning_of: dict[Range, Meaning], thread: Thread) -> bool:
     """Return whether calls of a thread may belong to backward ranges of other threads.
 
-    Threads that open F or Optimizer, and threads with excluded names, may not. A name that equals
-    the name of the main thread is inherited and does not count.
+    Threads that open F or Optimizer ranges may not, nor may threads whose name is excluded. A name
+    that equals the name of the main thread is inherited and is ignored.
     """
     if any(r.thread == thread and n.phase in ("F", "Optimizer") for r, n in meaning_of.items()):
         return False
@@ -285,8 +289,8 @@ def attribute(capture: Capture, meaning_of: dict[Range, Meaning]) -> list[Attrib
 
     Rule 1: the call is the earliest one with the same (process, correlation); the first row wins
     ties. Rule 2: the range is the innermost one that contains the call. Rule 3: otherwise it is the
-    innermost backward range that is open on another thread (start <= call start <= end), if
-    exactly one thread has such a range. A thread's own kernels are those that it launched.
+    innermost backward range that is open on another thread (start <= call start <= end), if exactly
+    one thread has such a range. Kernels belong to the thread that launched them.
     """
     calls: dict[tuple[int, int | None], Call] = {}
     for own_call in sorted(capture.calls, key=lambda c: (c.start, c.row)):
@@ -329,10 +333,11 @@ def times(work: Iterable[Work]) -> list[Span]:
 
 @dataclass(frozen=True)
 class Entry:
-    """A range of one rank, with its coordinates after relabelling and numbering.
+    """A range of one rank, with its coordinates after phases are relabeled and iterations are
+    numbered.
 
-    ``iteration`` is the number of its mark, otherwise the index among the rank's iterations. It is
-    negative if other ranges are marked.
+    ``iteration`` is the number of its iteration mark. Without a mark, it is the index among the
+    rank's iterations. It is negative if other ranges of the rank are marked.
     """
 
     range: Range
@@ -342,18 +347,18 @@ class Entry:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Identity of the operation, without rank and occurrence."""
+        """Identity of the operation, without the rank and the occurrence."""
         n = self.meaning
         return (self.iteration, n.phase, n.microbatches, n.chunks, n.sequences)
 
     @property
     def is_forward(self) -> bool:
-        """Whether it is an F."""
+        """Whether the range is an F."""
         return self.meaning.phase == "F"
 
     @property
     def is_step(self) -> bool:
-        """Whether it is an Optimizer that can end an iteration, unlike post-validation."""
+        """Whether the range is an Optimizer that can end an iteration, unlike post-validation."""
         return self.meaning.phase == "Optimizer" and not self.meaning.validates
 
 
@@ -363,8 +368,8 @@ def ranks_of_ranges(
     """Return the ranks on which the work of each range ran.
 
     A range without GPU work belongs to the only device of its process, otherwise to the only device
-    that ran work of its thread's ranges, otherwise to no rank. A copy on a device other than the
-    one of the range's kernels creates no operation there.
+    that ran work of its thread's ranges, otherwise to no rank. If the range has kernels, a copy on
+    a device without any of them creates no operation there.
     """
     result = {}
     for range_ in meaning_of:
@@ -383,7 +388,7 @@ def ranks_of_ranges(
 def relabel(entries: Sequence[Entry]) -> list[Entry]:
     """Change the phase of each B without a W of the same microbatch and chunk to BW.
 
-    A ``W_clear`` counts as a W of every microbatch of its chunk.
+    A ``W_clear`` is treated as a W of every microbatch of its chunk.
     """
     weights = {
         (e.meaning.microbatches, e.meaning.chunks) for e in entries if e.meaning.phase == "W"
@@ -406,7 +411,7 @@ def same_operation(entries: Sequence[Entry], first: int, second: int) -> bool:
 
 
 def iterations_by_marks(entries: Sequence[Entry], marks: Sequence[tuple[Range, int]]) -> list[int]:
-    """Return the iteration of each entry by explicit marks, or -1 outside all marks.
+    """Return the iteration number of each entry from explicit marks, or -1 outside all marks.
 
     An iteration lasts from its mark to the next one, or to the first forward after the end of its
     mark. A mark that contains no forward has no end.
@@ -436,7 +441,10 @@ def iterations_by_marks(entries: Sequence[Entry], marks: Sequence[tuple[Range, i
 def iterations_between_marks(
     entries: Sequence[Entry], marked: Sequence[int], *, constant: bool
 ) -> list[int]:
-    """Divide the entries outside marks as if there were no marks; their numbers are negative."""
+    """Divide the entries outside marks as if there were no marks.
+
+    Their iteration numbers are negative.
+    """
     result: list[int] = []
     for number, group in groupby(zip(entries, marked, strict=True), lambda pair: pair[1]):
         loose = [entry for entry, _ in group]
@@ -450,15 +458,17 @@ def iterations_between_marks(
 
 
 def order_of(number: int) -> tuple[int, int]:
-    """Return the sort key of an iteration: (marked iteration it is or follows, index after it)."""
+    """Return the sort key of an iteration: (its mark, or the mark before it; index after that
+    mark).
+    """
     return (number, 0) if number >= 0 else (-(number + 1) // 1000 - 1, -(number + 1) % 1000 + 1)
 
 
 def has_constant_names(entries: Sequence[Entry], marked: Sequence[int] | None) -> bool:
     """Return whether names give every microbatch the same number.
 
-    All forwards then name one microbatch, and one of them is repeated within an iteration, which
-    only marks or Optimizers can show.
+    Then all forwards name the same microbatch, and a forward is repeated within an iteration. Only
+    marks or Optimizers can show the repetition.
     """
     if len({e.meaning.microbatches for e in entries if e.is_forward}) != 1:
         return False
@@ -473,7 +483,10 @@ def has_constant_names(entries: Sequence[Entry], marked: Sequence[int] | None) -
 
 
 def iterations_by_steps(entries: Sequence[Entry]) -> list[int]:
-    """Return iterations for constant names: each ends at the last Optimizer before a forward."""
+    """Return iterations for constant names.
+
+    An iteration ends at the last Optimizer before a forward.
+    """
     first_index = [0]
     for index, entry in enumerate(entries):
         steps = [i for i in range(first_index[-1], index) if entries[i].is_step]
@@ -485,8 +498,9 @@ def iterations_by_steps(entries: Sequence[Entry]) -> list[int]:
 def iterations_by_keys(entries: Sequence[Entry]) -> list[int]:
     """Return iterations that end before a repeated forward, or begin at the first microbatch.
 
-    Of the two divisions, the one that misplaces fewer entries and leaves more iterations complete
-    wins. If a rank begins with the only F of the first microbatch, the division by repetition wins.
+    The division that misplaces fewer entries wins, and on a tie the one with more complete
+    iterations. If a rank begins with the only F of the first microbatch, the division by repetition
+    wins.
     """
 
     def identity(place: int) -> tuple[tuple[int, ...], ...]:
@@ -548,17 +562,18 @@ def iterations_by_keys(entries: Sequence[Entry]) -> list[int]:
 
 
 def iterations_by_repetition(entries: Sequence[Entry]) -> list[int]:
-    """Return iterations that end before a forward whose key they already contain.
+    """Return iterations, each of which ends before a forward whose key it already contains.
 
-    They end after the last Optimizer before that forward, or directly before it if they contain no
-    Optimizer. The new iteration must not contain the key either. A further part of one operation
-    (without an Optimizer in between) is not a repetition.
+    An iteration ends after the last Optimizer before that forward, or directly before the forward
+    if it contains no Optimizer. The new iteration must not contain the key either. Another part of
+    the same operation (without an Optimizer in between) is not a repetition.
     """
     first_index = [0]
     forwards = [i for i, e in enumerate(entries) if e.is_forward]
     leading = [i for i, e in enumerate(entries) if e.is_step and forwards and i < forwards[0]]
     if leading:
-        # If a capture begins after the last forward of an iteration, the rest is an iteration.
+        # If a capture begins after the last forward of an iteration, the remainder is a separate
+        # iteration.
         first_index.append(leading[-1] + 1)
     for forward_index in forwards:
         while True:
@@ -579,7 +594,7 @@ def iterations_by_repetition(entries: Sequence[Entry]) -> list[int]:
 
 
 def _number_iterations(first_index: Sequence[int], count: int) -> list[int]:
-    """Return the iteration of every entry, given the first index of each iteration."""
+    """Return the iteration number of every entry, given the first index of each iteration."""
     return [sum(begin <= place for begin in first_index) - 1 for place in range(count)]
 
 
@@ -616,7 +631,7 @@ def place_in_iterations(
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation of one rank; ``span`` is None if it has no GPU work."""
+    """One operation of one rank. ``span`` is None if the operation has no GPU work."""
 
     rank: Rank
     iteration: int
@@ -629,17 +644,17 @@ class Operation:
 
     @property
     def phase(self) -> str:
-        """Phase after relabelling."""
+        """Phase of the operation after relabeling."""
         return self.meaning.phase
 
     @property
     def active(self) -> int:
-        """Length of the union of its compute kernels."""
+        """Length of the union of the operation's compute kernels."""
         return measure_union(times(self.kernels))
 
 
 def group(entries: Sequence[Entry]) -> list[tuple[int, list[Entry]]]:
-    """Join the parts of each operation, and return them with the number of the occurrence.
+    """Group entries into operations, and return the parts and occurrence number of each operation.
 
     Entries with equal keys are parts of one operation if no other F, B, W or BW is between them.
     Otherwise the later one is another occurrence.
@@ -658,9 +673,10 @@ def group(entries: Sequence[Entry]) -> list[tuple[int, list[Entry]]]:
 
 
 def is_receive(attribution: Attribution, meaning_of: dict[Range, Meaning]) -> bool:
-    """Return whether communication waits for data of its peer.
+    """Return whether communication work waits for data from its peer.
 
-    The name of the communication range around the kernel decides, otherwise the kernel's name.
+    The name of the communication range around the kernel decides. Without such a range, the name of
+    the kernel decides.
     """
     holder = meaning_of[attribution.range] if attribution.range is not None else None
     if holder is None or holder.phase in COMPUTE:
@@ -677,13 +693,14 @@ def operation_of(
 ) -> Operation:
     """Build an operation from its parts.
 
-    Its span covers its compute kernels. Without these it covers the communication kernels, during
-    which it is never busy; without kernels, it covers copies and fills. A communication operation
-    has the span of its communication kernels, if any.
+    The span of an operation covers its compute kernels. Without compute kernels, the span covers
+    the communication kernels, and the operation is never busy. Without any kernels, the span covers
+    copies and fills. A communication operation has the span of its communication kernels, if any.
 
-    It is busy during its span, except while a receive launched from inside it runs on this rank and
-    no own kernel does. A receive is launched from inside it if one of its ranges contains the call,
-    at any depth, or if rule 3 assigned the call to it.
+    An operation is busy during its span, except while a receive launched inside it runs on this
+    rank and none of the operation's kernels run. A receive is launched inside an operation if one
+    of the operation's ranges contains the call, at any depth, or if rule 3 assigned the call to the
+    operation.
     """
     ranges = tuple(e.range for e in parts)
     own_work = [a.work for a in attributions if a.range in ranges and a.work.rank[1] == rank[1]]
@@ -711,7 +728,10 @@ def operation_of(
 
 
 class Analysis(NamedTuple):
-    """All results; ``iterations`` is None if iterations of ranks cannot be paired."""
+    """All results of the reference.
+
+    ``iterations`` is None if the ranks' iterations cannot be paired.
+    """
 
     ranges: list[Range]
     meaning_of: dict[Range, Meaning]
@@ -724,8 +744,9 @@ class Analysis(NamedTuple):
 def pair(entries: dict[Rank, list[Entry]], marked: dict[Rank, bool]) -> list[int] | None:
     """Return the iterations of all ranks, or None if they cannot be paired.
 
-    Only ranks with an F, B or W count. Equal marks pair. Without marks, iterations pair by order if
-    all ranks have the same number of them, with the same microbatches.
+    Only ranks that have an F, B or W are considered. Iterations with equal marks are paired.
+    Without marks, iterations are paired by order if all ranks have the same number of iterations,
+    with the same microbatches.
     """
     taking_part = [r for r in entries if any(e.meaning.phase in COUNTED for e in entries[r])]
     if not taking_part or len({marked[r] for r in taking_part}) > 1:
@@ -764,7 +785,7 @@ def analyse(path: Path) -> Analysis:
         for rank, entries_of_rank in entries.items()
         for occurrence, parts in group(entries_of_rank)
     ]
-    # Compute kernels outside every compute operation, including those in a RECV range.
+    # Collect compute kernels outside every compute operation, including those in a RECV range.
     unattributed: dict[Rank, list[Span]] = defaultdict(list)
     for a in attributions:
         if is_compute(a.work) and (a.range is None or meaning_of[a.range].phase not in COMPUTE):
@@ -789,7 +810,7 @@ def analyse(path: Path) -> Analysis:
 
 
 class Coverage(NamedTuple):
-    """Counts of kernels, and sums of durations."""
+    """Counts of kernels, and sums of durations in ns."""
 
     kernels: int
     linked: int
@@ -804,8 +825,8 @@ class Coverage(NamedTuple):
 def coverage(analysis: Analysis) -> Coverage:
     """Return how many kernels and how much GPU time are attributed to operations.
 
-    Attributed kernels belong to any operation, including communication. Attributed GPU time is the
-    time of compute kernels in compute operations.
+    A kernel is attributed if it belongs to any operation, including communication. Attributed GPU
+    time counts only compute kernels in compute operations.
     """
 
     def total(chosen: Iterable[Attribution]) -> int:

@@ -1,4 +1,4 @@
-"""Converts planted nsys exports to profiles as ROCm's tools write them."""
+"""Converts planted nsys exports to profiles in the formats of ROCm's tools."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from tests.support.processes import Process
 _FOLDER = Path(__file__).parent
 _ROCPD = (_FOLDER / "rocpd_tables.sql").read_text()
 _RPD = (_FOLDER / "rpd_tables.sql").read_text()
-#: Text for columns that no output may show.
+#: Secret text for columns whose content no output may show.
 SECRET = "hunter2-AWS-TOKEN"
-#: Categories of ranges, and names of the functions for nested and for other ranges, by release.
+#: (category of ranges, function of nested ranges, function of other ranges) by ROCm release.
 MARKERS = {
     "7": ("MARKER_CORE_RANGE_API", "roctxThreadRangeA", "roctxProcessRangeA"),
     "6.4": ("MARKER_CORE_API", "roctxRangePushA", "roctxRangeStartA"),
 }
-#: Number of CPU agents of a node, which come before the GPUs.
+#: Number of CPU agents per node.
+#: They are numbered before the GPUs.
 _CPUS = 2
 
 
 class _Strings:
-    """Strings of one process, with ids that differ between processes."""
+    """Strings of one process. The ids differ between processes."""
 
     def __init__(self, first: int) -> None:
         self.ids: dict[str, int] = {}
@@ -39,7 +40,7 @@ class _Strings:
 
 @dataclass
 class _Events:
-    """Numbered events of one process."""
+    """Events of one process, numbered from 1."""
 
     rows: list[tuple[int, int, int, int, int, str]] = field(default_factory=list)
 
@@ -88,7 +89,7 @@ def write_rocpd(
 
 
 def _add_views(db: sqlite3.Connection) -> None:
-    """Add the views without a GUID, which combine the tables of all processes."""
+    """Add the views without a GUID in their names. They combine the tables of all processes."""
     tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type='table'")]
     bases = {name[:-37] for name in tables if name.startswith("rocpd_")}
     for base in sorted(bases):
@@ -117,7 +118,7 @@ class _RocpdWriter:
     machine: str
 
     def insert(self, table: str, rows: Sequence[tuple[object, ...]], columns: str) -> None:
-        """Insert rows into a table; rows contain the GUID except in the metadata table.
+        """Insert rows into a table. Rows contain the GUID, except in the metadata table.
 
         Args:
             table: Name of the table, without the prefix ``rocpd_`` and the suffix.
@@ -134,7 +135,7 @@ class _RocpdWriter:
         )
 
     def ids(self, number: int, other: int = 0) -> tuple[int, int]:
-        """Return (stack id, correlation id) of an event."""
+        """Return the (stack id, correlation id) pair of an event."""
         return (number, other) if self.link == "stack_id" else (0, number)
 
     def write(self, process: Process, number: int) -> None:
@@ -169,7 +170,7 @@ class _RocpdWriter:
         agents = [(n, node, pid, "CPU", n, "cpu", "EPYC") for n in range(_CPUS)]
         agents += [(_CPUS + n, node, pid, "GPU", n, "gfx942", "MI300X") for n in devices]
         self.insert("info_agent", agents, "id, nid, pid, type, type_index, name, product_name")
-        # Calls and ranges are numbered together, in order of their starts.
+        # Calls and ranges share one numbering, in order of their starts.
         host: list[tuple[int, int, int, str, str, str, int | None]] = [
             (s, e, t, name, "HIP_RUNTIME_API", "{}", c) for s, e, t, c, name in process.calls
         ]
@@ -245,7 +246,7 @@ class _RocpdWriter:
 
 
 def write_rpd(path: Path, processes: Sequence[Process]) -> Path:
-    """Write a trace of rocmProfileData; ids of consecutive processes are 2^32 apart."""
+    """Write a trace of rocmProfileData. The ids of consecutive processes are 2^32 apart."""
     path.unlink(missing_ok=True)
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA synchronous = OFF")

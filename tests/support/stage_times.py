@@ -1,4 +1,4 @@
-"""Durations of the tasks of a simulated program, by virtual stage."""
+"""Durations of tasks in a simulated program, by virtual stage."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def make_durations(
     weight_ns: int | Sequence[int],
     optimizer_ns: int = 0,
 ) -> Duration:
-    """Return the duration function for these times; a BW takes as long as B plus W.
+    """Return a function from a task to its duration in ns. A BW takes as long as B plus W.
 
     Args:
-        forward_ns: T_F, one number or one per virtual stage.
-        backward_ns: T_B, the backward pass for the input only.
-        weight_ns: T_W, the backward pass for the weights.
+        forward_ns: T_F, either one number or one number per virtual stage.
+        backward_ns: T_B, the time of the backward pass for the input only.
+        weight_ns: T_W, the time of the backward pass for the weights.
         optimizer_ns: Time of the optimizer on every device.
     """
 

@@ -1,8 +1,9 @@
 """Strategies for small adversarial profiles, with ties, overlaps and missing data.
 
-``soups()`` have no order at all: ranges overlap freely, calls are anywhere, and kernels may run
-before their launch. ``schedules()`` resemble training (iterations of F, B, W and Optimizer on
-several processes), so that iterations, pairing and windows are tested; they are then damaged.
+``soups()`` draws rows without any order: ranges overlap freely, calls are anywhere, and kernels may
+run before their launch. ``schedules()`` draws runs that resemble training (iterations of F, B, W
+and Optimizer on several processes) to test iterations, pairing and windows. These runs are then
+damaged.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ COMMUNICATION_KERNELS = (
     "void deep_ep::internode::dispatch()",
     "nvshmem_barrier",
 )
-#: Only launches of the first thread may belong to ranges of other threads.
+#: Names of threads.
+#: Only launches of the first one may belong to ranges of other threads.
 THREAD_NAMES = ("pt_autograd_0", "python", "pt_data_worker", "pt_nccl_watchdg", "profiler")
 
 
@@ -80,7 +82,7 @@ def draw_operation_names() -> st.SearchStrategy[str]:
 
 
 def draw_other_names() -> st.SearchStrategy[str | None]:
-    """Draw names that are not operation names, although some come close."""
+    """Draw names that are not operation names, although some of them look similar."""
     words = "aten::mm F B pre_step F0.0 xF0.0.0 f0.0.0 B-1.0.0 SEND_FORWARD_RECV_BACKWARD iter_0"
     odd = ("F0.0.0 ", "F0.0.0\n", "F\N{ARABIC-INDIC DIGIT ZERO}.0.0", "", None)
     return st.sampled_from((*words.split(), *odd))
@@ -92,9 +94,10 @@ def marks() -> st.SearchStrategy[str]:
 
 @st.composite
 def soups(draw: st.DrawFn, *, horizon: int = 24) -> Rows:
-    """Draw rows without any order, as far as an export can contain them.
+    """Draw rows in the most arbitrary order that an export can contain.
 
-    Half of the calls start at an edge of a range. Kernels may have no call, or share one.
+    Half of the calls start at an edge of a range. A kernel may have no call, or share its call with
+    other kernels.
     """
     device_and_stream = st.tuples(
         st.integers(1, draw(st.integers(1, 2))), st.integers(1, draw(st.integers(1, 3)))
@@ -249,7 +252,10 @@ class _Process:
         self.gpu = draw(st.sampled_from((end, end, end, self.gpu)))
 
     def operation(self, draw: st.DrawFn, name: str, nested: str | None = None) -> None:
-        """Open a range, launch work and close it; a backward may launch on another thread."""
+        """Open a range, launch work and close the range.
+
+        A backward may launch on another thread.
+        """
         start = self.host = self.host + draw(_draw_small(1))
         backward = name[0] in "BW" and draw(st.booleans())
         index = len(self.ranges)
@@ -341,7 +347,9 @@ def schedules(draw: st.DrawFn) -> Rows:
 
 
 def _damage(draw: st.DrawFn, rows: Rows) -> Rows:
-    """Lose or double a few rows, cut off the beginning or the end, shuffle, or change nothing."""
+    """Change nothing, or lose or duplicate a few rows, cut off the beginning or end, or shuffle
+    rows.
+    """
     damage = draw(st.sampled_from(("none", "none", "lose", "double", "begin", "end", "shuffle")))
     kernels, calls, ranges = list(rows.kernels), list(rows.calls), list(rows.ranges)
     if damage == "lose" and calls and ranges:

@@ -1,4 +1,4 @@
-"""Saved reports with chosen numbers instead of numbers from a measured run."""
+"""Builds saved reports from chosen numbers instead of a measured run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bubbleviz.report.summary import (
     TimePart,
 )
 
-#: Statistics of a ratio, and statistics of its window.
+#: Statistics of a ratio, and statistics of the window of the ratio.
 Ratio = tuple[Average, Average]
 
 
@@ -49,19 +49,19 @@ def make_saved_run(
     """Return a report on bubbles with chosen numbers.
 
     Args:
-        ratios: Ratios by name.
+        ratios: Statistics of each ratio and its window, keyed by the name of the ratio.
         headline: Name of the primary ratio.
         version: Version of bubbleviz.
         ranks: Number of ranks; the last one is rank 13 on host node3.
         microbatches: Number of microbatches of the run's only iteration.
         schedule: Name of the schedule, or None if it is unknown.
-        intervals: Clock bounds of ratios.
-        stage_ns: Time of an operation, by stage and phase.
-        slowdown: Slowdowns of ranks and links.
+        intervals: (lower, upper) bounds of each ratio due to clock uncertainty, keyed by name.
+        stage_ns: Time of an operation in ns, keyed by (stage, phase).
+        slowdown: Slowdowns of ranks and links, or None if they are unknown.
         advice: Pieces of advice, largest saving first.
         restrictions: Restrictions of the report.
-        bubble_parts: Parts of the bubble, as shares of the window of the primary ratio.
-        contradicted: Whether clocks contradict each other.
+        bubble_parts: (name, share of the primary ratio's window) of each part of the bubble.
+        contradicted: Whether the clocks of the run contradict each other.
     """
     primary = ratios.get(headline) or next(iter(ratios.values()))
     summary = Numbers(
@@ -144,7 +144,9 @@ def make_saved_idle(bubble: Average, window_ns: Average, *, headline: str = "idl
 
 
 def make_slowdowns(*, last_rank: float, link: float) -> SlowdownEntry:
-    """Return the slowdowns of the last of four ranks, and of transfers between stages 0 and 1."""
+    """Return a report section in which the last of four ranks and the link of stages 0 and 1 are
+    slow.
+    """
     none = SlowdownColumns([], [])
     return SlowdownEntry(
         total=1.0,
@@ -164,7 +166,7 @@ def make_slowdowns(*, last_rank: float, link: float) -> SlowdownEntry:
 
 
 def make_phase_time(stage: int, phase: str, ns: float, **numbers: Any) -> PhaseTimeEntry:
-    """Return the times of a phase whose operations are all equally long."""
+    """Return the time statistics of a phase whose operations are all equally long."""
     values = {
         "phase": phase,
         "median_ns": ns,
@@ -185,11 +187,11 @@ def make_phase_time(stage: int, phase: str, ns: float, **numbers: Any) -> PhaseT
 
 
 def _make_rank(index: int, number: int | None = None, label: str = "") -> RankEntry:
-    """Return a rank that is the stage of its index.
+    """Return a rank whose stage equals its index.
 
     Args:
         index: Index of the rank.
-        number: Number of the rank in its job, or None if it is the index.
+        number: Number of the rank in its job, or None to use the index.
         label: Label of the rank, or "" for a GPU of node0.
     """
     return RankEntry(
@@ -235,7 +237,7 @@ def _make_iteration(microbatches: int | None, *, contradicted: bool) -> Iteratio
 
 
 def _make_schedule(name: str) -> ScheduleEntry:
-    """Return a schedule that every iteration follows exactly."""
+    """Return a recognized schedule that every iteration follows exactly."""
     return ScheduleEntry(
         name=name,
         also=(),

@@ -1,4 +1,4 @@
-"""Adds CUDA events and waits to small nsys exports. Times are in microseconds."""
+"""Adds CUDA events and waits to small nsys exports, with times in microseconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.support.idle_runs import US
 from tests.support.nsys_exports import pack_global_id
 
-#: CUPTI's values for no stream and no event.
+#: CUPTI's value for "no stream" and "no event".
 NONE = (1 << 32) - 1
 WAITS, RECORDS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
 _TABLES = f"""
@@ -27,7 +27,7 @@ CREATE TABLE {RECORDS} (timestamp INTEGER, deviceId INTEGER NOT NULL, contextId 
 
 @dataclass(frozen=True)
 class Rec:
-    """A record of an event; its correlation id identifies its call."""
+    """A record of a CUDA event. Its correlation id identifies the call that recorded the event."""
 
     stream: int
     event: int
@@ -62,9 +62,9 @@ def add_synchronisation(
 
     Args:
         file: Export to change.
-        records: Rows of the table of event records.
-        waits: Rows of the table of synchronizations.
-        without: Tables, or columns as ``TABLE.column``, to drop after everything has been written.
+        records: Rows of the event record table.
+        waits: Rows of the synchronization table.
+        without: Tables or columns (as ``TABLE.column``) to drop at the end.
     """
     with closing(sqlite3.connect(file)) as db:
         db.execute("PRAGMA synchronous = OFF")

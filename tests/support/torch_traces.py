@@ -14,11 +14,11 @@ from typing import Any
 from tests.support.processes import read_processes
 
 Events = list[dict[str, Any]]
-#: Nanoseconds per unit of time in traces, which is the microsecond.
+#: Nanoseconds per time unit of traces, which is the microsecond.
 _US = 1000
-#: CUPTI's values for no stream and no event.
+#: CUPTI's value for "no stream" and "no event".
 _NONE = (1 << 32) - 1
-#: Kind of a wait, by whether it names a stream and whether it names an event.
+#: Kind of wait, keyed by (names a stream, names an event).
 _SYNC_KINDS = {
     (True, True): "Stream Wait Event",
     (False, True): "Event Sync",
@@ -50,7 +50,7 @@ def _read_synchronisation(
             "args": {**args, "device": device},
         }
         if records:
-            # Versions that record no device times write 0 instead.
+            # Versions that do not record device times write 0 instead.
             yield process, {**_make_event("cuda_event", "cudaEvent", 0, 1, **event_fields), "ts": 0}
     for start, end, device, stream, correlation, process, event, pairing in rows(
         "SELECT start, end, deviceId, streamId, correlationId, globalPid, eventId, eventSyncId "
@@ -87,7 +87,8 @@ def write_traces(
     Args:
         export: Export of nsys.
         folder: Directory of the traces.
-        records: Whether to write event records; otherwise each wait refers to its record.
+        records: Whether to write event records. If False, each wait contains the ids of its record
+            instead.
         modules: Whether ranges named like modules are written as Python functions.
     """
     with closing(sqlite3.connect(export)) as connection:

@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass
 class Slice:
-    """A slice, with the process and lane in which a viewer shows it."""
+    """A slice, with the process and lane in which a viewer shows the slice."""
 
     process: int
     track: str
@@ -53,7 +53,8 @@ def convert_to_ns(time_us: Decimal | int) -> int:
 def read_chrome(text: str) -> Loaded:
     """Read a trace in Chrome's format, and check that viewers show it as intended.
 
-    Thread ids must be unique in the document, and a flow must begin and end at starts of slices.
+    Thread ids must be unique in the document, and each flow must begin and end at the start of a
+    slice.
     """
     document = json.loads(text, parse_float=Decimal)
     assert list(document) == ["displayTimeUnit", "otherData", "traceEvents"]
@@ -78,7 +79,7 @@ def read_chrome(text: str) -> Loaded:
         tid: (track, slice_.index(tid)) for (_, track), slice_ in lanes.items() for tid in slice_
     }
     last: dict[int, Slice] = {}
-    # Sorted by time; events with equal times keep the order of the file.
+    # Events are sorted by time; events with equal times keep the order of the file.
     for event in sorted((e for e in document["traceEvents"] if "ts" in e), key=lambda e: e["ts"]):
         time_ns = convert_to_ns(event["ts"])
         if event["ph"] == "C":

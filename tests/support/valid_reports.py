@@ -19,7 +19,7 @@ from bubbleviz.render import json_document
 from bubbleviz.report.idle_summary import IDLE_SCHEMA, IdleSummary
 from bubbleviz.report.summary import SCHEMA, RunSummary
 
-#: The model of each schema.
+#: The msgspec model of each schema.
 MODELS: dict[str, type[Struct]] = {
     SCHEMA: RunSummary,
     IDLE_SCHEMA: IdleSummary,
@@ -27,7 +27,7 @@ MODELS: dict[str, type[Struct]] = {
 }
 _OPTIONS = ("-o", "--json")
 _START = re.compile(rb'\{\n ?"schema": "([^"]+)"')
-#: The functions that write the JSON of reports: module and name.
+#: (module, name) of each function that writes the JSON of a report.
 _WRITERS = (
     (json_document, "write_json"),
     (idle_outputs, "format_json"),
@@ -56,7 +56,7 @@ def _add_check(write: Callable[[Mapping[str, Any]], str]) -> Callable[[Mapping[s
 
 
 def check_report(data: bytes) -> None:
-    """Check the bytes if they are a report; other data is not checked.
+    """Check the bytes if they are a report, and ignore any other data.
 
     Raises:
         msgspec.ValidationError: The report does not fit the model.
@@ -72,7 +72,7 @@ def check_outputs(words: Sequence[str], folder: Path, printed: str) -> None:
 
     Args:
         words: Command line, split into words.
-        folder: The folder in which it ran.
+        folder: The folder in which the command ran.
         printed: Standard output of the command.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Writes planes as small XLA profiler files: ``*.xplane.pb`` or trace JSON.
+"""Writes planes to small XLA profiler files, either ``*.xplane.pb`` or trace JSON.
 
 The complete messages are defined here, independently of the reader. Fields that the reader ignores
-are therefore written as well, and files can be read back without the reader.
+are therefore written as well, and tests can read files back without the reader.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-#: Fields of each message: name, number and type; * marks repeated fields.
+#: Fields of each message: name, number and type.
+#: An asterisk marks repeated fields.
 _MESSAGES = """
 XStat: metadata_id 1 int64, double_value 2 double, uint64_value 3 uint64, int64_value 4 int64,
   str_value 5 bytes, bytes_value 6 bytes, ref_value 7 uint64
@@ -60,7 +61,7 @@ def build_space_type() -> Any:
 
 @dataclass(frozen=True)
 class E:
-    """An event: the name of its kind, and its times in ns from the start of the line."""
+    """An event: the name of its kind, and its start and end in ns from the start of the line."""
 
     name: str
     start: float
@@ -87,7 +88,7 @@ class L:
 
 @dataclass(frozen=True)
 class P:
-    """A plane; ``kinds`` contains statistics and display names of event kinds, by name."""
+    """A plane. ``kinds`` contains statistics and display names of event kinds, keyed by name."""
 
     name: str
     lines: Sequence[L] = ()
@@ -101,7 +102,7 @@ def _encode(text: str) -> bytes:
 
 
 class _Numbers(dict[str, int]):
-    """Numbers names from 1, in the order of first use."""
+    """Assigns numbers to names, from 1 in the order of first use."""
 
     def __missing__(self, key: str) -> int:
         self[key] = len(self) + 1
@@ -114,7 +115,7 @@ def _add_stats(into: Any, stats: Mapping[str, int | str], names: _Numbers, *, re
     Args:
         into: Message to add the statistics to.
         stats: Values of the statistics, by name.
-        names: Numbers of the names of statistics, and of texts that statistics refer to.
+        names: Numbers assigned to statistic names, and to texts that statistics refer to.
         refs: Whether texts are stored as references instead of strings.
     """
     for name, value in stats.items():
@@ -128,7 +129,7 @@ def _add_stats(into: Any, stats: Mapping[str, int | str], names: _Numbers, *, re
 
 
 def make_space(planes: Sequence[P], hosts: Sequence[str] = (), *, refs: bool = True) -> bytes:
-    """Return a serialized XSpace; with ``refs``, statistics refer to shared strings."""
+    """Return a serialized XSpace. With ``refs``, statistics refer to shared strings."""
     space = build_space_type()(hostnames=[_encode(host) for host in hosts])
     for plane in planes:
         added_plane = space.planes.add(name=_encode(plane.name))
@@ -156,7 +157,9 @@ def make_space(planes: Sequence[P], hosts: Sequence[str] = (), *, refs: bool = T
 
 
 def make_trace_json(planes: Sequence[P]) -> bytes:
-    """Return planes as trace events like XLA's converter, with all arguments as strings."""
+    """Return planes as trace events in the format of XLA's converter, with all arguments as
+    strings.
+    """
     events: list[object] = []
     for pid, plane in enumerate(planes, 1):
         events.append(_convert_value("process_name", plane.name, {"pid": pid}))

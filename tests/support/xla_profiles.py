@@ -26,7 +26,7 @@ def make_op(name: str, start: float, end: float, **stats: int | str) -> E:
 
 
 def run_gpipe(stage: int, begin_ns: int) -> Iterator[tuple[str, str, int, int]]:
-    """Yield the name, path, start and end of each instruction of one stage in a step of GPipe.
+    """Yield (name, path, start, end) of each instruction that one stage runs in a step of GPipe.
 
     A stage waits for its input in a collective-permute, which ends when the next operation starts.
     """
@@ -54,8 +54,8 @@ LENGTH = (STAGES + MICROBATCHES - 1) * (T_F + T_B)
 def make_tpu(stages: int = STAGES) -> list[P]:
     """Return a run of GPipe on TPUs, one plane per stage.
 
-    A plane has lines of steps, modules and instructions, and a derived line with the instructions'
-    events.
+    Each plane has lines of steps, modules and instructions, and a derived line that repeats the
+    events of the instructions.
     """
     planes = []
     for stage in range(stages):
@@ -78,7 +78,7 @@ def make_tpu(stages: int = STAGES) -> list[P]:
 
 
 def make_gpu() -> list[P]:
-    """Return the same run on GPUs, each launched in order by its own thread."""
+    """Return the same run on GPUs. A separate thread per GPU launches its work in order."""
     planes, threads = [], []
     correlation = 0
     for stage in range(STAGES):
@@ -120,7 +120,8 @@ def read_profile_of(path: Path, globs: tuple[str, ...] = ("*",)) -> Profile:
 
 
 def read_or_refused(path: Path) -> Profile | None:
-    """Return a profile, or None if it is refused with one sentence that names the file."""
+    """Return a profile, or None if it is refused with a one-sentence message that names the file.
+    """
     try:
         return read_profile_of(path)
     except errors.BubblevizError as error:

@@ -13,7 +13,7 @@ from tests.support.nsys_exports import C, K, M, R, write_profile
 
 NCCL = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
-#: All formats of XLA's names for the ranges of instructions.
+#: All formats in which XLA names the ranges of instructions.
 FORMS = (
     "Thunk:#hlo_op={}#",
     "TSL:Thunk:#hlo_op={}#",
@@ -29,7 +29,10 @@ FORMS = (
 
 @dataclass
 class Run:
-    """Builder of a JAX run. Each call advances the host's clock, and devices run work in order."""
+    """Builder of a JAX run.
+
+    Each call advances the host's clock, and devices run work in order.
+    """
 
     kernels: list[K] = field(default_factory=list)
     calls: list[C] = field(default_factory=list)
@@ -97,7 +100,9 @@ class Run:
         tid: int = 1,
         stream: int = 7,
     ) -> None:
-        """Add the range of an instruction, and one launch per duration inside it."""
+        """Add the range of an instruction, and one launch inside the range per duration in
+        ``took``.
+        """
         with self.range(form.format(op), tid):
             for duration in took:
                 self.launch(duration, kernel=kernel, device=device, tid=tid, stream=stream)
@@ -105,7 +110,7 @@ class Run:
     def written(
         self, folder: Path, name: str = "jax.sqlite", without: tuple[str, ...] = ()
     ) -> Path:
-        """Write the run as an nsys export, without the given tables, and return its path."""
+        """Write the run as an nsys export without the given tables, and return its path."""
         return write_profile(
             folder,
             self.kernels,
@@ -122,7 +127,10 @@ def list_costs(costs: Costs) -> dict[str, float]:
 
 
 def make_steps(count: int, cost: int = 1_000) -> Run:
-    """Return a run of ``jit_step``. Step k costs ``cost`` + k, and step 0 ten times as much."""
+    """Return a run of ``jit_step``.
+
+    Step k costs ``cost`` + k, and step 0 costs ten times as much.
+    """
     run = Run()
     for k in range(count):
         with run.module():
