@@ -160,11 +160,11 @@ def stray_ranks(work: Sequence[Work], calls: Sequence[Call]) -> set[Rank]:
 
 @dataclass(frozen=True)
 class Meaning:
-    """Meaning of a range's name. A range that names two operations has two values of each
-    coordinate.
+    """Meaning of a range's name.
 
-    ``receives`` marks communication that includes a receive, and ``validates`` an Optimizer range
-    that belongs to the previous iteration.
+    A range that names two operations has two values of each coordinate. ``receives`` marks
+    communication that includes a receive, and ``validates`` an Optimizer range that belongs to the
+    previous iteration.
     """
 
     phase: str
@@ -251,8 +251,7 @@ class Attribution(NamedTuple):
 
 
 def contains(range_: Range, call: Call) -> bool:
-    """Return whether a range contains a call on its thread, or in its process if the range is wide.
-    """
+    """Return whether a range contains a call on its thread, or in its process if it is wide."""
     is_same_thread = range_.thread == call.thread or (
         range_.wide and range_.thread[0] == call.thread[0]
     )
@@ -260,10 +259,10 @@ def contains(range_: Range, call: Call) -> bool:
 
 
 def innermost(candidates: Iterable[Range]) -> Range | None:
-    """Return the innermost range: push/pop ranges win over start/end ranges, then the shortest
-    wins.
+    """Return the innermost range.
 
-    On ties, the range with the later start wins, then the one with the later row.
+    Push/pop ranges win over start/end ranges, then the shortest range wins. On ties, the range with
+    the later start wins, then the one with the later row.
     """
     return min(
         candidates, key=lambda r: (not r.push_pop, r.end - r.start, -r.start, -r.row), default=None
@@ -333,8 +332,7 @@ def times(work: Iterable[Work]) -> list[Span]:
 
 @dataclass(frozen=True)
 class Entry:
-    """A range of one rank, with its coordinates after phases are relabeled and iterations are
-    numbered.
+    """A range of one rank, after phases are relabeled and iterations are numbered.
 
     ``iteration`` is the number of its iteration mark. Without a mark, it is the index among the
     rank's iterations. It is negative if other ranges of the rank are marked.
@@ -458,8 +456,10 @@ def iterations_between_marks(
 
 
 def order_of(number: int) -> tuple[int, int]:
-    """Return the sort key of an iteration: (its mark, or the mark before it; index after that
-    mark).
+    """Return the sort key of an iteration, a pair.
+
+    The pair contains the marked iteration that it is or follows, and its index after that
+    iteration.
     """
     return (number, 0) if number >= 0 else (-(number + 1) // 1000 - 1, -(number + 1) % 1000 + 1)
 

@@ -347,9 +347,7 @@ def schedules(draw: st.DrawFn) -> Rows:
 
 
 def _damage(draw: st.DrawFn, rows: Rows) -> Rows:
-    """Change nothing, or lose or duplicate a few rows, cut off the beginning or end, or shuffle
-    rows.
-    """
+    """Lose or duplicate rows, cut off the beginning or the end, shuffle, or change nothing."""
     damage = draw(st.sampled_from(("none", "none", "lose", "double", "begin", "end", "shuffle")))
     kernels, calls, ranges = list(rows.kernels), list(rows.calls), list(rows.ranges)
     if damage == "lose" and calls and ranges:

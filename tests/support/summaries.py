@@ -144,9 +144,7 @@ def make_saved_idle(bubble: Average, window_ns: Average, *, headline: str = "idl
 
 
 def make_slowdowns(*, last_rank: float, link: float) -> SlowdownEntry:
-    """Return a report section in which the last of four ranks and the link of stages 0 and 1 are
-    slow.
-    """
+    """Return slowdowns of the last of four ranks, and of transfers between stages 0 and 1."""
     none = SlowdownColumns([], [])
     return SlowdownEntry(
         total=1.0,

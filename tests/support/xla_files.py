@@ -157,9 +157,7 @@ def make_space(planes: Sequence[P], hosts: Sequence[str] = (), *, refs: bool = T
 
 
 def make_trace_json(planes: Sequence[P]) -> bytes:
-    """Return planes as trace events in the format of XLA's converter, with all arguments as
-    strings.
-    """
+    """Return planes as trace events like XLA's converter. All arguments are strings."""
     events: list[object] = []
     for pid, plane in enumerate(planes, 1):
         events.append(_convert_value("process_name", plane.name, {"pid": pid}))

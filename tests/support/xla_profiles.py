@@ -120,8 +120,7 @@ def read_profile_of(path: Path, globs: tuple[str, ...] = ("*",)) -> Profile:
 
 
 def read_or_refused(path: Path) -> Profile | None:
-    """Return a profile, or None if it is refused with a one-sentence message that names the file.
-    """
+    """Return a profile, or None if it is refused with one sentence that names the file."""
     try:
         return read_profile_of(path)
     except errors.BubblevizError as error:

@@ -100,9 +100,7 @@ class Run:
         tid: int = 1,
         stream: int = 7,
     ) -> None:
-        """Add the range of an instruction, and one launch inside the range per duration in
-        ``took``.
-        """
+        """Add the range of an instruction, and one launch in it for each duration in ``took``."""
         with self.range(form.format(op), tid):
             for duration in took:
                 self.launch(duration, kernel=kernel, device=device, tid=tid, stream=stream)
