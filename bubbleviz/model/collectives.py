@@ -129,7 +129,7 @@ class CollectiveIntervals(Table):
         meeting: Number of the collective, the same on all ranks that took part in it. A rank has
             several rows with this number if its collective ran in several kernels.
         kinds: NCCL's names of the operations, such as ``AllReduce``, or "" for an unnamed kind.
-        groups: Communicators and process groups. Groups that are equal have the same members.
+        groups: Communicators and process groups. Two equal groups have the same members.
     """
 
     rank: Ints

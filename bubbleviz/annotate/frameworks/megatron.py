@@ -362,7 +362,7 @@ def _make_transfer_range_factory(
 
     The name of the transfer function determines what it sends and receives, for example
     ``send_forward_recv_backward``. If a call makes more than two transfers, the range names only
-    the last two. Sends come before receives.
+    the last two, where sends come before receives.
 
     Args:
         annotations: Annotations of the framework.

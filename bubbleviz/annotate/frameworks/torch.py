@@ -104,7 +104,7 @@ class _Steps:
 
     @contextmanager
     def _run_backward(self) -> Iterator[None]:
-        """Run a backward inside a range, and then close the wait that the gradient hook opened."""
+        """Run a backward inside a range, and close the wait that the gradient hook opened in it."""
         with self._make_range("BW"):
             yield
             if self._end_of_wait is not None:

@@ -27,7 +27,7 @@ class HostEventKind(IntEnum):
 
     LEFT_OUT = 0  # a marker, a call that controls the profiler, or an event of the driver
     CALL = 1
-    COLLECTIVE = 2  # a call of RCCL, which is also a range with the name of the function
+    COLLECTIVE = 2  # a call of RCCL, which is read as a range with the name of the function
     PUSHED = 3  # a ROCTx range that is nested in or disjoint from the other ranges of its thread
     STARTED = 4  # a ROCTx range that may overlap other ranges
     FUNCTION = 5  # a function of the program, which is a range with the name of the function
