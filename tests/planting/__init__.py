@@ -1,8 +1,8 @@
-"""Generate synthetic pipeline runs with known spans, in the format of Nsight Systems exports.
+"""Generate synthetic pipeline runs whose true times are known, as Nsight Systems exports.
 
 ``plant(Planting(...), directory)`` simulates a schedule, records it as a profiler would, writes one
-``.sqlite`` file per server or rank, and returns the truth. The same planting always gives the same
-bytes. All data is synthetic::
+``.sqlite`` file per server or rank, and returns the truth. Equal plantings always give equal bytes.
+All data is synthetic::
 
     options      parameters of a run           recorder  what a profiler records of one rank
     orders       orders of schedules           programs  when each operation of a run starts
@@ -100,10 +100,10 @@ def _name_file(planting: Planting, location: Location) -> str:
 
 
 def _list_operations(recording: Recording, units: list[Unit], clock: Clock) -> list[TrueOperation]:
-    """Return the operations of a rank, with the span and kernels that the capture links to them.
+    """Return the operations of a rank, each with the span of its captured and linked kernels.
 
-    Times are None if none of the kernels is linked. An operation is complete if the capture lost
-    none of its kernels.
+    Times are None if no kernel of the operation is linked to its launching call in the capture. An
+    operation is complete if the capture lost none of its kernels.
     """
     device = recording.device
     is_kernel = (device["kind"] == KERNEL) & (device["operation"] != NONE)
@@ -138,7 +138,7 @@ def _list_operations(recording: Recording, units: list[Unit], clock: Clock) -> l
 def _measure_spans(
     device: dict[str, Ints], is_counted: Ints, n_operations: int
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """For each operation, return its kernels' first start, last end, number and union length.
+    """Return the first start, last end, number and union length of each operation's kernels.
 
     Only the device rows in ``is_counted`` count as kernels. When kernels of several operations run
     at once, the time counts for the operation whose kernel started first.
@@ -159,21 +159,21 @@ def _measure_spans(
 
 
 def _find_busy(unit: Unit, span: Span | None) -> tuple[Span, ...]:
-    """Return the busy parts of a span: everything except the wait in the middle of the unit."""
+    """Return the busy parts of a span: all of it except the wait in the middle of the unit."""
     if span is None or unit.resume_ns == unit.pause_ns:
         return () if span is None else (span,)
     return tuple(clip([(unit.start_ns, unit.pause_ns), (unit.resume_ns, unit.end_ns)], span))
 
 
 def _find_unattributed(recording: Recording) -> list[Span]:
-    """Return the spans of captured compute kernels outside all operations."""
+    """Return the spans of captured compute kernels that are outside all operations."""
     device = recording.device
     rows = (device["kind"] == KERNEL) & (device["operation"] == NONE) & recording.kept
     return list(zip(*(device[name][rows].tolist() for name in ("start", "end")), strict=True))
 
 
 def _describe_rank(planting: Planting, location: Location) -> TrueRank:
-    """Return the true place of a rank: its file, host, process, device, stage and pipeline."""
+    """Return the true file, host, process, device, stage and pipeline of a rank."""
     return TrueRank(
         rank=location.rank,
         file=_name_file(planting, location),

@@ -24,7 +24,7 @@ from tests.planting.recorder import (
     Recorder,
 )
 
-#: Monotonic clock of the first host at global time 0, and the difference from host to host.
+#: Monotonic clock of the first host at global time 0, and its increase from host to host, in ns.
 _BOOT_NS, _BOOT_GAP_NS = 5_000_000_000_000, 777_000_000_000
 _CALL_NAMES = (
     "cudaLaunchKernel_v7000",
@@ -42,15 +42,15 @@ Arrays = dict[str, Ints]
 
 @dataclass
 class Recording:
-    """The captured part of one rank, on the global clock.
+    """The part of one rank's activity that the capture contains, on the global clock.
 
     Attributes:
         location: Where the rank runs.
-        device: Rows of the device.
+        device: Columns of the device rows (kernels, copies and fills).
         kept: Mask of the device rows that the capture contains.
         linked: Mask of the device rows whose launching call the capture contains.
-        calls: API calls.
-        ranges: NVTX ranges; the end of an open range is -1.
+        calls: Columns of the API calls.
+        ranges: Columns of the NVTX ranges. The end of an open range is -1.
         names: Texts of the ranges.
         overheads: Intervals of profiler overhead.
     """
@@ -69,7 +69,7 @@ class Recording:
 def make_recording(
     planting: Planting, recorder: Recorder, location: Location, cut_ns: int | None
 ) -> Recording:
-    """Return the recording of a rank, cut off at global time ``cut_ns`` if that is given.
+    """Return the recording of a rank. The capture stops at global time ``cut_ns``, if given.
 
     Device rows, calls and overheads that end after the cut are lost. Ranges that begin before the
     cut are kept, but stay open if they end after it.
@@ -111,7 +111,7 @@ def _assign_ids(planting: Planting, location: Location, calls: Arrays) -> Arrays
 
 
 def _mask_dropped(planting: Planting, device: Arrays, rows: Ints) -> Bools:
-    """Return a mask of the omitted calls: the call of every n-th kernel inside an operation.
+    """Return a mask of the calls to omit: the call of every n-th kernel inside an operation.
 
     The first and last kernels of operations keep their calls.
     """
@@ -171,7 +171,7 @@ def _collect_calls(planting: Planting, device: Arrays, calls: Arrays, limit: int
 def _append_calls(
     columns: dict[str, list[Ints]], calls: Arrays, *, name: int, event_class: int
 ) -> None:
-    """Append calls that all have the same name and event class."""
+    """Append calls that all have the given name and event class."""
     rows = len(calls["start"])
     calls = calls | {
         "name": np.full(rows, name, dtype=np.int64),
@@ -216,7 +216,10 @@ def make_tables(
 
 
 def _join(recordings: Sequence[Recording], parts: Sequence[Arrays], clock: Clock) -> Arrays:
-    """Concatenate columns of all ranks on the file's clock, and add the index of the recording."""
+    """Concatenate columns of all ranks on the file's clock.
+
+    The result also has a column with the index of the recording.
+    """
     names = parts[0].keys()
     columns = {name: np.concatenate([part[name] for part in parts]) for name in names}
     counts = [len(part["start"]) for part in parts]
@@ -227,7 +230,7 @@ def _join(recordings: Sequence[Recording], parts: Sequence[Arrays], clock: Clock
 
 
 def _sort(columns: Arrays, *keys: str) -> Arrays:
-    """Return the columns sorted by the keys, of which the first is the most significant."""
+    """Return the columns sorted by the keys. The first key is the most significant."""
     order = np.lexsort([columns[key] for key in reversed(keys)])
     return {name: column[order] for name, column in columns.items()}
 
@@ -237,7 +240,7 @@ def _collect_device_rows(
 ) -> Arrays:
     """Return the captured device rows of the given kinds, on the file's clock.
 
-    They are sorted by start, recording and stream.
+    Rows are sorted by start, recording and stream.
     """
     parts = []
     for recording in recordings:
@@ -266,9 +269,9 @@ def _select_activity_columns(rows: Arrays) -> dict[str, Ints | int]:
 
 
 def _make_kernels(recordings: Sequence[Recording], clock: Clock, strings: _Strings) -> TableColumns:
-    """Return the table of kernels, compute and communication, sorted by start."""
+    """Return the table of kernels (compute and communication), sorted by start."""
     rows = _collect_device_rows(recordings, clock, (KERNEL, COMMUNICATION))
-    # Only some plantings use the last kernel names.
+    # The last kernel names are used by some plantings only.
     n_used = max(USUAL_KERNELS, int(rows["name"].max(initial=NONE)) + 1)
     ids = np.array([[strings.id(text) for text in names] for names in KERNEL_NAMES[:n_used]])
     name_ids = ids[rows["name"]]
@@ -320,8 +323,8 @@ def _make_ranges(
 ) -> TableColumns:
     """Return the table of NVTX ranges, sorted by start.
 
-    Only ranges of the framework can have registered strings or be start/end ranges. If the planting
-    mixes two kinds of ranges, the kinds alternate.
+    Only framework ranges can have registered strings or be start/end ranges. If the planting asks
+    for two kinds of ranges, the kinds alternate.
     """
     parts = []
     first = 0
@@ -353,7 +356,7 @@ def _make_ranges(
 
 
 def _mask_second(word: str, words: tuple[str, str], number: Ints) -> Bools:
-    """Return a mask of the rows of the second kind: none, all, or every other row (mixed)."""
+    """Return a mask of the rows of the second kind: none, all, or every other row (``mixed``)."""
     if word == "mixed":
         return np.asarray(number % 2 == 1)
     return np.full(len(number), word == words[1])

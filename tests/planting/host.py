@@ -1,8 +1,8 @@
-"""The host side of a planted process: its launching calls and ranges, and their times.
+"""The host side of a planted process: launching calls, ranges, and their times.
 
-The host is a list of instants in program order, with a minimum gap between neighbours. The end
-of a launching call has a deadline: the start of its kernel minus the launch latency. Instants are
-scheduled as late as the deadlines allow, but a range ends right after its last call. Calls
+The host is a list of instants in program order, with a minimum gap between adjacent instants. The
+end of a launching call has a deadline: the start of its kernel minus the launch latency. Instants
+are scheduled as late as the deadlines allow, but a range ends right after its last call. Calls
 therefore precede their kernels and nest in their ranges, and ranges nest properly::
 
     host     |push|call|call|pop|push|call ...
@@ -20,14 +20,15 @@ from bubbleviz.model.columns import Ints
 
 #: Length of a launching call, and minimum gap between two instants, in nanoseconds.
 CALL_NS, STEP_NS = 2_500, 400
-#: Minimum time between the end of a launching call and the start of its kernel.
+#: Minimum time from the end of a launching call to the start of its kernel, in ns.
 LATENCY_NS = 1_500
-#: Minimum length of a transfer kernel.
+#: Minimum length of a transfer kernel, in ns.
 TRANSFER_KERNEL_NS = 2_000
 _NEVER = 1 << 60
 
 MAIN, AUTOGRAD, WATCHDOG = 0, 1, 2
-#: Device streams, numbered as in real exports of PyTorch and NCCL: 7, then every fourth number.
+#: Device streams, numbered as in real exports of PyTorch and NCCL.
+#: The numbers are 7, 11, 15 and so on.
 COMPUTE, COMPUTE_2, COPY = 7, 11, 15
 STREAM_OF = {"SEND_FORWARD": 19, "RECV_FORWARD": 23, "SEND_BACKWARD": 27, "RECV_BACKWARD": 31}
 COLLECTIVE_STREAM = 35
@@ -35,13 +36,13 @@ COLLECTIVE_STREAM = 35
 
 @dataclass
 class Columns:
-    """Integer columns to which blocks of rows are appended."""
+    """Integer columns to which a caller appends blocks of rows."""
 
     names: tuple[str, ...]
     values: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, count: int, **values: Ints | int) -> None:
-        """Append ``count`` rows; a scalar is repeated in every row."""
+        """Append ``count`` rows. A scalar value is repeated in every row."""
         for name in self.names:
             own = values[name]
             self.values[name] += own.tolist() if isinstance(own, np.ndarray) else [own] * count
@@ -52,7 +53,7 @@ class Columns:
 
 
 class Host:
-    """The host of one process: instants, and the calls and ranges between them."""
+    """The host of one process: its instants, and the calls and ranges between them."""
 
     def __init__(self, library_depth: int, calls_per_library_range: int) -> None:
         self.depth = library_depth
@@ -68,7 +69,10 @@ class Host:
     def instant(
         self, deadline: int = _NEVER, *, closing: bool = False, gap_ns: int = STEP_NS
     ) -> int:
-        """Append an instant, and return its index. A closing instant is as early as possible."""
+        """Append an instant, and return its index.
+
+        A closing instant is placed as early as possible.
+        """
         self.gaps.append(gap_ns)
         self.deadlines.append(deadline)
         self.closings.append(closing)
@@ -81,7 +85,7 @@ class Host:
         self.ranges.add(1, start=push, end=pop, thread=thread, name=name, library=library)
 
     def launch(self, rows: Ints, deadlines: Ints, thread: int = MAIN, nested: bool = True) -> None:
-        """Append one launching call per device row, inside library ranges if the planting has them.
+        """Append one launching call per device row, inside library ranges if these are planted.
 
         Args:
             rows: Rows of the device table.
@@ -104,7 +108,7 @@ class Host:
                 self._record_library_range(push, pop, thread, level)
 
     def _record_library_range(self, push: int, pop: int, thread: int, level: int) -> None:
-        """Record a library range whose name rarely repeats, like the ranges of emit_nvtx."""
+        """Record a library range. Its name rarely repeats, like the names of emit_nvtx."""
         stem = ("aten::linear", "aten::addmm", "aten::mm", "forward_step_func")[level % 4]
         if thread == AUTOGRAD and level == 0:
             stem = "autograd::engine::evaluate_function: AddmmBackward0"
@@ -136,7 +140,7 @@ def place_kernels(
         start: Start of the span.
         end: End of the span.
         count: Number of kernels.
-        gap_ns: Idle time after every kernel but the last.
+        gap_ns: Idle time between consecutive kernels.
         overlap: Whether each kernel overlaps the first half of the next one (on another stream).
     """
     count = max(1, min(count, end - start))

@@ -1,4 +1,4 @@
-"""Tables of an export that describe its host, processes and GPUs, and columns of constants."""
+"""Columns of constants, and export tables that describe the host, its processes and its GPUs."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def make_process_tables(
     Args:
         hostname: Name of the host.
         pids: Process ids, one per GPU.
-        gpus: Numbers of the GPUs in the host.
-        devices: Numbers of the GPUs as their processes see them.
+        gpus: Index of each process's GPU in the host.
+        devices: Device id of each GPU as seen by its process.
     """
     return {
         "PROCESSES": {
@@ -74,7 +74,7 @@ def make_session_tables(hostname: str, utc_epoch_ns: int, monotonic_ns: int) -> 
 
     Args:
         hostname: Name of the host.
-        utc_epoch_ns: Start of the session, UTC.
+        utc_epoch_ns: Start of the session in UTC, as ns since 1970.
         monotonic_ns: Start of the session on the host's monotonic clock.
     """
     utc = datetime.fromtimestamp(utc_epoch_ns // 10**9, tz=timezone.utc)

@@ -1,7 +1,7 @@
-"""Write an SQLite file in the layout of ``nsys export --type sqlite``, byte for byte reproducible.
+"""Write a reproducible SQLite file in the layout of ``nsys export --type sqlite``.
 
-The tables are the same as in real exports (``layout.sql``). A table is given as columns. A constant
-column is given as a single value, and omitted columns are NULL.
+The tables are the same as in real exports (``layout.sql``). Callers pass a table as columns. A
+single value stands for a constant column, and omitted columns are NULL.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _OVERHEADS = (
 
 
 def parse_tables(ddl: str) -> dict[str, dict[str, bool]]:
-    """Return the columns of each table, mapped to whether they are NOT NULL."""
+    """Return, for each table, a mapping from column names to whether the column is NOT NULL."""
     tables = {}
     for name, body in re.findall(r"CREATE TABLE (\w+) \((.*?)\n\);", ddl, re.DOTALL):
         columns = re.findall(r"^ +(\w+) +(?:INTEGER|TEXT|REAL)( +NOT NULL)?", body, re.MULTILINE)
@@ -81,11 +81,11 @@ def _make_enum(rows: Sequence[tuple[int, str, str]]) -> Columns:
 
 
 def write_export(path: Path, tables: Mapping[str, Columns]) -> None:
-    """Write tables to a new file; like nsys, leave out tables without rows.
+    """Write tables to a new file. Like nsys, omit tables without rows.
 
     Args:
         path: Output file; an existing file is replaced.
-        tables: Columns, keyed by table and column name.
+        tables: Columns of each table, keyed by table name and column name.
     """
     path.unlink(missing_ok=True)
     with open_for_writing(path) as database:
@@ -97,7 +97,7 @@ def write_export(path: Path, tables: Mapping[str, Columns]) -> None:
 
 @contextmanager
 def open_for_writing(path: Path) -> Iterator[sqlite3.Connection]:
-    """Yield a connection without a journal, because an unfinished file needs no protection."""
+    """Yield a connection without a journal, because an unfinished file is worthless anyway."""
     with closing(sqlite3.connect(path, isolation_level=None)) as database:
         database.execute("PRAGMA page_size = 4096")
         database.execute("PRAGMA journal_mode = OFF")
@@ -133,7 +133,7 @@ def _is_constant(column: Column) -> TypeGuard[Value]:
 
 
 def _count_rows(columns: Columns) -> int:
-    """Return the number of rows."""
+    """Return the number of rows of a table."""
     lengths = [
         len(column)
         for column in columns.values()
@@ -143,7 +143,7 @@ def _count_rows(columns: Columns) -> int:
 
 
 def insert_rows(database: sqlite3.Connection, table: str, columns: Columns) -> None:
-    """Insert rows; constant columns are written into the statement instead of into every row.
+    """Insert rows. Constant columns become literals in the SQL statement.
 
     Raises:
         ValueError: A column does not exist, or a column that is NOT NULL is missing.

@@ -14,19 +14,21 @@ class Planting:
         stages: Number of devices per pipeline, p.
         microbatches: Number of microbatches, m.
         replicas: Number of data-parallel pipelines, each with its own durations.
-        tensor: Number of tensor-parallel copies of each device; the copies run in lockstep.
+        tensor: Number of tensor-parallel copies of each device. The copies run in lockstep.
         chunks: Number of model chunks per device, or 0 for the schedule's usual number.
         iterations: Number of consecutive training iterations.
-        forward_ns: T_F of a whole stage; each chunk takes its share.
+        forward_ns: T_F of a complete stage. Each chunk takes an equal share of it.
         backward_ns: T_B, the backward for the input only.
-        weight_ns: T_W; a fused backward takes T_B + T_W.
+        weight_ns: T_W, the backward for the weights only. A fused backward takes T_B + T_W.
         transfer_ns: Latency of every transfer between devices, T_comm.
         transfer_back_ns: Latency of gradient transfers, or -1 if it equals ``transfer_ns``.
         transfer_jitter: Maximum random increase of a transfer, as a fraction of its length.
-        optimizer_ns: Length of the optimizer; 0 gives a range without device work, -1 no range.
-        jitter: Each duration is multiplied by a random number in [1 - jitter, 1 + jitter].
-        slow_stage: Device whose operations take ``slow_factor`` times as long in every pipeline,
-            or -1 for none.
+        optimizer_ns: Length of the optimizer. 0 gives a range without device work, and -1 gives no
+            range.
+        jitter: Relative jitter. Each duration is multiplied by a random number in [1 - jitter, 1 +
+            jitter].
+        slow_stage: Position in the pipeline of the device whose operations take ``slow_factor``
+            times as long in every pipeline, or -1 for none.
         slow_rank: Device, counted over all pipelines, whose operations take ``slow_rank_factor``
             times as long, or -1 for none.
         slow_rank_from: First iteration in which ``slow_rank`` is slow.
@@ -35,9 +37,9 @@ class Planting:
         slow_iteration: Iteration in which all operations take 1.5 times as long, or -1 for none.
         pause_device: Device, counted over all pipelines, that pauses for ``pause_ns`` during one F
             in every ``pause_every``-th iteration, or -1 for none.
-        pause_dry: Whether the GPU runs dry in the pause because the host launches late.
-        stall_range: Name of the range that the host is in during a dry pause or before a late
-            reduce-scatter, or empty for no range.
+        pause_dry: Whether the host launches late, so that the GPU has no work during the pause.
+        stall_range: Name of the range that encloses the host's stall during a dry pause or before a
+            late reduce-scatter, or "" for no range.
         swapped_device: Device, counted over all pipelines, that swaps the operations
             ``swapped_at`` and ``swapped_at + 1`` of every iteration, or -1 for none.
         slow_link: Stage whose transfers to and from the next stage take ``slow_link_factor`` times
@@ -51,10 +53,12 @@ class Planting:
         norm_ns: Transfer time of the gradient-norm all-reduce.
         reduce_ns: Transfer time of the reduce-scatter among the replicas of each device after the
             last backward of an iteration, or 0 for no reduce-scatter.
-        reduce_pieces: Number of consecutive kernels that the reduce-scatter takes on odd ranks; on
-            even ranks it takes one.
-        late_reducer: Rank whose host launches the reduce-scatter ``late_reduce_ns`` late, or -1.
-        slow_pipeline: Pipeline whose operations all take ``slow_factor`` times as long, or -1.
+        reduce_pieces: Number of consecutive kernels of the reduce-scatter on odd ranks. On even
+            ranks it is a single kernel.
+        late_reducer: Rank whose host launches the reduce-scatter ``late_reduce_ns`` late, or -1 for
+            none.
+        slow_pipeline: Pipeline whose operations all take ``slow_factor`` times as long, or -1 for
+            none.
         postponed_ns: Length of the optimizer work that runs as POST_VALIDATION in the next
             iteration, or 0 for none.
         idle_stage: Stage that runs no forward or backward in ``idle_iterations``, as a vision
@@ -66,15 +70,16 @@ class Planting:
         layers: Length of each layer of the model, in percent of ``forward_ns`` and the other times,
             or empty for stages without layers. A range with the layer's name encloses its launches.
         layer_counts: Number of layers of each virtual stage.
-        layer_backward: Whether backwards have ranges of layers as well, from last to first.
+        layer_backward: Whether backwards contain ranges of layers as well, from the last layer to
+            the first.
         layer_names: Format of the layer names, with {} for the number.
         kernels: Number of compute kernels per operation, or per layer.
         kernel_gap_ns: Idle time between the kernels of an operation.
         two_streams: Whether kernels alternate between two streams and overlap.
         communication: Whether to plant send and receive ranges with their kernels.
-        nested_receive_ns: Length of the first kernel of F, which needs no input; F then receives
-            inside its own range. 0 plants the receive before F.
-        run_ahead_ns: How much earlier than necessary the host launches work.
+        nested_receive_ns: Length of the first kernel of F, which needs no input. F then receives
+            inside its range. 0 plants the receive before F.
+        run_ahead_ns: Time by which the host launches work earlier than necessary.
         autograd: Thread that launches backwards: ``none`` (the main thread), ``named``
             (pt_autograd_0) or ``unnamed``.
         library_depth: Number of nested library ranges around launches.
@@ -82,20 +87,20 @@ class Planting:
         text: ``text``, ``registered`` (textId) or ``mixed``.
         ranges: ``push_pop``, ``start_end`` or ``mixed``.
         iteration_ranges: Whether to plant iter_{rank}_{n} around the work of each iteration.
-        first_iteration: The n of the first iteration.
-        w_clear: Whether the W at the end of an iteration run in one range W_clear.{chunk}.0.
+        first_iteration: Number n of the first iteration in ``iter_{rank}_{n}``.
+        w_clear: Whether all W at the end of an iteration run in one range ``W_clear.{chunk}.0``.
         servers: Number of hosts. Ranks are assigned to hosts in blocks, in Megatron's order:
             tensor-parallel ranks are adjacent, and stages are farthest apart.
         absent: Indices of the files that are not written.
-        files: One export per ``server`` or per ``rank``.
+        files: ``server`` for one export per server, or ``rank`` for one export per rank.
         devices: ``local`` (0, 1, ... on each host) or ``zero`` (CUDA_VISIBLE_DEVICES per process).
         correlation: Whether the correlation ids of two processes are ``colliding`` or ``disjoint``.
         session_gap_ns: Time between the session starts of consecutive files.
         clock_error_ns: Error of each host's UTC clock; 0 for hosts that are not listed.
         drift_ppb: Drift of each host's clocks, UTC included, in parts per billion; 0 for hosts that
             are not listed.
-        step_ns: How far each host's clock is set forward at ``step_at_ns``; 0 for hosts that are
-            not listed.
+        step_ns: Time by which each host's clock is set forward at ``step_at_ns``, or 0 for hosts
+            that are not listed.
         step_at_ns: Time of the clock step, after the start of training.
         copies: Whether to plant a copy that ends after F's kernels, and a fill inside B.
         stray: Compute kernels outside operations: ``none``, ``busy`` (while an operation runs),
@@ -199,7 +204,8 @@ class Planting:
     def __post_init__(self) -> None:
         """Check the option values and their combinations.
 
-        A typo would otherwise plant the default, and the truth would describe a different run.
+        Otherwise, a typo in a value would plant the default, and the truth would describe a
+        different run.
         """
         for name, words in CHOICES.items():
             if getattr(self, name) not in words:
@@ -216,13 +222,13 @@ class Planting:
             raise ValueError(f"{self.servers} servers are too many for {self.ranks} ranks")
 
     def layers_of(self, virtual_stage: int) -> range:
-        """Return the numbers of the layers of a virtual stage."""
+        """Return the layer numbers of a virtual stage."""
         first = sum(self.layer_counts[:virtual_stage])
         return range(first, first + self.layer_counts[virtual_stage])
 
     @property
     def gated(self) -> bool:
-        """Whether collectives take time before the optimizer."""
+        """Whether collectives before the optimizer take any time."""
         return bool(self.norm_ns or self.reduce_ns)
 
     @property

@@ -1,7 +1,7 @@
-"""Orders of pipeline schedules, written from the papers for planting only.
+"""Operation orders of pipeline schedules, implemented from the papers for planting only.
 
-They are independent of ``bubbleviz.schedules``, and tests compare the two. An order may also come
-from a CSV file in PyTorch's format.
+The implementation is independent of ``bubbleviz.schedules``, and tests compare the two. An order
+may also come from a CSV file in PyTorch's format.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ Order = tuple[Operation, ...]
 
 @dataclass(frozen=True)
 class Plan:
-    """The order of every device in one iteration.
+    """The order of the operations on every device in one iteration.
 
     Attributes:
         stages: Number of devices, p.
         microbatches: Number of microbatches, m.
-        chunks: Model chunks per device, v.
-        placement: Device of each virtual stage.
-        orders: One order per device.
+        chunks: Number of model chunks per device, v.
+        placement: Index of the device that runs each virtual stage.
+        orders: Operations of each device, in execution order.
         replicas: Number of pipelines; virtual stages are numbered consecutively over all of them.
-        together: Forwards that overlap the backward after them.
+        together: Forwards that overlap the next operation of their device, a backward.
     """
 
     stages: int
@@ -62,7 +62,7 @@ class Plan:
     _chunks: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Number the chunks of each device in the order of their virtual stages."""
+        """Number the chunks of each device in the order of the virtual stages."""
         seen: Counter[int] = Counter()
         numbers = []
         for device in self.placement:
@@ -72,7 +72,7 @@ class Plan:
 
     @property
     def virtual_stages(self) -> int:
-        """Number of virtual stages, over all pipelines."""
+        """Number of virtual stages, summed over all pipelines."""
         return len(self.placement)
 
     def device_of(self, virtual_stage: int) -> int:
@@ -80,14 +80,14 @@ class Plan:
         return self.placement[virtual_stage]
 
     def chunk_of(self, virtual_stage: int) -> int:
-        """Return the number of a virtual stage among the virtual stages of its device."""
+        """Return the position of a virtual stage among the virtual stages of its device."""
         return self._chunks[virtual_stage]
 
 
 def replicate(plan: Plan, replicas: int) -> Plan:
-    """Return a plan of several identical pipelines, each with its own devices and virtual stages.
+    """Return a plan of several identical pipelines on separate devices.
 
-    The devices and virtual stages of the n-th copy follow those of the copies before it.
+    Devices and virtual stages are numbered pipeline by pipeline.
     """
 
     def move(operation: Operation, number: int) -> Operation:
@@ -106,7 +106,7 @@ def replicate(plan: Plan, replicas: int) -> Plan:
 
 
 def select_forwards(plan: Plan) -> Plan:
-    """Return the plan of an evaluation: the same order, but forwards only."""
+    """Return the plan of an evaluation, which runs the same order without backwards."""
     orders = tuple(tuple(op for op in order if op.phase is F) for order in plan.orders)
     return replace(plan, orders=orders, together=frozenset())
 
@@ -121,7 +121,7 @@ def clear_stage(plan: Plan, stage: int) -> Plan:
 
 
 def parse_plan(text: str) -> Plan:
-    """Return the plan of PyTorch's CSV: one row per device, cells such as ``0F3``."""
+    """Return the plan in PyTorch's CSV format: one row per device, with cells such as ``0F3``."""
     phases = {"F": F, "I": B, "W": W, "B": BW}
     rows = [re.findall(r"(\d+)([FIWB])(\d+)", line) for line in text.splitlines()]
     orders = tuple(
@@ -134,7 +134,8 @@ def parse_plan(text: str) -> Plan:
     return Plan(len(orders), microbatches, len(placement) // len(orders), placement, orders)
 
 
-# Schedules with one direction: forwards run ahead of the backwards, and each W follows its B.
+# The next schedules have one direction.
+# Forwards run ahead of the backwards, and each W follows its B.
 
 
 def _order_in_steps(
@@ -145,9 +146,9 @@ def _order_in_steps(
     warmup: int,
     lag: int = 0,
 ) -> Order:
-    """Return the order of a device: step n runs B n, W (n - lag) and F (n + warmup), in this order.
+    """Return the order of a device, which runs B n, W (n - lag) and F (n + warmup) in step n.
 
-    Each step before the first B runs one forward. The remaining W follow the last step.
+    ``warmup`` forwards run before step 0. The remaining W run after the last step.
     """
     n_steps = len(backwards)
     keyed = [((n, 0, n), op) for n, op in enumerate(backwards)]
@@ -159,7 +160,7 @@ def _order_in_steps(
 def _make_line(
     warmup_of: Callable[[int, int], int], lag_of: Callable[[int], int] | None, p: int, m: int
 ) -> Plan:
-    """Return the plan of one chunk per device.
+    """Return a plan that has one chunk per device.
 
     Args:
         warmup_of: Function that returns the number of forwards before the first backward, given the
@@ -185,7 +186,7 @@ def _make_line(
 
 
 def _make_gpipe(p: int, m: int, _: int) -> Plan:
-    """All forwards, then all backwards (arXiv 1811.06965)."""
+    """Return the plan that runs all forwards, then all backwards (arXiv 1811.06965)."""
     return _make_line(lambda _, m: m, None, p, m)
 
 
@@ -195,24 +196,26 @@ def one_forward_one_backward(p: int, m: int, _: int = 1) -> Plan:
 
 
 def _make_zb_h1(p: int, m: int, _: int) -> Plan:
-    """1F1B with W delayed by the device's number (arXiv 2401.10241, section 2.1)."""
+    """Return ZB-H1: 1F1B with W delayed by the device's number (arXiv 2401.10241, section 2.1)."""
     return _make_line(lambda left, _: left, lambda device: device, p, m)
 
 
 def _make_zb_h2(p: int, m: int, _: int) -> Plan:
-    """Enough warm-up to fill the first bubble (arXiv 2401.10241, section 2.2)."""
+    """Return a plan whose warm-up fills the first bubble (arXiv 2401.10241, section 2.2)."""
     return _make_line(lambda left, _: 2 * left - 1, lambda device: 2 * device, p, m)
 
 
 def _make_interleaved(
     p: int, m: int, v: int, *, split: bool = False, overlaps: bool = False
 ) -> Plan:
-    """Groups of p microbatches run one chunk after the other (arXiv 2104.04473, section 2.2).
+    """Return interleaved 1F1B (arXiv 2104.04473, section 2.2).
+
+    Groups of p microbatches run one chunk after the other.
 
     Args:
-        p: Devices.
-        m: Microbatches, a multiple of p.
-        v: Chunks per device.
+        p: Number of devices.
+        m: Number of microbatches, a multiple of p.
+        v: Number of chunks per device.
         split: Whether backwards are split into B and W, with W delayed by one step per earlier
             device.
         overlaps: Whether forwards overlap the backward after them, with one more warm-up forward.
@@ -240,7 +243,10 @@ def _make_interleaved(
 
 
 def _make_looped_bfs(p: int, m: int, v: int) -> Plan:
-    """All microbatches of a chunk before the next chunk, and back (arXiv 2211.05953)."""
+    """Return a plan that runs all microbatches of a chunk before the next chunk.
+
+    Backwards run in the reverse order (arXiv 2211.05953).
+    """
     orders = []
     for device in range(p):
         stage_and_microbatch = [(chunk * p + device, mb) for chunk in range(v) for mb in range(m)]
@@ -251,9 +257,9 @@ def _make_looped_bfs(p: int, m: int, v: int) -> Plan:
 
 
 class _TwoStages:
-    """Builder of the order of a device with two virtual stages.
+    """Builder of the order of a device that has two virtual stages.
 
-    Each phase of a stage takes its microbatches in order.
+    Within a phase of a stage, microbatches run in order.
     """
 
     def __init__(self, stages: tuple[int, int]) -> None:
@@ -264,7 +270,7 @@ class _TwoStages:
         self._delayed: list[Operation] = []
 
     def run(self, way: int, phase: Phase) -> None:
-        """Run the next microbatch of a phase on stage 0 or 1; B and BW share one count."""
+        """Run the next microbatch of a phase on stage 0 or 1. B and BW share one counter."""
         kind = phase.label if phase in (F, W) else "B"
         microbatch = self._taken[way, kind]
         self._taken[way, kind] += 1
@@ -280,7 +286,7 @@ class _TwoStages:
         self.order.append(self._delayed.pop(0))
 
     def pair(self, forward: int, backward: int) -> None:
-        """Run a forward that overlaps a fused backward of the other stage."""
+        """Run a forward that overlaps a fused backward of the device's other stage."""
         self.run(forward, F)
         self.together.add(self.order[-1])
         self.run(backward, BW)
@@ -291,9 +297,10 @@ def _place_in_v(p: int) -> tuple[int, ...]:
 
 
 def _make_zb_v(p: int, m: int, _: int) -> Plan:
-    """ZB-V, as drawn in arXiv 2401.10241, section 6.
+    """Return ZB-V as drawn in arXiv 2401.10241, section 6.
 
-    With fewer than 2p - 1 microbatches, take the order for 2p - 1 and leave the missing ones out.
+    With fewer than 2p - 1 microbatches, the result is the order for 2p - 1 without the missing
+    microbatches.
     """
     n_drawn = max(m, 2 * p - 1)
     orders = []
@@ -317,7 +324,7 @@ def _write_dualpipe(two: _TwoStages, m: int, rank: int, depth: int) -> None:
         two: The device's two virtual stages; microbatches reach stage 0 first.
         m: Microbatches of each virtual stage.
         rank: Number of devices that a microbatch passes before it reaches stage 0.
-        depth: Number of devices that a microbatch passes before it returns to stage 1.
+        depth: Number of devices that a microbatch passes before it arrives at stage 1.
     """
     before_middle = depth - rank - 1
     for _ in range(2 * before_middle):
@@ -344,7 +351,10 @@ def _write_dualpipe(two: _TwoStages, m: int, rank: int, depth: int) -> None:
 
 
 def _write_drain(two: _TwoStages, rank: int, before_middle: int) -> None:
-    """Write the last three steps of DualPipe; the second half of the backwards is split."""
+    """Write the last three steps of DualPipe.
+
+    The second half of the backwards is split into B and W.
+    """
     for n in range(2 * (rank + 1)):
         way = 1 - n % 2
         if n <= rank:
@@ -359,7 +369,10 @@ def _write_drain(two: _TwoStages, rank: int, before_middle: int) -> None:
 
 
 def _make_dualpipe(p: int, m: int, _: int) -> Plan:
-    """Two pipelines fed from both ends, each with half of the microbatches (arXiv 2412.19437)."""
+    """Return two pipelines that are fed from both ends (arXiv 2412.19437).
+
+    Each pipeline gets half of the microbatches.
+    """
     if p % 2 or m % 2 or m < 2 * p:
         raise UsageError(f"dualpipe does not run {m} microbatches on {p} devices")
     devices = []
@@ -372,7 +385,7 @@ def _make_dualpipe(p: int, m: int, _: int) -> Plan:
 
 
 def _make_dualpipe_v(p: int, m: int, _: int) -> Plan:
-    """DualPipe cut in half: a single V-shaped pipeline."""
+    """Return DualPipe cut in half: a single V-shaped pipeline."""
     if m < 2 * p:
         raise UsageError(f"dualpipev does not run {m} microbatches on {p} devices")
     devices = [_TwoStages((device, 2 * p - 1 - device)) for device in range(p)]
@@ -388,7 +401,7 @@ def _join_devices(p: int, m: int, v: int, devices: Sequence[_TwoStages], replica
 
 
 def _make_chimera(p: int, m: int, _: int) -> Plan:
-    """Two pipelines in opposite directions, in slots of 1F1B (arXiv 2107.06925, figure 2).
+    """Return two pipelines in opposite directions, in slots of 1F1B (arXiv 2107.06925, figure 2).
 
     Microbatch i of a group enters its pipeline in slot 2i and moves on by one stage per slot, down
     the pipeline and back. The next group of p microbatches starts 2p slots later.
@@ -450,7 +463,7 @@ def make_plan(name: str, p: int, m: int, v: int = 0) -> Plan:
         v: Chunks per device, or 0 for the schedule's usual number.
 
     Raises:
-        UsageError: There is no such schedule, or it does not allow these sizes.
+        UsageError: No schedule has this name, or the schedule does not allow these sizes.
         ValueError: The plan in the CSV has different sizes.
     """
     if "," in name:

@@ -11,17 +11,18 @@ import numpy as np
 from bubbleviz.model.columns import Ints
 from tests.planting.options import Planting
 
-#: Global time at which the first iteration can start.
+#: Global time in ns at which the first iteration can start.
 TRAINING_STARTS_NS = 10_000_000_000
-#: UTC of global time 0.
+#: UTC at global time 0, in ns since 1970.
 EPOCH_NS = 1_760_000_000_000_000_000
-#: Serialized id of the host (or VM) in every export; real exports use 1 for the local target.
+#: Serialized id of the host (or VM) in every planted export.
+#: Real exports use 1 for the local target.
 HOST_ID = 1 << 48
 
 
 @dataclass(frozen=True)
 class Clock:
-    """The clock of one file, whose times count from the start of its session."""
+    """The clock of one file, whose times are relative to the start of its session."""
 
     session_start_ns: int
     error_ns: int
@@ -31,7 +32,7 @@ class Clock:
 
     @property
     def started_ns(self) -> int:
-        """Time of the host's clock at the session start; the clock is correct at global time 0."""
+        """Time of the host's clock at the session start. The clock is correct at global time 0."""
         return self.session_start_ns + self.session_start_ns * self.drift_ppb // 10**9
 
     @property
@@ -57,7 +58,10 @@ def make_gpu_uuid(hostname: str, gpu: int) -> str:
 
 @dataclass(frozen=True)
 class Location:
-    """Where a rank runs, and which device of the simulation it represents (``simulated``)."""
+    """The host, process and GPU of a rank.
+
+    ``simulated`` is the device of the simulation that it runs.
+    """
 
     rank: int
     stage: int

@@ -1,8 +1,8 @@
-"""Simulation of consecutive iterations, in which each device runs its operations in order.
+"""Simulation of consecutive iterations in which each device runs its operations in order.
 
-Inputs, within one microbatch of one iteration: F of virtual stage v needs F of v-1; B and BW need F
-of v and B or BW of v+1; W needs B of v. An input from another device arrives ``transfer_ns`` after
-its producer ended. Transfers occupy no device.
+The inputs of an operation belong to the same microbatch and iteration. F of virtual stage v needs F
+of v-1. B and BW need F of v, and B or BW of v+1. W needs B of v. An input from another device
+arrives ``transfer_ns`` after its producer ended. Transfers occupy no device.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Task:
     operation: Operation
 
 
-#: Returns the time that a task occupies its device, in nanoseconds.
+#: A function that returns the time for which a task occupies its device, in ns.
 Duration = Callable[[Task], int]
-#: Microbatch number of the optimizer task that ends an iteration, and microbatch number of its
-#: second part, which runs in the next iteration.
+#: Microbatch number of the optimizer task that ends an iteration.
+#: The other number marks its second part, which runs in the next iteration.
 STEP, POSTPONED = 0, 1
 
 
@@ -39,8 +39,8 @@ def _list_tasks(
 ) -> list[Task]:
     """Return the tasks of a device, in order; see :func:`simulate`.
 
-    Only iterations with backwards have an Optimizer. Its second part runs after the first operation
-    of the next iteration.
+    Only iterations that contain backwards have an Optimizer. The second part of an Optimizer runs
+    after the first operation of the next iteration.
     """
     first = plans[0].placement.index(device)
     tasks: list[Task] = []
@@ -58,7 +58,7 @@ def _list_tasks(
     return tasks
 
 
-#: Returns when an Optimizer can start; see :func:`simulate`.
+#: A function that returns when an Optimizer can start; see :func:`simulate`.
 Gate = Callable[[int, int, Mapping[tuple[int, int], int]], "int | None"]
 
 
@@ -96,7 +96,7 @@ def _take_no_time(_: Task) -> int:
 
 
 class _Run:
-    """State of a simulation: the results so far, and the progress of each device."""
+    """State of a simulation: the results so far and the progress of each device."""
 
     def __init__(
         self,
@@ -114,8 +114,8 @@ class _Run:
         self.duration, self.transfer_ns = duration, transfer_ns
         self.prelude, self.delay, self.gate = prelude, delay, gate
         self.free, self.next = [0 for _ in tasks], [0 for _ in tasks]
-        #: Number of work tasks that have not run yet, keyed by (iteration, device), and the end of
-        #: the last one once all of them have run.
+        #: Number of tasks of the work phases that have not run yet, keyed by (iteration, device).
+        #: ``done`` is the end of the last task, set once all of these tasks have run.
         self.left = Counter(
             (task.iteration, device)
             for device, own in enumerate(tasks)
@@ -123,11 +123,11 @@ class _Run:
             if task.operation.phase in WORK
         )
         self.done: dict[tuple[int, int], int] = {}
-        #: For each iteration, the virtual stages that run any operation.
+        #: Virtual stages that run any operation, for each iteration.
         self.active_stages = [
             {op.virtual_stage for order in plan.orders for op in order} for plan in plans
         ]
-        #: End of each result, keyed by (iteration, is F, virtual stage, microbatch).
+        #: End time of each result, keyed by (iteration, is F, virtual stage, microbatch).
         self.ended: dict[tuple[int, bool, int, int], int] = {}
         #: Columns of the simulation up to ``arrival_ns``, in the order in which tasks ran.
         self.rows: list[tuple[int, ...]] = []
@@ -137,7 +137,7 @@ class _Run:
         tasks, index = self.tasks[device], self.next[device]
         group = tasks[index : index + 1]
         if group and group[0].operation in self.together:
-            # A forward of an evaluation overlaps no backward.
+            # In an evaluation, a forward does not overlap a backward.
             group = [
                 *group,
                 *(t for t in tasks[index + 1 : index + 2] if t.operation.phase is not Phase.F),
@@ -147,7 +147,7 @@ class _Run:
     def find_ready_ns(self, device: int, task: Task) -> tuple[int, int] | None:
         """Return when the local and the remote inputs are ready, or None if that is still unknown.
 
-        A time is -1 if the task has no input of that kind.
+        The times are (local, remote). A time is -1 if the task has no input of that kind.
         """
         op, k, length = task.operation, task.iteration, self.length
         stage, phase = op.virtual_stage, op.phase
@@ -189,7 +189,8 @@ class _Run:
     def run_next(self, device: int) -> bool:
         """Run a device's next task or pair of tasks if it is ready, and return whether it ran.
 
-        A pair is recorded as one task after the other, and both results are ready at the end::
+        A pair is recorded as two consecutive tasks, and both results are ready at the end of the
+        pair::
 
             inputs of both   │
             recorded         ├─F──┤├─B──────┤
@@ -221,7 +222,7 @@ class _Run:
 
 
 def make_barrier(devices: int) -> Gate:
-    """Return a gate that, like a gradient norm, opens when all devices have ended the iteration."""
+    """Return a gate that opens when all devices have ended the iteration, like a gradient norm."""
 
     def gate(iteration: int, _: int, done: Mapping[tuple[int, int], int]) -> int | None:
         end_ns = [
@@ -243,7 +244,7 @@ def simulate(
     delay: Duration = _take_no_time,
     gate: Gate | None = None,
 ) -> Simulation:
-    """Simulate consecutive iterations: each device runs its next task as soon as it can.
+    """Simulate consecutive iterations. Each device runs its next task as soon as possible.
 
     Args:
         plans: One plan per iteration, all with the same placement.
@@ -253,12 +254,12 @@ def simulate(
             next iteration, as in post-validation (arXiv 2401.10241, section 4).
         transfer_ns: Latency of every transfer between two devices (T_comm): one number, or a
             function of the task that waits.
-        prelude: Length of the part of a task that needs no remote input. A task that has this part
-            starts without the input and waits in the middle.
-        delay: Delay between when a task could start and when it starts (late launches).
-        gate: Function of an iteration, a device and the ends of work so far. It returns the
-            earliest start of the Optimizer, or None if that is still unknown. It must return a time
-            once all devices have ended the iteration.
+        prelude: Function that returns the length of the part of a task that needs no remote input.
+            A task with such a part starts before the input arrives and waits in the middle.
+        delay: Function that returns the time by which a task starts late because of a late launch.
+        gate: Function of an iteration, a device and the ends of work so far. The function returns
+            the earliest start of the Optimizer, or None if the start is still unknown. It must
+            return a time once all devices have ended the iteration.
 
     Raises:
         MismatchError: The order deadlocks.

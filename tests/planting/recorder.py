@@ -1,4 +1,4 @@
-"""Record the host and the device of one rank as a profiler would."""
+"""Record the host and the device of one rank in the same way as a profiler."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.planting import host
 from tests.planting.options import Planting
 from tests.planting.units import Unit
 
-#: Kinds of device rows.
+#: Kinds of device rows: compute kernel, communication kernel, copy and fill.
 KERNEL, COMMUNICATION, COPIED, FILLED = 0, 1, 2, 3
 
 #: Names of kernels in exports: demangled, short and mangled.
@@ -51,10 +51,10 @@ KERNEL_NAMES = (
     ),
 )
 _GEMM, _ADD, _ADAM, _SEND_RECV, _ALL_REDUCE, _REDUCE_SCATTER = range(6)
-#: Number of these names that are in every export.
+#: Number of the names above that are in every export.
 USUAL_KERNELS = _REDUCE_SCATTER
 
-#: Number of operations per stray kernel, and the length of a stray kernel in ns.
+#: Number of operations per stray kernel, and length of a stray kernel in ns.
 _STRAY_EVERY, _STRAY_NS = 4, 20_000
 
 
@@ -69,7 +69,7 @@ class Recorder:
             ("start", "end", "stream", "name", "kind", "operation", "thread", "ranged")
         )
         self.rows = 0
-        self.planned: list[int] = []  # kernels of each unit
+        self.planned: list[int] = []  # number of kernels of each unit
         self.span: list[tuple[int, int]] = []  # push and pop instants of each unit
         self.overheads: list[tuple[int, int]] = []
         self.iteration: tuple[int, int] | None = None  # number and push of the open range
@@ -110,7 +110,7 @@ class Recorder:
             self.iteration = None
 
     def _add(self, start_ns: Ints, end_ns: Ints, **values: Ints | int) -> Ints:
-        """Append device rows and return their numbers."""
+        """Append device rows, and return their row numbers."""
         count = len(start_ns)
         self.device.add(count, start=start_ns, end=end_ns, **values)
         self.rows += count
@@ -124,7 +124,7 @@ class Recorder:
         self.host.launch(rows, bounds[0] - host.LATENCY_NS - lead, nested=False)
 
     def _record_transfer(self, name: str, start: int, end: int, lead: int) -> None:
-        """Record a transfer in its own range."""
+        """Record a transfer in a separate range."""
         push = self.host.instant()
         stream = host.STREAM_OF[name.partition(".")[0]]
         self._record_activity(start, end, lead, stream=stream, name=_SEND_RECV, kind=COMMUNICATION)
@@ -144,7 +144,7 @@ class Recorder:
         self.host.range(name, push, self.host.instant(closing=True))
 
     def _record_operation(self, number: int, unit: Unit) -> None:
-        """Record an operation: its range, its launches, and the copies that overlap it."""
+        """Record an operation: its range, its launches, and copies that overlap the operation."""
         push = self.host.instant()
         if unit.name == "Optimizer":
             self._record_reductions(unit)
@@ -168,7 +168,7 @@ class Recorder:
         """Record the reduce-scatter and the gradient norm before an optimizer, if planted.
 
         Odd ranks run the reduce-scatter in ``reduce_pieces`` kernels. A late rank stalls first and
-        launches it late.
+        launches its reduce-scatter late.
         """
         planting, done_ns = self.planting, unit.previous_ns
         if planting.reduce_ns:
@@ -195,8 +195,8 @@ class Recorder:
     def _record_kernels(self, number: int, unit: Unit) -> int:
         """Record the compute kernels of an operation, and return their number.
 
-        They run before and after the stall of a paused operation, or the receive inside a nested
-        operation.
+        In a paused operation, kernels run before and after the stall. In a nested operation,
+        kernels run before and after the receive.
         """
         if unit.end_ns == unit.start_ns:
             return 0
@@ -220,21 +220,21 @@ class Recorder:
         )
 
     def _record_stall(self, since_ns: int) -> None:
-        """Record the range that the host is in from the given time until its next launch."""
+        """Record the range around the host's stall, from the given time until the next launch."""
         if self.planting.stall_range:
             push = self.host.instant(since_ns)
             self.host.range(self.planting.stall_range, push, self.host.instant())
 
     def _is_nested(self, unit: Unit) -> bool:
-        """Return whether the unit receives inside its own range."""
+        """Return whether the unit receives its input inside its own range."""
         nested = self.planting.nested_receive_ns > 0 and unit.phase is Phase.F
         return nested and unit.receives is not None
 
     def _record_kernels_around_receive(self, number: int, unit: Unit) -> int:
-        """Record one kernel that needs no input, the receive, and the kernels that need its data.
+        """Record one kernel that needs no input, the receive, and the kernels that need the data.
 
-        If the data arrived in time, the receive overlaps the first kernel and leaves no hole in
-        the operation.
+        If the data arrived in time, the receive overlaps the first kernel and leaves no hole in the
+        operation.
         """
         waits = unit.resume_ns > unit.pause_ns
         ready = unit.start_ns + self.planting.nested_receive_ns
@@ -257,7 +257,7 @@ class Recorder:
         return self._record_piece(number, unit, (start, end), count, lead)
 
     def _record_layers(self, number: int, unit: Unit, start: int, end: int) -> int:
-        """Record the kernels of each layer, launched inside a range with its name."""
+        """Record the kernels of each layer, launched inside a range with the name of the layer."""
         planting = self.planting
         layers = list(planting.layers_of(unit.virtual_stage or 0))
         backward = unit.phase is not Phase.F
@@ -321,7 +321,7 @@ class Recorder:
         self._record_activity(start, end, self.planting.run_ahead_ns, **values)
 
     def _record_overheads(self, units: Sequence[Unit]) -> None:
-        """Put an interval of profiler overhead into the longest gap of each iteration."""
+        """Place an interval of profiler overhead into the longest gap of each iteration."""
         longest: dict[int, Unit] = {}
         for unit in units:
             best = longest.setdefault(unit.iteration, unit)

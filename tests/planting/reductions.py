@@ -1,11 +1,11 @@
-"""Reductions before the optimizer: when each member enters them, and when they end.
+"""Reductions before the optimizer: when each rank enters a reduction, and when it ends.
 
 ::
 
     rank 0   last B ├───── reduce-scatter ────────┤├─ gradient norm ─┤ Optimizer
     rank 1       last B ├─ late ─├─ moves ────────┤├─ gradient norm ─┤ Optimizer
 
-The replicas of a device reduce together, and all devices take part in the norm.
+The replicas of a device reduce gradients together. All devices take part in the gradient norm.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from collections.abc import Mapping
 
 from tests.planting.options import Planting
 
-#: End of the work of an iteration on a device, keyed by (iteration, device).
+#: End of the work of each iteration on each device, keyed by (iteration, device).
 Done = Mapping[tuple[int, int], int]
 
 
 def compute_entry_ns(planting: Planting, done_ns: int, device: int) -> int:
-    """Return when a device enters its reduce-scatter."""
+    """Return the time at which a device enters its reduce-scatter."""
     delay_ns = planting.late_reduce_ns if device == find_late_device(planting) else 0
     return done_ns + delay_ns
 
 
 def find_late_device(planting: Planting) -> int:
-    """Return the simulated device of the rank that enters late, or -1 for none."""
+    """Return the simulated device of the rank that enters late, or -1 if there is none."""
     if planting.late_reducer < 0:
         return -1
     stage, pipeline = divmod(planting.late_reducer, planting.tensor * planting.replicas)
@@ -33,10 +33,10 @@ def find_late_device(planting: Planting) -> int:
 
 
 def compute_reduced_ns(planting: Planting, iteration: int, device: int, done: Done) -> int | None:
-    """Return when the reduce-scatter of a device ends, or None if a member has not entered.
+    """Return when the reduce-scatter of a device ends, or None if a replica has not entered yet.
 
-    The members are the replicas of the device. The transfer starts when the last one enters. If no
-    reduce-scatter is planted, the result is the end of the device's work.
+    The transfer starts when the last replica of the device enters. If no reduce-scatter is planted,
+    the result is the end of the device's work.
     """
     devices = planting.stages * planting.replicas
     members = [d for d in range(devices) if d % planting.stages == device % planting.stages]
@@ -57,10 +57,11 @@ def is_idle(planting: Planting, iteration: int, device: int) -> bool:
 
 
 def compute_opening_ns(planting: Planting, iteration: int, device: int, done: Done) -> int | None:
-    """Return when the optimizer of a device can start, or None if that is still unknown.
+    """Return when the optimizer of a device can start, or None if the time is still unknown.
 
-    Without a barrier, this is the end of its reduce-scatter. With a barrier, it is the end of the
-    gradient norm, which starts after the reduce-scatters of all devices that are not idle.
+    Without a barrier, the optimizer can start at the end of the device's reduce-scatter. With a
+    barrier, it can start at the end of the gradient norm, which starts after the reduce-scatters of
+    all devices that are not idle.
     """
     if not planting.barrier:
         return compute_reduced_ns(planting, iteration, device, done)

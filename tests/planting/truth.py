@@ -19,7 +19,7 @@ from tests.support.exact import WINDOWS, WORK, Span, compute_idle_share, compute
 
 @dataclass(frozen=True)
 class TrueFile:
-    """One export and its clock."""
+    """One export file and its clock."""
 
     path: str
     host: str
@@ -29,7 +29,7 @@ class TrueFile:
 
 @dataclass(frozen=True)
 class TrueRank:
-    """One device of one process."""
+    """One rank: a device of a process."""
 
     rank: int
     file: str
@@ -43,7 +43,7 @@ class TrueRank:
 
 @dataclass(frozen=True)
 class TrueOperation:
-    """One operation, with the captured part of its span; times are null without device work."""
+    """One operation, with the captured part of its span. Times are null without device work."""
 
     rank: int
     iteration: int
@@ -71,7 +71,7 @@ class TrueOperation:
 
 @dataclass(frozen=True)
 class TrueIteration:
-    """One iteration and its ratios, which are null if they are unknown."""
+    """One iteration and its ratios. A ratio is null if it is unknown."""
 
     index: int
     kind: str
@@ -84,7 +84,10 @@ class TrueIteration:
 
 @dataclass(frozen=True)
 class Truth:
-    """The whole truth; ``unattributed`` lists the compute kernels outside operations, by rank."""
+    """The complete truth.
+
+    ``unattributed`` lists the compute kernels outside operations, keyed by rank.
+    """
 
     planting: Planting
     files: tuple[TrueFile, ...]

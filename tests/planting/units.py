@@ -1,4 +1,4 @@
-"""The operations of a simulated run as a profiler records them, with names and transfers."""
+"""The operations of a simulated run as a profiler records them, including names and transfers."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from tests.planting.programs import POSTPONED, Duration, Simulation, Task, simul
 from tests.planting.reductions import compute_opening_ns, compute_reduced_ns, is_idle
 from tests.support.stage_times import make_durations
 
-#: How many times as long a slow microbatch or iteration takes.
+#: Factor by which a slow microbatch or iteration takes longer.
 SLOW = 1.5
 
 
 def make_plan_of_run(planting: Planting) -> Plan:
     """Return the plan of one training iteration for all replicas.
 
-    It is the plan of the schedule, except that ``swapped_device`` runs two adjacent operations in
-    swapped order.
+    The plan equals the plan of the schedule, except that ``swapped_device`` swaps two adjacent
+    operations.
     """
     plan = make_plan(planting.schedule, planting.stages, planting.microbatches, planting.chunks)
     plan = replicate(plan, planting.replicas)
@@ -82,7 +82,7 @@ def simulate_run(planting: Planting) -> Simulation:
 
 
 def _make_durations(planting: Planting, plan: Plan) -> Duration:
-    """Return the duration function of the tasks, with jitter and all planted slowness."""
+    """Return a function from a task to its duration, with jitter and all planted slowdowns."""
     chunks = plan.chunks
     base = make_durations(
         planting.forward_ns // chunks,
@@ -94,7 +94,7 @@ def _make_durations(planting: Planting, plan: Plan) -> Duration:
     noise = np.random.default_rng(planting.seed).uniform(-1, 1, shape) if planting.jitter else None
 
     def duration(task: Task) -> int:
-        """Return the duration of a task; postponed optimizer work always takes its full length."""
+        """Return the duration of a task. Postponed optimizer work always takes its full length."""
         op = task.operation
         if op.phase is Phase.OPTIMIZER and op.microbatch == POSTPONED:
             return planting.postponed_ns
@@ -120,9 +120,9 @@ def _make_durations(planting: Planting, plan: Plan) -> Duration:
 
 
 def _compute_slowness(planting: Planting, plan: Plan, task: Task) -> float:
-    """Return the factor by which a task is slow because of its rank, microbatch and iteration.
+    """Return the slowdown factor of a task due to its rank, microbatch and iteration.
 
-    All planted factors are multiplied. Factors of microbatches do not apply to optimizers.
+    All planted factors are multiplied. The factors of microbatches do not apply to optimizers.
     """
     op = task.operation
     scale = 1.0 + planting.drift * task.iteration / max(planting.iterations - 1, 1)
@@ -139,19 +139,19 @@ def _compute_slowness(planting: Planting, plan: Plan, task: Task) -> float:
 
 
 def _get_pause_ns(planting: Planting, plan: Plan, op: Operation, iteration: int) -> int:
-    """Return the planted pause in an operation; only the rank's second forward has one."""
+    """Return the planted pause in an operation. Only the forward of microbatch 1 has a pause."""
     pauses = plan.device_of(op.virtual_stage) == planting.pause_device
     pauses = pauses and op.phase is Phase.F and op.microbatch == 1
     return planting.pause_ns if pauses and iteration % planting.pause_every == 0 else 0
 
 
 def _find_stage(planting: Planting, plan: Plan, virtual_stage: int) -> int:
-    """Return the position that a virtual stage's device has in its pipeline."""
+    """Return the position of a virtual stage's device in its pipeline."""
     return plan.device_of(virtual_stage) % planting.stages
 
 
 def _make_transfers(planting: Planting, plan: Plan) -> Duration:
-    """Return the function that gives the transfer time of each task's input."""
+    """Return a function from a task to the transfer time of its input."""
     back = planting.transfer_ns if planting.transfer_back_ns < 0 else planting.transfer_back_ns
     shape = (planting.iterations, len(Phase), plan.virtual_stages, planting.microbatches)
     noise = np.random.default_rng([planting.seed, 1]).uniform(0, planting.transfer_jitter, shape)
@@ -162,7 +162,7 @@ def _make_transfers(planting: Planting, plan: Plan) -> Duration:
         length = planting.transfer_ns if op.phase is Phase.F else back
         source = op.virtual_stage + (-1 if op.phase is Phase.F else 1)
         if planting.slow_link >= 0 and 0 <= source < plan.virtual_stages:
-            # In a V-shaped pipeline, the way back uses the same links.
+            # In a V-shaped pipeline, the return path uses the same links.
             stages = {_find_stage(planting, plan, at) for at in (source, op.virtual_stage)}
             slow = stages == {planting.slow_link, planting.slow_link + 1}
             length = round(length * (planting.slow_link_factor if slow else 1))
@@ -174,7 +174,7 @@ def _make_transfers(planting: Planting, plan: Plan) -> Duration:
 
 @dataclass(frozen=True)
 class Unit:
-    """One operation of one rank as recorded: one task, or several tasks under one name.
+    """One recorded operation of one rank: one task, or several tasks under one name.
 
     Times are on the global clock. ``previous_ns`` is the end of the rank's previous unit. For an
     optimizer, ``reduced_ns`` is the end of the reduce-scatter before it.
@@ -215,7 +215,7 @@ def list_units(planting: Planting, plan: Plan, sim: Simulation, device: int) -> 
 def _add_reductions(
     planting: Planting, sim: Simulation, device: int, units: list[Unit]
 ) -> list[Unit]:
-    """Return the units of a device, with the end of the reduce-scatter added to optimizers."""
+    """Return the units of a device, after adding the end of the reduce-scatter to optimizers."""
     if not planting.gated:
         return units
     work = np.isin(sim.phase, WORK)
@@ -290,9 +290,9 @@ def _is_on_other_device(plan: Plan, stage: int, other: int) -> bool:
 
 
 def _join_cleared_weights(units: Sequence[Unit]) -> list[Unit]:
-    """Return the units with the last W of each iteration joined into one unit per chunk.
+    """Join the last W operations of each iteration into one unit per chunk, and return all units.
 
-    The last W are those after the last F or B of their iteration.
+    The last W operations of an iteration are the ones after its last F or B.
     """
     last_other = {unit.iteration: n for n, unit in enumerate(units) if _is_not_weight(unit)}
     joined_units: list[Unit] = []

@@ -289,7 +289,7 @@ def generate_jobs(count: int, seed: int) -> Iterator[Job]:
         errors = [0] + [
             draw.choice((-1, 1)) * round(20 * MS * 250 ** draw.random()) for _ in range(servers - 1)
         ]
-        if draw.random() < 0.3:  # The clock is wrong by about one iteration.
+        if draw.random() < 0.3:  # the clock is wrong by about one iteration
             errors[-1] = draw.choice((-1, 1)) * round(period * draw.uniform(0.9, 1.1))
         replicas = draw.choice((1, 1, 1, 1, 2)) if servers <= 4 else 1
         planting = replace(

@@ -1,6 +1,6 @@
 """Kernels, API calls and NVTX ranges of one process in one iteration.
 
-The host runs 50 us ahead of the device. Every launch has a slot that far ahead of its kernel::
+The host runs 50 us ahead of the device. Every launch has a slot 50 us before its kernel::
 
     host    |push RECV pop|push F3.0.0 [slot: launch, query] [slot: launch] ... pop|push SEND pop|
     device       SendRecv              kernel               kernel                  SendRecv
@@ -21,7 +21,7 @@ from tests.planting.kernels.timetable import DEVICES, Timetable
 
 Arrays: TypeAlias = "dict[str, Ints]"
 
-#: Rows of tests.planting.recorder.KERNEL_NAMES.
+#: Rows of ``tests.planting.recorder.KERNEL_NAMES``.
 GEMM, ADD, ADAM, SEND_RECV = range(4)
 #: Names of API calls, indexed by ``calls["name"]``.
 CALL_NAMES = (
@@ -34,18 +34,18 @@ _LAUNCH, _LAUNCH_EX, _QUERY, _RECORD = range(4)
 #: Event classes of API calls.
 RUNTIME, DRIVER = 0, 1
 
-#: Time by which the host is ahead of the device.
+#: Time by which the host is ahead of the device, in ns.
 _AHEAD_NS = 50_000
-#: Start and end within a slot of the launching call, of a call without work, and of the outer and
-#: the inner library range. Slots never overlap, because kernels are farther apart than a slot is
-#: long.
+#: Start and end, within a slot, of the launching call and of a call without work.
+#: The next two pairs are the outer and the inner library range.
+#: Slots never overlap, because kernels are farther apart than the length of a slot.
 _CALL_NS, _OTHER_NS = (500, 2_000), (2_800, 3_400)
 _OUTER_NS, _INNER_NS = (100, 2_400), (300, 2_200)
 #: Start of an operation's range relative to its first slot, and its end relative to its last slot.
 _PUSH_NS, _POP_NS = -1_000, 4_000
-#: Spans of a transfer: its range, NCCL's range inside that, its call and its kernel. They are
-#: relative to the start (receive) or end (send) of the operation, on the device for the kernel and
-#: on the host for the others.
+#: Spans of the range of a transfer, NCCL's range inside it, its call and its kernel.
+#: Spans are relative to the start (receive) or end (send) of the operation.
+#: The span of the kernel is relative to device times, and the other spans to host times.
 _RECEIVE_NS = {
     "range": (-8_000, -3_000), "nccl": (-7_500, -3_500), "call": (-7_000, -4_000),
     "kernel": (-16_000, -2_000),
@@ -59,13 +59,13 @@ _FIRST_ID, _ID_STEP, _ID_JITTER = 1_000, 6, 5
 
 @dataclass(frozen=True)
 class Range:
-    """An NVTX push/pop range of the framework or of NCCL.
+    """An NVTX push/pop range that the framework or NCCL opened.
 
     Attributes:
         start_ns: Time of the push.
         end_ns: Time of the pop.
         text: Name of the range.
-        nccl: Whether NCCL pushed it, in its own domain and with a registered string.
+        nccl: Whether NCCL opened the range, in NCCL's domain and with a registered string.
     """
 
     start_ns: int
@@ -76,14 +76,14 @@ class Range:
 
 @dataclass(frozen=True)
 class Block:
-    """One process in one iteration, on the profile's clock.
+    """Activity of one process in one iteration, on the profile's clock.
 
     Attributes:
         device: Index of the process.
         kernels: Columns ``start, end, stream, name, correlation``.
         calls: Columns ``start, end, class, name, correlation``, sorted by time.
         ranges: Ranges of the framework and of NCCL.
-        slots: Start of the slot of each compute kernel on the host.
+        slots: Start of the launch slot of each compute kernel, on the host.
     """
 
     device: int
@@ -101,7 +101,7 @@ class Block:
 
 @dataclass(frozen=True)
 class _Transfer:
-    """A send or a receive: its name, its times, and the time that they are relative to."""
+    """A send or a receive, with its name, its times, and the reference point of its times."""
 
     name: str
     at_ns: int
@@ -113,7 +113,7 @@ class _Transfer:
 
 
 def make_block(timetable: Timetable, device: int, iteration: int) -> Block:
-    """Return the activity of one process in one iteration; equal arguments give equal blocks."""
+    """Return the activity of one process in one iteration. Equal arguments give equal blocks."""
     simulation = timetable.iterations[iteration]
     rows = simulation.take(simulation.device == device)
     begin_ns = timetable.starts_ns[iteration]
@@ -143,7 +143,10 @@ def make_block(timetable: Timetable, device: int, iteration: int) -> Block:
 def _place_kernels(
     start_ns: Ints, end_ns: Ints, count: int, random: np.random.Generator
 ) -> tuple[Ints, Ints]:
-    """Return starts and ends of the compute kernels that fill operations, one row per operation."""
+    """Return the starts and ends of the compute kernels that fill operations.
+
+    Both arrays have one row per operation.
+    """
     weights = np.cumsum(random.integers(750, 1_251, (len(start_ns), count)), axis=1)
     length = (end_ns - start_ns)[:, None]
     edges = np.zeros((len(start_ns), count + 1), dtype=np.int64)
@@ -157,9 +160,9 @@ def _place_kernels(
 def _list_transfers(
     device: int, phases: list[int], microbatches: list[int], starts: list[int], ends: list[int]
 ) -> list[_Transfer]:
-    """Return the transfers of each operation: a receive before it, and a send after it.
+    """Return the transfers of each operation: a receive before the operation, and a send after it.
 
-    The first device of a pass receives nothing, and the last one sends nothing.
+    The first device of a pass receives nothing, and the last device sends nothing.
     """
     transfers = []
     for phase, microbatch, start, end in zip(phases, microbatches, starts, ends, strict=True):
@@ -203,7 +206,7 @@ def _make_transfer_ranges(transfers: list[_Transfer]) -> list[Range]:
 
 
 def _make_iteration_range(text: str, phases: list[int], starts: Ints, ends: Ints) -> Range:
-    """Return the range around the work of an iteration; it ends before the Optimizer."""
+    """Return the range around the work of an iteration. The range ends before the Optimizer."""
     work = np.array(phases) != Phase.OPTIMIZER
     first_ns, last_ns = _ITERATION_NS
     first, last = int(starts[work].min()), int(ends[work].max())
@@ -213,8 +216,8 @@ def _make_iteration_range(text: str, phases: list[int], starts: Ints, ends: Ints
 def _make_calls(slots: Ints, transfers: list[_Transfer]) -> Arrays:
     """Return the calls sorted by time.
 
-    Each slot and each transfer has a launch. Two of three slots also have a call that launches
-    nothing. The column ``kernel`` is the row of the kernel that a call launches, or -1.
+    There is one launch per slot and per transfer. Two of three slots also contain a call that
+    launches nothing. The column ``kernel`` is the row of the kernel that a call launches, or -1.
     """
     number = np.arange(len(slots), dtype=np.int64)
     driver, other = number % 3 == 2, number[number % 3 != 2]
@@ -235,7 +238,7 @@ def _make_calls(slots: Ints, transfers: list[_Transfer]) -> Arrays:
 
 
 def _number_calls(calls: Arrays, iteration: int) -> None:
-    """Assign ids to the calls of an iteration, larger than all ids of earlier iterations."""
+    """Assign correlation ids to the calls of an iteration, above all ids of earlier iterations."""
     count = len(calls["start"])
     expected_id = iteration * count + np.arange(count, dtype=np.int64)
     calls["correlation"] = (
@@ -246,7 +249,7 @@ def _number_calls(calls: Arrays, iteration: int) -> None:
 def _make_kernels(
     starts: Ints, ends: Ints, phases: list[int], transfers: list[_Transfer]
 ) -> Arrays:
-    """Return the kernels: compute by operation, then transfers."""
+    """Return the kernels: first the compute kernels by operation, then the transfers."""
     adam: Bools = np.repeat(np.array(phases) == Phase.OPTIMIZER, starts.shape[1])
     number = np.arange(starts.size, dtype=np.int64)
     names = np.where(adam, ADAM, np.where(number % 3 == 1, ADD, GEMM))

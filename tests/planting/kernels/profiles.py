@@ -1,8 +1,9 @@
 """Write a profile of a given size in the layout of ``nsys export --type sqlite``.
 
 As in real exports, kernels and NVTX ranges are sorted by start, so processes are interleaved. API
-calls are grouped by (thread, event class) and sorted by time in each group. Ids of calls are
-unique only within a process, and there is no index. Only one iteration or one process is in memory.
+calls are grouped by (thread, event class) and sorted by time in each group. Correlation ids are
+unique only within a process, and there is no index. The writer keeps only one iteration or one
+process in memory.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from tests.planting.kernels.timetable import DEVICES, Recipe, Timetable, simulat
 from tests.planting.places import EPOCH_NS, HOST_ID
 from tests.planting.recorder import KERNEL_NAMES
 
-#: Name of the row that stores the recipe of a profile, and edition of the generator. Increase the
-#: edition whenever the generator changes the bytes that a recipe gives.
+#: Name of the row that stores the recipe of a profile, and edition of the generator.
+#: Increase the edition whenever the generator changes the bytes that a recipe gives.
 _RECIPE, _EDITION = "BUBBLEVIZ_BENCHMARK", 2
 _PUSH_POP = 59
-#: Step between ids of StringIds, which are sparse; first id; and first id of library ranges.
+#: Step between the sparse ids of StringIds, first id, and first id of library ranges.
 _ID_STEP, _FIRST_ID, _FIRST_LIBRARY_ID = 4, 71_000, 1_000_000
-#: Names of the two library ranges around a launch, without their number.
+#: Names of the two library ranges around a launch, without the number at their end.
 _OUTER = (
     "aten::linear",
     "aten::view",
@@ -62,7 +63,7 @@ def write_profile(recipe: Recipe, path: Path) -> Timetable:
 
 
 def is_made_from(recipe: Recipe, path: Path) -> bool:
-    """Return whether a file was written from this recipe by this edition of the generator."""
+    """Return whether this edition of the generator wrote a file from this recipe."""
     if not path.exists():
         return False
     query = "SELECT value FROM META_DATA_EXPORT WHERE name = ?"
@@ -82,12 +83,12 @@ def _get_pid(device: int) -> int:
 
 
 def _get_process(device: int) -> int:
-    """Return the globalPid of a process."""
+    """Return the globalPid of the process of a device."""
     return HOST_ID | (_get_pid(device) << 24)
 
 
 def _get_thread(device: int) -> int:
-    """Return the globalTid of a process's main thread."""
+    """Return the globalTid of the main thread of a device's process."""
     return _get_process(device) | _get_pid(device)
 
 
@@ -99,7 +100,7 @@ def _assign_string_ids() -> dict[str, int]:
 
 
 def _make_small_tables(recipe: Recipe, strings: Mapping[str, int]) -> dict[str, layout.Columns]:
-    """Return the tables that do not grow with the profile."""
+    """Return the tables whose size does not depend on the number of kernels."""
     devices = range(DEVICES)
     exported = (("EXPORT_SCHEMA_VERSION", "3.25.0"), (_RECIPE, _sign(recipe)))
     return {
@@ -132,7 +133,10 @@ def _sort(columns: Arrays) -> Arrays:
 def _write_calls(
     database: sqlite3.Connection, timetable: Timetable, strings: Mapping[str, int]
 ) -> None:
-    """Write the table of calls, grouped by (thread, event class), and by time in each group."""
+    """Write the table of calls.
+
+    Rows are grouped by (thread, event class), and sorted by time in each group.
+    """
     layout.create_table(database, "CUPTI_ACTIVITY_KIND_RUNTIME")
     names = np.array([strings[name] for name in CALL_NAMES], dtype=np.int64)
     for device in range(DEVICES):
@@ -221,7 +225,10 @@ def _write_ranges(
 def _make_library_rows(
     block: Block, first: int, thread: int
 ) -> Iterator[tuple[int, int, str | None, int | None, int, int]]:
-    """Yield the library ranges of a block; ``first`` is the number of library ranges before it."""
+    """Yield the library ranges of a block.
+
+    ``first`` is the number of library ranges before the block.
+    """
     for level, (starts, ends) in enumerate(block.library):
         for order, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
             number = first + 2 * order + level

@@ -11,16 +11,17 @@ from tests.planting.orders import one_forward_one_backward
 from tests.planting.programs import Simulation, Task, make_barrier, simulate
 
 DEVICES, MICROBATCHES = 8, 16
-#: Number of operations per iteration: F and B of every microbatch, and one Optimizer, per device.
+#: Number of operations per iteration.
+#: Each device has an F and a B of every microbatch, and one Optimizer.
 OPERATIONS = DEVICES * (2 * MICROBATCHES + 1)
-#: Number of compute kernels per operation in profiles that are large enough for two iterations.
+#: Compute kernels per operation in profiles that are large enough for two iterations.
 USUAL_KERNELS = 179
-#: Mean time from one kernel to the next, in nanoseconds.
+#: Mean time from the start of one kernel to the start of the next, in ns.
 _PERIOD_NS = {Phase.F: 8_000, Phase.BW: 12_000, Phase.OPTIMIZER: 8_000}
-#: Delay from an operation's input to its start (the host posts transfers), and length of a
-#: transfer.
+#: Delay from the arrival of an operation's input to its start, and length of a transfer, in ns.
 _DELAY_NS, _TRANSFER_NS = 20_000, 100_000
-#: Time before the first iteration (captures rarely start with training), and between iterations.
+#: Time before the first iteration and between iterations, in ns.
+#: Captures rarely start with training.
 _FIRST_NS, _BETWEEN_NS = 60_000_000_000, 300_000
 #: Maximum deviation of durations from their mean, in thousandths.
 _JITTER = 50
@@ -29,7 +30,7 @@ KINDS = ("light", "deep")
 
 @dataclass(frozen=True)
 class Recipe:
-    """Parameters of a profile; the same recipe gives the same bytes.
+    """Parameters of a profile. Equal recipes give equal bytes.
 
     Attributes:
         kernels: Requested number of compute kernels; the profile has the closest possible number.
@@ -73,7 +74,10 @@ class Timetable:
 
     @property
     def bubble_ratio(self) -> float:
-        """Mean over iterations of the bubble ratio in the window of all devices."""
+        """Mean bubble ratio over the iterations.
+
+        The window of an iteration lasts from the first start to the last end, without Optimizers.
+        """
         ratios = []
         for iteration in self.iterations:
             work = iteration.take(iteration.phase != Phase.OPTIMIZER)
@@ -88,7 +92,7 @@ class Timetable:
 
 
 def simulate_timetable(recipe: Recipe) -> Timetable:
-    """Simulate the iterations of a recipe, one after another.
+    """Simulate the iterations of a recipe, each starting at time 0.
 
     Every device finishes its work in an iteration before any device starts its optimizer.
     """

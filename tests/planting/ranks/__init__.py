@@ -1,1 +1,1 @@
-"""Runs with many ranks: 1F1B in every pipeline, as exports, tables or recordings."""
+"""Runs of many ranks: 1F1B in every pipeline, written as exports, tables or recordings."""

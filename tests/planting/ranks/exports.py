@@ -1,4 +1,4 @@
-"""Planted runs as nsys SQLite exports: one file per server, with kernels, calls and ranges."""
+"""Planted runs as nsys SQLite exports, with one file per server."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tests.planting.places import EPOCH_NS, HOST_ID
 from tests.planting.ranks.runs import SERVER, TRANSFER_NS, Ints, PlantedRun
 from tests.planting.recorder import KERNEL_NAMES
 
-#: Start of the first session, delay from one server's session to the next, and monotonic clock of
-#: the first host at global time 0.
+#: Start of the first session, delay from one server's session to the next, in ns.
+#: The last number is the monotonic clock of the first host at global time 0.
 _SESSION_NS, _LATER_NS, _UPTIME_NS = 1_000_000_000, 1_000_000, 5_000_000_000_000
-#: Time between the push of a range and its first kernel, for operations, receives and sends. The
-#: times differ so that no two ranges of a host overlap.
+#: Time from the push of a range to its first kernel, for operations, receives and sends.
+#: The times differ so that no two ranges of a host overlap.
 _AHEAD_NS, _RECEIVE_AHEAD_NS, _SEND_AHEAD_NS = 35_000, 55_000, 75_000
-#: Length of a range, and length of a launching call inside it.
+#: Length of a range, and length of the launching call inside it, in ns.
 _RANGE_NS, _CALL_NS = 15_000, 3_000
-#: Minimum length of a transfer kernel.
+#: Minimum length of a transfer kernel, in ns.
 _TRANSFER_KERNEL_NS = 2_000
 _GEMM, _ADD, _ADAM, _SEND_RECV, _, _REDUCE = range(len(KERNEL_NAMES))
 _COMPUTE, _SENDS, _RECEIVES, _REDUCES = 7, 19, 23, 35
@@ -35,12 +35,12 @@ _NOTHING = -1
 
 @dataclass(frozen=True)
 class _Launches:
-    """Kernels and their launches; arrays of shape (ranks, kernels per rank).
+    """Kernels and their launches, as arrays of shape (ranks, kernels per rank).
 
     Attributes:
         text: Text of the range around the launching call, as an index of :func:`_list_texts`.
-        place: Position of the call in its range, from 0.
-        opened_ns: Push of the range.
+        place: Index of the call among the calls in its range.
+        opened_ns: Time of the push of the range.
         kernel: Index in :data:`KERNEL_NAMES`.
         stream: Stream of the kernel.
         start_ns: Start of the kernel.
@@ -111,7 +111,7 @@ def _make_launches(
     times_ns: tuple[Ints, Ints],
     position: int = 0,
 ) -> _Launches:
-    """Return launches with one kernel per range; the first axis of arrays is the rank."""
+    """Return launches of one kernel per range. The first axis of all arrays is the rank."""
     columns = (text, position, opened_ns, kernel, stream, *times_ns)
     shape = times_ns[0].shape
     return _Launches(
@@ -120,7 +120,7 @@ def _make_launches(
 
 
 def _launch_operations(run: PlantedRun) -> list[_Launches]:
-    """Return the launches of F and B, with two kernels per operation."""
+    """Return the launches of F and B, which have two kernels per operation."""
     start, end = run.by_rank(run.start_ns), run.by_rank(run.end_ns)
     middle, opened = (start + end) // 2, start - _AHEAD_NS
     text = np.arange(2 * run.recipe.microbatches).reshape(2, -1)
@@ -143,7 +143,7 @@ def _launch_steps(run: PlantedRun, collectives: bool) -> list[_Launches]:
 
 
 def _launch_transfers(run: PlantedRun) -> list[_Launches]:
-    """Return sends and receives; a receive spins from the end of the previous operation."""
+    """Return sends and receives. A receive spins from the end of the previous operation."""
     first_text = 2 * run.recipe.microbatches + 1
     stage = np.repeat(np.arange(run.recipe.stages), run.recipe.pipelines)[:, None, None]
     before = _find_previous_ends(run)

@@ -12,9 +12,9 @@ from bubbleviz.annotate.ranges import format_name
 from bubbleviz.recording_layout import SCHEMA, SUFFIX
 from tests.planting.ranks.runs import SERVER, Ints, PlantedRun
 
-#: UTC and the monotonic clock of a host at global time 0.
+#: UTC and the monotonic clock of a host at global time 0, in ns.
 _UTC_NS, _UPTIME_NS = 1_760_000_000_000_000_000, 5_000_000_000_000
-#: Difference between the monotonic clocks of neighbouring hosts.
+#: Difference between the monotonic clocks of adjacent hosts, in ns.
 _LATER_NS = 777_000_000
 
 
@@ -51,7 +51,7 @@ def write_recordings(run: PlantedRun, folder: Path, clock_errors_ns: Ints | None
 
 
 def _make_clock(monotonic_ns: int, utc_less_ns: int) -> dict[str, int]:
-    """Return both clocks of a host; ``utc_less_ns`` is UTC minus the monotonic clock."""
+    """Return both clocks of a host. ``utc_less_ns`` is UTC minus the monotonic clock."""
     utc_ns = monotonic_ns + utc_less_ns
     return {"monotonic_ns": monotonic_ns, "utc_ns": utc_ns, "half_width_ns": 1_000}
 
@@ -59,7 +59,7 @@ def _make_clock(monotonic_ns: int, utc_less_ns: int) -> dict[str, int]:
 def _make_header(
     rank: int, ranks: int, host: str, uptime_ns: int, utc_less_ns: int
 ) -> dict[str, Any]:
-    """Return the header of a rank's recording, which began at global time 0.
+    """Return the header of a rank's recording that began at global time 0.
 
     Args:
         rank: Number of the rank.

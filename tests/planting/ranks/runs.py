@@ -1,6 +1,6 @@
 """Plant a run with many ranks, 1F1B in every pipeline, and compute its true bubble ratios.
 
-Ranks are numbered in Megatron's order: the pipelines of a stage are adjacent, so a server runs one
+Ranks are numbered in Megatron's order: ranks of the same stage are adjacent, so a server runs one
 stage of eight pipelines. Times are arrays over all pipelines.
 """
 
@@ -17,12 +17,13 @@ from tests.planting.orders import one_forward_one_backward
 
 Ints = NDArray[np.int64]
 
-#: Number of ranks per server; one file contains the operations of a server.
+#: Number of ranks per server.
+#: One file contains the operations of one server.
 SERVER = 8
-#: Mean length of an operation, a transfer and the gap between two iterations, in nanoseconds.
+#: Mean length of an operation, a transfer and the gap between iterations, in ns.
 _F_NS, _B_NS, _OPTIMIZER_NS = 10_000_000, 20_000_000, 15_000_000
 TRANSFER_NS, _REDUCTION_NS, _BETWEEN_NS = 200_000, 5_000_000, 1_000_000
-#: Start of the first iteration.
+#: Start of the first iteration, in ns.
 _FIRST_NS = 60_000_000_000
 #: Maximum deviation of durations from their mean, in ten-thousandths.
 _JITTER = 500
@@ -30,10 +31,10 @@ _JITTER = 500
 
 @dataclass(frozen=True)
 class Recipe:
-    """Parameters of a run; the same recipe gives the same bytes.
+    """Parameters of a run. Equal recipes give equal bytes.
 
     Attributes:
-        ranks: Number of ranks, a multiple of the stages.
+        ranks: Number of ranks, a multiple of the number of stages.
         iterations: Number of iterations.
         microbatches: Number of microbatches per iteration.
         stages: Number of stages per pipeline.
@@ -53,13 +54,13 @@ class Recipe:
 
     @property
     def counted(self) -> int:
-        """Number of F and B on all ranks."""
+        """Number of F and B operations on all ranks."""
         return 2 * self.ranks * self.iterations * self.microbatches
 
 
 @dataclass(frozen=True)
 class PlantedRun:
-    """All operations of a run; the first two axes of the arrays are (stage, pipeline).
+    """All operations of a run. The first two axes of the arrays are (stage, pipeline).
 
     Attributes:
         recipe: Parameters of the run.
@@ -85,7 +86,7 @@ class PlantedRun:
     def ratios(self) -> Mapping[str, float]:
         """Return the true mean of every bubble ratio over the iterations.
 
-        Operations of a rank never overlap, so their lengths can be added.
+        Operations of a rank never overlap, so busy time is the sum of their lengths.
         """
         work = (self.end_ns - self.start_ns).sum(axis=(3, 4))
         step = self.step_end_ns - self.step_start_ns
@@ -156,7 +157,8 @@ def plant(recipe: Recipe) -> PlantedRun:
 def _fill_starts(start: Ints, length: Ints, order: Ints, begin_ns: Ints) -> None:
     """Fill in the starts of the operations of one iteration, shape (stages, pipelines, 2 m).
 
-    An operation starts when the previous one on its stage has ended and its input has arrived.
+    An operation starts when the previous operation on its stage has ended and its input has
+    arrived.
     """
     stages, count = order.shape
     m = count // 2
@@ -183,7 +185,7 @@ def _fill_starts(start: Ints, length: Ints, order: Ints, begin_ns: Ints) -> None
 
 
 def _find_source(stage: int, operation: int, stages: int, m: int) -> tuple[int, int] | None:
-    """Return the stage and code of the operation that produces the input, or None if none does."""
+    """Return the (stage, code) of the operation that produces the input, or None without input."""
     if operation < m:
         return (stage - 1, operation) if stage else None
     return (stage + 1, operation) if stage < stages - 1 else (stage, operation - m)

@@ -12,7 +12,7 @@ from tests.planting.ranks.runs import SERVER, TRANSFER_NS, Ints, PlantedRun
 
 _PHASES = ("F", "B", "Optimizer", "COLLECTIVE", "SEND_F", "RECV_F", "SEND_B", "RECV_B")
 _F, _B, _STEP, _REDUCE, _SEND_F, _RECV_F, _SEND_B, _RECV_B = range(len(_PHASES))
-#: Value that marks a rank without an operation.
+#: Value that marks a rank that has no operation at this position.
 _NOTHING = -1
 
 
@@ -38,7 +38,7 @@ def write_tables(
     folder.mkdir(parents=True, exist_ok=True)
     parts = [*_list_operations(run), *(_list_transfers(run) if transfers else [])]
     parts += [_list_reductions(run)] if collectives else []
-    # The columns of each part have shape (ranks, operations per rank).
+    # The columns in each part have shape (ranks, operations per rank).
     phase, iteration, microbatch, start, end = (
         np.concatenate([part[column] for part in parts], axis=1) for column in range(5)
     )
@@ -114,9 +114,10 @@ def _list_reductions(run: PlantedRun) -> tuple[Ints, ...]:
 
 
 def _list_transfers(run: PlantedRun) -> list[tuple[Ints, ...]]:
-    """Return sends and receives; there are none at the outer ends of pipelines.
+    """Return sends and receives. The outer ends of pipelines have none.
 
-    A receive is posted one transfer time before its input is sent, so it waits that long.
+    A receive is posted one transfer time before its input is sent, so it waits for one transfer
+    time.
     """
     recipe, m = run.recipe, run.recipe.microbatches
     parts = []
