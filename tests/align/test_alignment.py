@@ -36,12 +36,13 @@ SHORT = Planting(
     session_gap_ns=9 * SECOND,
     clock_error_ns=ERRORS,
 )
-#: Without sends and receives.
+#: A run without sends and receives.
 SILENT = Planting(stages=4, microbatches=8, iterations=3, jitter=0.02, communication=False)
 NO_UTC = "DROP TABLE TARGET_INFO_SESSION_START_TIME"
 HOST = "UPDATE TARGET_INFO_SYSTEM_ENV SET value = '{}' WHERE name = 'Hostname'"
 
-#: Captures of half a minute, so that the drift exceeds the uncertainty due to transfers.
+#: Captures of half a minute.
+#: In this time, the drift exceeds the uncertainty due to transfers.
 LONG = replace(
     SHORT,
     forward_ns=SECOND // 5,
@@ -104,7 +105,7 @@ def measure_error_ns(truth: Truth, summary: ProfileSummary, rank: int) -> float:
 
 
 def measure_permitted_ns(truth: Truth, host: str) -> float:
-    """Return the half width of the clock interval permitted by F and B, without drift."""
+    """Return half the width of the clock interval that F and B permit, without drift, in ns."""
     hosts = sorted({file.host for file in truth.files})
     location = {rank.rank: (hosts.index(rank.host), rank.pipeline) for rank in truth.ranks}
     bounds = {
@@ -193,7 +194,7 @@ def test_every_operation_lies_within_the_uncertainty(name: str, tmp_path: Path) 
 
     check(report, truth)
     if {r.pipeline for r in report.ranks} == {None}:
-        # Replicas that run in lockstep on one machine may belong to either pipeline.
+        # Replicas on one machine run in lockstep, so each may belong to either pipeline.
         assert name == "tensor parallel"
         assert [r.stage for r in report.ranks] == sorted(r.stage for r in truth.ranks)
         return
@@ -212,7 +213,7 @@ def test_a_drift_is_reported_only_if_it_is_needed(tmp_path: Path) -> None:
     for profile, file in zip(profiles[1:], truth.files[1:], strict=True):
         right = (truth.files[0].clock.drift_ppb - file.clock.drift_ppb) / 1000
         assert profile.clock_uncertainty_ns is not None
-        # Both ends of the capture can be off by the uncertainty.
+        # Both ends of the capture may be off by the uncertainty.
         error_ppm = (
             2 * profile.clock_uncertainty_ns / max(op.end_ns or 0 for op in truth.operations) * 1e6
         )
@@ -230,12 +231,12 @@ def test_utc_is_trusted_if_the_user_asks_for_it(tmp_path: Path) -> None:
     assert report.iterations[0].ratios["schedule"].value is not None
     assert report.iterations[0].ratios["schedule"].interval is None
     assert any("NTP" in n.reason for n in report.limitations)
-    # Dependencies contradict it: operations that overlap by these clocks do not overlap.
+    # Dependencies contradict UTC: operations overlap by UTC although one depends on the other.
     assert "by UTC it ran" in list_reasons(report, "contradict each other")[0]
     assert report.headline == "schedule"
     assert report.contradicted("schedule")
     assert not report.contradicted("stage")
-    # A profile without UTC is reported.
+    # A profile that lacks UTC is reported.
     edit_database(paths[2], NO_UTC)
     assert list_reasons(bubbleviz.analyze(paths, align="causal"), "clock of a profile") == []
     assert list_reasons(bubbleviz.analyze(paths, align="utc"), "clock of a profile") == [
@@ -290,11 +291,11 @@ def test_a_missing_server_in_the_middle_is_reported(tmp_path: Path) -> None:
 
     assert "ranks 2, 3;" in list_reasons(report, "ranks without a profile")[0]
     assert all(i.ratios["schedule"].incomplete for i in report.iterations)
-    # Causality reaches across the gap: the bounds are looser but still correct.
+    # Causality reaches across the missing profile: the bounds are looser but still correct.
     last = report.profiles[1]
     assert measure_error_ns(truth, last, 4) <= (last.clock_uncertainty_ns or 0)
     assert list_reasons(bubbleviz.analyze(unnamed), "stages that may be missing")
-    # Receives reveal a missing server at an end.
+    # At an end of the pipeline, receives reveal a missing server.
     for end in (0, 2):
         end_files, _ = plant_run(replace(planting, absent=(end,)), tmp_path / str(end))
         report = bubbleviz.analyze(end_files)
@@ -307,7 +308,7 @@ def test_a_missing_server_in_the_middle_is_reported(tmp_path: Path) -> None:
 def test_a_later_server_has_later_stages(
     iteration_ranges: bool, replicas: int, tmp_path: Path
 ) -> None:
-    """Rank numbers identify the stages; otherwise, the first recorded stage counts as the first."""
+    """With rank numbers, stages are correct. Without them, the first recorded stage is stage 0."""
     paths, _ = plant_run(
         replace(
             SHORT,
@@ -330,7 +331,7 @@ def test_a_later_server_has_later_stages(
 
 
 def test_indistinguishable_replicas_give_looser_bounds(tmp_path: Path) -> None:
-    # The ranks are in step to the nanosecond, so either pair of ranks may be a pipeline.
+    # The ranks run in lockstep to the nanosecond, so either pair of ranks may be a pipeline.
     planting = replace(
         SHORT, replicas=2, servers=8, barrier=True, jitter=0, transfer_jitter=0, iterations=2
     )
@@ -427,7 +428,7 @@ def test_containers_of_one_machine_have_one_clock(tmp_path: Path) -> None:
     assert [p.clock_uncertainty_ns == 0 for p in report.profiles] == [True, True, False, False]
     assert report.profiles[2].clock_uncertainty_ns == report.profiles[3].clock_uncertainty_ns
     check(report, truth)
-    # All hosts that are declared to share a clock are aligned by UTC.
+    # Hosts that are declared to share a clock are aligned by UTC.
     report = bubbleviz.analyze(paths, same_clock=[sorted(set(hosts))])
     started = [file.clock.utc_epoch_ns for file in truth.files]
     assert [p.clock_offset_ns for p in report.profiles] == [s - started[0] for s in started]
@@ -452,10 +453,10 @@ def test_each_machine_has_a_separate_clock(statement: str, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("forwards", "session_ns", "bounds"),
     [
-        # Host b moves right by at least -50 and at most 40.
+        # Host b may be shifted by at least -50 and at most 40.
         ([(150, 250, "gemm")], 0, (-5, 46)),
-        # Its F begins with a kernel that needs no input, and receives inside its range, until 160;
-        # all of it may be before the session's time 0.
+        # The F of host b begins with a kernel that needs no input.
+        # It receives inside its range until 160, and may lie before the session's time 0.
         *(
             (
                 [(50, 70, "gemm"), (60, 160, "ncclDevKernel_SendRecv"), (160, 250, "gemm")],
@@ -528,7 +529,7 @@ def test_the_report_says_how_unnamed_iterations_were_paired(
     assert None not in [p.clock_uncertainty_ns for p in report.profiles]
     if "jitter" not in changes:
         return
-    # With an error of one iteration length, counts and UTC contradict each other.
+    # With an error of one iteration length, iteration counts and UTC contradict each other.
     errors = (0, 40_000_000, -40_000_000, 40_000_000)
     paths, _ = plant_run(replace(SHORT, **changes | {"clock_error_ns": errors}), tmp_path / "off")
     report = bubbleviz.analyze(paths)
@@ -600,7 +601,7 @@ def test_ranks_of_one_host_that_contradict_each_other_are_named(by_ns: int, tmp_
 
 
 def test_one_host_is_not_reported_to_have_several_clocks(tmp_path: Path) -> None:
-    # Its constant names do not distinguish iterations, so the iterations cannot be paired.
+    # Constant names do not distinguish iterations, so the iterations cannot be paired.
     paths, _ = plant_run(Planting(names="constant", optimizer_ns=-1, iterations=3), tmp_path)
     report = bubbleviz.analyze(paths)
     (reason,) = list_reasons(report, "iterations across ranks")

@@ -13,7 +13,7 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 from tests.support.nsys_exports import C, K, R, write_profile
 
-#: Operations, including receives, as (name, span).
+#: (name, span) of operations, including receives.
 Rows = list[tuple[str, tuple[int, int] | None]]
 #: (exact_ns, latest_ns, receives) of an operation.
 Arrival = tuple[int, int, bool]
@@ -55,7 +55,7 @@ def find_arrivals_by_name(rows: Rows, folder: Path) -> dict[str, Arrival]:
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
-        (  # the receive with the same name shows the arrival
+        (  # the receive with the same name determines the arrival
             [
                 ("RECV_FORWARD.0.0.0", (100, 150)),
                 ("F0.0.0", (120, 200)),
@@ -64,7 +64,7 @@ def find_arrivals_by_name(rows: Rows, folder: Path) -> dict[str, Arrival]:
             ],
             {"F0.0.0 0": (150, 150, True), "B0.0.0 0": (NEVER, NEVER, False)},
         ),
-        (  # the unrecorded receive is missing
+        (  # the receive was not recorded
             [
                 ("RECV_FORWARD.0.0.0", (100, 150)),
                 ("F0.0.0", (150, 200)),
@@ -74,7 +74,8 @@ def find_arrivals_by_name(rows: Rows, folder: Path) -> dict[str, Arrival]:
             ],
             {"F1.0.0 0": (NEVER, NEVER, True)},
         ),
-        (  # it belongs to the iteration, launched before an Optimizer or before any F
+        # the receive is launched before an Optimizer or before any F, and belongs to the iteration
+        (
             [
                 ("RECV_FORWARD.0.0.0", (90, 100)),
                 ("F0.0.0", (100, 200)),
@@ -86,7 +87,7 @@ def find_arrivals_by_name(rows: Rows, folder: Path) -> dict[str, Arrival]:
             ],
             {"F0.0.0 0": (100, 100, True), "F0.0.0 1": (600, 600, True)},
         ),
-        (  # receives without a name give an upper bound
+        (  # receives without names give an upper bound
             [
                 ("RECV_FORWARD", (0, 100)),
                 ("RECV_FORWARD", (100, 260)),
@@ -111,7 +112,7 @@ def test_receives_show_when_inputs_arrived(
 def test_the_shorter_wait_of_two_iterations_is_the_usual_wait(
     n_single_rows: int, tmp_path: Path
 ) -> None:
-    # Medians are computed differently if microbatches occur in different numbers of iterations.
+    # Medians are computed differently if microbatches do not occur in all iterations.
     single_rows: Rows = [("F1.0.0", (10, 20)), ("B1.0.0", (40, 50))]
     rows: Rows = [
         ("F0.0.0", (0, 10)),

@@ -1,4 +1,4 @@
-"""Recordings that begin in the middle of a stream: chunks are matched across stages."""
+"""Recordings that begin in the middle of a stream of chunks, which are matched across stages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RUN = Serving(LENGTHS, (1.0, 1.2, 1.0, 0.8), transfer_ns=10_000, depth=5, host_n
 def report_on_part(
     folder: Path, run: Serving, begin_ns: int, *, has_names: bool, staged: bool = False
 ) -> tuple[Report, list[Chunk]]:
-    """Return the report on part of a run, with or without chunk numbers, and its chunks."""
+    """Return the report on part of a run, and its chunks. ``has_names`` writes chunk numbers."""
     end_ns = max(chunk.end_ns for chunk in simulate_serving(run)) - begin_ns
     chunks = [c for c in simulate_serving(run) if begin_ns <= c.start_ns and c.end_ns <= end_ns]
     columns: dict[str, list[object]] = {
@@ -36,7 +36,7 @@ def report_on_part(
 
 
 def list_chunk_numbers(report: Report, stage: int) -> list[int]:
-    """Return the numbers of the chunks of a stage."""
+    """Return the chunk numbers of a stage."""
     is_of_stage = np.array([rank.stage for rank in report.ranks])[report.operations.rank] == stage
     numbers_of_stage: list[int] = report.operations.microbatch[is_of_stage].tolist()
     return numbers_of_stage

@@ -1,4 +1,4 @@
-"""Hosts whose clocks are wrong by up to seconds: no report in a sample is silently wrong."""
+"""Hosts whose clocks are wrong by up to seconds: no report on a sample of jobs is wrong."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import bubbleviz
 from tests.planting import Planting, plant
 from tests.support.host_clocks import MS, Job, find_outcome, generate_jobs
 
-#: ``python -m scripts.score_inference clocks`` runs more jobs.
+#: A sample of the jobs that ``python -m scripts.score_inference clocks`` runs.
 JOBS = list(generate_jobs(24, 3))
 
 
@@ -27,7 +27,8 @@ def test_iterations_are_paired_correctly_or_not_at_all(job: Job) -> None:
         assert outcome.kind == "right", f"{outcome.reason}: {job.name}"
 
 
-#: All iterations are equal to the nanosecond, except for an evaluation. UTC is correct.
+#: All iterations are equal to the nanosecond, except for one evaluation.
+#: UTC is correct.
 _EXACT = Planting(stages=3, servers=2, iterations=5, evaluation_at=2, slow_microbatch=4)
 _LONG = replace(_EXACT, forward_ns=7 * MS, backward_ns=7 * MS, weight_ns=7 * MS, transfer_ns=20_000)
 _LATER = replace(_LONG, iterations=6, evaluation_at=3, slow_microbatch=-1)

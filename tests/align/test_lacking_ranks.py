@@ -15,13 +15,13 @@ from tests.planting.ranks.runs import Recipe, plant
 from tests.planting.ranks.tables import write_tables
 from tests.support.notes import list_restriction_codes
 
-#: Four stages of 16 pipelines, eight servers.
+#: A run of 16 four-stage pipelines on eight servers.
 RECIPE = Recipe(64, microbatches=6, stages=4, iterations=2)
 SECOND = 1_000_000_000
 
 
 def tables_of(folder: Path) -> list[Path]:
-    """Write a run as tables without stages and pipelines, and return the files."""
+    """Write a run as tables that lack stages and pipelines, and return the files."""
     return write_tables(
         plant(RECIPE),
         folder,

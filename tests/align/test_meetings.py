@@ -1,4 +1,4 @@
-"""Matching of the same collective across ranks."""
+"""Matching of records of the same collective across ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bubbleviz.align.meetings import find_meetings
 from bubbleviz.model.collectives import CollectiveIntervals, Group
 
 US = 1_000
-#: (rank, iteration, kind, start_us, end_us), optionally followed by (group, order, sequence)
+#: (rank, iteration, kind, start_us, end_us), optionally followed by (group, order, sequence).
 Row = tuple[int, ...]
 
 
@@ -53,7 +53,7 @@ def make_places(
 
 
 def make_timebase(machine: Sequence[int], *uncertainty_us: int) -> Timebase:
-    """Return the clocks of ranks, by machine; the uncertainty is -1 if they are not comparable."""
+    """Return the clocks of ranks, by machine. An uncertainty of -1 means not comparable."""
     uncertainties = column(uncertainty_us)
     uncertainty_ns = np.where(uncertainties < 0, -1, uncertainties * US)
     return Timebase((), column(machine), uncertainties >= 0, uncertainty_ns, False, ())
@@ -89,17 +89,17 @@ PIPELINES = make_places([0, 1, 0, 1], [0, 0, 1, 1])
             make_places([0, 1, 2]),
             [(0, 1, 2)],
         ),
-        # A collective of a single rank matches no other.
+        # A collective of a single rank matches no other collective.
         ([(0, 0, 0, 0, 100)], make_places([0]), []),
         ([(0, 0, 0, 0, 100)], BOTH, []),
         ([(0, 0, 0, 0, 100), (1, 0, 0, 0, 200)], BOTH, []),
-        # Replicas of a stage match if not all ranks do.
+        # Replicas of a stage match, but not all ranks do.
         (
             [(0, 0, 1, 0, 500), (1, 0, 1, 0, 900), (2, 0, 1, 400, 500), (3, 0, 1, 100, 901)],
             PIPELINES,
             [(0, 2), (1, 3)],
         ),
-        # The first and the last stage of a pipeline.
+        # The first and the last stage of a pipeline match.
         ([(0, 0, 0, 0, 500), (2, 0, 0, 300, 500)], make_places([0, 1, 2]), [(0, 1)]),
         # Only collectives of the same kind and iteration match.
         ([(0, 0, 0, 0, 100), (1, 0, 1, 0, 100), (2, 1, 0, 0, 100)], make_places([0, 0, 0]), []),
@@ -111,7 +111,8 @@ PIPELINES = make_places([0, 1, 0, 1], [0, 0, 1, 1])
             HALF,
             [(n, n + 4) for n in range(4)],
         ),
-        # Consecutive and concurrent pieces form one collective, without an earlier separate piece.
+        # Consecutive and concurrent pieces form one collective.
+        # An earlier separate piece is not part of it.
         (
             [(0, 0, 0, 0, 400), (1, 0, 0, 100, 200), (1, 0, 0, 200, 300), (1, 0, 0, 302, 400)],
             HALF,
@@ -119,11 +120,11 @@ PIPELINES = make_places([0, 1, 0, 1], [0, 0, 1, 1])
         ),
         ([(0, 0, 0, 0, 400), (1, 0, 0, 100, 400), (1, 0, 0, 110, 401)], HALF, [(0, 1, 2)]),
         ([(0, 0, 0, 0, 400), (1, 0, 0, 50, 100), (1, 0, 0, 200, 400)], HALF, [(0, 2)]),
-        # Ranks leave a long collective within 2 % of the time that the last rank to enter spends in
-        # it: ends 200 apart match in 10,000 but not in 2,000.
+        # Ranks leave a long collective within 2 % of the time that the last rank spends in it.
+        # Ends that are 200 apart match if this time is 10,000, but not if it is 2,000.
         ([(0, 0, 0, 0, 50_000), (1, 0, 0, 40_000, 50_190)], HALF, [(0, 1)]),
         ([(0, 0, 0, 0, 50_000), (1, 0, 0, 48_000, 50_190)], HALF, []),
-        # Stages of one pipeline that wait for long for another pipeline do not meet.
+        # Stages of one pipeline that both wait long for another pipeline do not match.
         (
             [
                 (0, 0, 0, 0, 143_000),
@@ -134,13 +135,13 @@ PIPELINES = make_places([0, 1, 0, 1], [0, 0, 1, 1])
             PIPELINES,
             [(0, 2), (1, 3)],
         ),
-        # A long wait is a slack if no other rank ends with each of the members.
+        # A long wait is tolerated if no other rank ends together with each of the ranks.
         (
             [(0, 0, 0, 0, 143_000), (1, 0, 0, 0, 140_900), (3, 0, 0, 0, 140_900)],
             PIPELINES,
             [(0, 1)],
         ),
-        # Ends that coincide in only a few iterations do so by chance.
+        # Ends that coincide in a few iterations only do so by chance.
         (
             [
                 (rank, n, 0, 1_000 * n, 1_000 * n + 500 + (300 * rank if n else 0))
@@ -161,11 +162,11 @@ def test_collectives_that_end_together_meet(
 @pytest.mark.parametrize(
     ("late_us", "uncertainty_us", "expected"),
     [
-        # Clocks may be off by their uncertainty.
+        # Clocks may be off by as much as their uncertainty.
         ((150, 150, 150), 110, [(0, 1), (2, 3), (4, 5)]),
         ((150, 150, 150), 90, []),
         ((150, 150, 150), -1, []),
-        # If clocks are uncertain, unsteady ends that coincide do so by chance.
+        # With uncertain clocks, irregular ends that coincide do so by chance.
         ((0, 70, 140), 500, []),
     ],
 )
@@ -182,7 +183,7 @@ def test_clocks_may_be_off_by_their_uncertainty(
 
 
 def test_sizes_given_by_the_user_need_no_clock() -> None:
-    # No smaller group is certain if a larger one cannot be refuted.
+    # No smaller group is certain unless every larger group can be refuted.
     where = make_places([0, 0, 0, 0], reducing=[0, 1, 0, 1])
     unrelated_clocks = make_timebase([0, 0, 1, 1], 0, -1)
     rows = [(rank, 0, 1, 0, 500 + 900 * (rank // 2)) for rank in range(4)]
@@ -191,7 +192,7 @@ def test_sizes_given_by_the_user_need_no_clock() -> None:
         (0, 2),
         (1, 3),
     ]
-    # Here the ranks of one clock show that not all of them form one collective.
+    # Ranks on the same clock show that not all of them form one collective.
     where, unrelated_clocks = make_places([0, 0, 1, 1, 2]), make_timebase([0, 0, 0, 0, 1], 0, -1)
     rows = [(rank, 0, 1, 0, 500 + 900 * (rank // 2)) for rank in range(5)]
     assert list_meetings(make_collectives(*rows), where, unrelated_clocks) == [(0, 1), (2, 3)]
@@ -213,12 +214,12 @@ def test_collectives_of_recorded_groups_match_by_number_and_others_by_end() -> N
         (0, 1),
         (2, 3),
     ]
-    # Groups with equal names and different ranks.
+    # Groups have equal names but different ranks.
     rows = [(rank, 0, 0, 0, 100 + 500 * (rank // 2), 0) for rank in range(4)]
     collectives = make_collectives(*rows, groups=(Group("7", size=2),))
     assert list_meetings(collectives, make_places([0, 0, 1, 1])) == [(0, 1), (2, 3)]
     assert list_meetings(collectives, make_places([0, 0, 1, 1]), make_clocks(0, -1, -1, -1)) == []
-    # One rank has more pieces than the other.
+    # One rank has more pieces of a collective than the other.
     rows = [(0, 0, 0, 0, 400, 0), (1, 0, 0, 100, 200, 0), (1, 0, 0, 200, 400, 0)]
     assert list_meetings(make_collectives(*rows, groups=(COMMUNICATOR,)), make_places([0, 5])) == [
         (0, 1, 2)

@@ -29,7 +29,7 @@ def write_rank(
     iterations: int = 2,
     names: Sequence[str] = ("F0.0.0", "B0.0.0", "Optimizer"),
 ) -> Path:
-    """Write one rank with iterations of these names every 100 ns, in a range or not."""
+    """Write one rank with iterations of these names every 100 ns, optionally in marked ranges."""
     rows = ExportRows(pid)
     for k in range(iterations):
         base = 100 * k + 10 * pid
@@ -37,7 +37,7 @@ def write_rank(
             rows.add_range(base, base + 50, f"iter_{pid}_{k}")
         for n, text in enumerate(names):
             start = base + 10 * n
-            # The first of several names is the name of the outer range.
+            # The first of several names belongs to the outer range.
             for inner, name in enumerate(text.split()):
                 rows.add_range(start + inner, start + 9 - inner, name)
             rows.launch(start + 2, start + 4, start + 9)
@@ -45,7 +45,7 @@ def write_rank(
 
 
 def test_profiles_with_a_common_naming_are_one_run(tmp_path: Path) -> None:
-    """Two conventions match F and B of both; torch's is preferred if there are sends."""
+    """Two conventions match F and B of both files; torch's is preferred if there are sends."""
     names = ["PP:0F0 F0.0.0", "PP:0B0 B0.0.0", "Optimizer"]
     sends = [f"PP:0SEND_F{n}" for n in range(5)]
     files = [write_rank(tmp_path, 1, names=names), write_rank(tmp_path, 2, names=[*names, *sends])]
@@ -63,7 +63,7 @@ def test_profiles_with_a_common_naming_are_one_run(tmp_path: Path) -> None:
 def test_ranks_pair_by_order_if_only_one_names_its_iterations(tmp_path: Path) -> None:
     files = [write_rank(tmp_path, 1, marked=True), write_rank(tmp_path, 2)]
     assert [len(i.ranks) for i in bubbleviz.analyze(files).iterations] == [2, 2]
-    # An iteration without a rank is incomplete.
+    # An iteration that lacks a rank is incomplete.
     files = [write_rank(tmp_path, pid, marked=True, iterations=4 - pid) for pid in (1, 2)]
     report = bubbleviz.analyze(files)
     assert [i.ratios["schedule"].incomplete for i in report.iterations] == [False, False, True]

@@ -1,4 +1,4 @@
-"""Clock offsets: bounds that give intervals, and bounds that contradict each other."""
+"""Clock offsets: bounds that determine intervals, and bounds that contradict each other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bubbleviz.align.clocks.clock_solver import Contradiction, solve_clocks
 from bubbleviz.align.clocks.offsets import Precedences
 from bubbleviz.align.profile_clocks import ProfileClock
 
-#: (before clock, after clock, before_ns, after_ns)
+#: (before clock, after clock, before_ns, after_ns).
 Pair = tuple[int, int, int, int]
 
 
@@ -34,10 +34,10 @@ def solved(
 @pytest.mark.parametrize(
     ("pairs", "expected"),
     [
-        # Clock 1 moves right by at least -50 (its start) and at most 40 (its end). The
-        # uncertainty is 45 plus the drift during the capture, rounded up.
+        # Clock 1 may be shifted by at least -50 (its start) and at most 40 (its end).
+        # The uncertainty is 45 plus the drift during the capture, rounded up.
         ([(0, 1, 100, 150), (1, 0, 360, 400)], [(0, 0), (-5, 46)]),
-        # Unreachable clocks agree with each other.
+        # Clocks without a link to the reference agree with each other.
         ([(1, 2, 0, 110), (2, 1, 100, 10)], [(0, 0), (0, None), (-100, None)]),
         # Small contradictions are within the clock resolution.
         ([(0, 1, 100, 98), (1, 0, 402, 400)], [(0, 0), (0, 1)]),
@@ -63,7 +63,7 @@ def test_two_sided_bounds_give_intervals(
             60_000,
             [1, 2],
         ),
-        # The worst cycle is reported.
+        # The cycle with the largest contradiction is reported.
         (
             [
                 (0, 1, 0, 100),

@@ -31,29 +31,29 @@ from tests.support.planted_runs import analyze_planting
 from tests.support.report_texts import text_of
 
 UNKNOWN = "nothing recorded shows whether the ranks are stages of a pipeline or replicas of one"
-#: An operation of a rank, as its name, first start and last end.
+#: (name, first start, last end) of an operation of a rank.
 Operation = tuple[str, int, int]
 
-#: A rank that waits longer between F and B than the other works, like an upstream rank.
+#: One rank waits longer between F and B than the other rank works, like an upstream rank.
 SLOW_INPUT = (
     (("F0.0.0", 0, 100), ("B0.0.0", 1000, 1200)),
     (("F0.0.0", 500, 600), ("B0.0.0", 700, 900)),
 )
-#: Both ranks run all forwards, then all backwards. The waits of one rank contain the other rank's
-#: waits.
+#: Both ranks run all forwards, then all backwards.
+#: The waits of one rank contain the waits of the other rank.
 GPIPE = (
     (("F0.0.0", 0, 100), ("F1.0.0", 100, 200), ("B0.0.0", 500, 600), ("B1.0.0", 600, 700)),
     (("F0.0.0", 100, 200), ("F1.0.0", 200, 300), ("B0.0.0", 300, 400), ("B1.0.0", 400, 500)),
 )
-#: The same order, but one microbatch is away from the first rank for too short a time to run on the
-#: second.
+#: The order is the same, but the first rank waits too briefly for one microbatch.
+#: The second rank cannot have run the microbatch in this time.
 UNLIKE_A_PIPELINE = (
     (("F0.0.0", 0, 100), ("F1.0.0", 100, 200), ("B0.0.0", 700, 800), ("B1.0.0", 800, 900)),
     (("F0.0.0", 100, 200), ("F1.0.0", 200, 210), ("B0.0.0", 300, 310), ("B1.0.0", 800, 900)),
 )
-#: Two replicas, one of them late.
+#: Two replicas, one of which is late.
 LATE = ((("F0.0.0", 0, 300), ("B0.0.0", 700, 900)), (("F0.0.0", 0, 100), ("B0.0.0", 120, 320)))
-#: One rank runs one forward before the first backward, the other rank two.
+#: One rank runs one forward before its first backward, and the other rank runs two.
 WARM_UP = (
     (("F0.0.0", 0, 100), ("F1.0.0", 100, 200), ("B0.0.0", 300, 400), ("B1.0.0", 500, 600)),
     (("F0.0.0", 100, 200), ("B0.0.0", 200, 300), ("F1.0.0", 300, 400), ("B1.0.0", 400, 500)),
@@ -68,7 +68,7 @@ def _sending(transfer: str) -> Sequence[Sequence[Operation]]:
 def _write_ranks(
     folder: Path, ranks: Sequence[Sequence[Operation]], *, host: str | None = None
 ) -> list[Path]:
-    """Write one profile per rank with three of these iterations, each on a separate host."""
+    """Write one profile per rank with three iterations of these operations, on separate hosts."""
     paths = []
     for pid, operations in enumerate(ranks, 1):
         rows = ExportRows(pid)
@@ -114,7 +114,7 @@ def test_no_output_draws_conclusions_about_a_pipeline(tmp_path: Path) -> None:
         make_document(report)["restrictions"][0]["text"] == f"no pipeline was measured: {UNKNOWN}"
     )
     assert find_no_pipeline(summarize(report).restrictions) == UNKNOWN
-    # The first advice explains how to specify the stages; it is never empty.
+    # The first piece of advice explains how to specify the stages, so it is never empty.
     first = "Set the sizes of the run with --parallel tp=,pp=,dp="
     assert (describe_first_steps(report) or "").startswith(first)
     screen = join_plain_lines(render_first_screen(report, View(), Display()))
@@ -137,7 +137,7 @@ def test_behavior_that_no_pipeline_has_shows_no_pipeline(
             GPIPE,
             {},
             "gpipe",
-        ),  # both microbatches are away for exactly as long as the other rank has them
+        ),  # the gaps of one rank equal the work of the other rank for both microbatches
         (WARM_UP, {}, "1f1b"),  # the ranks run different orders
         (_sending("SEND_FORWARD.0.0.0"), {}, "1f1b"),
         (_sending("RECV_BACKWARD.0.0.0"), {}, "1f1b"),
@@ -211,7 +211,8 @@ def test_two_ranks_of_a_real_run_of_128_show_no_pipeline(tmp_path: Path) -> None
         what_if=True,
     )
 
-    # All-to-alls join the two ranks into one stage; the other ranks are unknown.
+    # All-to-alls join two of the ranks into one stage.
+    # The stages of the other ranks are unknown.
     assert _schedule(report) == (None, SINGLE_STAGE)
     assert {rank.stage for rank in report.ranks} == {0}
     assert report.incomplete

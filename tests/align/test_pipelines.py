@@ -28,27 +28,28 @@ def test_sizes_place_ranks_as_megatron_does() -> None:
     assert sizes.ranks == 8
     assert sizes.stage(number).tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
     assert sizes.pipeline(number).tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
-    # Ranks of one stage and one tensor-parallel index reduce together.
+    # Ranks with the same stage and tensor-parallel index reduce together.
     assert sizes.reducing(number).tolist() == [0, 1, 0, 1, 2, 3, 2, 3]
 
 
 @pytest.mark.parametrize(
     ("number", "stage", "world", "pipeline"),
     [
-        # Without replicas there is one pipeline, whichever ranks take part.
+        # Without replicas, all ranks belong to one pipeline, whichever ranks take part.
         (None, [0, 1, 2], 0, [0, 0, 0]),
         (None, [1, -1, 0], 0, [0, 0, 0]),
         (None, [-1, -1], 0, [0, 0]),
         (None, [], 0, []),
-        # With replicas, names must contain the rank numbers.
+        # With replicas, names must contain rank numbers.
         (range(4), [0, 0, 1, 1], 0, [0, 1, 0, 1]),
         (None, [0, 0, 1, 1], 0, [-1] * 4),
-        # Not in Megatron's order, or stages with different numbers of ranks.
+        # Ranks are not in Megatron's order, or stages have different numbers of ranks.
         (range(4), [0, 1, 0, 1], 0, [-1] * 4),
         (range(3), [0, 0, 1], 0, [-1] * 3),
-        # With replicas, ranks without a stage belong to no pipeline.
+        # With replicas, a rank whose stage is unknown belongs to no pipeline.
         (range(5), [0, 0, -1, 1, 1], 0, [0, 1, -1, 0, 1]),
-        # Rank 2 of two stages of three pipelines is missing, then ranks 0 and 5.
+        # First, rank 2 of two stages and three pipelines is missing.
+        # In the next case, ranks 0 and 5 are missing.
         ([0, 1, 3, 4, 5], [0, 0, 1, 1, 1], 6, [0, 1, 0, 1, 2]),
         ([1, 2, 3, 4], [0, 0, 1, 1], 6, [1, 2, 0, 1]),
         # The stages are in a different order, or the run has a different size.
@@ -71,7 +72,7 @@ def run_of(stages: Sequence[int | None]) -> Report:
 
 
 def list_drawn_ranks(report: Report, view: View) -> list[tuple[int, tuple[int, ...]]]:
-    """Return the drawn rank and the ranks it represents, by row."""
+    """Return the drawn rank of each row, and the ranks that it represents."""
     return [(row.rank.index, row.replicas) for row in make_rows(report, view)]
 
 

@@ -1,4 +1,4 @@
-"""Several machines with the same host name, like containers with a fixed name."""
+"""Several machines with the same host name, such as containers with a fixed name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONTRADICTED = "ranks of one host contradict each other"
 
 
 def plant_shared_names(planting: Planting, folder: Path) -> Truth:
-    """Plant a run whose hosts share a name, with distinct processes and no steady clock."""
+    """Plant a run whose hosts share a name, have distinct processes, and lack a steady clock."""
     truth = plant(planting, folder)
     for number, path in enumerate(sorted(folder.glob("*.sqlite"))):
         statements = [
@@ -52,8 +52,7 @@ def get_mean(truth: Truth) -> float:
         (27_900_000, True),
         (-3_000_000, True),
         (300_000, True),
-        # Without receives, work may begin before its input exists, so only the end of the work
-        # counts.
+        # Without receives, work may begin before its input exists, so only its end is used.
         (27_900_000, False),
         (-3_000_000, False),
     ],
@@ -151,7 +150,7 @@ def test_remaining_contradictions_mark_the_ratio(
 def test_contradictions_on_separate_clocks_mark_the_ratio(
     communication: bool, tmp_path: Path
 ) -> None:
-    """The first half of one profile is too early, so no clock fits the whole profile."""
+    """The first half of one profile is too early, so no clock correction fits the whole profile."""
     plant_shared_names(replace(TWO, communication=communication), tmp_path)
     path = max(tmp_path.glob("*.sqlite"))
     tables = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS"

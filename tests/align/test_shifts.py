@@ -1,4 +1,4 @@
-"""Tests of the shift between the iterations of two ranks."""
+"""Inference of the shift between the iteration numbers of two ranks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from bubbleviz.align.pairing.iteration_fits import compute_median
 from bubbleviz.align.pairing.possible_shifts import find_shifts
 
 MS = 1_000_000
-#: Length of an iteration: F of stage 0, F of stage 1, B of stage 1, B of stage 0, 10 ms each.
+#: Length of an iteration:
+#: F and B of two stages, 10 ms each.
 PERIOD = 40 * MS
 
 
 def build_history(captured: Sequence[range], stages: Sequence[int], offset_ns: int) -> Histories:
-    """Build the history of two ranks that recorded the given iterations of a run.
+    """Build the histories of two ranks that recorded the given iterations of a run.
 
     An iteration starts every ``PERIOD``. The second rank's clock is ahead by ``offset_ns``.
     """
@@ -41,20 +42,20 @@ def build_history(captured: Sequence[range], stages: Sequence[int], offset_ns: i
 @pytest.mark.parametrize(
     ("above", "below", "offset_ns", "replicas", "expected"),
     [
-        # Data dependencies show the shift.
+        # Data dependencies determine the shift.
         (range(5), range(5), 0, False, 0),
         (range(5), range(1, 5), 0, False, 1),
         (range(1, 5), range(5), 0, False, -1),
         (range(6), range(2, 6), 0, False, 2),
         (range(4), range(1, 5), 0, False, 1),
-        # A violation below a quarter of an iteration: with equal counts, the shift stays 0.
+        # With equal counts, a violation below a quarter of an iteration leaves the shift at 0.
         (range(4), range(4), -19 * MS, False, 0),
-        # A larger violation: a different shift violates nothing.
+        # If the violation is larger, a different shift without violations wins.
         (range(4), range(4), -30 * MS, False, -1),
         (range(0), range(3), 0, False, None),
         # Replicas are paired by the starts of their iterations.
         (range(5), range(1, 5), 2 * MS, True, 1),
-        # An offset of half an iteration is undecided unless the counts are equal.
+        # An offset of half an iteration leaves the shift undecided unless the counts are equal.
         (range(5), range(5), PERIOD // 2, True, 0),
         (range(5), range(4), PERIOD // 2, True, None),
         (range(5), range(0), 0, True, None),

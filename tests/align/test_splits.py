@@ -28,7 +28,7 @@ PAUSE: dict[str, Any] = {"pause_device": 7, "pause_every": 2, "pause_ns": 8_000_
 
 
 def _is_right(report: Report, truth: Truth) -> bool:
-    """Return whether stages and the ranks of each pipeline are as planted."""
+    """Return whether the stages, and the ranks of each pipeline, are as planted."""
     true = {(rank.host, rank.pid): (rank.stage, rank.pipeline) for rank in truth.ranks}
     planted = [true[rank.host, rank.pid] for rank in report.ranks]
     pairs = {(rank.pipeline, of[1]) for rank, of in zip(report.ranks, planted, strict=True)}
@@ -106,7 +106,7 @@ def test_many_replicas_are_distinguished(tmp_path: Path) -> None:
     assert len({rank.pipeline for rank in report.ranks}) == 70
 
 
-#: A schedule, the folder of its run, and the truth.
+#: (schedule, folder of its run, truth).
 Whole = tuple[str, Path, Truth]
 #: Ranks are numbered stage by stage, as in Megatron; each host has two replicas of a stage.
 RUN = Planting(
@@ -135,7 +135,7 @@ def test_pipelines_with_missing_ranks_do_not_affect_other_pipelines(
     assert [rank.stage for rank in report.ranks] == [rank.stage for rank in planted]
     pipelines = {rank.pipeline for rank in report.ranks}
     pairs = {(r.pipeline, own.pipeline) for r, own in zip(report.ranks, planted, strict=True)}
-    # Zero-bubble schedules hide waits, so several assignments may be possible.
+    # Zero-bubble schedules hide waits, so several assignments may be consistent.
     assert len(pairs) == 12 or (pipelines == {None} and schedule != "1f1b")
     assert pipelines == {None} or report.iterations[1].ratios["stage"].value is not None
     note = find_limitation(report, "ranks without a profile")
@@ -146,9 +146,9 @@ def test_pipelines_with_missing_ranks_do_not_affect_other_pipelines(
     ("is_uneven", "sizes"),
     [
         (False, ([0], [1], [8, 8, 8, 8], [8, 6, 8, 8], [8, 5, 8, 8], [8, 7, 7, 8], [8, 8, 7])),
-        # Differences in time may have divided a stage.
+        # Differences in time may have split a stage.
         (True, ([], [8, 4, 8, 8], [8, 9, 7, 8], [8, 7])),
-        # Most of the large stages have missing ranks.
+        # Most of the large stages lack some ranks.
         (False, ([512, 488, 496, 472, 504],)),
         (True, ([512, 488, 496, 440, 504], [56, 48, 49, 50, 51])),
     ],

@@ -1,4 +1,4 @@
-"""Profiles of only some stages of a pipeline, and the evidence that others are missing."""
+"""Profiles of only some stages of a pipeline, and the evidence that other stages are missing."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ COMPLETE = SCHEDULES | {
     "looped-bfs": replace(FOUR, schedule="looped-bfs", chunks=2),
 }
 INCOMPLETE = {"ranks-missing", "stages-may-be-missing"}
-#: Subsets of several of four ranks.
+#: All subsets of two or three of four ranks.
 SUBSETS = [subset for size in (2, 3) for subset in combinations(range(4), size)]
 
 
 def report_on(planting: Planting, ranks: Sequence[int], folder: Path) -> Report:
-    """Return the report on the files of some ranks."""
+    """Return the report on the files of the given ranks."""
     absent = tuple(rank for rank in range(planting.ranks) if rank not in ranks)
     plant(replace(planting, files="rank", absent=absent), folder)
     return bubbleviz.analyze(folder)
 
 
 def write_table(truth: Truth, ranks: Sequence[int], path: Path, *, renumber: bool) -> Path:
-    """Write the operations of some ranks as a table without stages.
+    """Write the operations of the given ranks to a table without stages.
 
     Args:
-        truth: What was planted.
+        truth: Truth of the planted run.
         ranks: Ranks to write to the table.
         path: File to write.
         renumber: Whether the ranks are numbered from 0 in the table.
@@ -76,12 +76,12 @@ def write_table(truth: Truth, ranks: Sequence[int], path: Path, *, renumber: boo
 
 
 def get_schedule_name(report: Report) -> str | None:
-    """Return the schedule that a report names, or None."""
+    """Return the name of the schedule in a report, or None if the report names none."""
     return report.schedule.name if report.schedule else None
 
 
 def is_marked(report: Report) -> bool:
-    """Return whether a report says that it is or may be incomplete, and names no schedule."""
+    """Return whether a report is marked as possibly incomplete and names no schedule."""
     codes = set(list_restriction_codes(report))
     return bool(codes & INCOMPLETE) and get_schedule_name(report) is None
 
@@ -119,7 +119,7 @@ def test_chunks_show_missing_stages_without_rank_numbers(
 
 
 def assign_letters(folder: Path) -> list[tuple[Path, str]]:
-    """Return the files of a folder in order, each with a letter to rename it to."""
+    """Return the files of a folder, sorted by name, each with a letter for its new name."""
     return list(zip(sorted(folder.iterdir()), ascii_lowercase, strict=False))
 
 
@@ -142,7 +142,7 @@ def test_a_complete_pipeline_is_not_marked(
 def test_a_slow_stage_does_not_hide_that_later_ones_are_missing(
     n_missing: int, tmp_path: Path
 ) -> None:
-    """After a slow stage, all backwards wait about equally long, but the orders do not change."""
+    """After a slow stage, all backwards wait equally long, but the orders do not change."""
     planting = replace(FOUR, slow_stage=0, slow_factor=1.7, communication=False)
 
     assert is_marked(report_on(planting, range(4 - n_missing), tmp_path))
@@ -188,7 +188,7 @@ def test_one_of_several_pipelines_is_complete_by_itself(tmp_path: Path) -> None:
 def test_the_last_ranks_are_missing_if_stages_need_them(
     sizes: dict[str, Any], absent: tuple[int, ...], tmp_path: Path
 ) -> None:
-    """No rank number shows the last ranks, but all stages have the same number of replicas."""
+    """Rank numbers do not show that the last ranks are missing, but equal stage sizes do."""
     planting = replace(FOUR, **sizes)
     ranks = [rank for rank in range(planting.ranks) if rank not in absent]
     report = report_on(planting, ranks, tmp_path)
@@ -228,7 +228,7 @@ def test_recorded_transfers_show_that_stages_are_neighbours(
 
 @pytest.mark.parametrize("schedule", ["zb-h2", "gpipe"])
 def test_one_slow_direction_hides_no_stage_on_a_shared_clock(schedule: str, tmp_path: Path) -> None:
-    """Forwards arrive at once, so no stage is missing, however long backwards take to return."""
+    """Forwards arrive at once, so no stage is missing, even if backwards take long to return."""
     planting = replace(
         SCHEDULES[schedule], transfer_back_ns=4_000_000, iterations=3, communication=False
     )
@@ -353,7 +353,7 @@ def test_stages_around_a_gap_are_counted_among_the_given_ranks(
         ([1, 4], [0, 1], None),
         ([4, 6], [0, 1], 2),
         ([4, 5, 6, 7], [0, 0, 1, 1], 2),
-        # Other numberings are no evidence.
+        # Other numberings of ranks are no evidence of missing stages.
         ([3, 2], [0, 1], None),
         ([5, 6, 8], [0, 1, 2], None),
         ([2, 3, 9], [0, 1, -1], 2),

@@ -30,7 +30,7 @@ from tests.support.nsys_exports import ExportRows
 
 WHAT = "kernels that look like waiting count as compute"
 NAME = "acme_xchg"
-#: Two files on one clock, several hosts, tensor-parallel replicas; transfers and collectives.
+#: Runs in two files on one clock, on several hosts, and with tensor-parallel replicas.
 RUNS: dict[str, dict[str, Any]] = {
     "transfers": {"transfer_ns": 300_000},
     "files": {"transfer_ns": 100_000, "jitter": 0.1, "files": "rank"},
@@ -47,7 +47,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 
 def _analyze_renamed(folder: Path, options: dict[str, Any], names: str) -> Report:
-    """Plant a run, rename the kernels whose names match an SQL pattern, and analyse the run."""
+    """Plant a run, rename the kernels whose names match an SQL pattern, and analyze the run."""
     plant(Planting(**options), folder)
     kernels = "SELECT demangledName FROM CUPTI_ACTIVITY_KIND_KERNEL"
     for file in folder.glob("*.sqlite"):
@@ -98,7 +98,10 @@ def test_the_line_that_the_message_suggests_removes_it(tmp_path: Path) -> None:
 
 
 def _analyze_two_ranks(folder: Path, start_us: int, end: int) -> Report:
-    """Analyse two ranks that run an unknown kernel five times; the second one's times are given."""
+    """Analyze two ranks that run an unknown kernel five times.
+
+    The arguments are times of rank 1.
+    """
     rows = ExportRows()
     for rows.pid, unknown in ((1, (100, 1000)), (2, (start_us, end))):
         for step in range(5):
@@ -116,12 +119,12 @@ def _analyze_two_ranks(folder: Path, start_us: int, end: int) -> Report:
 @pytest.mark.parametrize(
     ("start_us", "end", "is_waiting"),
     [
-        (900, 1000, True),  # ends together with the other one, but begins much later
-        (900, 1005, True),  # within the clock resolution
-        (900, 1080, False),  # ends later
-        (100, 1000, False),  # begins at the same time as the other
-        (400, 1000, False),  # takes two thirds of the other's time
-        (995, 1000, True),  # too short to wait itself: the other waits for it
+        (900, 1000, True),  # the kernels end together, but this one begins much later
+        (900, 1005, True),  # the ends differ by less than the clock resolution
+        (900, 1080, False),  # this kernel ends later
+        (100, 1000, False),  # both kernels begin at the same time
+        (400, 1000, False),  # this kernel takes two thirds of the other kernel's time
+        (995, 1000, True),  # this kernel is too short to wait, so the other one waits for it
     ],
 )
 def test_kernels_wait_if_they_end_together_and_begin_apart(
@@ -131,7 +134,7 @@ def test_kernels_wait_if_they_end_together_and_begin_apart(
 
 
 def _list_operations(stages: int, microbatches: int) -> list[tuple[int, str, int, int, int]]:
-    """Return (stage, name, start of wait, start, end) of each operation in us, by stage."""
+    """Return (stage, name, start of wait, start, end) of each operation, in us, sorted by stage."""
     orders = []
     for stage in range(stages):
         ahead = min(stages - stage - 1, microbatches)
@@ -164,14 +167,14 @@ def _list_operations(stages: int, microbatches: int) -> list[tuple[int, str, int
 def _analyze_pipeline(
     folder: Path, behaviour: str, *, hosts: int = 1, set_by_us: int = 0
 ) -> Report:
-    """Analyse a pipeline whose operations begin with a kernel of an unknown name.
+    """Analyze a pipeline whose operations begin with a kernel whose name is unknown.
 
     Args:
         folder: Folder of the profile.
         behaviour: ``waits`` for a kernel that ends 5 us after its input exists, ``early`` for one
             that needs no input and takes 60 us, ``late`` for one that begins with the input.
-        hosts: 1, or 3 for one host per stage.
-        set_by_us: Time by which the clock of stage 1 is set forward in the middle of the run.
+        hosts: Number of hosts, either 1 or 3 (one host per stage).
+        set_by_us: Time in us by which the clock of stage 1 is set forward in the middle of the run.
     """
     exports = [ExportRows() for _ in range(hosts)]
     for stage, name, free_us, start_us, end_us in _list_operations(3, 6):
@@ -247,7 +250,8 @@ def test_the_name_of_a_receive_makes_its_wait_a_bubble(tmp_path: Path) -> None:
     ours.write_text(note.reason.partition("--convention: ")[2])
     report_with_names = bubbleviz.analyze(tmp_path, convention=ours)
 
-    # An ideal 1F1B of 3 stages and 6 microbatches idles for 2 of 8 slots; receives take 5 us more.
+    # An ideal 1F1B of 3 stages and 6 microbatches is idle for 2 of 8 slots.
+    # Receives add 5 us to each slot.
     assert report_with_names.summary.bubble_ratio["schedule"].mean == pytest.approx(2 / 8, abs=0.03)
     assert not _list_found(report_with_names)
 
@@ -266,7 +270,7 @@ def test_the_nearest_value_is_found(elements: list[int], values: list[int]) -> N
     assert distances == [min(abs(element - value) for element in elements) for value in values]
 
 
-# The same in `idle`.
+# The command ``idle`` reports the same kernels.
 
 
 def test_idle_points_out_communication_with_an_unknown_name(tmp_path: Path) -> None:

@@ -72,7 +72,8 @@ def test_if_gaps_contain_too_many_calls_only_longer_calls_are_used(
         [k(0, 5, 1), k(5, 10, 1), k(50, 50, 1), k(100, 110, 2)],
         [c(-9, 0, 1), *(c(*wait, name="cudaMalloc") for wait in waits), c(80, 81, 2)],
     )
-    # A gap of the minimum length counts; kernels without a duration or gap before them end no gap.
+    # A gap of exactly the minimum length is reported.
+    # Kernels without a duration or without a gap before them end no gap.
     for shortest_us in (10, 90):
         report = bubbleviz.idle(file, shortest_us=shortest_us)
         assert list_times(get_only_rank(report))["allocation"] == 2 + 3 + 4 + 5 + 6
@@ -137,7 +138,7 @@ def test_operating_system_calls_describe_gaps_without_ranges(tmp_path: Path) -> 
         )
         database.commit()
 
-    # Calls shorter than the shortest gap, such as the last one, are ignored.
+    # Calls that are shorter than the shortest gap, such as the last one, are ignored.
     assert list_times(get_only_rank(bubbleviz.idle(file))) == {
         "no host trace": 10 + 10 + 40 + 5 + 10,
         "file access": 10,
@@ -163,7 +164,7 @@ def test_if_thread_numbers_are_made_up_the_main_thread_is_known_by_its_name(
         )
 
     assert told(T(77, "python", 8)) == {"no host trace": 30, "data loading": 40, "launch": 20}
-    # Threads inherit the name of the first thread, or of the main thread if it is known.
+    # A thread inherits the name of the first thread, or of the main thread if that is known.
     inherited = told(T(77, "python3.11", 8), T(8, "python3.11", 8))
     assert inherited == {"no host trace": 20, "host: mine": 50, "launch": 20}
     assert told(T(77, "pythonic", 8)) == inherited
@@ -185,7 +186,8 @@ def test_gaps_on_a_tpu_belong_to_the_device_inside_modules_and_to_the_host_outsi
 
     rank = get_only_rank(bubbleviz.idle(file))
 
-    # 40 to 50, 90 to 100 and 290 to 300 are inside a module; 100 to 120 and 280 to 290 are not.
+    # Three gaps are inside a module: 40 to 50, 90 to 100 and 290 to 300.
+    # The gaps from 100 to 120 and from 280 to 290 are not.
     assert list_times(rank) == {
         "stream or rank dependency": 30,
         "data loading": 160,
@@ -212,7 +214,7 @@ def test_work_without_calls_is_attributed_to_no_host(tmp_path: Path) -> None:
     assert "launches after gaps" in list_limitation_subjects(report)
     assert advice(report)[0].endswith("ProfilerActivity.CPU and CUDA in PyTorch")
 
-    # No call launches page migrations of managed memory.
+    # Page migrations of managed memory are not launched by any call.
     pages = [M(a * US, (a + n) * US, 0, kind=kind) for a, n, kind in PAGES]
     report = bubbleviz.idle(write_profile(tmp_path, [k(0, 10, 1)], [c(-9, -8, 1)], copies=pages))
     assert list_times(get_only_rank(report)) == {
@@ -294,7 +296,7 @@ IDLE = "1 device, idle for 0.00 % of the time"
             IDLE,
             ["devices are idle for less than 1 % of the time: there is little to gain"],
         ),
-        # Waiting receives are the bubble of a pipeline.
+        # The time of waiting receives is the bubble of a pipeline.
         (
             [k(0, 500, 1), k(500, 860, 2, SENDRECV), k(860, 1_000, 3, NCCL)],
             (0, 1),
@@ -378,7 +380,7 @@ def test_json_is_stable_and_adds_up(tmp_path: Path, cli: CommandLine) -> None:
     assert [step["name"] for step in rank["steps"]] == ["step 1", "step 2"]
     assert cli.json("gaps", str(file), "--json", "-", "--top", "1") == document
 
-    # The CSV has one row per gap.
+    # The CSV output has one row per gap.
     (row,) = csv.DictReader(io.StringIO(cli.printed("gaps", str(file), "--csv", "-")))
     assert tuple(row) == COLUMNS
     assert (row["step"], row["idle_ns"], row["activity"]) == ("step 1", "50000", "data loading")
@@ -387,7 +389,8 @@ def test_json_is_stable_and_adds_up(tmp_path: Path, cli: CommandLine) -> None:
 
 
 def test_the_csv_sums_short_gaps(tmp_path: Path, cli: CommandLine) -> None:
-    # Gaps of 2 us, with profiler overhead in the last one, and one gap of 40 us.
+    # Most gaps take 2 us, and one takes 40 us.
+    # The last short gap contains profiler overhead.
     starts = (0, 12, 24, 74, 86, 98)
     kernels = [k(start, start + 10, number) for number, start in enumerate(starts)]
     calls = [c(start - 9, start - 8, number) for number, start in enumerate(starts)]
@@ -465,7 +468,7 @@ def test_the_picture_is_complete_and_reproducible(tmp_path: Path) -> None:
     slices_ns = rank.slice_ns.sum(axis=0)
     assert (slices_ns.sum(), rank.slice_ns[:3].sum()) == (rank.span_ns, rank.busy_ns)
     assert slices_ns.max() - slices_ns.min() <= 1
-    # A single device has no other device to compare with.
+    # A single device cannot be compared with another device.
     assert TITLE not in picture
     assert TITLE not in render_texts(report)
 
@@ -488,7 +491,7 @@ def test_a_single_kernel_gives_no_duty_cycle(
     report = bubbleviz.idle(run)
     assert isinstance(report, bubbleviz.IdleReport)
     assert "1 device with a single kernel or copy" in report._repr_html_()
-    # With another device, it is left out of all sums.
+    # If there is another device, this device is left out of all sums.
     kernels = [K(10, 20, 1), K(50, 60, 2), K(10, 900, 3, device=1)]
     calls = [C(1, 2, 1), C(3, 4, 2), C(5, 6, 3)]
     assert "2 devices, idle for 60.00 % of the time" in cli.printed(
@@ -496,7 +499,7 @@ def test_a_single_kernel_gives_no_duty_cycle(
     )
 
 
-# Several devices.
+# Tests with several devices.
 
 
 TITLE = "Devices side by side"
@@ -540,23 +543,24 @@ def test_shares_add_up_and_the_idlest_device_is_first(tmp_path: Path) -> None:
     assert names[: len(BUSY)] == BUSY
     assert np.allclose(shares.sum(axis=1), 1)
     assert shares[:, len(BUSY) :].sum(axis=1).tolist() == [0.2, 0.5, 0.2]
-    # The same two kernels take 800, 500 and 800 us.
+    # The same two kernels take 800, 500 and 800 us on the three devices.
     assert report.scores() == (0.625, 1.0, 0.625)
     assert report.device_shares(0)[1] == (*BUSY, REST)
     bars = draw_idle(report).partition(TITLE)[2]
     assert all(label in bars for label in (">a ", ">b ", "20.0\u00a0%", "50.0\u00a0%"))
     lines = render_texts(report).partition(TITLE)[2].splitlines()
-    # Devices that are equally idle keep their order.
+    # Devices with equal idle time keep their order.
     assert [line[0] for line in lines[3:6]] == ["b", "a", "c"]
     assert lines[6].startswith("idle: 20.00 % (c ")
     assert "median 20.00 % of 3 devices" in lines[6]
 
 
-# Kernels and the launch queue; comparisons, checks and pages of reports on idle time.
+# Tests of kernels and the launch queue, comparisons, checks and pages of idle-time reports.
 
 
 def test_kernels_and_the_launch_queue_are_reported(tmp_path: Path) -> None:
-    # Two gemms are launched at 0 and 10 and begin at 100 and 300; a third begins when launched.
+    # Two gemms are launched at 0 and 10 us and begin at 100 and 300 us.
+    # The third kernel begins when it is launched.
     kernels = [k(100, 200, 0), k(300, 400, 1), k(400, 500, 2, "ncclDevKernel_AllReduce")]
     calls = [c(0, 5, 0), c(10, 15, 1), c(400, 401, 2)]
     report = bubbleviz.idle(write_profile(tmp_path, kernels, calls))
@@ -570,13 +574,14 @@ def test_kernels_and_the_launch_queue_are_reported(tmp_path: Path) -> None:
 
 
 def test_work_without_a_recorded_launch_is_not_queued(tmp_path: Path) -> None:
-    # The second gemm waits for 200 us; the third one has no recorded launch.
+    # The second gemm waits for 200 us.
+    # The launch of the third kernel is not recorded.
     kernels = [k(0, 100, 0), k(300, 400, 1), k(400, 500, 2)]
     calls = [c(0, 1, 0), c(100, 101, 1)]
     rank = get_only_rank(bubbleviz.idle(write_profile(tmp_path, kernels, calls)))
     assert rank.launch_queue == LaunchQueue(200 / 500, 1, 300 * US)
 
-    # With one launch of twelve the queue is unknown.
+    # If only one launch of twelve is recorded, the queue is unknown.
     kernels = [k(100 * i, 100 * i + 50, i) for i in range(12)]
     report = bubbleviz.idle(write_profile(tmp_path, kernels, [c(0, 1, 0)]))
     rank = get_only_rank(report)
@@ -619,7 +624,7 @@ def test_work_that_no_host_launched_is_not_queued(tmp_path: Path) -> None:
 
 
 def test_page_migrations_are_never_queued(tmp_path: Path) -> None:
-    # Their correlation id is 0, which is also the id of a call here.
+    # The correlation id of these kernels is 0, which is also the id of a call.
     kernels = [k(100, 200, 0), k(400, 500, 1)]
     calls = [c(50, 51, 0), c(300, 301, 1)]
     pages = [M(a * US, (a + 10) * US, 0, kind=kind) for a, kind in ((600, 11), (700, 12))]

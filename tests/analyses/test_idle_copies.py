@@ -1,4 +1,4 @@
-"""Copies on devices: their bytes, direction, speed and memory, and advice based on them."""
+"""Copies on devices: their size, direction, speed and memory kinds, and advice based on them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.processes import Process
 from tests.support.rocm_profiles import write_rocpd, write_rpd
 from tests.support.xla_files import E, L, P, make_space, make_trace_json
 
-#: Ids of kinds of memory in nsys exports.
+#: Ids of memory kinds in nsys exports.
 PAGEABLE, PINNED, DEVICE, MANAGED = 0, 1, 2, 4
 MB = 1_000_000
 KERNELS = [K(0, 1_000, 1), K(90_000, 100_000, 2)]

@@ -1,4 +1,4 @@
-"""Idle time of real profiles, also compared with HolisticTraceAnalysis."""
+"""Idle time of real profiles, partly compared with HolisticTraceAnalysis."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_real_exports_without_kernels_are_refused() -> None:
 
 def test_waits_of_hosts_in_real_exports_are_explained(subtests: pytest.Subtests) -> None:
     for name, calls, works in [
-        # Versions of 2022 to 2025, which number the kinds of waits differently.
+        # Versions of nsys from 2022 to 2025 number the kinds of waits differently.
         ("rodinia_report3", ["cudaThreadSynchronize"], {"Fan1", "Fan2"}),
         ("nsightful_power_iteration", ["cudaStreamSynchronize"], {"copy or memset"}),
         ("gomory_report10", ["cudaDeviceSynchronize", "cudaEventSynchronize"], None),
@@ -54,7 +54,8 @@ def test_waits_of_hosts_in_real_exports_are_explained(subtests: pytest.Subtests)
         with subtests.test(name=name):
             rank = get_only_rank(bubbleviz.idle(get_real_file(f"nsys/{name}.sqlite")))
 
-            # All of their waits are known: each call waits for one stream, or for the only device.
+            # The cause of every wait is known: each call waits for one stream, or for the only
+            # device.
             (waiting,) = (part for part in rank.activities if part.activity == "waiting")
             assert sum(wait.idle_ns for wait in rank.waits) == waiting.idle_ns
             assert {wait.waiting for wait in rank.waits} == {f"host, {call}" for call in calls}
@@ -84,14 +85,15 @@ def test_real_traces_of_jax_add_up(subtests: pytest.Subtests) -> None:
                 assert {"waiting", "operators", "host: train"} <= activities
 
 
-#: Results of HolisticTraceAnalysis 0.5.0 for PyTorch traces, in microseconds, with
-#: include_last_profiler_step=True and HTA_DISABLE_NS_ROUNDING=1: get_temporal_breakdown (idle,
-#: compute, kernel time) and get_comm_comp_overlap (percent with two places, or None for NaN).
+#: Results of HolisticTraceAnalysis 0.5.0 for PyTorch traces, in microseconds.
+#: The options are include_last_profiler_step=True and HTA_DISABLE_NS_ROUNDING=1.
+#: The first three values are idle, compute and kernel time from get_temporal_breakdown.
+#: The last value is the percentage from get_comm_comp_overlap, or None for NaN.
 HTA = {
     "hta_sampled_rank-0": (675_191.0, 210_320.0, 1_222_847.0, 14.95),
     "hta_sampled_rank-1": (651_136.0, 271_973.0, 1_231_186.0, 19.93),
     "hta_nccl_data": (503_050.991, 115_655.847, 660_551.006, 15.61),
-    # Its times are UTC floats with a resolution of a quarter of a microsecond.
+    # The times of this trace are UTC floats with a resolution of a quarter of a microsecond.
     "hta_ns_resolution": (7_574.786, 468_153.602, 480_029.227, None),
 }
 
@@ -103,7 +105,7 @@ def test_idle_compute_and_overlap_agree_with_hta(subtests: pytest.Subtests) -> N
 
             rank = get_only_rank(bubbleviz.idle(get_real_file(f"kineto/{name}.json.gz")))
 
-            # HTA counts communication and copies that no compute hides as non-compute.
+            # HTA counts communication and copies that do not overlap compute as non-compute.
             other_ns = rank.exposed_communication_ns + rank.exposed_copy_ns
             measured = (rank.idle_ns, rank.compute_ns, rank.span_ns, other_ns)
             assert [ns / 1000 for ns in measured] == pytest.approx(
@@ -116,7 +118,7 @@ def test_idle_compute_and_overlap_agree_with_hta(subtests: pytest.Subtests) -> N
 
 
 def test_all_to_alls_are_not_sends_although_their_kernels_are_named_after_sends() -> None:
-    """Records show the operation of ``ncclKernel_SendRecv``. This run has no pipeline."""
+    """Records show the true operation of ``ncclKernel_SendRecv``. This run has no pipeline."""
     report = bubbleviz.idle(get_real_file("kineto/hta_sampled_rank-0.json.gz"))
     assert get_only_rank(report).exposed_communication_ns > 0
     assert get_only_rank(report).exposed_point_to_point_ns == 0

@@ -31,7 +31,7 @@ from tests.support.idle_runs import (
 )
 from tests.support.nsys_exports import write_profile
 
-#: Names of ranges and calls, keyed by activity.
+#: Names of ranges and calls for each activity.
 ACTIVITIES = {
     "data loading": (
         "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__",
@@ -207,7 +207,8 @@ def test_the_user_can_name_the_steps(tmp_path: Path) -> None:
         check_sums(rank)
         return [own.name for own in rank.steps if own.name is not None]
 
-    # The outermost of overlapping ranges is used, and ranges that begin before its end are skipped.
+    # Of overlapping ranges, the outermost is used.
+    # Ranges that begin before its end are skipped.
     assert names("a(1)") == ["a(1)"]
     assert names(r"a\(\d\)") == ["a(1)", "a(2)"]
     assert names("a.*|b") == ["a(1)", "a(2)", "b"]

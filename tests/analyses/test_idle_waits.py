@@ -24,7 +24,7 @@ RECORD, WAIT = "cudaEventRecord", "cudaStreamWaitEvent"
 
 
 def waits_of(rank: RankIdle) -> list[tuple[str, str, str, str, float, float, float]]:
-    """For each wait, return who waited, the awaited work with its kind, and three times in us."""
+    """Return who waited, the awaited work with its kind, and three times in us, for each wait."""
     return [
         (
             w.waiting,
@@ -93,7 +93,8 @@ def test_idle_time_is_blocked_until_the_work_of_the_event_ends(
     assert (rank.waits[0].waits, other.waits) == (1, ())
     check_sums(rank)
 
-    # The host is late until 300 and launches until 340; the wait for the event starts then.
+    # The host is late until 300 and launches until 340.
+    # The wait for the event starts then.
     late_launch = two_devices(tmp_path, name=name, launch=(300, 340))
     assert list_times(
         bubbleviz.idle(add_synchronisation(late_launch, [RECORDED], [WAITED])).ranks[0]
@@ -106,8 +107,9 @@ def test_idle_time_is_blocked_until_the_work_of_the_event_ends(
 
 
 LONGER = k(300, 500, 6, "same time", device=1, stream=20)
-#: Activities, calls, event records and waits in addition to stream 7, which ends a kernel at 100
-#: and begins the next one at 600, and the work that it provably waited for, with times in us.
+#: Additional activities, calls, event records and waits, and the awaited work with times in us.
+#: Stream 7 ends one kernel at 100 and begins the next one at 600.
+#: Each case lists the work for which the second kernel provably waited.
 PROOFS: dict[str, tuple[dict[str, Any], list[tuple[str, float]]]] = {
     "a record at the time of the wait is not before it": (
         {"waits": [Wait(30, 7, 42, 4, pairing=9)]},
@@ -184,12 +186,12 @@ def test_proven_waits_of_streams_are_attributed(tmp_path: Path, case: str) -> No
     [
         [],
         [Rec(20, 43, 3, device=1)],
-        # The awaited record is lost; an earlier record of the event is not the cause.
+        # The awaited record is lost, and an earlier record of the same event is not the cause.
         [Rec(20, 42, 3, pairing=8, device=1)],
-        # Its call is not recorded, so the work before it is unknown.
+        # The call of the record is not recorded, so the work before it is unknown.
         [Rec(20, 42, 77, pairing=9, device=1)],
         [Rec(20, 42, None, pairing=9, device=1)],
-        # A stream and a device without work.
+        # The record names a stream and a device that have no work.
         [Rec(33, 42, 3, pairing=9, device=1)],
         [Rec(20, 42, 3, pairing=9, device=5)],
     ],
@@ -223,12 +225,12 @@ def test_graphs_and_windows_contain_their_part_of_waits(tmp_path: Path) -> None:
     [
         ("CUPTI_ACTIVITY_KIND_KERNEL.streamId", None),
         *((table, None) for table in (WAITS, RECORDS)),
-        # Without these no wait is proved, and a limitation reports it.
+        # Without these columns, no wait is proved, and a limitation reports their absence.
         *((f"{WAITS}.{own}", True) for own in ("start", "deviceId", "streamId", "eventId")),
         *((f"{RECORDS}.{own}", True) for own in ("deviceId", "streamId", "correlationId")),
         (f"{RECORDS}.eventId", True),
-        # Some versions lack these columns. Without the process of a wait, it belongs to the only
-        # process.
+        # Some versions lack these columns.
+        # If the process of a wait is not recorded, the wait belongs to the only process.
         *((f"{WAITS}.{own}", False) for own in ("correlationId", "syncType")),
         *(
             (f"{{}}.{own}", False)
@@ -264,7 +266,7 @@ def test_pytorch_traces_prove_the_same_waits(tmp_path: Path, device: int, *, rec
     rank, expected = (bubbleviz.idle(path).ranks[0] for path in (trace, file))
 
     if device and not records:
-        # A wait identifies the record of its event only on the same device.
+        # The event of a wait identifies a record only on the same device.
         assert list_times(rank) == {"stream or rank dependency": 500}
     else:
         assert rank.waits == expected.waits != ()
@@ -288,7 +290,7 @@ def test_pytorch_traces_prove_the_same_waits(tmp_path: Path, device: int, *, rec
 def test_the_cause_of_a_host_wait_is_named(
     tmp_path: Path, name: str, wait: Wait, expected: tuple[str, str] | None, *, traced: bool
 ) -> None:
-    """The host waits from 90 to 400, while the device is idle from 300 on."""
+    """The host waits from 90 to 400 us. The device is idle from 300 us on."""
     kernels = [k(0, 100, 1, "first"), k(100, 300, 2, "second", stream=20), k(500, 600, 5)]
     calls = [c(-10, -5, 1), c(10, 15, 2), RECORDING, c(90, 400, 4, name=name), c(480, 485, 5)]
     file = add_synchronisation(write_profile(tmp_path, kernels, calls), [Rec(20, 42, 3)], [wait])
@@ -353,7 +355,7 @@ def test_the_outputs_say_who_waited_for_what(tmp_path: Path, cli: CommandLine) -
 @pytest.mark.parametrize("table", [WAITS, RECORDS])
 def test_odd_values_never_prove_a_wrong_wait(tmp_path: Path, table: str, value: int | None) -> None:
     file = add_synchronisation(two_devices(tmp_path), [RECORDED], [WAITED, WAITED])
-    # Older versions create the tables like this, without constraints on column values.
+    # Older versions create the tables without constraints on column values.
     edit_database(file, *rebuild_table(table), f"INSERT INTO {table} SELECT * FROM {table} LIMIT 1")
     odd = "NULL" if value is None else value
     for row, column in enumerate(read_columns(file)[table], 2):

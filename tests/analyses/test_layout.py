@@ -1,4 +1,4 @@
-"""Tables of layers: the meaning of their cells, and refused tables."""
+"""Tables of layers: the meaning of their cells, and tables that are refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def table(tmp_path: Path, text: str) -> str:
 
 
 def test_tables_are_read(tmp_path: Path) -> None:
-    """Three columns suffice; cells with a unit are converted to bytes."""
+    """A table needs only three columns. Cells with a unit are converted to bytes."""
     layers = read_layers(table(tmp_path, f"{HEAD}\nembedding,1,3\nlayers.0,2.5,5\nlm_head,1,1\n"))
     assert layers.layers.forward_ns.tolist() == [1_000_000, 2_500_000, 1_000_000]
     assert layers.layers.fused_ns.tolist() == [3_000_000, 5_000_000, 1_000_000]
@@ -46,7 +46,7 @@ def test_tables_are_read(tmp_path: Path) -> None:
     assert costs.kinds == (LayerKind.MTP,)
     assert (layers.split, layers.memory, layers.in_bytes) == (True, True, True)
 
-    # Written tables are read back.
+    # A table that was written can be read back.
     head = "name,forward_ms,backward_ms,weight_ms,memory,transfer_ms"
     layers = read_layers(table(tmp_path, f"{head}\na,1.25,2,3,7,0.5\n=b,1,1,1,8,0\n"))
     text = format_table(layers.layers, {"stage:1f1b": [0, 1]}, in_bytes=True)
@@ -117,7 +117,7 @@ def test_backwards_without_layer_ranges_are_divided_like_forwards(tmp_path: Path
     assert forward == pytest.approx([layer / 100 for layer in LAYERS], rel=1e-4)
     assert backward == pytest.approx(forward, rel=1e-4)
     assert "divided as the forward is" in model.assumptions[0]
-    # Without layer ranges, the message explains what to do.
+    # Without layer ranges, the error message explains what to do.
     with pytest.raises(
         MismatchError, match="the forwards contain no ranges of layers; name the layers"
     ):
@@ -162,7 +162,7 @@ def test_the_best_layout_runs_as_predicted(name: str, tmp_path: Path) -> None:
     assert row.baseline_ns == pytest.approx(model.ran_ns, rel=1e-4)
     assert row.best.makespan_ns == pytest.approx(second_run.ran_ns, rel=1e-4)
     assert row.best.makespan_ns < 0.96 * row.baseline_ns
-    # The advice of analyze moves the same layers for the same saving.
+    # The advice of ``analyze`` moves the same layers for the same saving.
     first, *_ = write_all_advice(bubbleviz.analyze(tmp_path / "before"))
     assert first.kind == "stage"
     assert re.search(r"Move layers\.\d from (virtual )?stage \d to \d", first.text)

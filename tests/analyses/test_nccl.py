@@ -1,4 +1,4 @@
-"""NCCL's communication: missing records, waiting and moving, bandwidth, windows."""
+"""NCCL communication: missing records, waiting and transfer time, bandwidth, windows."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_inputs_without_communication_or_with_duplicates_are_refused(tmp_path: P
         find_inputs([str(path), str(copy(path, tmp_path / "copy.sqlite"))])
     with pytest.raises(MismatchError, match="the same file twice"):
         find_inputs([ranks[0], ranks[0]])
-    # Event files may be equal.
+    # Event files may have equal contents.
     assert [file.path for file in find_inputs(ranks)] == ranks
 
 
@@ -66,10 +66,10 @@ def test_kernels_of_xla_have_no_ranges_to_record(tmp_path: Path) -> None:
 
 
 def test_a_directory_stands_for_its_contents(tmp_path: Path) -> None:
-    """An XLA trace next to its planes counts once, and so does a report next to its export."""
+    """An XLA trace next to its planes is read once, and so is a report next to its export."""
     for name in ("host0.xplane.pb", "host0.trace.json.gz", "a.sqlite", "a.nsys-rep", "b.nsys-rep"):
         write_file(tmp_path, name, f"the content of {name} is not read")
-    # Event files count under any name, and are not exports of a report.
+    # Event files are recognized under any name, and are not exports of a report.
     events = write_ring(tmp_path, 2, 2)
     Path(events[0]).rename(tmp_path / "b.pt.trace.json")
     Path(events[1]).rename(tmp_path / "host0.trace.json")
@@ -93,7 +93,7 @@ def test_a_directory_stands_for_its_contents(tmp_path: Path) -> None:
     assert [profile_file.path for profile_file in find_inputs([str(logs)])] == [planes]
 
 
-# Waiting and moving, bytes and bandwidth
+# Tests of waiting and transfer time, bytes and bandwidth.
 
 
 def test_ranks_that_begin_early_wait_for_ranks_that_begin_late(tmp_path: Path) -> None:
@@ -111,10 +111,10 @@ def test_ranks_that_begin_early_wait_for_ranks_that_begin_late(tmp_path: Path) -
     assert communication.clocks[1].largest_ns == 0
     (total,) = find_totals(communication)
     assert (total.ranks, total.operations, total.bytes) == (2, 24, 24 * (4 << 20))
-    # 2 (n - 1) / n of two ranks is 1.
+    # The factor 2 (n - 1) / n is 1 for two ranks.
     assert total.bus_gbps == total.algorithm_gbps == pytest.approx((4 << 20) / 480_000)
     assert total.moving_gbps == pytest.approx((4 << 20) / 460_000)
-    # A missing member is reported.
+    # A missing rank of the communicator is reported.
     communication = measure_communication(write_ring(tmp_path, 6, 3)[::2])
     assert communication.ranks == (3,)
     assert "operations of which not all members were recorded" in list_limitation_subjects(
@@ -122,7 +122,7 @@ def test_ranks_that_begin_early_wait_for_ranks_that_begin_late(tmp_path: Path) -
     )
 
 
-# A part of the run
+# Tests of windows.
 
 
 def test_sends_pair_with_the_receives_of_their_peers(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_single_rank_is_measured_by_its_proxy(tmp_path: Path) -> None:
     assert list_columns(communication, "waiting_ns", "moving_ns", "split") == [
         (30_000, 30_000, Split.PROXY)
     ]
-    # A single rank does not show the number of ranks.
+    # The file of a single rank does not show the number of ranks.
     assert communication.ranks == (None,)
     assert find_totals(communication)[0].bus_gbps is None
 
@@ -183,12 +183,12 @@ def test_each_gpu_of_a_process_has_a_separate_clock(tmp_path: Path) -> None:
     }
 
 
-#: Columns with sums over the operations.
+#: Columns that contain sums over the operations.
 SUMS = ("count", "MB", "ms", "waiting", "moving")
 
 
 def rows_of(communication: Communication) -> list[dict[str, str]]:
-    """Return the rows of the printed table; the last row is the total."""
+    """Return the rows of the printed table. The last row is the total."""
     table = next(
         section
         for section in sections(communication)
@@ -241,7 +241,7 @@ def check(communication: Communication) -> None:
 
 
 def test_operations_that_share_kernels_are_summed_and_counted_once(tmp_path: Path) -> None:
-    """Two sends and a receive share one kernel of 1 ms, twice, next to an all-reduce of 3 ms."""
+    """Two sends and a receive share a kernel of 1 ms, twice. A separate all-reduce takes 3 ms."""
     ranges, kernels, calls = [], [], []
     for group in range(2):
         start_ns = 10_000_000 * group
@@ -278,7 +278,10 @@ def test_operations_that_share_kernels_are_summed_and_counted_once(tmp_path: Pat
 
 
 def test_a_window_contains_only_its_own_operations(tmp_path: Path) -> None:
-    """The window excludes the communicator used after it; file counts cover the window."""
+    """A communicator that is used after the window is left out.
+
+    File counts cover only the window.
+    """
     file = Plugin(pid=1, begin=0, lag=EXACT)
     for sequence in range(6):
         start = 1_000_000 * (sequence + 1)
@@ -315,7 +318,7 @@ def test_totals_of_random_runs_follow_from_their_operations(tmp_path: Path, seed
             kernels.append(
                 K(start, start + length, 10 * group + piece, SENDRECV, pid=pid, stream=stream)
             )
-    # Kernels without timestamps are left out.
+    # Kernels without timestamps are ignored.
     kernels.append(K(0, 0, 999, ALLREDUCE))
     communication = measure_communication(
         write_profile(tmp_path, kernels, [*calls, C(1, 2, 999)], ranges)
@@ -412,14 +415,15 @@ def test_files_of_different_runs_and_clocks_are_reported(tmp_path: Path, cli: Co
     assert "event files that may belong to another run" in err
 
 
-# Real files
+# Tests with real files.
 
 
 @pytest.mark.real_files
 def test_ranks_of_a_real_ring_waited_for_the_last_rank() -> None:
     communication = measure_communication(get_real_file("nccl/pha-z_sendrecv_v5.jsonlines"))
 
-    # Rank 0 began last, 13.3 ms after rank 3; no end of a kernel was recorded.
+    # Rank 0 began last, 13.3 ms after rank 3.
+    # The end of the kernel was not recorded.
     assert list_columns(communication, "rank", "peer", "bytes", "waiting_ns") == [
         (0, 1, 1 << 30, 0),
         (0, 3, 1 << 30, 0),

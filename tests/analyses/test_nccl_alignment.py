@@ -25,7 +25,7 @@ from tests.support.nccl_runs import ALLREDUCE, EXACT, SENDRECV, list_columns, wr
 from tests.support.notes import list_limitation_subjects
 from tests.support.nsys_exports import C, ExportRows, K, R, write_profile
 
-# Together with a profile
+# Event files together with a profile.
 
 
 def recorded(
@@ -39,11 +39,11 @@ def recorded(
     unseen: frozenset[int] = frozenset(),
     gpu_clock: bool = True,
 ) -> tuple[str, Path]:
-    """Write the events of all-reduces, and a profile whose clock is behind by ``ahead``.
+    """Write the events of all-reduces, and a profile whose clock is behind by ``ahead`` ns.
 
-    Kernels begin up to ``jitter`` before the work of their channels. Operations in ``missing`` have
-    no event, and operations in ``unseen`` have no kernel. Events contain GPU times if ``gpu_clock``
-    is set.
+    Kernels begin up to ``jitter`` ns before the work of their channels. Operations in ``missing``
+    have no event, and operations in ``unseen`` have no kernel. Events contain GPU times if
+    ``gpu_clock`` is set.
     """
     randomly = random.Random(5)
     file = Plugin(pid=100, begin=123_000, gpu_clock=gpu_clock)
@@ -93,7 +93,8 @@ def test_the_offset_of_planted_clocks_is_found(tmp_path: Path, jitter: int, n_lo
     event_starts_ns = communication.operations.start_ns[: 150 - n_lost]
     true = np.array([start - 77_000_000 for n, start in enumerate(starts) if n not in missing])
     assert np.abs(event_starts_ns - true).max() <= jitter + 1
-    # A kernel and its event form one row. Other kernels and events have separate rows.
+    # A kernel and its event form one row.
+    # Kernels without an event, and events without a kernel, have separate rows.
     assert len(communication.operations) == 150 - n_lost + len(missing - unseen)
 
 
@@ -117,7 +118,7 @@ def test_a_drift_is_followed_and_the_host_clock_replaces_a_missing_gpu_clock(
 
 
 def test_evenly_spaced_operations_leave_the_offset_ambiguous(tmp_path: Path) -> None:
-    """If half of the kernels have no event and all are equal, the offset is ambiguous."""
+    """Half of the kernels have no event and all kernels are equal, so the offset is ambiguous."""
     starts = [200_000_000 + 7_000_000 * n for n in range(40)]
     trace, path = recorded(tmp_path, starts, ahead=1_000, missing=frozenset(range(20)))
     communication = measure_communication([trace, str(path)])
@@ -179,9 +180,11 @@ def test_a_host_in_a_file_name_distinguishes_processes_with_equal_ids(tmp_path: 
 @pytest.mark.parametrize(
     ("host", "second", "aligned_by", "starts_ns"),
     [
-        # Another session of the same machine: the steady clock is used, since NTP may change UTC.
+        # Another session of the same machine is aligned by the steady clock, since NTP may change
+        # UTC.
         ("a", (2_500_000_000, 3_000_000_000), "reference", 2_000_000_000),
-        # Its steady clock began a day later: another machine, or another boot, of this name.
+        # The steady clock of this session began a day later.
+        # It is another machine, or another boot of the machine with this name.
         ("a", (2_000_000_000, 900_000_000_000_000), "utc", 1_000_000_000),
         ("b", (2_000_000_000, 3_000_000_000), "utc", 1_000_000_000),
         ("a", (None, None), "unaligned", 0),
@@ -252,11 +255,11 @@ def test_any_file_is_read_or_refused(
     assert format_operations_csv(communication).count("\n") == len(communication.operations) + 1
 
 
-# Matching
+# Tests of the matching algorithm.
 
 
 def test_matching_many_takes_little_memory() -> None:
-    """All differences between a block and the kernels would take 100 MB per column."""
+    """An array of all differences between a block and the kernels would take 100 MB per column."""
     randomly = np.random.default_rng(1)
     starts = np.cumsum(randomly.integers(100_000, 2_000_000, 200_000))
     none = np.full(len(starts), -1, np.int64)

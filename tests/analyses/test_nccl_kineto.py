@@ -1,4 +1,4 @@
-"""Communication in PyTorch traces: planted traces with known bytes and bandwidths."""
+"""Communication in PyTorch traces whose bytes and bandwidths are planted."""
 
 from __future__ import annotations
 
@@ -99,13 +99,13 @@ def measured(folder: Path, args: dict[str, Any], name: str = GENERIC) -> Total:
     )
 
 
-# Bytes and bandwidths
+# Tests of bytes and bandwidths.
 
 
 @pytest.mark.parametrize(
     ("name", "took", "gave", "operation", "size", "algorithm", "bus"),
     [
-        # The bytes that one rank contributes or receives, then the bandwidths in GB/s over 1 ms.
+        # Bytes that one rank contributes or receives, then the bandwidths in GB/s over 1 ms.
         ("allreduce", 1000, 1000, "AllReduce", 4000, 0.004, 0.006),
         ("allreduce_coalesced", 1000, 1000, "AllReduce", 4000, 0.004, 0.006),
         ("_allgather_base", 1000, 4000, "AllGather", 4000, 0.016, 0.012),
@@ -135,7 +135,7 @@ def test_bytes_are_counted_as_nccl_counts_them(
 
     assert (total.name, total.bytes, total.ranks) == (operation, size, 4)
     assert (total.algorithm_gbps, total.bus_gbps) == pytest.approx((algorithm, bus))
-    if name == "all_to_all":  # because parts differ in size, this is a vector collective
+    if name == "all_to_all":  # with parts of different sizes, this is a vector collective
         args = make_collective_arguments(name, took, **{"In split size": "[1000, 500, 1500, 1000]"})
         assert measured(tmp_path, args).name == "AlltoAllv"
         args["In split size"] = "[1000, 1000, 1000, 1000]"
@@ -152,11 +152,11 @@ def test_kernels_of_one_operator_form_one_operation(tmp_path: Path) -> None:
     assert list_columns(communication, "duration_ns", "bytes") == [(30_000, 40)]
 
 
-# Members
+# Tests of the ranks in a collective.
 
 
 def test_members_are_identified_by_number_and_wait_for_the_last(tmp_path: Path) -> None:
-    """Rank 1 begins each operation 40 us late; its capture lacks the first one."""
+    """Rank 1 begins each operation 40 us late. Its capture lacks the first operation."""
     pair = {"Group size": 2, "Process Group Ranks": "[0, 1]"}
     paths = []
     for rank in range(2):
@@ -233,7 +233,7 @@ def test_a_batch_of_sends_and_receives_shares_a_kernel(tmp_path: Path) -> None:
     ]
 
 
-# Ranks of groups
+# Tests of the ranks in a group.
 
 
 CONFIG = [{"pg_name": "0", "pg_size": 3, "ranks": [5, 9, 8]}, {"pg_name": 1, "ranks": "x"}, 7]
@@ -245,7 +245,8 @@ CONFIG = [{"pg_name": "0", "pg_size": 3, "ranks": [5, 9, 8]}, {"pg_name": 1, "ra
         ("[0, 8, 16, ..., 504]", {}, {}, range(0, 512, 8)),
         ("[0, 8, ...]", {"Global rank start": 0, "Global rank stride": 8}, {}, range(0, 512, 8)),
         ([0, 1], {"Group size": 2}, {}, range(2)),
-        # The document lists the ranks of groups. The group of all ranks needs no list.
+        # The document lists the ranks of groups.
+        # A group of all ranks needs no list.
         ("[5, ...]", {"Group size": 3}, {"pg_config": CONFIG}, (5, 9, 8)),
         ("[0, ...]", {}, {"world_size": 64}, range(64)),
         # Ambiguous lists are not completed.
@@ -275,7 +276,7 @@ def test_a_truncated_list_of_ranks_is_completed_if_it_is_unambiguous(
     ]
 
 
-# Outputs
+# Tests of outputs.
 
 
 _ANY = st.recursive(
@@ -328,7 +329,7 @@ def test_any_description_of_collectives_in_a_trace_is_read(
         assert list(sections(communication))
 
 
-# Real traces
+# Tests with real traces.
 
 
 SIZES = {"Float": 4, "Long": 8, "BFloat16": 2}
@@ -374,7 +375,10 @@ def test_real_traces_have_what_a_plain_reader_finds(subtests: pytest.Subtests) -
 def test_kernels_of_traces_with_impossible_times_are_left_out(
     tmp_path: Path, start_us: int
 ) -> None:
-    """One kernel has no timestamps or precedes its launch; the other keeps its collective."""
+    """One kernel has no timestamps or precedes its launch.
+
+    The other kernel keeps its collective.
+    """
     sent, received = (
         make_collective_arguments("allreduce", 10),
         make_collective_arguments("allreduce", 30),

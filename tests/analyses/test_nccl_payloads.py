@@ -1,4 +1,4 @@
-"""NCCL ranges of a profile: payloads, groups of calls, kernels."""
+"""NCCL ranges of a profile: payloads, groups of calls, and kernels."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.support.nsys_exports import C, ExportRows, K, R, write_profile
 HASH = 0xFEEDFACECAFEBEEF
 
 
-# Payloads
+# Tests of payloads.
 
 
 def passing(folder: Path, last: str = "offset", declared: str = "BLOB") -> str:
-    """Write a rank with an all-reduce, then a send to 3 and a receive from 2 in one kernel."""
+    """Write a rank that runs an all-reduce, then a send to 3 and a receive from 2 in one kernel."""
     ranges = [
         R(10, 20, "ncclCommInitRank", registered=True),
         R(100, 200, "ncclAllReduce", registered=True),
@@ -76,10 +76,10 @@ def test_ranges_contain_communicator_bytes_peer_and_rank(
         "operations whose members are unknown",  # from the kernel outside the ranges
     }
     assert {names[n] for (n,) in list_columns(communication, "algorithm") if n >= 0} == {"RING"}
-    # An all-reduce of four ranks: 2 (4 - 1) / 4.
+    # For an all-reduce of four ranks, the factor is 2 (4 - 1) / 4.
     total = next(entry for entry in find_totals(communication) if entry.name == "AllReduce")
     assert total.bus_gbps == pytest.approx(4096 / 2_000 * 1.5)
-    # Layouts without offsets are aligned.
+    # If a layout has no offsets, fields are aligned to their size.
     edit_database(Path(path), "UPDATE NVTX_PAYLOAD_SCHEMA_ENTRIES SET offset = NULL")
     assert list_columns(measure_communication(path), "bytes", "peer")[1] == (1000, 3)
 
@@ -117,7 +117,7 @@ def test_unreadable_payloads_are_reported(tmp_path: Path, edit: str) -> None:
 
 
 def test_a_group_assigns_its_kernels_by_what_they_do(tmp_path: Path) -> None:
-    """Two all-reduces and a send in one group: two kernels of one family, one of the other."""
+    """A group of two all-reduces and a send runs two kernels of one family and one of another."""
     ranges = [
         R(0, 1, "ncclGroupStart"),
         R(2, 3, "ncclGroupStart"),

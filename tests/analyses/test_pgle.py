@@ -42,7 +42,7 @@ def test_without_instructions_nothing_is_measured(tmp_path: Path) -> None:
         measure_costs(path)
 
 
-# Known truth
+# Tests with known truth.
 
 
 def test_one_module_is_chosen_if_there_are_several(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_without_ranges_of_modules_each_instruction_counts_its_executions(tmp_pa
 
 
 def test_the_default_percentile_is_that_of_jax(tmp_path: Path) -> None:
-    # xla/python/aggregate_profile_test.cc: the 90th percentile of 0, 10, .. 100 is 90.
+    # As in xla/python/aggregate_profile_test.cc, the 90th percentile of 0, 10, .. 100 is 90.
     run = Run()
     for took in (7, *range(0, 101, 10)):
         with run.module():
@@ -124,12 +124,13 @@ def test_the_default_percentile_is_that_of_jax(tmp_path: Path) -> None:
     path = run.written(tmp_path)
 
     assert list_costs(measure_costs(path)) == {"custom-call": 0.090, "psum.2": 0.090}
-    # Collectives may have a separate rule, which depends on the kernel and not on the name.
+    # A separate rule may apply to collectives, which are detected by the kernel and not by the
+    # name.
     costs = measure_costs(path, aggregate="min", aggregate_collectives="max")
     assert list_costs(costs) == {"custom-call": 0.0, "psum.2": 0.1}
 
 
-# Sources of wrong costs
+# Tests of sources of wrong costs.
 
 
 @pytest.mark.parametrize(("shared_ns", "warned"), [(0, False), (10, False), (11, True)])
@@ -142,12 +143,12 @@ def test_collectives_that_overlap_compute_are_reported(
             run.thunk("all-gather-start.1", 1_000, kernel=NCCL, stream=8)
             run.free[0, 7] = run.free[0, 8] - shared_ns
             run.thunk("fusion.2", 500)
-            run.thunk("fusion.2", 5_000, device=1)  # compute of another device does not overlap it
+            run.thunk("fusion.2", 5_000, device=1)  # compute on another device does not overlap it
             run.free[0, 8] = run.free[0, 7]
             run.now = max(run.now, run.free[0, 7])
     costs = measure_costs(run.written(tmp_path))
 
-    # Exactly one hundredth passes.
+    # A share of exactly one hundredth passes.
     assert (OVERLAP in list_limitation_subjects(costs)) == warned
 
 
@@ -161,9 +162,9 @@ PAIR = "reduce-scatter-start.1 reduce-scatter-done.9 fusion.3"
         *((PAIR.replace("reduce-scatter", kind), []) for kind in ("async", "collective-permute")),
         (PAIR.replace(" ", " fusion.2 "), [2]),
         ("all-gather-start.1 fusion.2 all-gather-done.9", [2]),
-        # Pairs that cross.
+        # The asynchronous pairs cross each other.
         ("all-gather-start.1 async-start.1 all-gather-done.2 async-done.2", [4]),
-        # These two differ by design.
+        # The two implementations differ by design.
         ("send.1 recv.2 send-done.3 recv-done.4", []),
     ],
 )
@@ -180,11 +181,11 @@ def test_pairs_with_something_in_between_are_reported(
     costs = measure_costs(run.written(tmp_path))
 
     assert [n.count for n in costs.limitations if n.what == PAIRS] == expected_counts
-    # Graphs hide instructions.
+    # CUDA graphs hide instructions.
     assert [n.count for n in costs.limitations if n.what == GRAPHS] == [1]
 
 
-# The command, and comparisons.
+# Tests of the command and of comparisons.
 
 
 def test_the_command_writes_text_and_binary(tmp_path: Path, cli: CommandLine) -> None:
@@ -218,7 +219,8 @@ def test_nothing_is_replaced_without_force(tmp_path: Path, cli: CommandLine) -> 
     assert file.read_text() != "mine"
     assert cli("pgle", path, "--pb", path, "-f")[0] == 1
 
-    # Without a file, costs are printed; entries that XLA does not read are not written.
+    # Without an output file, costs are printed.
+    # Entries that XLA does not read are not written.
     code, out, err = cli("pgle", path)
     assert (code, err) == (0, "")
     table_rows = [line.split() for line in out.splitlines() if line.startswith("fusion.1")]
@@ -229,7 +231,7 @@ def test_nothing_is_replaced_without_force(tmp_path: Path, cli: CommandLine) -> 
 
 def test_the_command_compares_two_files(tmp_path: Path, cli: CommandLine) -> None:
     path, file, table = make_steps(2).written(tmp_path), tmp_path / "a.pb", tmp_path / "off.csv"
-    # 0.540 us and 1.001 us were measured.
+    # The measured costs are 0.540 us and 1.001 us.
     estimates = {"fusion.1": 0.5, "=gone": 3.0, "all-gather-start.2": 2.54}
     file.write_bytes(encode_costs(estimates, "pb"))
     code, out, err = cli("pgle", path, "--against", file, "--csv", table)
@@ -246,7 +248,8 @@ def test_the_command_compares_two_files(tmp_path: Path, cli: CommandLine) -> Non
     assert [row["instruction"] for row in read] == ["all-gather-start.2", "fusion.1"]
     assert float(read[1]["ratio"]) == pytest.approx(2.002)
 
-    # Fingerprints of modules are removed; names break ties between equal differences.
+    # Fingerprints of modules are removed.
+    # Names break ties between equal differences.
     costs = measure_costs(path)
     for estimates, names in (
         ({"90ab::fusion.1": 1.0, "12cd::fusion.1": 2.0}, ["fusion.1"]),

@@ -26,7 +26,7 @@ HOSTILE = {
     "\x7f\x1b[2J": 9.0,
     "": 0.0,
 }
-#: Descriptor of profiled_instructions.proto.
+#: Protobuf descriptor of profiled_instructions.proto.
 FILE = """
 name: "profiled_instructions.proto" package: "tensorflow.profiler" syntax: "proto3"
 message_type {

@@ -1,4 +1,4 @@
-"""Plans of measured runs: the order that ran, and delays before operations."""
+"""Plans of measured runs: the order in which a run executed, and delays before operations."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ def test_devices_with_different_free_memory_are_distinguished() -> None:
     assert "memory: 8.00 GB to 11.00 GB of activations per device" in render_plain_text(
         sections(planned)
     )
-    # 1f1b: four, three, two and one microbatches plus the constant memory take at most 9 GB.
+    # 1F1B stores four, three, two and one microbatches.
+    # With the constant memory, it takes at most 9 GB.
     plot = build_memory_plot(planned)
     assert plot.limit == 12e9
     assert {point.memory for point in plot.points if point.name == "1f1b"} == {9e9}
@@ -119,7 +120,7 @@ def test_a_prediction_for_a_plan_is_as_far_off_as_for_the_run() -> None:
     assert plan_run(a_run(), microbatches=3).executed is None
 
 
-#: The shortest of these orders waits for its transfers; zb-h2 waits less.
+#: The shortest of these orders waits for its transfers, and zb-h2 waits less.
 QUEUED = Workload(
     placement=(0, 1, 2),
     microbatches=5,
@@ -152,7 +153,7 @@ def test_on_gpus_orders_are_compared_with_their_transfers() -> None:
 
 
 def _saved(name: str, folder: Path, *, with_operations: bool = True) -> MeasuredRun:
-    """Return the run of an example's JSON report, with or without its list of operations."""
+    """Return the run in an example's JSON report, with or without its list of operations."""
     report = bubbleviz.analyze(CHECKOUT / "fixtures" / name)
     values = json.decode(json_document.render(report, View()))
     if not with_operations:
@@ -192,7 +193,7 @@ def test_saved_reports_are_planned_and_overlapping_iterations_are_reported(
 
     assert complete.overlaps is overlaps
     assert ("iterations of the run overlap" in text) is overlaps
-    if not overlaps:  # a report without operations uses the order of its schedule
+    if not overlaps:  # without operations, the order of the report's schedule is used
         assert complete.executed_plan is not None
         assert rest.executed_plan is not None
         assert rest.executed_plan.orders == complete.executed_plan.orders == RAN.orders
@@ -200,7 +201,7 @@ def test_saved_reports_are_planned_and_overlapping_iterations_are_reported(
 
 
 def test_a_saved_report_overlaps_as_its_run_does(tmp_path: Path) -> None:
-    """No iteration begins on any rank before the previous one has begun on all ranks."""
+    """No iteration begins on any rank before the previous iteration has begun on all ranks."""
     ran = Planting(
         schedule="interleaved-1f1b", microbatches=8, replicas=2, iterations=3, jitter=0.1
     )
@@ -213,7 +214,7 @@ def test_a_saved_report_overlaps_as_its_run_does(tmp_path: Path) -> None:
 
 
 def test_if_iterations_overlap_the_order_with_the_shortest_period_is_best() -> None:
-    """The makespans of zb-h1 and zb-h2 are equal; the next iteration of zb-h2 begins earlier."""
+    """The makespans of zb-h1 and zb-h2 are equal. The next iteration of zb-h2 begins earlier."""
     ran = Planting(stages=8, microbatches=16, schedule="zb-h2", iterations=3)
     report = analyze_planting(ran)
     planned = plan_run(extract_run(report, "run"))

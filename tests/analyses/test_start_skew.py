@@ -1,4 +1,4 @@
-"""Profilers that start at different times: waits for the last one are not counted as idle time."""
+"""Profilers that start at different times: waits for the last rank are not idle time."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def rows_of(pid: int, begin_ms: int, waits_from_ms: int) -> tuple[list[K], list[
     """Return the rows of a rank: an all-reduce that ends at 905 ms, then compute for 100 ms.
 
     Args:
-        pid: Process of the rank.
-        begin_ms: Start of the session.
-        waits_from_ms: Time at which the rank enters the all-reduce.
+        pid: Process id of the rank.
+        begin_ms: Start of the session, in ms.
+        waits_from_ms: Time at which the rank enters the all-reduce, in ms.
     """
     spans = [(waits_from_ms, 905, ALL_REDUCE)]
     for step in range(10):
@@ -49,10 +49,10 @@ def rank_of(folder: Path, pid: int, begin_ms: int, waits_from_ms: int, *, utc: b
 
     Args:
         folder: Folder to write to.
-        pid: Process of the rank.
-        begin_ms: Start of the recording and the session.
+        pid: Process id of the rank.
+        begin_ms: Start of the recording and the session, in ms.
         waits_from_ms: Time at which the rank enters the all-reduce.
-        utc: Whether the profile contains the UTC of its start.
+        utc: Whether the profile contains the UTC time of its start.
     """
     kernels, calls = rows_of(pid, begin_ms, waits_from_ms)
     # The first call shows the start of the recording.
@@ -67,7 +67,8 @@ def test_waiting_for_the_last_recording_is_left_out(tmp_path: Path) -> None:
     report = bubbleviz.idle(tmp_path)
 
     early, late_rank = report.ranks
-    # From 900 ms on: 5 ms of waiting, then 10 steps of 8 and 1 ms, less the last gap.
+    # From 900 ms on, the rank waits for 5 ms.
+    # It then runs 10 steps of 8 and 1 ms, without the last gap.
     assert early.end_ns - early.start_ns == 104 * MS
     assert early.exposed_communication_ns == 15 * MS
     assert late_rank.exposed_communication_ns == 15 * MS
@@ -92,7 +93,7 @@ def test_recordings_that_begin_together_have_no_mark(tmp_path: Path) -> None:
 
 
 def test_processes_of_one_file_are_recorded_from_the_same_moment(tmp_path: Path) -> None:
-    """A rank whose loader is late has no call before its first kernel, which is a finding."""
+    """A rank whose data loader is late makes no call before its first kernel. This is a finding."""
     first, second = rows_of(1, 0, 10), rows_of(2, 0, 900)
     write_profile(tmp_path, first[0] + second[0], first[1] + second[1], utc_epoch_ns=UTC_NS)
     report = bubbleviz.idle(tmp_path)
@@ -107,10 +108,10 @@ def merged_trace(path: Path, begin_ms: int, label: str, *, utc: bool) -> Path:
     """Write the ranks of :func:`rows_of` as a PyTorch trace that joins both recordings.
 
     Args:
-        path: Path to write to.
-        begin_ms: Start of the recording of the second rank.
-        label: Format string of its process ids, with the rank and the id as arguments.
-        utc: Whether the trace contains its UTC.
+        path: Path of the trace.
+        begin_ms: Start of the recording of the second rank, in ms.
+        label: Format string of process ids in the trace, with the rank and the id as arguments.
+        utc: Whether the trace contains the UTC time of its start.
     """
     events = []
     for rank, begins_ms in ((0, 0), (1, begin_ms)):
@@ -223,7 +224,7 @@ def test_a_window_chosen_by_the_user_is_kept(tmp_path: Path) -> None:
 def test_waits_for_ranks_that_were_already_recorded_count(
     waits_from_ms: int, begin_ms: int, utc: bool, tmp_path: Path
 ) -> None:
-    """A wait counts if the late rank was already recorded, or if UTC is unknown."""
+    """A wait is idle time if the late rank was already recorded, or if UTC is unknown."""
     rank_of(tmp_path, 1, 0, waits_from_ms, utc=utc)
     rank_of(tmp_path, 2, begin_ms, 900, utc=utc)
     report = bubbleviz.idle(tmp_path)
@@ -233,7 +234,7 @@ def test_waits_for_ranks_that_were_already_recorded_count(
 
 
 def recorded(begin_ns: int, span_ns: tuple[int, int], wait_ns: tuple[int, int]) -> RecordedDevice:
-    """Return a device with a single communication kernel."""
+    """Return a device that runs a single communication kernel."""
     return RecordedDevice(
         path=f"{begin_ns}.sqlite",
         has_common_clock=True,
@@ -245,7 +246,7 @@ def recorded(begin_ns: int, span_ns: tuple[int, int], wait_ns: tuple[int, int]) 
 
 
 def make_devices(times: list[tuple[int, int, int, bool, bool]]) -> list[RecordedDevice]:
-    """Return devices with the given starts of recordings and longest waits.
+    """Return devices with the given recording starts and longest waits.
 
     Each tuple is (start of the recording, start of the longest wait, length of that wait, whether
     it is the first wait, whether the device has a common clock).
@@ -302,5 +303,5 @@ def test_a_damaged_utc_time_is_unknown(epoch_ns: int, tmp_path: Path) -> None:
     path = write_profile(tmp_path, kernels, calls, utc_epoch_ns=epoch_ns)
 
     assert bubbleviz.idle(path).ranks[0].exposed_communication_ns == 815 * MS
-    # The damaged time does not stop other commands either.
+    # The damaged time does not stop other commands from working.
     measure_communication(path)

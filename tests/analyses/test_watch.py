@@ -1,4 +1,4 @@
-"""Watching a running job: planted numbers, and reports of lost or late ranks."""
+"""``watch`` on a running job: planted numbers, and reports of lost or late ranks."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def whole(truth: Truth, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def measured(rows: Sequence[WatchedIteration]) -> list[tuple[int, int]]:
-    """Return the number and the rank count of each iteration."""
+    """Return the (number, rank count) of each iteration."""
     return [(row.number, row.ranks) for row in rows]
 
 
@@ -75,7 +75,7 @@ def page(sight: Observation, width: int = 120) -> str:
     return console.export_text()
 
 
-#: A run that is being recorded, and its watcher.
+#: A run that is being recorded, and the watcher of its folder.
 Job = tuple[LiveRun, Watcher]
 
 
@@ -122,7 +122,7 @@ def test_iterations_have_the_planted_ratios_when_the_next_one_begins(
             assert sum(part.share for part in iteration.parts) == pytest.approx(
                 iteration.ratios[iteration.headline]
             )
-    # The period is that of the previous iteration, which ends when this one begins.
+    # The period is the one of the previous iteration, which ends when this iteration begins.
     for iteration, true in zip(iterations[1:], planted().iterations, strict=False):
         assert iteration.ratios["period"] == pytest.approx(true.bubble_ratio["period"], abs=0.002)
 
@@ -141,7 +141,7 @@ def test_a_slow_rank_is_named_once_it_is_slow(job: Job) -> None:
     ]
     assert newest.slow[0].excess == pytest.approx(0.5, abs=0.05)
     assert [len(entry.slow) for entry in sight.trend] == [0, 0, 0, 1, 1]
-    # Two of the three newest iterations show the slow rank.
+    # The slow rank is visible in two of the three newest iterations.
     assert "stage 2" in sight.advice
     assert "rank 2 (stage 2, node2) computes" in format_line(newest)
     assert "Slow: rank 2" in page(sight)
@@ -189,7 +189,7 @@ def test_a_rank_that_stops_writing_is_silent_and_the_others_continue(job: Job) -
     run(live, 1, ranks=[0, 1, 2])
     assert watcher.look(0.0).iterations == ()
     run(live, 1, ranks=[3])
-    # All ranks have written it.
+    # All ranks have written the iteration.
     assert measured(watcher.look(0.0).iterations) == [(0, 4)]
     run(live, 2, 3, 4, 5, ranks=[0, 1, 2])
     assert watcher.look(1.0).events == ()
@@ -381,7 +381,7 @@ def test_the_command_prints_iterations_and_checks_limits(
     assert watch(folder, *options, "--for", "2", *command) == (0 if runs else 3)
     error = capsys.readouterr().err
     assert "in iteration 1, and above 1.00 % for 2 iterations" in error
-    # If one file is missing, the data of the others is kept.
+    # If one file disappears, the data from the other files is kept.
     next(folder.glob("*.bvrec")).unlink()
     assert watch(folder, "--stop-after", "0.01", "--max-bubble", "schedule=1%") == 3
     if runs:
@@ -452,7 +452,7 @@ def test_a_folder_is_waited_for_and_a_file_is_refused(
 
 def start_watching(folder: Path) -> subprocess.Popen[str]:
     """Start ``bubbleviz watch`` on a folder, with its error stream as a pipe."""
-    # A process that was started in the background may ignore the signal.
+    # A process that was started in the background may ignore SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     return subprocess.Popen(
         [sys.executable, "-m", "bubbleviz", "watch", str(folder), "--plain"],
@@ -466,7 +466,7 @@ def start_watching(folder: Path) -> subprocess.Popen[str]:
 def test_interrupted_watching_succeeds(number: signal.Signals, tmp_path: Path) -> None:
     with start_watching(tmp_path) as running:
         assert running.stderr is not None
-        # Watching has started when the waiting message appears.
+        # The process is watching once the waiting message appears.
         assert str(tmp_path) in running.stderr.readline()
         running.send_signal(number)
         _, err = running.communicate(timeout=60)

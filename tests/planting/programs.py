@@ -68,11 +68,11 @@ class Simulation(Table):
 
     Attributes:
         device, virtual_stage, phase, microbatch, iteration: Identity of the task. An Optimizer has
-        the device's first virtual stage, and microbatch ``STEP`` or ``POSTPONED``. start_ns,
-        end_ns: When it ran; the end is exclusive. pause_ns, resume_ns: When it waited for its input
-        after a part that needs no input. Both
-            equal ``start_ns`` if it did not wait.
-        arrival_ns: When its last remote input arrived, or -1 if it has none.
+            the device's first virtual stage, and microbatch ``STEP`` or ``POSTPONED``.
+        start_ns, end_ns: Half-open interval in which the task ran.
+        pause_ns, resume_ns: Interval in which the task waited for its input, after a part that
+            needs no input. Both equal ``start_ns`` if the task did not wait.
+        arrival_ns: Arrival time of the task's last remote input, or -1 if it has none.
         placement: Device of each virtual stage.
         length: Number of virtual stages of one pipeline.
     """

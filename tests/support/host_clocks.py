@@ -3,8 +3,8 @@
 ``python -m scripts.score_inference clocks`` plants random jobs and counts their outcomes::
 
     right     iterations are paired correctly, and errors are within the reported uncertainty
-    unknown   the report states that the pairing is unknown wrong     anything else, which must
-    never happen
+    unknown   the report states that the pairing is unknown
+    wrong     anything else, which must never happen
 """
 
 from __future__ import annotations
