@@ -643,7 +643,11 @@ def _describe_slow_iterations(report: Report, fault: Fault, _: str) -> _Text:
     names = list_first(
         [truncate_name(report.iterations[k].name) for k in fault.iterations], _MAX_NAMED
     )
+    are_slow, is_slow = "are slow in", "is slow in"
     where = f"{format_count(len(fault.iterations), 'iteration')} ({names})"
+    if fault.since_iteration is not None:
+        are_slow, is_slow = "have been slow", "has been slow"
+        where = _name_onset(report, fault.since_iteration)
     state = _describe_thread(report, fault)
     times = f"{_format_multiple(fault)}x the usual time" + (
         f"; in the longest{state}" if state else ""
@@ -657,13 +661,13 @@ def _describe_slow_iterations(report: Report, fault: Fault, _: str) -> _Text:
         else format_count(len(fault.ranks), "rank")
     )
     if fault.detail != "pace":
-        action, operations = f"Find out why single operations of {who} are slow in {where}", "They"
+        action, operations = f"Find out why single operations of {who} {are_slow} {where}", "They"
         next_step = "Check garbage collection, checkpoints and data loading then"
     elif is_one:
-        action, operations = f"Find out why {who} is slow in {where}", "Operations"
+        action, operations = f"Find out why {who} {is_slow} {where}", "Operations"
         next_step = "Check its clocks, its temperature and what else ran on its host then"
     else:
-        action, operations = f"Find out why {who} are slow in {where}", "Operations"
+        action, operations = f"Find out why {who} {are_slow} {where}", "Operations"
         next_step = "Check their clocks, their temperatures and what else ran on their hosts then"
     return action, f"{operations} take {times}", "" if _has_host(fault) else next_step
 
@@ -680,10 +684,9 @@ def _describe_slow_link(report: Report, fault: Fault, iteration_count: str) -> _
     where = f" of {fault.detail}" if fault.detail else ""
     change, since = fault.change, fault.since_iteration
     if change is not None and since is not None:
-        iteration = truncate_name(report.iterations[since].name)
         return (
-            f"Find out why the link between stages {low} and {high}{where} has been slow since "
-            f"iteration {iteration}",
+            f"Find out why the link between stages {low} and {high}{where} has been slow "
+            f"{_name_onset(report, since)}",
             f"Transfers take at least {format_ms(change.after_ns)} since then, "
             f"{format_ms(change.before_ns)} before",
             "Check the network between their hosts",
@@ -695,8 +698,29 @@ def _describe_slow_link(report: Report, fault: Fault, iteration_count: str) -> _
     )
 
 
-def _describe_collective(_: Report, fault: Fault, __: str) -> _Text:
+def _name_onset(report: Report, since: int) -> str:
+    """Return ``since iteration 5`` for the index of the first iteration with a fault."""
+    return f"since iteration {truncate_name(report.iterations[since].name)}"
+
+
+def _describe_times_of(report: Report, fault: Fault, iteration_count: str) -> str:
+    """Return a clause on when a fault occurs: since its onset, or in a number of iterations."""
+    since = fault.since_iteration
+    return f"in {iteration_count}" if since is None else _name_onset(report, since)
+
+
+def _describe_collective(report: Report, fault: Fault, _: str) -> _Text:
+    """Return the action, evidence and next check for collectives that are slow or exposed."""
     kind = fault.detail.rsplit(" ", 1)[0] or "collectives"
+    if fault.since_iteration is not None:
+        (_, before_ms), (_, after_ms) = fault.phases
+        where = "" if fault.stage is None else f" of stage {fault.stage}"
+        onset = _name_onset(report, fault.since_iteration)
+        return (
+            f"Find out why {kind}{where} has been slow {onset}",
+            f"It takes {after_ms:,.3f} ms since then, {before_ms:,.3f} ms before",
+            "Check the network, and what else uses it",
+        )
     return f"Overlap {kind} with compute, or shorten it", "Its data moves while ranks are idle", ""
 
 
@@ -737,12 +761,13 @@ def _describe_late_launch(report: Report, fault: Fault, iteration_count: str) ->
             f"No rank computes between iterations, in {iteration_count}",
             "" if _has_host(fault) else next_step,
         )
+    when = _describe_times_of(report, fault, iteration_count)
     if fault.collective:
         action = f"Launch {fault.collective} earlier{where}"
-        return action, f"The other members wait for it, in {iteration_count}", ""
+        return action, f"The other members wait for it, {when}", ""
     # Optimizers can be late outside the windows in which bubbles are measured.
     action = f"Launch earlier{name_latest_host(report, fault.ranks) or where}"
-    return action, f"Operations start late although their input is ready, in {iteration_count}", ""
+    return action, f"Operations start late although their input is ready, {when}", ""
 
 
 def _describe_late_start(report: Report, fault: Fault, iteration_count: str) -> _Text:
@@ -750,7 +775,8 @@ def _describe_late_start(report: Report, fault: Fault, iteration_count: str) -> 
     subject = "It starts" if len(fault.ranks) == 1 else "They start"
     return (
         f"Begin iterations earlier on {name_ranks(report, fault.ranks)}",
-        f"{subject} {fault.phases[0][1]:,.3f} ms after the first replica, in {iteration_count}",
+        f"{subject} {fault.phases[0][1]:,.3f} ms after the first replica, "
+        f"{_describe_times_of(report, fault, iteration_count)}",
         "Check data loading there",
     )
 

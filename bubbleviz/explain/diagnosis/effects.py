@@ -40,7 +40,7 @@ _MIN_TREND_ITERATIONS, _MIN_EXPLAINED = 6, np.array((0.84, 0.77, 0.7))
 #: Minimum number of iterations in which a jump can be found, and minimum number on each side.
 #: Minimum change of the logarithm at a jump, in absolute terms and in standard deviations.
 #: The number of standard deviations is large because the best of many positions is chosen.
-_MIN_JUMP_ITERATIONS, _MIN_SIDE, _MIN_JUMP, _MIN_JUMP_ERRORS = 8, 2, 0.05, 8.0
+MIN_JUMP_ITERATIONS, MIN_SIDE, _MIN_JUMP, _MIN_JUMP_ERRORS = 8, 2, 0.05, 8.0
 #: Minimum difference between an outlier and the median of the outlier and its two neighbors.
 #: Outliers are ignored when trends and jumps are fitted.
 _MIN_SPIKE = 0.2
@@ -719,7 +719,7 @@ def _is_clear_rise(change: Floats, residual_sq: Floats, count: Ints) -> Bools:
     """
     deviation = np.sqrt(residual_sq / np.maximum(count - 2, 1))
     is_large = (change >= _MIN_JUMP) & (change >= _MIN_JUMP_ERRORS * deviation)
-    return np.asarray(is_large & (count >= _MIN_JUMP_ITERATIONS), bool)
+    return np.asarray(is_large & (count >= MIN_JUMP_ITERATIONS), bool)
 
 
 def _evaluate_splits(group: Ints, value: Floats) -> tuple[Bools, Floats, Floats]:
@@ -742,7 +742,7 @@ def _evaluate_splits(group: Ints, value: Floats) -> tuple[Bools, Floats, Floats]
     sum_before = preceding_sum - preceding_sum[first][group]
     sum_after = np.bincount(group, value)[group] - sum_before
     change = sum_after / n_after - sum_before / np.maximum(n_before, 1)
-    is_possible = (n_before >= _MIN_SIDE) & (n_after >= _MIN_SIDE)
+    is_possible = (n_before >= MIN_SIDE) & (n_after >= MIN_SIDE)
     explained_sq = np.where(is_possible, n_before * n_after / count[group] * change**2, 0.0)
     return is_possible, change, explained_sq
 

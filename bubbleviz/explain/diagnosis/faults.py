@@ -15,10 +15,14 @@ import numpy as np
 
 from bubbleviz.count.statistics import compute_median
 from bubbleviz.explain.diagnosis.effects import (
+    MIN_JUMP_ITERATIONS,
+    MIN_SIDE,
     Effects,
     compute_quantile,
+    fit_jumps,
     group_medians,
     order_by_loss,
+    replace_spikes,
 )
 from bubbleviz.explain.diagnosis.link_changes import LinkChange
 from bubbleviz.explain.diagnosis.slow_ranks import SlowRanks
@@ -106,6 +110,7 @@ class Fault:
             the work is split evenly.
         change: How the link became slow during the run. None if the link was slow from the start,
             and for other kinds of faults.
+        lasts: Whether the fault began during the run and occurs in every later iteration.
         bound: Whether the saving is only an upper bound, because the work is not slow compared with
             equal work. The replay then assumes that the work takes no time at all.
     """
@@ -128,12 +133,13 @@ class Fault:
     host: tuple[int, int] = (NONE, NONE)
     moves: tuple[str, ...] = ()
     change: LinkChange | None = None
+    lasts: bool = False
     bound: bool = False
 
     @property
     def since_iteration(self) -> int | None:
         """First iteration of a fault that began during the run, or None for all other faults."""
-        began = self.kind == "slowed" or self.change is not None
+        began = self.lasts or self.kind == "slowed" or self.change is not None
         return self.iterations[0] if began and self.iterations else None
 
     @property
@@ -518,6 +524,7 @@ def find_pauses(evidence: Evidence) -> Iterator[Fault]:
             iterations=tuple(find_distinct(computes.iteration[compute]).tolist()),
             phases=(("", compute_quantile(factor[compute], 0.5)),),
             detail="pace" if is_pace else "pause",
+            lasts=_lasts_since_onset(evidence.work, computes.iteration[compute]),
             host=_find_host_in_longest(evidence, rows, scale),
         )
 
@@ -721,14 +728,17 @@ def _compare_links(evidence: Evidence, rows: Ints) -> Floats:
 def list_collectives(evidence: Evidence) -> Iterator[Fault]:
     """Yield one fault per kind of collective.
 
-    A fault has the collectives of the kind whose transfer time is positive. If the fault is
-    removed, these collectives move data in no time. So the saving is an upper bound.
+    If the kind became slow during the run, its collectives take as long as before without the
+    fault (:func:`_find_slowed_collectives`). Otherwise, the fault has the collectives of the kind
+    whose transfer time is positive. Without the fault, these collectives move data in no time, so
+    the saving is an upper bound.
     """
     work = evidence.work
     rows = np.flatnonzero((work.role == Role.COLLECTIVE) & (evidence.own_ns > 0))
     for kind, members in list_rows_by_value(work.kind[rows]):
         name = work.kinds[kind].name
-        yield Fault(
+        slowed = _find_slowed_collectives(evidence, name, rows[members])
+        yield slowed or Fault(
             "collective",
             f"collective-{name}",
             rows[members],
@@ -736,6 +746,52 @@ def list_collectives(evidence: Evidence) -> Iterator[Fault]:
             detail=name,
             bound=True,
         )
+
+
+def _find_slowed_collectives(evidence: Evidence, name: str, rows: Ints) -> Fault | None:
+    """Return the fault of collectives that became slow during the run, or None.
+
+    The transfer time of a stage in an iteration is the lower median of its collectives. A stage has
+    slowed if the logarithms of its transfer times have a significant jump (:func:`.fit_jumps`). The
+    first slow iteration and the times of the fault are those of the stage with the largest jump.
+
+    Args:
+        evidence: Effects, delays and other evidence of the run.
+        name: Name of the kind of collective.
+        rows: Rows of the work table with collectives of this kind and a positive transfer time.
+    """
+    work, own_ns = evidence.work, evidence.own_ns[rows].astype(np.float64)
+    parts = group_rows(work.stage[rows], work.iteration[rows])
+    transfer_ns = group_medians(parts.of_row, len(parts), own_ns)
+    stages = group_rows(work.stage[rows[parts.first]])
+    number = group_rows(work.iteration[rows[parts.first]]).of_row.astype(np.float64)
+    smooth = replace_spikes(stages.of_row, number, np.log(transfer_ns))
+    jumps = fit_jumps(stages.of_row, number, smooth)
+    if not jumps.is_significant.any():
+        return None
+
+    largest = int(np.argmax(np.where(jumps.is_significant, jumps.change, -np.inf)))
+    iterations = find_distinct(work.iteration[rows])
+    since = int(iterations[int(jumps.position[largest])])
+    in_stage = stages.of_row == largest
+    is_after = number >= jumps.position[largest]
+    before_ns, after_ns = (
+        compute_quantile(transfer_ns[in_stage & is_side], 0.5) for is_side in (~is_after, is_after)
+    )
+    is_slow = jumps.is_significant[stages.of_row[parts.of_row]] & (work.iteration[rows] >= since)
+    slow_stages = find_distinct(work.stage[rows[is_slow]]).tolist()
+    is_single = len(slow_stages) == 1 and len(stages) > 1
+    return Fault(
+        "collective",
+        f"collective-{name}",
+        rows[is_slow],
+        np.full(int(is_slow.sum()), before_ns / after_ns),
+        stage=slow_stages[0] if is_single and slow_stages[0] != NONE else None,
+        iterations=tuple(iterations[iterations >= since].tolist()),
+        phases=(("before ms", before_ns / 1e6), ("after ms", after_ns / 1e6)),
+        detail=name,
+        lasts=True,
+    )
 
 
 def find_late_launches(evidence: Evidence) -> Iterator[Fault]:
@@ -780,6 +836,7 @@ def find_late_starts(evidence: Evidence) -> Iterator[Fault]:
             name,
             ranks=tuple(members),
             iterations=tuple(find_distinct(work.iteration[delayed]).tolist()),
+            lasts=_lasts_since_onset(work, work.iteration[delayed]),
             phases=(("late by ms", compute_median(late_ns[delayed]) / 1e6),),
             delayed=delayed,
             late_ns=late_ns[delayed],
@@ -807,6 +864,7 @@ def _build_launch_fault(evidence: Evidence, name: str, delayed: Ints, late_ns: I
         name,
         ranks=tuple(find_distinct(work.rank[delayed]).tolist()),
         iterations=tuple(find_distinct(work.iteration[delayed]).tolist()),
+        lasts=_lasts_since_onset(work, work.iteration[delayed]),
         delayed=delayed,
         late_ns=lost_ns,
         collective=work.kinds[work.kind[longest]].phase if is_in_collectives else "",
@@ -894,6 +952,23 @@ SHAPES: tuple[Callable[[Evidence], Iterable[Fault]], ...] = (
     find_late_starts,
     find_launch_gaps,
 )
+
+
+def _lasts_since_onset(work: Work, iteration: Ints) -> bool:
+    """Return whether a fault began during the run and occurs in every later iteration.
+
+    The run must have at least 8 iterations, and at least 2 of them before and after the onset, so
+    that chance does not look like an onset.
+
+    Args:
+        work: Work table of all ranks.
+        iteration: Iterations in which the fault occurs, with repetitions.
+    """
+    all_iterations, affected = find_distinct(work.iteration), find_distinct(iteration)
+    if len(all_iterations) < MIN_JUMP_ITERATIONS or len(affected) < MIN_SIDE:
+        return False
+    n_before = len(all_iterations) - len(affected)
+    return n_before >= MIN_SIDE and bool((all_iterations[n_before:] == affected).all())
 
 
 def build_token_fault(n_more: str, rank: int, depth: int) -> Fault:

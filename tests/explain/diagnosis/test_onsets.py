@@ -1,0 +1,75 @@
+"""Faults that begin during a run are reported with their first iteration and their own cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import bubbleviz
+from bubbleviz.report.sentences import write_all_advice
+from tests.support.pipeline_jobs import Job, Row, SimulatedJob, simulate_job
+
+JOB = Job(iterations=10, noise=0.005)
+#: Time between two iterations, in ns.
+APART_NS = 50_000
+
+
+def join_jobs(before: SimulatedJob, after: SimulatedJob, since: int) -> SimulatedJob:
+    """Return a job with the iterations of ``before``, from ``since`` on those of ``after``."""
+    rows: list[Row] = []
+    lengths_ns = []
+    start_ns = 10**9
+    for iteration in range(JOB.iterations):
+        source = before if iteration < since else after
+        selected = [row for row in source.rows if row["iteration"] == iteration]
+        first_ns = min(int(row["start_ns"]) for row in selected)
+        last_ns = max(int(row["end_ns"]) for row in selected)
+        for row in selected:
+            moved = {name: int(row[name]) - first_ns + start_ns for name in row if "_ns" in name}
+            rows.append({**row, **moved})
+        lengths_ns.append(last_ns - first_ns)
+        start_ns += last_ns - first_ns + APART_NS
+    return SimulatedJob(rows, [float(length) for length in lengths_ns], 0.0)
+
+
+FAULTS = {
+    "slow all-reduce": ({"reduce": 40.0}, "collective", "AllReduce has been slow since iteration "),
+    "garbage collection": ({"pause": {5: 40.0}}, "iteration", "rank 5 have been slow since "),
+    "late launches": ({"late": {5: 40.0}}, "launch", "input is ready, since iteration "),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("since", [2, 5, 8])
+def test_a_fault_is_reported_with_its_onset_and_its_cost(
+    name: str, since: int, tmp_path: Path
+) -> None:
+    fault, kind, words = FAULTS[name]
+    healthy = simulate_job(JOB, 1)
+    job = join_jobs(healthy, simulate_job(replace(JOB, **fault), 1), since)  # type: ignore[arg-type]  # of each field its own
+    first = write_all_advice(bubbleviz.analyze(job.written(tmp_path / "operations.csv")))[0]
+
+    assert (first.kind, first.since_iteration) == (kind, since)
+    assert first.saving_ratio == pytest.approx(1 - healthy.length_ns / job.length_ns, abs=0.01)
+    assert words in first.text
+
+
+@pytest.mark.parametrize("late_every", [1, 2])
+def test_a_fault_that_did_not_begin_during_the_run_has_no_onset(
+    late_every: int, tmp_path: Path
+) -> None:
+    job = simulate_job(replace(JOB, late={5: 40.0}, late_every=late_every))
+    first = write_all_advice(bubbleviz.analyze(job.written(tmp_path / "operations.csv")))[0]
+
+    assert first.kind == "launch"
+    assert first.since_iteration is None
+
+
+def test_a_collective_that_was_always_slow_is_a_bound(tmp_path: Path) -> None:
+    job = simulate_job(replace(JOB, reduce=40.0))
+    first = write_all_advice(bubbleviz.analyze(job.written(tmp_path / "operations.csv")))[0]
+
+    assert first.action.startswith("Overlap AllReduce with compute")
+    assert first.since_iteration is None
