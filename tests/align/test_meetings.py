@@ -120,7 +120,8 @@ PIPELINES = make_places([0, 1, 0, 1], [0, 0, 1, 1])
         ),
         ([(0, 0, 0, 0, 400), (1, 0, 0, 100, 400), (1, 0, 0, 110, 401)], HALF, [(0, 1, 2)]),
         ([(0, 0, 0, 0, 400), (1, 0, 0, 50, 100), (1, 0, 0, 200, 400)], HALF, [(0, 2)]),
-        # Ranks leave a long collective within 2 % of the time that the last rank spends in it.
+        # Ranks leave a long collective almost together.
+        # Their ends differ by at most 2 % of the time that the last rank to enter spends in it.
         # Ends that are 200 apart match if this time is 10,000, but not if it is 2,000.
         ([(0, 0, 0, 0, 50_000), (1, 0, 0, 40_000, 50_190)], HALF, [(0, 1)]),
         ([(0, 0, 0, 0, 50_000), (1, 0, 0, 48_000, 50_190)], HALF, []),

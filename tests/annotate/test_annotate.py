@@ -1,7 +1,7 @@
-"""Ranges for frameworks without names: recorded ranges, recorders and removal.
+"""Annotation of frameworks that name no operations: recorded ranges, recorders and removal.
 
-The frameworks are fakes with the relevant signatures (tests/fakes); test_real_frameworks.py runs
-real ones.
+The frameworks are fakes with the relevant signatures (tests/fakes). test_real_frameworks.py runs
+the real frameworks.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ TORCH, OPTIMIZER = {"PP:0F0": 100, "PP:0B0": 100}, "bubbleviz:Optimizer"
         (dict.fromkeys((F, BW, "Optimizer", "F0.0.0", "B0.0.0", "W0.0.0"), 8), ["bubbleviz"]),
         (TORCH | {OPTIMIZER: 100}, ["torch-pipelining", "bubbleviz"]),
         (TORCH | {"bubbleviz:iteration 3": 100}, ["torch-pipelining", "bubbleviz"]),
-        # A few bubbleviz ranges occur among the ranges of a framework.
+        # A few bubbleviz ranges are among the ranges of a framework.
         (TORCH | {R1: 3, "bubbleviz:F mb=1": 1}, ["torch-pipelining", "bubbleviz"]),
         (TORCH, ["torch-pipelining"]),
         ({OPTIMIZER: 8}, []),
@@ -231,7 +231,10 @@ def test_an_iteration_names_the_rank_of_the_run(
 
 
 class FakeTorch(ModuleType):
-    """The required parts of PyTorch; ``log`` receives the calls of NVTX and the profiler."""
+    """The parts of PyTorch that annotation needs.
+
+    ``log`` receives the calls of NVTX and the profiler.
+    """
 
     def __init__(self, *, built_for_gpus: bool, has_nvtx: bool = True) -> None:
         super().__init__("torch")
@@ -543,7 +546,7 @@ def test_megatron_runs_before_its_groups_exist_and_after_removal(recorded: Recor
 
 
 def _instructions(text: str) -> list[Any]:
-    """Return the steps of ``F0 B1 SF0 R``: an instruction and its buffer."""
+    """Return the instructions of ``F0 B1 SF0 R``, each with its buffer."""
     schedule: Any = importlib.import_module("deepspeed.runtime.pipe.schedule")
     kinds = {
         "F": schedule.ForwardPass,
@@ -728,7 +731,7 @@ def test_pytorch_steps_are_recorded_and_train_the_same(kind: str, tmp_path: Path
     assert counts.pop("COLLECTIVE") >= 12
     step = ("F mb=0 stage=0", "BW mb=0 stage=0", "F mb=1 stage=0", "BW mb=1 stage=0", "Optimizer")
     assert counts == dict.fromkeys(step, 6)
-    # Two microbatches of two ranks wait for each other in each iteration.
+    # In each iteration, two microbatches of two ranks wait for each other.
     assert (report.operations.busy_ns < report.operations.end_ns - report.operations.start_ns).any()
 
 

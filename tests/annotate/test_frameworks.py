@@ -1,4 +1,4 @@
-"""Planted runs with each framework's names are recognised, with all planted numbers.
+"""Planted runs that use each framework's names are recognized, with all planted numbers.
 
 A run is planted with zero-bubble's names, which are then rewritten in the export. The truth does
 not change.
@@ -37,7 +37,7 @@ from tests.support.planted_runs import (
     rank_numbers,
 )
 
-#: Returns the new name of a range of (rank, virtual stage, name), or None to remove the range.
+#: Returns the new name of a range given (rank, virtual stage, name), or None to remove the range.
 Rename = Callable[[int, int | None, str], str | None]
 
 BASE = Planting(stages=4, microbatches=6, kernel_gap_ns=3_000, jitter=0.1, transfer_ns=20_000)
@@ -48,7 +48,7 @@ _NAME = re.compile(r"(?P<op>[A-Z_]+)(?P<dot>\.?)(?P<mb>\d+)\.(?P<chunk>\d+)\.0")
 
 
 def rows_of(db: sqlite3.Connection) -> list[tuple[int, int, str, bool, int]]:
-    """Return (row, process id, name, whether registered, type) of each named range."""
+    """Return (row, process id, name, whether it is registered, type) of each named range."""
     query = (
         "SELECT n.rowid, (n.globalTid >> 24) & 0xFFFFFF, COALESCE(n.text, s.value), "
         "n.text IS NULL, n.eventType FROM NVTX_EVENTS AS n "
@@ -58,7 +58,7 @@ def rows_of(db: sqlite3.Connection) -> list[tuple[int, int, str, bool, int]]:
 
 
 def renamed(planting: Planting, folder: Path, rename: Rename) -> tuple[list[Path], Truth]:
-    """Plant a run and rename its ranges. Registered strings stay registered."""
+    """Plant a run, and rename its ranges. Registered strings stay registered."""
     truth = plant(planting, folder)
     stages = {(o.rank, o.name): o.virtual_stage for o in truth.operations}
     paths = [folder / file.path for file in truth.files]
@@ -87,7 +87,7 @@ def renamed(planting: Planting, folder: Path, rename: Rename) -> tuple[list[Path
 
 
 def _stage(stages: dict[tuple[int, str], int | None], rank: int, name: str) -> int | None:
-    """Return the virtual stage of an operation, or of the operation that a transfer belongs to."""
+    """Return the virtual stage of an operation, or of the operation to which a transfer belongs."""
     match = _NAME.fullmatch(name)
     if match is None:
         return stages.get((rank, name))
@@ -97,9 +97,10 @@ def _stage(stages: dict[tuple[int, str], int | None], rank: int, name: str) -> i
 
 
 def templates(names: Mapping[str, str], keep: str | tuple[str, ...] | None = "") -> Rename:
-    """Return a renaming by templates, keyed by operation or by complete name.
+    """Return a function that renames ranges by templates, keyed by operation or by complete name.
 
-    Without a template, operations are removed, and other ranges stay if they start with ``keep``.
+    Operations without a template are removed. Other ranges without a template stay if their names
+    start with ``keep``.
     """
 
     def rename(rank: int, stage: int | None, name: str) -> str | None:
@@ -120,13 +121,13 @@ TRANSFERS = {
 
 
 def torch_names(backward: str, tail: str = "") -> Rename:
-    """Return names like ``PP:1F3``, with the name of a planted B given by ``backward``."""
+    """Return names such as ``PP:1F3``, where ``backward`` is the name for a planted B."""
     words = {"F": "F", "B": backward, "W": "W", **TRANSFERS}
     return templates({op: f"PP:{{stage}}{word}{{mb}}{tail}" for op, word in words.items()})
 
 
 def with_profiler_steps(others: Rename, tail: str = "") -> Rename:
-    """Return names in which PyTorch's profiler names the iterations."""
+    """Return names in which PyTorch's profiler marks the iterations."""
 
     def rename(rank: int, stage: int | None, name: str) -> str | None:
         mark = re.fullmatch(r"iter_\d+_(\d+)", name)
@@ -136,7 +137,7 @@ def with_profiler_steps(others: Rename, tail: str = "") -> Rename:
 
 
 def native_names(rank: int, stage: int | None, name: str) -> str:
-    """Return the name that bubbleviz.annotate gives a range."""
+    """Return the name that bubbleviz.annotate gives to a range."""
     if mark := re.fullmatch(r"iter_\d+_(\d+)", name):
         return f"bubbleviz:iteration {mark[1]} rank={rank}"
     if name == "Optimizer":
@@ -158,7 +159,7 @@ PITHTRAIN = templates(
 
 
 def joined(operations: Sequence[TrueOperation]) -> list[TrueOperation]:
-    """Return the operations with consecutive W joined into one operation."""
+    """Return the operations, with consecutive W joined into one operation."""
     result: list[TrueOperation] = []
     for operation in sorted(operations, key=lambda o: (o.rank, o.start_ns or 0)):
         previous = result[-1] if result else None
@@ -221,8 +222,8 @@ NATIVE = replace(
 )
 OWN = replace(BASE, microbatches=8, iteration_ranges=True, first_iteration=4, autograd="named")
 SEQ = ", seq = 12, op_id = 5, sizes = [[2, 3], []], input_op_ids = [(4,0)]"
-#: Convention, expected part of the report (empty, a word, the names of iterations, or None to
-#: accept anything), and runs with their names.
+#: (convention, expected part of the report, runs with their names).
+#: The part is empty, a word, the names of iterations, or None to accept anything.
 Case = tuple[str, str | tuple[str, ...] | None, Mapping[str, tuple[Planting, Rename]]]
 GROUPS: tuple[Case, ...] = (
     (
@@ -319,8 +320,8 @@ GROUPS: tuple[Case, ...] = (
             for text in ("text", "registered")
         },
     ),
-    # The user's names give the microbatches, and zero-bubble's the optimizer: both conventions
-    # apply.
+    # The user's names give the microbatches, and zero-bubble's names give the optimizer.
+    # Both conventions therefore apply.
     ("", None, {"ours and a framework's": (BASE, templates(WORDS, ("iter_", "Optimizer")))}),
 )
 CASES = {
@@ -386,7 +387,7 @@ def test_deepspeed_names_no_backward_on_inner_stages(engine: str, tmp_path: Path
 
 @dataclass(frozen=True)
 class Thunks:
-    """Names of thunks in XLA."""
+    """Names of thunks (the instructions of a compiled program) in XLA."""
 
     forward: str = "TSL:Thunk:#name=jit(step)/jit(main)/jvp(x)/dot_general,hlo_op=fusion.{n}#"
     backward: str = (
@@ -414,7 +415,7 @@ THUNKS = {
 
 
 def as_thunks(planting: Planting, folder: Path, thunks: Thunks) -> tuple[list[Path], Truth]:
-    """Plant a run and put each call of an operation into a separate range."""
+    """Plant a run, and put each call of an operation into a separate range."""
     truth = plant(planting, folder)
     paths = [folder / file.path for file in truth.files]
     for path in paths:
@@ -465,9 +466,10 @@ def test_jax_thunks_of_one_microbatch_are_read(name: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
 def test_jax_thunks_of_many_microbatches_are_read(schedule: str, tmp_path: Path) -> None:
-    """Names contain no microbatch: all operations are kept, and inferred numbers are reported.
+    """Names contain no microbatch. All operations are kept, and inferred numbers are reported.
 
-    A receive between thunks of one pass is a wait, not work; otherwise the ratio is too small.
+    A receive between thunks of one pass is a wait, not work. Otherwise, the ratio would be too
+    small.
     """
     paths, truth = as_thunks(replace(XLA, schedule=schedule), tmp_path, THUNKS["newest"])
     report = bubbleviz.analyze(paths)
@@ -486,7 +488,7 @@ def test_jax_thunks_of_many_microbatches_are_read(schedule: str, tmp_path: Path)
 
 
 def modules(folder: Path, pid: int, names: Sequence[str]) -> Path:
-    """Write one JAX process that runs these modules; only ``jit_step`` contains both passes."""
+    """Write one JAX process that runs these modules. Only ``jit_step`` contains both passes."""
     passes = {
         "jit_init": (),
         "jit_eval": (Thunks.forward,),
@@ -525,7 +527,7 @@ def test_jax_modules_without_both_passes_belong_to_no_iteration(
 
 
 def layered(path: Path, layers: int) -> None:
-    """Put ranges of layers into each F and B, so that every call is inside one."""
+    """Add layer ranges to each F and B, so that every call is inside one of them."""
     with closing(sqlite3.connect(path)) as db:
         ranges = db.execute(
             "SELECT start, end, globalTid, text FROM NVTX_EVENTS "

@@ -1,6 +1,6 @@
-"""Runs of installed Megatron-Core and PyTorch: the report agrees with the work of the stages.
+"""Runs of the installed Megatron-Core and PyTorch: reports agree with the work of the stages.
 
-`python -m scripts.frameworks` tests all of their schedules and versions, and checks times against
+``python -m scripts.frameworks`` tests all schedules and versions of both, and checks times against
 limits.
 """
 
@@ -21,5 +21,5 @@ pytestmark = pytest.mark.frameworks
 @pytest.mark.parametrize("case", QUICK, ids=lambda case: f"{case.framework}, {case.name}")
 def test_a_framework_is_named_as_it_ran(case: Case, tmp_path: Path) -> None:
     python = Path(get_python_with_torch())
-    # Measured times have no limit here, since other tests use the same cores.
+    # Measured times have no limit here, because other tests use the same cores.
     assert run(python, case, tmp_path / "run", wider=math.inf).wrong == ()

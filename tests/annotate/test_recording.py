@@ -38,7 +38,7 @@ NAMES = ("RECV_F mb=0", "F mb=0", "BW mb=0")
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Give each test a process without earlier recordings and without a launcher."""
+    """Run each test as if its process had no earlier recordings and no launcher."""
     for variable in ("RANK", "WORLD_SIZE", "SLURM_PROCID", FOLDER_VARIABLE, EVERY_VARIABLE):
         monkeypatch.delenv(variable, raising=False)
     fresh = ranges.Recorders()
@@ -50,7 +50,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def train(iterations: int) -> None:
-    """Run some iterations of two operations followed by an optimizer step."""
+    """Run iterations of two operations, followed by an optimizer step."""
     for _ in range(iterations):
         with annotate.iteration():
             with annotate.phase("F", microbatch=0, stage=1):
@@ -98,7 +98,7 @@ def test_without_iteration_ranges_a_forward_after_an_optimizer_begins_an_iterati
 
     recorded = session(tmp_path)
     assert recorded.stretch.iterations.number.tolist() == [-1, -1, -1]
-    # A receive before the forward looks like work after the previous step.
+    # A receive before the forward looks as if it belonged to the previous step.
     assert recorded.stretch.operations.iteration.tolist() == [0] * 8 + [1] * 7 + [2] * 6
 
 
@@ -281,7 +281,7 @@ print(sorted(foreign - {'__main__', 'bubbleviz'}))
 
 
 def script(folder: Path, *lines: str, **environment: str) -> subprocess.Popen[str]:
-    """Start a training script that does not know of its recording, without any packages."""
+    """Start a training script that does not know about its recording, without any packages."""
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", SCRIPT, str(CHECKOUT), *lines],
         env={**os.environ, "BUBBLEVIZ_RECORD": str(folder), **environment},
@@ -320,7 +320,7 @@ def test_a_forked_process_leaves_the_files_alone(tmp_path: Path) -> None:
         child = os.fork()
         if child == 0:
             train(5)
-            ranges._recorders.recorder.stop()  # type: ignore[union-attr]  # it is there
+            ranges._recorders.recorder.stop()  # the recorder exists
             os._exit(0)
         os.waitpid(child, 0)
         train(1)
@@ -384,7 +384,7 @@ def test_a_kill_at_any_time_loses_at_most_the_last_line(kills: int, tmp_path: Pa
         numbers = recorded.stretch.iterations.number.tolist()
         assert numbers == list(range(len(numbers)))
         assert len(numbers) == len(lines) - 1
-        # The line may be complete before the process can say so.
+        # The line may be complete before the process can acknowledge it.
         assert len(numbers) - len(acknowledged) in (0, 1)
         assert len(recorded.stretch.operations) == 40 * len(numbers)
         shutil.rmtree(folder)

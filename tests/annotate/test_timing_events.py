@@ -1,4 +1,4 @@
-"""GPU times measured with events are correct, use the right stream, and never wait."""
+"""GPU times measured with events are correct, use the right stream, and never block."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def session(folder: Path) -> RecordedSession:
 
 
 def operate(recorder: Recorder, gpu: FakeGpu, name: str, length_ns: int) -> tuple[int, int]:
-    """Run one operation whose launch takes one microsecond, and return its time."""
+    """Run one operation whose launch takes one microsecond, and return its true times."""
     opened = recorder.open(f"bubbleviz:{name}")
     gpu.clock.now_ns += 500
     times = gpu.launch(length_ns)
@@ -72,7 +72,7 @@ def operate(recorder: Recorder, gpu: FakeGpu, name: str, length_ns: int) -> tupl
 def iterate(
     recorder: Recorder, gpu: FakeGpu, number: int, host_ns: int = 60_000
 ) -> list[tuple[int, int]]:
-    """Run an iteration of four operations with 100 us of work, and return their times."""
+    """Run an iteration of four operations with 100 us of work, and return their true times."""
     around = recorder.open("", iteration=number)
     times = [
         operate(recorder, gpu, f"{phase} mb={microbatch}", length_ns)
@@ -96,7 +96,7 @@ def test_times_are_measured_on_the_device(
 
     assert not operations.times_lost.any()
     start_ns, end_ns = np.array(true).T + UPTIME_NS
-    # A range begins with its event, before the kernel is launched.
+    # A range begins with its event, which is recorded before the kernel is launched.
     early_ns = start_ns - operations.start_ns
     assert early_ns.max() <= LATENCY_NS + 1_000
     assert early_ns.min() >= -500
@@ -110,7 +110,7 @@ def test_times_are_measured_on_the_device(
 def test_events_of_a_device_that_lags_behind_are_read_iterations_later(
     started: Callable[..., Started], tmp_path: Path
 ) -> None:
-    """The host runs ahead: no event is queried twice in a row, and none is read too early."""
+    """The host runs ahead. No event is queried twice in a row, and none is read too early."""
     recorder, gpu, clock = started()
     true = []
     for number in range(20):
@@ -130,7 +130,8 @@ def test_events_are_reused(started: Callable[..., Started]) -> None:
     recorder, gpu, _ = started()
     for number in range(1_000):
         iterate(recorder, gpu, number, host_ns=100_000)
-    # Two iterations of eight events and an anchor, or three.
+    # An iteration records eight events and an anchor.
+    # Events are reused, so at most three times as many exist.
     assert len(gpu.recorded) == 1_000 * 9
     assert len(gpu.made) <= 3 * 9
     assert gpu.queries <= 1_000 * 8
@@ -182,7 +183,8 @@ def test_events_are_recorded_on_the_stream_that_runs_the_work(
 def test_a_late_anchor_does_not_shift_times(
     started: Callable[..., Started], tmp_path: Path
 ) -> None:
-    """With one hardware queue, a separate stream also waits, so earlier iterations are better."""
+    """With one hardware queue, a late anchor on a separate stream is worse than an earlier anchor.
+    """
     recorder, gpu, clock = started()
     true = []
     for number in range(40):
@@ -191,7 +193,7 @@ def test_a_late_anchor_does_not_shift_times(
     operations = stopped(recorder, clock, tmp_path)
 
     off_ns = np.abs(operations.end_ns - np.array(true)[:, 1] - UPTIME_NS)
-    # 50 ppm of the time since an anchor that was not late.
+    # The error is at most 50 ppm of the time since an anchor that was not late.
     assert off_ns.max() <= LATENCY_NS + 500 + 4 * 300_000 * 50e-6
 
 
@@ -207,7 +209,7 @@ def test_a_captured_graph_and_an_unused_gpu_get_no_events(
     operations = stopped(recorder, clock, tmp_path)
 
     assert (operations.start_ns != -1).tolist() == [False] * 4 + [True] * 4
-    # Events inside a graph are lost.
+    # Events inside a CUDA graph are lost.
     is_lost = [state == "capturing"] * 4 + [False] * 4
     assert operations.times_lost.tolist() == is_lost
 

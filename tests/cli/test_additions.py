@@ -1,4 +1,4 @@
-"""Users can name further communication kernels in a file; all commands apply it."""
+"""Users can list additional communication kernels in a file, and all commands apply it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def write_additions(
 
 
 def write_one_stage(folder: Path) -> str:
-    """Write a forward, and a backward that exchanges for 80 ns and computes for 10 ns."""
+    """Write a forward, and a backward that communicates for 80 ns and computes for 10 ns."""
     kernels = [K(0, 10, 1), K(10, 90, 2, FUSED), K(90, 100, 3)]
     calls = [C(1, 2, 1), C(7, 8, 2), C(11, 12, 3)]
     return str(write_profile(folder, kernels, calls, [R(0, 5, "F0.0.0"), R(10, 15, "B0.0.0")]))
@@ -45,7 +45,7 @@ def test_nccl_lists_the_kernels_that_a_file_adds(tmp_path: Path, cli: CommandLin
         ("acme::exchange_rows", 400),
         ("AllReduce", 300),
     ]
-    # The added kernels do not belong to NCCL, which records ranges for its own kernels.
+    # The added kernels do not belong to NCCL, so NCCL records no ranges for them.
     outside_ranges = [note for note in added["limitations"] if "outside its ranges" in note["what"]]
     assert [note["count"] for note in outside_ranges] == [1]
 
@@ -83,7 +83,7 @@ def test_pgle_applies_additions_to_kernels_and_instructions(
 
 
 def write_run_with_transfers(folder: Path, name: str) -> str:
-    """Write three steps of a TPU, each with a transfer that is longer than the instructions."""
+    """Write three steps of a TPU, each with a transfer that takes longer than the instructions."""
     stats: dict[str, int | str] = {"hlo_module": "jit_step", "program_id": 7}
     steps = range(0, 3000, 1000)
     ops = [
@@ -119,11 +119,11 @@ def test_added_xla_transfers_count_like_built_in_names(
     for file, name in ((built_in, "all-gather.4"), (added, "mover.444444")):
         code, out, err = cli(command, file, *options)
         assert code == 0
-        # Only built-in names tell the kind of collective.
+        # Only built-in names show the kind of collective.
         text = f"{out}{err}".replace("Overlap AllGather", "Overlap collective")
         outputs.append(text.replace(file, "FILE").replace(name, "NAME"))
 
-    # The lengths of the names change the line breaks.
+    # The lengths of the names affect the line breaks.
     outputs = [" ".join(text.split()) for text in outputs]
     assert outputs[0] == outputs[1]
 

@@ -1,6 +1,6 @@
-"""With ``--anonymous`` no output names a host, a file or a thread.
+"""With ``--anonymous``, no output names a host, a file or a thread.
 
-Each private name is replaced by the same word everywhere.
+All occurrences of a private name are replaced by the same word.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FORMATS = ["svg", "text", "latex", "csv", "bubbles", "html", "json", "chrome"]
 
 @pytest.fixture(params=["zqhost", "zqhost-7.corp.example", "gpu zqhost\u202e", "schedule"])
 def profile(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Return a profile whose directory, file, host and threads have names to be hidden."""
+    """Return a profile whose directory, file, host and threads have private names."""
     folder = tmp_path / "zqfolder"
     folder.mkdir()
     host = f"value = '{request.param}' WHERE name = 'Hostname'"
@@ -91,7 +91,7 @@ def test_reports_contain_no_private_name(output: str, profile: Path, tmp_path: P
 def test_a_bundle_reproduces_the_numbers_and_names_nothing(
     profile: Path, tmp_path: Path, cli: CommandLine
 ) -> None:
-    """The bundle also contains no names of ranges and groups, because they describe the program."""
+    """The bundle also lacks the names of ranges and groups, because they describe the program."""
     bundles = [tmp_path / "one.zip", tmp_path / "two.zip"]
     for file in bundles:
         assert cli.printed("inspect", profile, "--report", file)
@@ -195,7 +195,7 @@ def test_texts(text: str, expected: str) -> None:
 
 
 def test_command_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A folder named like an output would change the result.
+    # A folder with the same name as an output would change the result.
     monkeypatch.chdir(tmp_path)
     names = PrivateNames(hidden=True)
     names.note_hosts(["svg", "a"])
@@ -210,15 +210,15 @@ def test_command_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     }
 
 
-# Every private name contains a token, and no output of any command may contain it.
+# Every private name contains a token, which no output of any command may contain.
 
 
-#: Formats that need another input, such as the lengths of prompts or memory events.
+#: Formats that need a special input, such as the lengths of prompts or memory events.
 _SPECIAL = {"chunk-costs", "memory-plot"}
 
 
 def make_output_paths(folder: Path) -> dict[str, Path]:
-    """Return a file for every format of ``analyze``, in a folder whose name is private."""
+    """Return an output path for every format of ``analyze``, in a folder whose name is private."""
     output_folder = folder / f"{TOKEN}-out"
     output_folder.mkdir(exist_ok=True)
     names = (renderer for renderer in list_renderers() if renderer.name not in _SPECIAL)
@@ -235,7 +235,7 @@ def planted(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_no_format_contains_the_token(planted: Path, cli: CommandLine) -> None:
-    """Analyse the file by itself and as part of its folder; outputs record the command line."""
+    """Analyze the file by itself and as part of its folder. Outputs record the command line."""
     files = make_output_paths(planted.parent)
     words = [word for file in files.values() for word in ("-o", file)]
 
@@ -294,7 +294,7 @@ def test_no_command_prints_the_token(planted: Path, cli: CommandLine) -> None:
 
 
 def test_names_of_ranges_and_kernels_are_kept(tmp_path: Path, cli: CommandLine) -> None:
-    """Only private names inside them are replaced."""
+    """Only the private names inside them are replaced."""
     printed = cli.printed("idle", write_nsys_export(tmp_path), "--json", "-", "--anonymous")
 
     assert f"{PUBLIC}_host1_0" in printed
@@ -302,7 +302,7 @@ def test_names_of_ranges_and_kernels_are_kept(tmp_path: Path, cli: CommandLine) 
 
 
 def test_no_bundle_contains_a_name(planted: Path, cli: CommandLine) -> None:
-    """Names of ranges and kernels are left out as well, with and without the option."""
+    """Names of ranges and kernels are also left out, with and without the option."""
     for number, option in enumerate(([], ["--anonymous"])):
         file = planted.parent / f"{number}.zip"
         code, printed, complained = cli("inspect", planted, "-o", file, *option)
@@ -315,7 +315,7 @@ def test_no_bundle_contains_a_name(planted: Path, cli: CommandLine) -> None:
 
 
 def test_saved_reports_name_nobody(tmp_path: Path, cli: CommandLine) -> None:
-    """Saved reports contain names that do not occur in the arguments of later commands."""
+    """Saved reports contain names that later commands do not get as arguments."""
     folder = tmp_path / TOKEN
     folder.mkdir()
     reports = [folder / f"{TOKEN}{number}.json" for number in range(2)]
@@ -485,7 +485,7 @@ def test_no_error_about_arguments_contains_the_token(
 
 
 def test_an_error_in_the_middle_of_reading_names_no_host(tmp_path: Path, cli: CommandLine) -> None:
-    """The run is refused, so its hosts are known only from the files read so far."""
+    """The run is refused, so hosts are only known from the files that were read before."""
     (tmp_path / "export").mkdir()
     (process,) = read_processes(write_nsys_export(tmp_path / "export"))
     merged = write_rocpd(

@@ -86,7 +86,7 @@ def test_wrong_usage_is_one_sentence(arguments: str, cli: CommandLine) -> None:
 
 @pytest.mark.parametrize("option", ["--causes", "--critical-path", "--heat-map"])
 def test_picture_options_need_a_picture(option: str, tmp_path: Path, cli: CommandLine) -> None:
-    """The table and JSON are not pictures, and panels cannot contain a heat map."""
+    """The formats table and JSON are not pictures, and panels cannot contain a heat map."""
     outputs_without_picture = [[], ["--json", str(tmp_path / "a.json")]]
     outputs_without_picture += (
         [["--panels", str(tmp_path / "a.svg")]] if option == "--heat-map" else []

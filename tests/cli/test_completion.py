@@ -12,7 +12,7 @@ from tests.support.command_line import run_program
 
 
 def complete(words: list[str], shell: str = "bash") -> list[str]:
-    """Return the completions offered for the last word."""
+    """Return the completions that are offered for the last word."""
     variables = {
         "_BUBBLEVIZ_COMPLETE": f"complete_{shell}",
         "COMP_WORDS": "\n".join(words),
@@ -54,7 +54,7 @@ def test_other_shells_are_offered_options(shell: str) -> None:
 
 
 def test_files_are_not_completions_of_a_command(tmp_path: Path) -> None:
-    """The shell completes paths by itself if the program offers no completion."""
+    """If the program offers no completion, the shell completes paths by itself."""
     assert complete(["bubbleviz", str(tmp_path)]) == []
 
 

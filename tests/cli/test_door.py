@@ -1,4 +1,4 @@
-"""A path in place of a command runs the command that fits the file, and says so."""
+"""A path in place of a command runs the command that fits the file, and prints its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C while any module loads ends a command with one line and exit code 130."""
+"""Ctrl-C during the import of any module ends a command with one line and exit code 130."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from tests.support.command_line import run_program
 from tests.support.places import FIXTURES
 
-#: Program that runs a command like the console script, and interrupts it when it looks for a
-#: module.
+#: Program that runs a command like the console script does.
+#: It interrupts the command when the command looks for a module.
 PROGRAM = """
 import os, signal, sys
 class Interrupting:
@@ -27,7 +27,7 @@ sys.exit(main())
 
 
 def run_interrupted(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command that is interrupted when it first looks for a module."""
+    """Run a command, and interrupt it when it first looks for a module."""
     return run_program(["-c", PROGRAM.format(module=module), *arguments])
 
 
@@ -56,7 +56,7 @@ def test_an_interrupt_while_a_module_loads_is_one_line(module: str, tmp_path: Pa
     assert done.returncode == 128 + signal.SIGINT
     assert done.stderr.startswith("bubbleviz: interrupted")
     assert done.stderr.count("\n") == 1
-    # If the file exists, it is complete.
+    # If the output file exists, it is complete.
     assert {path.name for path in tmp_path.iterdir()} <= {report.name}
 
 
@@ -74,7 +74,7 @@ def test_ignored_interrupts_stay_ignored() -> None:
 
 
 def test_nothing_else_loads_before_interrupts_are_taken() -> None:
-    """Imports of the console script itself run before our code can handle an interrupt."""
+    """The imports of the console script itself run before our code can handle an interrupt."""
     program = (
         "import sys; before = set(sys.modules); import bubbleviz.__main__; "
         "print(*sorted(set(sys.modules) - before))"

@@ -1,4 +1,4 @@
-"""``bubbleviz guide`` lists all pages, prints plain text to a pipe and renders on a terminal."""
+"""``bubbleviz guide`` lists all pages, prints plain text to a pipe, and renders on a terminal."""
 
 from __future__ import annotations
 

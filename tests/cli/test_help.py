@@ -1,4 +1,4 @@
-"""Help is complete and grouped, and refusals do not import rich."""
+"""Help is complete and grouped, and error messages do not import rich."""
 
 from __future__ import annotations
 

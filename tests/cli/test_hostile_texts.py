@@ -26,10 +26,10 @@ from tests.support.hostile_fields import (
 )
 from tests.support.hostile_profiles import DIRECTING
 
-#: Maximum length of a line of a sentence.
+#: Maximum length of a line in a message.
 LONGEST_LINE = 100
 
-#: For each kind of input, the function that adds hostile texts to a file.
+#: Function that adds hostile texts to a file, for each kind of input.
 PLANTED: dict[str, Variants] = {
     "nsys sqlite": sqlite_variants,
     "nsys tables": arrow_variants,
@@ -62,7 +62,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def list_files(kind: str, inputs: Path, folder: Path) -> Iterator[tuple[Path, Path]]:
-    """Yield (input, file) for each file in copies of the undamaged inputs of a kind."""
+    """Yield (input, file) for each file in copies of all undamaged inputs of a kind."""
     for good in sorted(folder_of(KINDS[kind], inputs).iterdir()):
         path = folder / good.name
         if good.is_dir():
@@ -74,14 +74,14 @@ def list_files(kind: str, inputs: Path, folder: Path) -> Iterator[tuple[Path, Pa
 
 
 def commands_of(kind: str) -> list[str]:
-    """Return up to six commands that print and write no files, those with ``-v`` first."""
+    """Return up to six commands that print and write no files. Commands with ``-v`` come first."""
     printing = [
         words for words in KINDS[kind].commands if "{out}" not in words and "-q" not in words
     ]
     return sorted(printing, key=lambda words: "-v" not in words)[:6]
 
 
-@pytest.mark.thorough  # takes a minute
+@pytest.mark.thorough  # this takes a minute
 @pytest.mark.parametrize("kind", KINDS)
 def test_hostile_fields_are_inert(
     kind: str, inputs: Path, tmp_path: Path, cli: CommandLine
@@ -124,5 +124,5 @@ def check(printed: str, where: str) -> None:
 
 
 def is_broken(line: str) -> bool:
-    """Return whether a line is long enough for a sentence to be wrapped after it."""
+    """Return whether a line is so long that its sentence continues on the next line."""
     return len(line) + len(f" {INJECTED}") > LONGEST_LINE

@@ -76,7 +76,7 @@ def test_devices_have_stages_of_both_directions(
     out = cli.printed("layout", "--layers", layers, *SIZES, *words)
 
     assert "    0    0, 1       4" in out
-    # Both devices have all layers: 0.8 + 6 x 3 + 6 ms.
+    # Both devices have all layers, so the time is 0.8 + 6 x 3 + 6 ms.
     assert svg.read_text().count(">24.80") == 2
 
 

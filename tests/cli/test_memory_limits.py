@@ -1,4 +1,4 @@
-"""Commands refuse memory limits too small for numpy to start, and run with larger ones."""
+"""Commands refuse to run if the memory limit is too small for numpy, and run with larger limits."""
 
 from __future__ import annotations
 

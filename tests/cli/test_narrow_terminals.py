@@ -1,4 +1,4 @@
-"""At common terminal widths each command prints one screen, without long lines or broken words."""
+"""At common terminal widths, each command prints one screen without long lines or broken words."""
 
 from __future__ import annotations
 

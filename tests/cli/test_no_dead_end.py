@@ -1,4 +1,4 @@
-"""Every refusal of ``analyze`` names a command that works on the file."""
+"""Every refusal of ``analyze`` names a command that can read the file."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from tests.support.command_line import CommandLine
 from tests.support.needs import get_real_file
 from tests.support.nsys_exports import C, K, R, write_profile
 
-#: One file for each kind of refusal; all files would take a minute.
+#: One file for each kind of refusal, because all files would take a minute.
 FILES = (
-    "kineto/hta_sampled_rank-1.json.gz",  # sends and receives without a pipeline
+    "kineto/hta_sampled_rank-1.json.gz",  # this has sends and receives, but no pipeline
     "jax/tracelens_jax08_attention.xplane.pb",
     "jax/jax_cpu4.trace.json.gz",
     "nccl/nccl_readme_v5.jsonlines",
     "nccl/pha-z_sendrecv_v5.jsonlines",
-    "nsys/pipit_saxpy-mpi.sqlite",  # ranges of another domain
-    "nsys/yoon_poolformer_no_kernels.sqlite",  # ranges alone
-    "nsys/gomory_report10.sqlite",  # kernels alone
-    "nsys/dynamicvit_no_kernels.sqlite",  # neither ranges nor kernels
-    "nsys/nsys-ai_healthy_1pct.sqlite",  # kernels without processes
+    "nsys/pipit_saxpy-mpi.sqlite",  # this has ranges of another domain
+    "nsys/yoon_poolformer_no_kernels.sqlite",  # this has only ranges
+    "nsys/gomory_report10.sqlite",  # this has only kernels
+    "nsys/dynamicvit_no_kernels.sqlite",  # this has neither ranges nor kernels
+    "nsys/nsys-ai_healthy_1pct.sqlite",  # this has kernels without processes
     "nsys/nsys-ai_mock.sqlite",
 )
 
 
 def run_commands_of_refusal(path: str, cli: CommandLine) -> list[str]:
-    """Return the commands named by the refusal of a file, after running each of them on it."""
+    """Run each command that the refusal of a file names, and return the commands."""
     return run_named_commands(cli.refused("analyze", path, code=1), path, cli)
 
 
 def run_named_commands(text: str, path: str, cli: CommandLine) -> list[str]:
-    """Return the commands named by a text, after running each of them on the file."""
+    """Run each command that a text names on the file, and return the commands."""
     sentence = " ".join(text.split())
     matches = re.findall(r"bubbleviz (idle|nccl|pgle|inspect)\b(?: (\S+))?", sentence)
     for command, word in matches:
@@ -82,7 +82,7 @@ def test_real_profiles(cli: CommandLine, subtests: pytest.Subtests) -> None:
             path = str(get_real_file(file))
             commands = run_commands_of_refusal(path, cli)
             assert commands
-            # The output of these commands must not lead to a dead end either.
+            # The output of these commands must also name a next step.
             for command in {*commands, "inspect"}:
                 code, out, err = cli(command, path)
                 if code == 0:

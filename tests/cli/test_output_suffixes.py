@@ -1,4 +1,4 @@
-"""``-o FILE`` takes the format from the suffix, which each renderer declares."""
+"""``-o FILE`` derives the format from the suffix, which each renderer declares."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_an_unknown_suffix_is_refused_with_a_list_of_suffixes(file: str) -> None
     ],
 )
 def test_a_former_ending_does_not_get_other_content(file: str, tmp_path: Path) -> None:
-    """Without this check, most of these names would receive a table or picture of operations."""
+    """Without this check, most of these names would get a table or picture of operations."""
     with pytest.raises(UsageError, match=r"its suffix is not one of .*\.bubbles\.csv.*\.parquet"):
         format_of_suffix(file, NAMES)
     report = bubbleviz.analyze(ONE)

@@ -1,6 +1,6 @@
-"""``simulate --from`` takes options that are not given from a report.
+"""``simulate --from`` reads options that are not given from a report.
 
-Errors ask only for the options that the report cannot supply.
+Error messages ask only for options that the report cannot supply.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Missing, closed or full standard streams cause an exit code and a message."""
+"""Missing, closed or full standard streams lead to an exit code and a message."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMMANDS = [
 
 
 def run(arguments: list[str], redirection: str) -> subprocess.CompletedProcess[str]:
-    """Run a command with its streams redirected by a shell."""
+    """Run a command whose streams a shell redirects."""
     command = f'exec "$0" -m bubbleviz "$@" {redirection}'
     return run_program(["sh", "-c", command, sys.executable, *arguments])
 

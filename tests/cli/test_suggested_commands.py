@@ -1,4 +1,4 @@
-"""A shell reads the path in a suggested command as the file that was given."""
+"""A shell reads the path in a suggested command as the path that the user gave."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ STEMS = (
 
 
 def write_unrecognized_profile(path: Path) -> None:
-    """Write a profile with a range that no convention recognizes."""
+    """Write a profile that contains a range which no convention recognizes."""
     kernels, calls = [K(30, 50, 0), K(60, 80, 1)], [C(10, 15, 0), C(15, 20, 1)]
     profile = write_profile(path.parent, kernels, calls, [R(0, 90, "embed tokens")])
     profile.rename(path)
 
 
 def write_profile_without_work(path: Path) -> None:
-    """Write a profile with range names that describe no work."""
+    """Write a profile whose range names describe no work."""
     write_unrecognized_profile(path)
     edit_database(path, "UPDATE NVTX_EVENTS SET text = 'x'")
 

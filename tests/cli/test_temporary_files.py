@@ -11,7 +11,7 @@ import pytest
 from tests.support.command_line import run_program
 from tests.support.places import FIXTURES
 
-#: Program that runs the command line and gets a signal just before it renames a complete file.
+#: Program that runs the command line, and gets a signal just before it renames a complete file.
 PROGRAM = """
 import os, sys
 from bubbleviz.render import files as outputs
@@ -26,7 +26,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def run_with_signal(number: signal.Signals, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command that a signal ends while it writes into the folder."""
+    """Run a command that is killed by a signal while it writes into the folder."""
     program, report = PROGRAM.format(number=int(number)), str(folder / "report.json")
     return run_program(["-c", program, "analyze", str(FIXTURES / "1f1b"), "--json", report])
 

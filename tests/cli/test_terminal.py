@@ -1,4 +1,4 @@
-"""Progress bars and coloured verdicts, which only terminals show."""
+"""Progress bars and colored verdicts, which only terminals show."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.support.command_line import CommandLine
 from tests.support.places import CHECKOUT
 from tests.support.xla_profiles import make_tpu, write_planes
 
-#: Commands that read any profile, with the option for a document.
+#: Commands that read any profile, each with its option for a JSON or text document.
 COMMANDS = {"analyze": "--json", "idle": "--json", "nccl": "--json", "pgle": "--pbtxt"}
 EMPTY: Mapping[str, bytes] = {"a.sqlite": b"", "z.sqlite": b""}
 BAD: Mapping[str, Mapping[str, bytes]] = {
@@ -32,7 +32,7 @@ BAD: Mapping[str, Mapping[str, bytes]] = {
 
 
 def _write_fixture(command: str, folder: Path) -> Path:
-    """Write a profile that a command can read into a folder, and return its path."""
+    """Write a profile that the command can read into a folder, and return its path."""
     if command == "pgle":
         return write_planes(folder, make_tpu())
     if command == "nccl":
@@ -46,7 +46,7 @@ def _put(files: Mapping[str, bytes], folder: Path) -> None:
 
 
 def _load_without_limitations(text: str) -> Any:
-    """Return a document without its limitations and the texts about them."""
+    """Return a document without its limitations and the texts that mention them."""
     try:
         content = json.loads(text)
     except ValueError:
@@ -78,7 +78,7 @@ def test_unreadable_files_of_a_directory_are_warnings(
     else:
         assert out == output_alone[0]
     if command == "analyze":
-        # The document contains the limitations that other commands print.
+        # The document contains the same limitations that other commands print.
         notes = json.loads(output.read_text())["limitations"]
         err = "".join(f"bubbleviz: warning: {n['what']}: {n['reason']}\n" for n in notes)
     for name in BAD[bad]:

@@ -59,7 +59,7 @@ def test_a_page_is_served_until_it_is_interrupted(
     source: str, number: signal.Signals, saved: Path
 ) -> None:
     path = ONE if source == "profiles" else str(saved)
-    # Background jobs ignore Ctrl-C, and their child processes inherit this.
+    # Background jobs ignore Ctrl-C, and child processes inherit this setting.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(
         [sys.executable, "-m", "bubbleviz", "view", path, "--no-browser"],

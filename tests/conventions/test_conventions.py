@@ -1,4 +1,4 @@
-"""Conventions: parsing of names, recognition in a profile, and the files that users write."""
+"""Conventions: parsing of names, recognition in a profile, and files written by users."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_invalid_numbers_are_reported_or_left_out(tmp_path: Path) -> None:
 
 
 def test_a_jax_path_may_contain_a_hash() -> None:
-    """Paths number repeated parts (``dot#1``); only the last ``#`` ends the thunk."""
+    """Paths number repeated parts (``dot#1``), so only the last ``#`` ends the thunk."""
     thunk = "Thunk:#name=jit(step)/{}/dot#1,hlo_op=fusion.11,unique_hlo_op_id=4#"
     names = parse_range_names(
         [thunk.format("jvp(a)"), thunk.format("transpose(jvp(a))"), thunk.format("add")],

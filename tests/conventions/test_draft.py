@@ -1,4 +1,4 @@
-"""Drafts of naming conventions."""
+"""Drafts of naming conventions, suggested from the names in a profile."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ FIXTURE = FIXTURES / "1f1b" / "node0.sqlite"
 
 
 def suggest(counts: dict[str, int]) -> str | None:
-    """Return the likeliest draft for some names, or None if no name contains a phase."""
+    """Return the most likely draft for some names, or None if no name contains a phase."""
     return next(iter(generate_drafts(counts)), None)
 
 
-#: Names, and the phase and microbatch that a draft gives each.
+#: Names, and the phase and microbatch that a draft reads from each name.
 MEANINGS = {
     "fwd mb=3": (Phase.F, 3),
     "stage 2 forward microbatch 7": (Phase.F, 7),
@@ -49,7 +49,7 @@ MEANINGS = {
     "forward c1 m5": (Phase.F, 5),
     "send_forward_recv_backward_5": (Phase.SEND_RECV, 5),
     "opt.step": (Phase.OPTIMIZER, -1),
-    # Numbers that count something else.
+    # In these names, the numbers count something else than microbatches.
     "forward (model.cu:12)": (Phase.F, -1),
     "layer 3 forward": (Phase.F, -1),
     "transformer.h.7.forward": (Phase.F, -1),
@@ -74,7 +74,7 @@ def test_a_draft_recognizes_the_names_it_was_made_from(name: str, tmp_path: Path
     assert (names.phase[0], names.microbatch[0]) == MEANINGS[name]
 
 
-#: Operators, lines of source code, and modules: no operations.
+#: Operators, lines of source code, and modules, which are not operations.
 NONE: tuple[str, ...] = (
     "train.py(120): forward",
     "aten::conv2d_forward",
@@ -105,7 +105,7 @@ def test_a_draft_is_printed_as_a_file_that_loads(tmp_path: Path, cli: CommandLin
     run = _plant_renamed(tmp_path, F=name.format("forward"), B=name.format("backward"))
     mine = tmp_path / "mine.toml"
 
-    # Ranges inside ranges with the same meaning are not separate operations.
+    # Nested ranges with the same meaning are not separate operations.
     with closing(sqlite3.connect(run)) as database, database:
         columns = [row[1] for row in database.execute("PRAGMA table_info(NVTX_EVENTS)")]
         inner = {"text": "'forward_func'", "start": "start + 1", "end": '"end" - 1'}
@@ -137,7 +137,7 @@ def test_text_that_emit_nvtx_appends_to_a_name_is_not_part_of_a_draft(
 
 
 def _plant_renamed(folder: Path, **names: str) -> Path:
-    """Return the example with different names for F and B; ``#`` stands for the microbatch."""
+    """Return the example with different names for F and B, where ``#`` is the microbatch number."""
     run = folder / "run.sqlite"
     run.write_bytes(FIXTURE.read_bytes())
     _rename(run, **names)
@@ -145,7 +145,7 @@ def _plant_renamed(folder: Path, **names: str) -> Path:
 
 
 def _rename(run: Path, **names: str) -> None:
-    """Give F and B other names; ``#`` stands for the microbatch."""
+    """Give F and B other names, where ``#`` is the microbatch number."""
     with closing(sqlite3.connect(run)) as database, database:
         rows = database.execute("SELECT rowid, text FROM NVTX_EVENTS WHERE text GLOB '[FB][0-9]*'")
         for rowid, text in rows.fetchall():
@@ -245,8 +245,8 @@ def _try_draft(run: Path, folder: Path) -> tuple[str, float | None]:
     ("forward", "backward"),
     [
         ("forward_step[#]", "backward_step[#]"),
-        # A built-in convention matches only one of the two passes, and reads more numbers from it
-        # than the draft reads from the other pass.
+        # A built-in convention matches only one of the two passes.
+        # It reads more numbers from that pass than the draft reads from the other pass.
         ("F#.0.0", "my_backward #"),
         ("F#.0.0", "backward_step"),
         ("fwd mb=#", "B#.0.0"),
@@ -278,9 +278,9 @@ def test_a_draft_gives_the_ratio_of_the_run(forward: str, backward: str, tmp_pat
     assert suggestion.replace("\n", "").isprintable()
 
 
-#: Shapes of names that a library writes inside others.
+#: Patterns of names that a library uses for ranges inside other ranges.
 INSIDE = [
-    # The library gives every second forward another name, with different numbers.
+    # The library gives every second forward a different name with different numbers.
     {"fwd *[02468]": "model forward 0"},
     {"fwd *": "layer_3_forward", "bwd *": "layer_3_backward"},
 ]
@@ -305,12 +305,13 @@ def test_a_rank_in_an_iteration_name_is_not_its_number(tmp_path: Path) -> None:
 
 def test_layers_of_several_microbatches_in_a_row_give_no_draft(tmp_path: Path) -> None:
     run = _plant_renamed(tmp_path, F="layer_3_forward", B="layer_3_backward")
-    # Without transfers in between, the end of a microbatch is unknown.
+    # Without transfers between operations, the end of a microbatch is unknown.
     edit_database(run, "DELETE FROM NVTX_EVENTS WHERE text GLOB '[SR]E[NC][DV]_*'")
     assert bubbleviz.inspect(run).suggestion is None
 
 
-#: Beginnings of names, some longer than the part shown in a message.
+#: Beginnings of names.
+#: Some are longer than the part that a message shows.
 SHAPES = ("saxpy", "CommonPjRtLoadedExecutable::ExecutePrepare", "b" * 90, "Setup, part " * 9)
 
 
@@ -333,7 +334,8 @@ def test_a_refusal_shows_each_name_by_itself(
     assert "mine.toml" not in refusal
 
 
-#: Names, and the groups that their draft must have. A number before a unit counts nothing.
+#: Names, and the groups that their draft must have.
+#: A number before a unit is not an index.
 NUMBERS = {
     ("forward 0.832 ms", "forward 0.917 ms"): "",
     ("forward 0.05", "forward 1.25"): "",
@@ -365,7 +367,7 @@ def test_numbers_count_unless_they_have_a_unit(names: tuple[str, ...]) -> None:
     assert NUMBERS[names] or "(?P<" not in draft
 
 
-#: Names as trainers, hooks on modules and tracers write them: microbatch {m}, layer {l}.
+#: Names as written by trainers, module hooks and tracers, with microbatch {m} and layer {l}.
 LAYERS = [
     "layer {l} forward",
     "model.layers.{l}.forward",
@@ -400,7 +402,7 @@ LAYERS = [
 
 @pytest.mark.parametrize("form", LAYERS)
 def test_numbers_of_layers_are_never_microbatches(form: str) -> None:
-    """No draft reads layer numbers as microbatches; microbatch numbers are read."""
+    """No draft reads layer numbers as microbatches, but microbatch numbers are read."""
     forward = [form.format(m=m, l=layer) for m in range(4) for layer in range(16, 24)]
     backward = [n.replace("forward", "backward").replace("fwd", "bwd") for n in forward]
     names = list(dict.fromkeys((*forward, *backward)))

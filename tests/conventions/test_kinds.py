@@ -1,4 +1,4 @@
-"""Kinds of kernels, threads, calls and layers, by their names."""
+"""Kinds of kernels, threads, calls and layers, derived from their names."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from tests.support.idle_runs import c, k
 from tests.support.notes import find_limitation
 from tests.support.nsys_exports import C, K, R, write_profile
 
-# Kinds of kernels, by name.
+# Tests of the kinds of kernels.
 
 
 NAMES = [
-    # name, communication, receives, point to point, collective
+    # (name, communication, receives, point to point, collective).
     ("gemm", False, False, False, False),
     ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", True, True, True, False),
     ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", True, False, False, True),
@@ -108,7 +108,7 @@ XLA_RANGES = [p.regex for p in JAX.patterns if p.phase in COMMUNICATION and "hlo
 
 
 def is_communication_range(name: str) -> bool:
-    """Return whether the range of this instruction is communication under the convention."""
+    """Return whether the convention reads the range of this instruction as communication."""
     return bool(
         range_names.parse_range_names([f"Thunk:#hlo_op={name}#"], JAX).phase[0] in COMMUNICATION
     )
@@ -187,7 +187,7 @@ def test_kernels_that_communicate_or_look_like_it_are_recognized(
     assert mask_communication_candidates([], kinds).tolist() == []
 
 
-# Names of public kernels (kernel_names.toml).
+# Tests with the names of public kernels (kernel_names.toml).
 
 
 KERNEL_NAMES = [
@@ -224,7 +224,7 @@ def test_public_kernels_that_communicate_need_no_hint_and_others_get_none() -> N
     assert [name for name, is_likely in zip(computing, candidates, strict=True) if is_likely] == []
 
 
-# Names of several megabytes.
+# Tests with names of several megabytes.
 
 
 @pytest.mark.parametrize("length", [1, MATCHED_CHARACTERS, 1 << 23])
@@ -277,7 +277,7 @@ def test_a_file_of_additions_does_not_replace_built_in_names(tmp_path: Path) -> 
     ]
     assert any("look like communication" in note.what for note in default.limitations)
     assert not any("look like communication" in note.what for note in extended.limitations)
-    # Exposed collectives are reported as exposed and in the table of causes.
+    # Exposed collectives are reported as exposed, and in the table of causes.
     communication = extended.explanation.communication
     collective = extended.explanation.causes.of_iteration(extended.bubbles.ratio, 0)["collective"]
     assert int(communication.exposed_ns[0, 0]) == collective == 80
@@ -310,7 +310,7 @@ def test_an_empty_file_of_additions_is_refused(tmp_path: Path, text: str) -> Non
         )
 
 
-# Kernels that run concurrently with compute
+# Tests of kernels that run concurrently with compute.
 
 
 def _write_concurrent_kernels(

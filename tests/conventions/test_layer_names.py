@@ -1,4 +1,4 @@
-"""Names of layers: each pattern matches its examples and nothing that only looks similar."""
+"""Names of layers: each pattern matches its examples and nothing that merely looks similar."""
 
 from __future__ import annotations
 

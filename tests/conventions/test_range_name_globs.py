@@ -27,8 +27,8 @@ from tests.support.command_line import CommandLine
 from tests.support.nsys_exports import C, K, R, write_profile
 from tests.support.places import CHECKOUT
 
-#: Length of a long name, and the CPU seconds that a regex may take for it. A regex with quadratic
-#: run time takes ten times as long.
+#: Length of a long name, and the CPU seconds that a regex may take to match it.
+#: A regex with quadratic run time takes ten times as long.
 LONG, SOON_S = 30_000, 0.15
 
 
@@ -72,13 +72,13 @@ def measure_match_s(match: Callable[[str], object], text: str) -> float:
 @pytest.mark.parametrize("regex", [pytest.param(p, id=name[:80]) for name, p in list_patterns()])
 def test_regexes_take_linear_time(regex: re.Pattern[str]) -> None:
     for name in make_long_names(regex.pattern):
-        # A busy machine may take longer once.
+        # On a busy machine, a single measurement may take longer.
         seconds = min(measure_match_s(regex.search, name) for _ in range(3))
         assert seconds < SOON_S, name[:100]
 
 
-# Deeply nested TOML, and regular expressions that Python cannot compile, alone or combined with
-# others, are refused with a message by every option that reads them.
+# Every option that reads TOML or regular expressions refuses invalid ones with a message.
+# Examples are deeply nested TOML, and regexes that Python cannot compile, alone or combined.
 
 
 ONE = str(CHECKOUT / "fixtures" / "1f1b")
@@ -91,9 +91,9 @@ FILES = {
 }
 NESTED: tuple[str, ...] = (f"a = {'[' * 2000}{']' * 2000}", f"a = {'{a=' * 2000}1{'}' * 2000}")
 NESTED += (f"{'a.' * 20_000}b = 1", f"[{'a.' * 20_000}b]", f"a = {'[' * 100_000}")
-#: Regexes that are repeated too often, nested too deeply, unterminated, or not combinable.
+#: Regexes with too many repetitions, too deep nesting, no end, or that cannot be combined.
 ODD = ("a{99999999999999999999}", "a{4294967296}", "(?:" * 5000 + ")" * 5000, "[a", "(?P<1>a)")
-#: Python warns that it will read these sets differently.
+#: Sets that Python will read differently in the future, according to its warnings.
 AMBIGUOUS = ("[[a]", "x[^a--b]", "[a||b]", "[[:alpha:]]")
 FLAGGED = ("(?i)acme", "(?P<a>x)", r"(x)\1")
 WRONG = [
@@ -144,11 +144,11 @@ def write_named_ranges(
 
 
 MANY = [f"name {i}" for i in range(100)]
-#: Quotes, brackets and characters beyond ASCII pass through the array of patterns.
+#: Texts with quotes, brackets and non-ASCII characters that the array of patterns must preserve.
 WRITTEN = ['it\'s "so"', "a\\b", "[x]", "Vorwärts 1", "前向 2", "x"]
 ANYTHING = ["Engine.forward 1", "an Engine.step", "Engine.back", "x#step_num=3", "#step_num=x"]
 ANYTHING += ["pre_forward", "abc", "xbc", "x0c", "]", "zebra", "F1", "Ünï", "d", "#step"]
-#: Names, patterns, and the names that match.
+#: (names, patterns, names that match).
 PREFILTERED: list[tuple[list[str], list[str], list[str]]] = [
     ([*LIBRARY, *KNOWN], [*collect_globs(tuple(built_in().values()))], KNOWN),
     # The number of patterns is not limited.
@@ -191,7 +191,7 @@ def test_only_names_that_match_a_pattern_are_read(
 
 
 def match_in_duckdb(globs: list[str], names: list[str]) -> Bools:
-    """Return for each name whether DuckDB matches it with one of the loosened patterns."""
+    """Return whether DuckDB matches each name with one of the loosened patterns."""
     loose = [convert_to_duckdb(glob) for glob in globs]
     with duckdb.connect(":memory:") as connection:
         return np.array(
@@ -224,7 +224,8 @@ def test_patterns_match_names_together_as_they_match_each_one(
     assert not np.any(np.array(expected, bool) & ~likely)
     assert NameShapes(names).match_globs(globs).tolist() == expected
     packed = PackedNames()
-    # Add the names twice, like two parts of a file. No name in the second part is packed.
+    # Add the names twice, like two parts of a file.
+    # No name in the second part is packed.
     for odd in ([row for row, name in enumerate(names) if not name.isascii() or not name], names):
         rows = np.arange(len(names)) if odd is names else np.array(odd, np.int64)
         plain = ["" if row in rows else name for row, name in enumerate(names)]

@@ -1,4 +1,4 @@
-"""Iterations in which ranks waited until another rank was recorded are not averaged."""
+"""Iterations in which ranks waited for the recording of another rank are not averaged."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def value(path: Path, query: str) -> int:
 def plant_late(
     folder: Path, late_ranks: set[int], delay_ns: int, planting: Planting = PIPELINE
 ) -> Path:
-    """Plant a run in which profilers of some ranks begin late, and the other ranks wait.
+    """Plant a run in which the profilers of some ranks start late and the other ranks wait.
 
-    The late ranks pause from the time when the first of them could compute, and their recording
-    begins when the pause ends. Each of the other ranks pauses in its next communication.
+    The late ranks pause from the time at which the first late rank could compute. Their recordings
+    begin when the pause ends. Each of the other ranks pauses in its next communication.
 
     Args:
         folder: Folder to write to.
         late_ranks: Numbers of the late ranks.
-        delay_ns: Length of the pause.
+        delay_ns: Length of the pause, in ns.
         planting: The run, with one file per rank.
     """
     plant(planting, folder)

@@ -26,7 +26,7 @@ CUT = "iterations cut by the capture"
 
 
 def renamed(folder: Path, names: dict[str, str], planting: Planting) -> Path:
-    """Return a planted run in which some ranges are renamed."""
+    """Return a planted run whose ranges are renamed by ``names``."""
     plant(planting, folder)
     renames = (
         f"UPDATE NVTX_EVENTS SET text = '{other}' WHERE text = '{name}'"
@@ -78,14 +78,15 @@ def test_a_cut_iteration_is_called_cut_and_lacks_nothing() -> None:
     assert not report.operations_lacking
 
 
-# Iterations in any order are complete; a capture that begins within one truncates it.
+# Tests of the order of iterations.
+# Iterations in any order are complete, but a capture that begins within an iteration truncates it.
 
 
 SWAPPED = Planting(iterations=6, swapped_device=0, swapped_at=0, barrier=True)
 
 
 def report_without_first(first: int, folder: Path) -> Report:
-    """Return a report on the run's operations in another order, without the first ones."""
+    """Return a report on the run's operations in another order, without the first operations."""
     rows = write_csv(list_columns(analyze_planting(SWAPPED))).splitlines()
     start_column = rows[0].split(",").index("host_start_ns")
     later = sorted(rows[1:], key=lambda row: int(row.split(",")[start_column]))[first:]
@@ -205,11 +206,11 @@ def test_a_capture_that_begins_in_an_evaluation_cuts_only_the_evaluation(
     assert [(other.kind, other.averaged) for other in other_iterations] == [("training", True)] * 2
 
 
-# The ranks of an iteration.
+# Tests of the ranks of an iteration.
 
 
 def run_of(folder: Path) -> Report:
-    """Return a run of two ranks in two iterations; the second lacks the backward of rank 1."""
+    """Return a run of two ranks and two iterations. The second iteration lacks the B of rank 1."""
     rows = ["rank,phase,start_ns,end_ns,iteration,microbatch,stage"]
     for k in range(2):
         time_ns = 1_000 * k
@@ -235,7 +236,7 @@ def test_operations_that_ranks_lack_are_reported(tmp_path: Path) -> None:
 
 
 def test_a_first_stage_may_run_its_whole_backward_in_its_w(tmp_path: Path) -> None:
-    # Its input needs no gradient, so PyTorch launches no kernels in its B.
+    # The input of the stage needs no gradient, so PyTorch launches no kernels in its B.
     ran = [(0, "F", 0), (1, "F", 100), (1, "B", 200), (1, "W", 300), (0, "B", 300), (0, "W", 320)]
     ranges = [R(at, at + 9, f"bubbleviz:{p} mb=0 stage={r}", pid=r + 1) for r, p, at in ran]
     launched = [(r, at, number) for number, (r, p, at) in enumerate(ran) if (r, p) != (0, "B")]
@@ -245,7 +246,7 @@ def test_a_first_stage_may_run_its_whole_backward_in_its_w(tmp_path: Path) -> No
     report = bubbleviz.analyze(write_profile(tmp_path, kernels, calls, ranges))
 
     assert list_missing(report.iteration(0).ranks) == [None, None]
-    # Of 400 ns, rank 0 is busy for 160 and rank 1 for 240.
+    # Rank 0 is busy for 160 of 400 ns, and rank 1 for 240.
     assert report.iteration(0).ratios["schedule"].value == pytest.approx(0.5)
 
 
@@ -260,7 +261,7 @@ def test_ranks_behave_like_a_tuple(tmp_path: Path) -> None:
     assert repr(ranks) == "RankIterations(2 ranks)"
 
 
-# Quantiles of Student's t agree with scipy.
+# Tests of the quantiles of Student's t, which must agree with scipy.
 
 
 def test_quantiles_of_students_t_agree_with_scipy() -> None:

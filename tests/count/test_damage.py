@@ -1,4 +1,4 @@
-"""Damage counts only inside the iterations that are averaged."""
+"""Damage matters only inside the iterations that are averaged."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tests.support.notes import find_limitation, list_restriction_codes
 SIX = Planting(iterations=6, iteration_ranges=True, kernels=4, barrier=True)
 LOST = "launched kernels that were not recorded"
 OVERRUN = "kernels that end after the next one on their stream starts"
-#: The first process, and the bounds of an iteration of its rank.
+#: SQL for the first process, and for the bounds of an iteration of its rank.
 PROCESS = "(SELECT MIN(globalPid) FROM CUPTI_ACTIVITY_KIND_KERNEL)"
 BOUND = "(SELECT {} FROM NVTX_EVENTS WHERE text = 'iter_0_{}')"
 
 
 def damaged(folder: Path, *iterations: int) -> Path:
-    """Plant a run whose first rank lost every third kernel of some iterations."""
+    """Plant a run whose first rank lost every third kernel of the given iterations."""
     plant(SIX, folder)
     path = folder / "node0.sqlite"
     for number in iterations:

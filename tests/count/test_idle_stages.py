@@ -40,7 +40,7 @@ UNPAIRED = "iterations across ranks"
 WITHOUT_WORK = "forwards and backwards without GPU work"
 MARK = "operations-without-gpu-work"
 
-#: Stage 0 is idle in two of six iterations, and waits for the others before its Optimizer.
+#: Stage 0 is idle in two of six iterations, and waits for other stages before its Optimizer.
 IDLE = Planting(iterations=6, jitter=0.1, barrier=True, idle_stage=0, idle_iterations=(1, 4))
 RUNS = {
     "unnamed iterations": IDLE,
@@ -131,7 +131,7 @@ def test_causes_of_an_idle_stage_add_up_to_its_bubble(tmp_path: Path) -> None:
 def test_an_idle_stage_may_run_its_optimizer_at_once(
     iterations: int, idle: tuple[int, ...], servers: int, schedule: str, tmp_path: Path
 ) -> None:
-    """No stage waits for others before its Optimizer, so only their number shows idle iterations.
+    """No stage waits for others before its Optimizer, so only the count shows idle iterations.
 
     After several idle iterations, the stage runs forwards long before other stages do.
     """
@@ -156,7 +156,7 @@ def test_an_idle_stage_may_run_its_optimizer_at_once(
 def test_forwards_that_run_long_before_others_pair_by_time_or_not_at_all(
     servers: int, iterations: int, idle: tuple[int, ...], tmp_path: Path
 ) -> None:
-    """Numbers alone would pair forwards of stage 0 with forwards of an earlier iteration.
+    """Iteration numbers alone would pair forwards of stage 0 with an earlier iteration.
 
     Without Optimizers, only time shows the iterations in which the stage is idle, and the hosts may
     have different clocks.
@@ -183,7 +183,7 @@ def test_a_stage_whose_kernels_were_lost_is_not_idle(tmp_path: Path) -> None:
     plant(Planting(iterations=3, iteration_ranges=True, barrier=True), tmp_path)
     path = tmp_path / "node0.sqlite"
     iteration = "(SELECT {} FROM NVTX_EVENTS WHERE text = 'iter_0_1')"
-    # A process id is a thread id without the last 24 bits.
+    # SQL for a process id, which is a thread id without the last 24 bits.
     process = iteration.format("globalTid >> 24 << 24")
     between = f"BETWEEN {iteration.format('start')} AND {iteration.format('end')}"
     calls = (
@@ -210,7 +210,7 @@ def test_a_stage_may_idle_in_half_of_the_iterations(tmp_path: Path) -> None:
     check_ratios(report, truth, ("schedule", "stage", "period"))
 
 
-# Idle stages that enter their ranges without launching work.
+# Tests of idle stages that open their ranges without launching work.
 
 
 def add_empty_ranges(path: Path, *, is_named: bool = False, is_launched: bool = False) -> None:
@@ -298,7 +298,7 @@ def test_ranges_whose_launches_have_no_kernels_do_not_make_a_stage_idle(tmp_path
 
 
 def test_a_stage_without_any_recorded_work_is_not_known_to_be_idle(tmp_path: Path) -> None:
-    """Its kernels and launches may all be lost, including those of the Optimizer."""
+    """The kernels and launches of the stage may all be lost, including those of the Optimizer."""
     plant(replace(IDLE, iteration_ranges=True), tmp_path)
     path = tmp_path / "node0.sqlite"
     add_empty_ranges(path, is_named=True)
@@ -332,7 +332,7 @@ def test_a_stage_that_stepped_is_idle_if_its_rows_have_no_times(
         ",".join([*line.split(",")[:-2], "", "", "1100000"]) if empty else f"{line},"
         for line, empty in zip(lines, is_empty, strict=True)
     ]
-    # A row without any time is refused.
+    # A row that has no times is refused.
     rows[0] += "host_start_ns"
     path.write_text("\n".join(rows) + "\n")
     report = bubbleviz.analyze(path)
@@ -340,7 +340,8 @@ def test_a_stage_that_stepped_is_idle_if_its_rows_have_no_times(
     assert [iteration.complete for iteration in report.iterations] == [True, steps, True]
 
 
-#: Iterations of two stages, 1 ms apart, in us: stage 1 runs between F and BW of stage 0.
+#: Iterations of two stages, 1 ms apart, with times in us.
+#: Stage 1 runs between F and BW of stage 0.
 _PARTS = ((0, "F", 0, 100), (1, "F", 100, 200), (1, "BW", 200, 400), (0, "BW", 400, 600))
 
 
@@ -351,7 +352,7 @@ def table_of(
 
     Args:
         path: File to write.
-        idle: Pairs of iteration and rank without a forward and backward.
+        idle: (iteration, rank) pairs that have no forward and backward.
         steps: Whether all ranks run an Optimizer in all iterations.
         iterations: Number of iterations.
     """
@@ -379,7 +380,7 @@ def table_of(
         ({(2, 0)}, False, [True, True, False]),
         ({(0, 0)}, True, [True, True, True]),
         ({(0, 1)}, False, [False, True, True]),
-        # The iterations around the idle one are incomplete.
+        # The iterations before and after the idle iteration are incomplete.
         ({(1, 0), (2, 1)}, False, [True, False, False]),
     ],
 )
@@ -415,7 +416,7 @@ def test_the_idle_stage_of_the_shared_example_counts() -> None:
     assert [iteration.complete for iteration in report.iterations] == [True] * 3
 
 
-# Idle parts, by a slow reference.
+# Tests against a slow reference for idle parts.
 
 
 MASKS = st.integers(1, 6).flatmap(
@@ -435,7 +436,10 @@ def slow_idle_parts(
     is_recorded: list[list[bool]],
     is_whole: list[bool],
 ) -> list[list[bool]]:
-    """Return the largest set of idle parts that are all proven, by removing unproven parts."""
+    """Return the largest set of idle parts that are all proven.
+
+    Parts that are not proven are removed until every remaining part is proven.
+    """
     n, ranks = len(present), range(3)
     works = [any(row[r] for row in present) for r in ranks]
     idle = [
@@ -480,11 +484,11 @@ def test_without_iterations_there_are_no_idle_parts() -> None:
     assert find_idle_ranks(none, np.zeros(0, bool), none, none).shape == (0, 2)
 
 
-# Pairing by time.
+# Tests of pairing by time.
 
 
 def mask_of(rank: Ints, iteration: Ints) -> Bools:
-    """Return the mask of two ranks' iterations that contain work."""
+    """Return the mask of the two ranks' iterations that contain work."""
     mask = np.zeros((2, iteration.max() + 1), np.bool_)
     mask[rank, iteration] = True
     return mask
@@ -508,7 +512,7 @@ def test_an_iteration_of_unknown_time_follows_the_one_before(column: int) -> Non
 
 
 def test_an_iteration_of_unknown_time_needs_a_separate_number() -> None:
-    """Iteration 1 of rank 1 has no time, and iterations 0 and 2 leave no number between them."""
+    """Iteration 1 of rank 1 has no time, and there is no free number between iterations 0 and 2."""
     rank, iteration = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 2])
     start_ns = np.array([0, 100, 0, 100])
     is_worked = np.array([[True, True, False], [True, True, True]])

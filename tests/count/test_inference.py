@@ -1,4 +1,4 @@
-"""Forward-only runs: kind, windows, headline ratio, and evaluations."""
+"""Forward-only runs: their kind, windows and headline ratio, and evaluations in training runs."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_evaluations_inside_training_are_counted_and_left_out() -> None:
 def test_an_evaluation_that_overlaps_training_makes_the_period_the_ratio_to_quote(
     tmp_path: Path,
 ) -> None:
-    """The evaluation fills the pipeline; on the last stage, the next iteration waits 3 of 33 ms."""
+    """The evaluation fills the pipeline. On the last stage, the next iteration waits 3 of 33 ms."""
     truth = plant(Planting(barrier=True, iterations=4, evaluation_at=2), tmp_path)
     report = bubbleviz.analyze(tmp_path)
 

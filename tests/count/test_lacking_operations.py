@@ -27,7 +27,7 @@ MARK = "! (some ranks lack operations)"
 
 
 def _without(folder: Path, *names: str, rank: int | None = None) -> Report:
-    """Return the report on the 1F1B example without the ranges of these names, on one rank."""
+    """Return the report on the 1F1B example without ranges of these names, on one rank or all."""
     opened = "SELECT DISTINCT globalTid FROM NVTX_EVENTS WHERE text = 'F0.0.0' ORDER BY 1"
     threads = f"({opened}{'' if rank is None else f' LIMIT 1 OFFSET {rank}'})"
     statements = [f"CREATE TEMP TABLE threads AS SELECT * FROM {threads}"]

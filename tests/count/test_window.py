@@ -1,4 +1,4 @@
-"""Windows cover a part of the run, and their numbers agree with those of the complete run."""
+"""Windows cover a part of the run, and their numbers agree with the numbers of the complete run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ from tests.planting import plant
 from tests.planting.options import Planting
 from tests.support.command_line import CommandLine
 
-#: Iterations 7 to 12 of four ranks on two hosts, with an evaluation, strays and late launches.
+#: Iterations 7 to 12 of four ranks on two hosts.
+#: The run contains an evaluation, stray kernels and late launches.
 PLANTING = Planting(
     stages=4,
     microbatches=6,
@@ -173,7 +174,7 @@ def test_numbers_of_a_window_agree_with_the_complete_report(profiles: Path, text
 
     assert [i.index for i in part.iterations] == list(range(len(averaged_indices)))
     for iteration, index in zip(part.iterations, averaged_indices, strict=True):
-        # A part may have a different primary ratio.
+        # The primary ratio of a part may differ from that of the complete run.
         same_iteration = replace(
             iteration, index=index, bubble_ratio=full_report.iterations[index].bubble_ratio
         )
@@ -190,7 +191,7 @@ def test_numbers_of_a_window_agree_with_the_complete_report(profiles: Path, text
     explanation, of_whole = part.explanation, full_report.explanation
     for name, idle_ns in explanation.causes.idle_ns.items():
         assert np.array_equal(idle_ns, of_whole.causes.idle_ns[name][averaged_indices])
-    # If another ratio is primary, exposed time and kernels belong to other windows.
+    # If the primary ratios differ, exposed time and kernels belong to different windows.
     same_ratio = part.bubbles.ratio == full_report.bubbles.ratio
     compared = vars(explanation.communication) if same_ratio else ("wait_ns", "transfer_ns")
     for name in compared:

@@ -1,4 +1,4 @@
-"""Causes: planted causes are found, and each nanosecond of bubble has exactly one cause."""
+"""Causes of idle time: planted causes are found, and each nanosecond of bubble has one cause."""
 
 from __future__ import annotations
 
@@ -93,14 +93,14 @@ RUNS = {
 
 @cache
 def planted(name: str) -> tuple[Path, Report]:
-    """Return the first file of a planted run and the report on the run."""
+    """Return the first file of a planted run, and the report on the run."""
     folder = Path(tempfile.mkdtemp())
     truth = plant(RUNS[name], folder)
     return folder / truth.files[0].path, bubbleviz.analyze(folder)
 
 
 def idle_of(report: Report, cause: Cause, ratio: str = "schedule") -> int:
-    """Return the total time of a cause in ns over all ranks and iterations."""
+    """Return the total time of a cause over all ranks and iterations, in ns."""
     return int(report.explanation.causes.idle_ns[ratio][:, :, cause].sum())
 
 
@@ -109,7 +109,7 @@ def test_a_profile_without_gaps_has_no_causes(tmp_path: Path) -> None:
     report = bubbleviz.analyze(path)
 
     assert len(report.bubbles) == 0
-    # There is no training iteration to advise on.
+    # There is no training iteration to give advice on.
     assert describe_first_steps(report) is None
     assert find_longest_bubbles(report) == ()
     assert render_bubbles(report, View()).splitlines() == [",".join(list_bubble_columns(report))]
@@ -159,7 +159,7 @@ def test_time_lost_to_a_slow_link_is_communication(name: str) -> None:
     assert (describe_first_steps(report) or "").startswith("Make transfers between stages faster")
     assert report.explanation.phase_times.transfer_ns == 300 * US
     changes = {change.name: change for change in report.explanation.changes}
-    # Without transfers, the ratio is the textbook's (p - 1) / (m + p - 1).
+    # Without transfer times, the ratio is the (p - 1) / (m + p - 1) of textbooks.
     assert changes["no-delay"].bubble_ratio == pytest.approx(3 / 11, abs=5e-3)
 
 
@@ -263,7 +263,7 @@ def test_causes_are_coloured_and_named_in_the_picture_on_request() -> None:
 
 
 def heat_cells(svg: str, shade: str) -> int:
-    """Return the number of cells of the heat maps with a shade."""
+    """Return the number of heat map cells that have a given shade."""
     paths: list[str] = re.findall(rf'<path d="([^"]*)"[^>]*fill="{shade}"', svg)
     return sum(path.count("M") for path in paths)
 
@@ -280,7 +280,7 @@ def test_heat_maps_have_a_row_per_stage_and_mark_the_slow_microbatch() -> None:
     )
 
     assert "F by microbatch, median" in even
-    assert even.count("stage 3") == 3  # next to its row, and in both maps
+    assert even.count("stage 3") == 3  # the name is next to its row and in both maps
     assert (heat_cells(even, get_heat_colour(1.0)), heat_cells(marked, get_heat_colour(1.0))) == (
         0,
         1,
@@ -288,7 +288,7 @@ def test_heat_maps_have_a_row_per_stage_and_mark_the_slow_microbatch() -> None:
 
 
 def drawn(report: Report) -> int:
-    """Return the iteration that is drawn by default."""
+    """Return the iteration that is drawn if none is selected."""
     typical = report.typical_iteration()
     assert typical is not None
     return typical.index
@@ -384,7 +384,7 @@ def test_without_stages_it_is_unknown_what_operations_wait_for(tmp_path: Path) -
     assert [rank.stage for rank in report.ranks] == [None, None]
     assert idle_of(report, Cause.UNKNOWN, "stage") == 900 + 100
     assert idle_of(report, Cause.HOST, "stage") == 0
-    # An optimizer needs no input from neighbouring stages.
+    # An optimizer needs no input from adjacent stages.
     assert idle_of(report, Cause.HOST, "step") == 191 + 491
 
 
@@ -428,7 +428,7 @@ def _kernels_of(path: str) -> list[tuple[int, ...]]:
 def _communication_window(
     report: Report, index: int, rank_iteration: RankIteration
 ) -> tuple[int, int]:
-    """Return the start and end of the communication in a rank's iteration."""
+    """Return the start and end of the window of communication in a rank's iteration."""
     receives, account = (
         report.explanation.receives,
         rank_iteration.accounts.get(report.bubbles.ratio),
@@ -489,7 +489,7 @@ def test_times_and_stragglers_follow_from_the_kernels(tmp_path: Path) -> None:
 
 
 def test_inputs_of_a_bottleneck_take_as_long_as_elsewhere() -> None:
-    """The slow stage never waits in a receive, so its receives do not show the transfer time."""
+    """The slow stage never waits in a receive, so its receives do not show transfer times."""
     memory = Memory(8.0, 1.0, 32 / 74)
     work = build_device_workload((0, 1, 2, 3), 8, [(1_000 * US,) * 4] * 3, 100 * US, memory)
     report = analyze_planting(

@@ -165,7 +165,8 @@ def test_every_chunk_has_a_sample_chunk_nearby(
     assert sample == sorted(set(sample))
     if len(chunks) <= max_chunks:
         assert sample == list(range(len(chunks)))
-    # Each chunk has a drawn chunk in its cell. A cell is 1 / 127 of each axis wide and high.
+    # Each chunk has a drawn chunk in its grid cell.
+    # A cell is 1 / 127 of each axis wide and high.
     wide, high = max(tokens.max(), 1) / 127, max(busy_ns.max(), 1) / 127
     for count, length in chunks:
         assert any(

@@ -1,4 +1,4 @@
-"""Waits in collectives: their end and the awaited rank."""
+"""Waits in collectives: when a wait ends, and for which rank."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCATTER = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevKernelArgsStorage<
 
 
 def table(*rows: tuple[int, int, int, int]) -> CollectiveIntervals:
-    """Return collectives with the given (rank, start_us, end_us, meeting)."""
+    """Return collectives given as (rank, start_us, end_us, meeting)."""
     none = np.full(len(rows), -1, np.int64)
     rank, start, end, meeting = np.array(rows, np.int64).reshape(-1, 4).T.copy()
     columns = dict.fromkeys(CollectiveIntervals.column_names(), none) | {
@@ -44,13 +44,13 @@ def table(*rows: tuple[int, int, int, int]) -> CollectiveIntervals:
 
 
 def make_work(*spans: tuple[int, int, int]) -> Operations:
-    """Return operations with the given (rank, start_us, end_us)."""
+    """Return operations given as (rank, start_us, end_us)."""
     ops = [Op(rank, Phase.F, 0, start * US, end * US) for rank, start, end in sorted(spans)]
     return make_operations(ops)[0]
 
 
 def list_transfers(waits: CollectiveWaits) -> list[tuple[int, int, int]]:
-    """Return the start of the transfer, the last rank to enter, and the row it ran before."""
+    """Return the start of each transfer, the last rank to enter, and the row that it ran before."""
     columns = waits.moving_ns // US, waits.last_rank, waits.last_operation
     return list(zip(*(values.tolist() for values in columns), strict=True))
 
@@ -64,7 +64,8 @@ def list_transfers(waits: CollectiveWaits) -> list[tuple[int, int, int]]:
             [(1, 0, 600)],
             [(700, 1, 0), (700, -1, -1), (700, 1, 0)],
         ),
-        # A kernel in pieces is entered once. In the reverse case, its first pieces wait.
+        # A kernel that is split into pieces is entered once.
+        # In the reverse case, its first pieces wait.
         (
             [(0, 100, 1_000, 7), (1, 600, 700, 7), (1, 700, 800, 7), (1, 810, 1_000, 7)],
             [],
@@ -75,19 +76,20 @@ def list_transfers(waits: CollectiveWaits) -> list[tuple[int, int, int]]:
             [],
             [(800, -1, -1), (700, 0, -1), (800, 0, -1), (900, 0, -1)],
         ),
-        # The awaited rank still runs the operation that it started before it entered.
+        # The awaited rank still runs the operation that it started before it entered the
+        # collective.
         (
             [(0, 500, 1_000, 7), (1, 800, 1_000, 7)],
             [(1, 0, 400), (1, 400, 900), (1, 900, 950)],
             [(800, 1, 1), (800, -1, -1)],
         ),
-        # If several ranks enter together, the others waited for the rank that worked.
+        # If several ranks enter together, the other ranks waited for the one that worked.
         (
             [(0, 500, 1_000, 7), (1, 500, 1_000, 7), (2, 300, 1_000, 7)],
             [(0, 0, 100), (1, 0, 499), (2, 0, 300)],
             [(500, 1, 1), (500, -1, -1), (500, 1, 1)],
         ),
-        # No transfer takes less time than a launch.
+        # No transfer is shorter than a launch.
         ([(0, 100, 1_000, 7), (1, 996, 1_000, 7)], [], [(1_000, 1, -1), (996, -1, -1)]),
     ],
 )
@@ -102,11 +104,11 @@ def test_the_transfer_starts_when_the_last_rank_enters(
     )
 
 
-# Whole runs
+# Tests of whole runs.
 
 
 def rank_of_run(folder: Path, rank: int, *, communicator: int | None) -> Path:
-    """Write two iterations of 10 ms of a rank on a separate host with an unknown clock.
+    """Write two iterations (10 ms each) of a rank on a separate host whose clock is unknown.
 
     Rank 1 works until 6 ms, rank 0 until 3 ms; the reduce-scatter ends at 6.5 ms.
     """
@@ -137,7 +139,7 @@ def test_recorded_communicators_need_no_common_clock(tmp_path: Path) -> None:
     report = bubbleviz.analyze([rank_of_run(tmp_path, rank, communicator=0xAB) for rank in (0, 1)])
     idle_ns = report.explanation.causes.idle_ns["period"]
 
-    # In each of two periods.
+    # The rank waits in each of two periods.
     assert idle_ns[:2, 0, Cause.DEPENDENCY].tolist() == [3 * MS, 3 * MS]
     assert idle_ns[:2, :, Cause.COLLECTIVE].tolist() == [[500 * US] * 2] * 2
     assert list_limitation_subjects(report).isdisjoint({UNKNOWN, LACKING})
@@ -208,7 +210,7 @@ def test_transfers_are_the_planted_ones_despite_clock_errors(pieces: int) -> Non
 
 
 def gathered_run(folder: Path) -> Report:
-    """Return two stages on one host that gather parameters after their first forward.
+    """Return a run of two stages on one host that gather parameters after their first forward.
 
     ::
 
@@ -251,7 +253,7 @@ def test_a_collective_between_operations_is_a_dependency_until_all_have_entered(
     explanation = report.explanation
     idle_ns, times = explanation.causes.idle_ns["schedule"][0], explanation.communication
 
-    # Rank 0 waits in the collective, for its gradients from 6 to 8, and from 9 to 12.
+    # Rank 0 waits in the collective, and for its gradients from 6 to 8 and from 9 to 12.
     assert idle_ns[:, Cause.DEPENDENCY].tolist() == [(3 + 2 + 3) * MS, 0]
     assert idle_ns[:, Cause.COLLECTIVE].tolist() == [MS, MS]
     (waits,) = np.flatnonzero(report.bubbles.waits_in_collective).tolist()
@@ -259,7 +261,7 @@ def test_a_collective_between_operations_is_a_dependency_until_all_have_entered(
     assert (times.wait_ns.tolist(), times.transfer_ns.tolist()) == ([[3 * MS, 0]], [[MS, MS]])
     assert times.exposed_ns.tolist() == [[MS, MS]]
     assert times.communication_ns.tolist() == [[4 * MS, MS]]
-    # Without the transfer, its wait remains.
+    # The wait of the rank remains without the transfer.
     replays = {change.name: change.makespan_ns // MS for change in explanation.changes}
     names = ("measured", "no-collective", "no-delay")
     assert [replays[name] for name in names] == [13, 12, 12]
@@ -268,7 +270,7 @@ def test_a_collective_between_operations_is_a_dependency_until_all_have_entered(
 
 
 def test_a_bucket_reduced_during_compute_ends_the_wait_of_other_ranks(tmp_path: Path) -> None:
-    """Rank 1 reduces while it still computes; rank 0 has been waiting for it."""
+    """Rank 1 starts the reduction while it still computes. Rank 0 has been waiting for it."""
     rows = ExportRows()
     for rows.pid, done, entered in ((1, 3, 3), (2, 7, 6)):
         spans = (

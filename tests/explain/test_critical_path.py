@@ -18,7 +18,7 @@ from tests.support.planted_runs import RUNS, analyze_planting
 from tests.support.report_texts import text_of
 
 US = 1_000
-#: Two replicas that reduce after the last backward and wait for each other in the norm.
+#: Two replicas that reduce after the last backward and wait for each other in the gradient norm.
 COPIES = Planting(
     stages=2,
     replicas=2,
@@ -37,7 +37,7 @@ def report_of(planting: Planting) -> Report:
 
 
 def path_of(report: Report) -> CriticalPath:
-    """Return the critical path of a report, which must exist."""
+    """Return the critical path of a report. The path must exist."""
     path = report.explanation.path
     assert path is not None
     return path
@@ -62,7 +62,7 @@ def test_the_path_has_no_slack_and_ends_with_the_optimizer(name: str) -> None:
 
 @pytest.mark.parametrize("slow_rank", [0, 1, 2, 3])
 def test_the_path_runs_from_the_slow_replica_through_the_collectives(slow_rank: int) -> None:
-    """Devices of the first replica are 0 and 1; the optimizer of all ranks waits for all."""
+    """Devices 0 and 1 form the first replica. The optimizer of each rank waits for all ranks."""
     report = report_of(replace(COPIES, slow_rank=slow_rank))
     path = path_of(report)
     slow_replica = slow_rank // COPIES.stages

@@ -27,7 +27,7 @@ def report_of(folder: Path, run: Serving) -> Report:
 
 
 def causes_of(report: Report) -> list[dict[str, int]]:
-    """Return the idle time of each rank by cause, without causes that did not occur."""
+    """Return the idle time of each rank, keyed by cause, without causes that did not occur."""
     times = report.explanation.causes
     ranks = report.iteration(0).ranks.rank
     columns = times.columns("schedule", 0, ranks)
@@ -52,7 +52,7 @@ def test_equal_chunks_on_equal_stages_only_fill_and_drain(tmp_path: Path) -> Non
         assert causes.get("warmup", 0) == stage * UNIT_NS
         assert causes.get("drain", 0) == (3 - stage) * UNIT_NS
         assert set(causes) <= {"warmup", "drain"}
-    # Forward-only runs have no alternative schedule.
+    # There is no alternative schedule for forward-only runs.
     advice = describe_first_steps(report)
     assert advice is not None
     assert "more requests, or more chunks in flight" in advice
@@ -73,7 +73,7 @@ def test_longer_chunks_make_every_later_stage_wait(tmp_path: Path) -> None:
     lengths = (1.0, 1.0, 3.0, 3.0, 3.0)
     _, second, third, last = causes_of(report_of(tmp_path, Serving(lengths)))
 
-    # Every stage on the way delays the first long chunk by two more units.
+    # Every stage on the way delays the first long chunk by another two units.
     waits = [causes["chunks"] for causes in (second, third, last)]
     assert waits == [2 * UNIT_NS, 4 * UNIT_NS, 6 * UNIT_NS]
     assert not {"stages", "dependency"} & set(second | third | last)

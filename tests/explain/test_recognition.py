@@ -1,4 +1,4 @@
-"""Recognition of schedules: plans of every schedule, published orders, and deviations."""
+"""Recognition of schedules from plans of every schedule, published orders, and deviations."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ from tests.support.published_orders import ONE_WAY, OURS, parse_listed_plan, rea
 pytestmark = pytest.mark.thorough
 
 F, B, W, BW, FB = Phase.F, Phase.B, Phase.W, Phase.BW, Phase.FB
-#: Names of the authors' schedulers in bubbleviz. They place W according to the given times. If the
-#: result is a handcrafted order, it has the name of that order.
+#: Names that bubbleviz gives to the authors' schedulers, which place W by the given times.
+#: If the result is a handcrafted order, it has the name of that order.
 SEARCHED = {
     "ZB-1p": {"zb-h1", "zb-1p"},
     "ZB-2p": {"zb-h2", "zb-2p"},
@@ -78,7 +78,7 @@ def test_an_empty_run_has_no_schedule() -> None:
 
 
 def is_searched(rule: Schedule) -> bool:
-    """Return whether the order of a schedule depends on the times."""
+    """Return whether the order of a schedule depends on durations."""
     return rule.searched is not None and rule.searched.limit is not None
 
 
@@ -91,7 +91,7 @@ def test_searched_schedules_are_recognised_by_their_structure(
 ) -> None:
     recognition = recognise(run_orders(list_devices(planned(rule.name, p, m)), times=2))
 
-    # For few microbatches, the search finds the order of another schedule.
+    # With few microbatches, the search finds the order of another schedule.
     assert rule.name in (recognition.name, *recognition.also) or recognition.exact
 
 
@@ -109,7 +109,7 @@ def test_every_schedule_is_recognised_by_its_plan(rule: Schedule) -> None:
                     continue
                 run = run_orders(list_devices(plan), times=2)
                 if plan.replicas > 1:
-                    # Stages are ambiguous if microbatches enter at both ends.
+                    # Stages are ambiguous if microbatches enter the pipeline at both ends.
                     run = replace(run, ranks=tuple(replace(r, stage=None) for r in run.ranks))
                 recognition = recognise(run)
                 assert rule.name in (recognition.name, *recognition.also), (
@@ -130,10 +130,10 @@ def test_every_schedule_is_recognised_by_its_plan(rule: Schedule) -> None:
 
 @pytest.mark.real_files
 def test_orders_of_the_authors_schedulers_are_recognised(subtests: pytest.Subtests) -> None:
-    """A dozen orders of each scheduler are tested, to limit the run time."""
+    """Only a dozen orders of each scheduler are tested, to limit the run time."""
     for name in [*SEARCHED, *(name for name in OURS if name not in SEARCHED)]:
         with subtests.test(name=name):
-            # With no more microbatches than stages, most limits are never reached.
+            # Without more microbatches than stages, most limits are never reached.
             rows = [
                 row
                 for row in read_reference("schedules.csv")
@@ -154,7 +154,7 @@ def test_orders_of_the_authors_schedulers_are_recognised(subtests: pytest.Subtes
 def replace_operations(
     name: str, change: Callable[[Op], list[Op]], p: int = 4, m: int = 8
 ) -> list[list[Op]]:
-    """Return the orders of a schedule with each operation replaced."""
+    """Return the orders of a schedule after replacing each operation by ``change``."""
     return [[one for op in o for one in change(op)] for o in list_devices(planned(name, p, m))]
 
 
@@ -167,7 +167,8 @@ def split(op: Op) -> list[Op]:
 
 
 def swapped(orders: list[list[Op]]) -> list[list[Op]]:
-    """Return orders in which the first backward of rank 1 runs before what ran before it."""
+    """Return orders in which the first backward of rank 1 and the operation before it are swapped.
+    """
     order = [*orders[1]]
     turn = next(n for n, op in enumerate(order) if op.phase in (B, BW))
     order[turn - 1 : turn + 1] = reversed(order[turn - 1 : turn + 1])
@@ -175,7 +176,7 @@ def swapped(orders: list[list[Op]]) -> list[list[Op]]:
 
 
 def overlapped(plan: Plan) -> list[list[Op]]:
-    """Return orders in which overlapped operations are pairs."""
+    """Return orders in which each pair of overlapped operations is one operation."""
     orders = []
     for device in plan.orders:
         out: list[Op] = []
@@ -199,7 +200,7 @@ def overlapped(plan: Plan) -> list[list[Op]]:
 
 
 def backwards_in_reverse(p: int, m: int) -> list[list[Op]]:
-    """Return GPipe as torchgpipe runs it, and looped BFS of several chunks."""
+    """Return GPipe in torchgpipe's order, and looped BFS with several chunks."""
     return replace_operations(
         "gpipe",
         lambda op: [replace(op, microbatch=m - 1 - op.microbatch) if op.phase is BW else op],
@@ -209,7 +210,7 @@ def backwards_in_reverse(p: int, m: int) -> list[list[Op]]:
 
 
 def forwards_of_the_last_from_one() -> list[list[Op]]:
-    """Return 1F1B as PyTorch's single-stage schedule numbers it."""
+    """Return 1F1B with the numbering of PyTorch's single-stage schedule."""
     *earlier_devices, last = list_devices(planned("1f1b"))
     return [
         *earlier_devices,
@@ -217,14 +218,14 @@ def forwards_of_the_last_from_one() -> list[list[Op]]:
     ]
 
 
-#: With p microbatches both limits of searches are the same.
+#: With p microbatches, both limits of the search are equal.
 SEARCHES = (("zb-h1", 8, ("zb-1p",)), ("zb-h2", 8, ("zb-2p",)), ("zb-h1", 4, ("zb-1p", "zb-2p")))
 OTHERS: tuple[Callable[[Op], list[Op]], ...] = (
     lambda op: [replace(op, phase=Phase.R), op] if op.phase is BW else [op],
     numbered(1),
     numbered(7, 10),
 )
-#: Orders and their expected recognition.
+#: Orders, and the recognition expected for each.
 ORDERS: list[tuple[list[list[Op]], Mapping[str, object]]] = [
     *(
         (change(list_devices(planned(name, 4, m))), {"name": name, "also": also, "exact": exact})
@@ -232,10 +233,10 @@ ORDERS: list[tuple[list[list[Op]], Mapping[str, object]]] = [
         for change, exact in ((list, True), (swapped, False))
     ),
     (list_devices(planned("1f1b")), {"name": "1f1b", "also": ()}),
-    # Result of searches with long transfers.
+    # This order is the result of a search with long transfers.
     (replace_operations("1f1b", split), {"name": "1f1b", "also": ("zb-1p",), "exact": True}),
-    # All of these warm up with all forwards. Either each W follows its B immediately, or all W are
-    # at the end.
+    # All of these orders warm up with all forwards.
+    # Each W follows its B immediately, or all W are at the end.
     *(
         (replace_operations(name, split), {"name": name, "exact": True})
         for name in ("gpipe", "looped-bfs")
@@ -270,7 +271,8 @@ ORDERS: list[tuple[list[list[Op]], Mapping[str, object]]] = [
         [o[:6] + o[7:] if n == 3 else o for n, o in enumerate(forwards_of_the_last_from_one())],
         {"deviations": (Deviation(3, 0, F, 3, 0, "missing", 0),)},
     ),
-    # Names are arbitrary, and microbatch numbers that no run has cost nothing.
+    # Names are arbitrary.
+    # Microbatch numbers that do not occur cost nothing.
     (replace_operations("1f1b", numbered(10**17), 2, 4), {"name": "1f1b"}),
     (
         [
@@ -306,8 +308,9 @@ def test_1f1b_in_a_v_has_no_known_name() -> None:
     assert recognition.reason == "no known schedule has this order"
 
 
-#: Changed order of rank 1 of 1F1B with p = 4, m = 8: F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 B6
-#: B7; deviations that may be reported, and their number.
+#: A changed order of rank 1, the deviations that may be reported, and their number.
+#: The schedule is 1F1B with p = 4 and m = 8.
+#: The unchanged order is F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 B6 B7.
 Told = list[tuple[Phase, int, str, int]]
 CHANGES: list[tuple[Callable[[list[Op]], list[Op]], Told, int]] = [
     (lambda o: [*o[:3], o[4], o[3], *o[5:]], [(BW, 0, "late", 1), (F, 3, "early", 1)], 1),
@@ -355,7 +358,7 @@ def test_a_schedule_whose_weights_were_moved_is_named_by_its_structure() -> None
     for order in orders:
         weights = [op for op in order if op.phase is W]
         rest = [op for op in order if op.phase is not W]
-        # Each W waits for three more backwards, as in the result of a search.
+        # As in the result of a search, each W waits for three more backwards.
         out, done, ran = [], 0, 0
         for op in rest:
             out.append(op)
@@ -408,13 +411,13 @@ def test_a_microbatch_that_no_rank_ran_is_missing(
         assert missing == expected_cells
         assert recognition.distance == pytest.approx(len(expected_cells) / sum(map(len, devices)))
 
-    # There is also one more operation elsewhere.
+    # There is another additional operation elsewhere.
     recognition = recognise(run_orders(swapped(orders)))
     assert (recognition.name, recognition.deviation_count) == (name, len(expected_cells) + 1)
 
 
 def cleared(plan: Plan) -> list[list[Op]]:
-    """Return the orders of devices, with the last W of each chunk merged into one range."""
+    """Return the orders of devices after merging the last W of each chunk into one range."""
     orders = []
     for order in list_devices(plan):
         keep = max(n for n, op in enumerate(order) if op.phase is not W) + 1

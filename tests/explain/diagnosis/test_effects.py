@@ -1,4 +1,4 @@
-"""Effects: noise is not mistaken for a jump."""
+"""Effects of faults: noise is not mistaken for a jump."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Ranks that begin iterations late are named, although no launch was recorded.
+"""Ranks that begin iterations late are named even if no launch was recorded.
 
-Jobs are simulated before and after the rank begins on time. bubbleviz reads only the table of the
-faulty job, without launch times.
+Each job is simulated with the late rank and with a rank that begins on time. bubbleviz reads only
+the table of the faulty job, without launch times.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def test_clocks_of_several_hosts_show_no_late_start(tmp_path: Path) -> None:
 def test_pipelines_that_do_not_wait_for_each_other_are_not_late(tmp_path: Path) -> None:
     job = simulate_job(BARE)
     for row in job.rows:
-        # The second replica runs half an iteration later throughout.
+        # The second replica runs half an iteration later in all iterations.
         delay_ns = round(job.period_ns / 2) if row["pipeline"] else 0
         row["start_ns"] = int(row["start_ns"]) + delay_ns
         row["end_ns"] = int(row["end_ns"]) + delay_ns

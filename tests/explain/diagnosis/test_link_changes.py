@@ -1,7 +1,7 @@
-"""Links that become slow during a run: the link, its onset and its cost are right.
+"""Links that become slow during a run: the report names the link, the onset and the cost.
 
-Jobs are simulated before and after the link is repaired. bubbleviz reads only the table of the
-faulty job, with or without rows for sends and receives.
+Each job is simulated with the slow link and with the repaired link. bubbleviz reads only the table
+of the faulty job, with or without rows for sends and receives.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.needs import get_real_file
 from tests.support.pipeline_jobs import Job, simulate_job
 
 JOB = Job(iterations=10, noise=0.02)
-#: Faults that begin in iteration 5 and are not those of a link.
+#: Faults that begin in iteration 5 and are not caused by a link.
 OTHER_FAULTS: dict[str, dict[str, Any]] = {
     "no fault": {},
     "slow rank": {"slows": {1: (1.5, 5)}},
@@ -146,7 +146,7 @@ def test_the_interval_of_a_difference_is_that_of_welchs_test() -> None:
 
     expected = stats.ttest_ind(later, earlier, equal_var=False).confidence_interval()
     assert difference == pytest.approx(later.mean() - earlier.mean())
-    # The degrees of freedom are rounded down, which widens the interval slightly.
+    # Rounding the degrees of freedom down widens the interval slightly.
     assert half_width == pytest.approx((expected.high - expected.low) / 2, rel=0.02)
     assert half_width >= (expected.high - expected.low) / 2
 

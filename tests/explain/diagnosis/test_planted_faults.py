@@ -1,6 +1,6 @@
-"""Planted faults: the first advice names each fault and predicts the saving correctly.
+"""Planted faults: the first piece of advice names the fault and predicts the saving correctly.
 
-The true saving comes from the same run planted without its faults. ``test_promises.py`` covers the
+The true saving is measured on the same run planted without faults. ``test_promises.py`` covers
 faults that tables of operations can represent.
 """
 
@@ -48,7 +48,7 @@ def _first(planting: Planting) -> AdviceEntry:
     return write_all_advice(_report(planting))[0]
 
 
-#: A run, its planted fault, and the kind and part of the text of the first advice.
+#: (run, planted fault, kind of the first advice, part of its text).
 FAULTS: list[tuple[Planting, dict[str, Any], str, str]] = [
     (
         BASE,
@@ -87,14 +87,14 @@ FAULTS: list[tuple[Planting, dict[str, Any], str, str]] = [
         "Launch ReduceScatter earlier on node0 GPU 1 (pipeline order 4) (-",
     ),
     (
-        # The other member of the late collective starts the next iteration later, but is not late.
+        # The other rank of the late collective starts the next iteration later, but is not late.
         replace(APART, schedule="zb-h1", replicas=2, servers=1, reduce_ns=300_000),
         {"late_reducer": 5, "late_reduce_ns": 5_000_000},
         "launch",
         "Launch ReduceScatter earlier on node0 GPU 5 (pipeline order 6) (-",
     ),
     (
-        # Over a link of a V, data goes down and up, in both chunks.
+        # Data crosses a link of a V-shaped pipeline in both directions, for both chunks.
         replace(NORMED, schedule="zb-v", replicas=1, servers=1, transfer_ns=100_000),
         {"slow_link": 1, "slow_link_factor": 10.0},
         "link",
@@ -146,7 +146,7 @@ def test_two_slow_ranks_of_a_tensor_group_share_a_sentence() -> None:
 
 @pytest.mark.parametrize("iterations", [1, 3])
 def test_ranks_that_are_equally_slow_in_all_iterations_are_not_named(iterations: int) -> None:
-    """The minimum over F and B varies by chance, but the time of a microbatch does not."""
+    """The minimum over F and B varies by chance, but the total time of a microbatch does not."""
     even = Planting(stages=24, microbatches=24, kernels=1, jitter=0.1, iterations=iterations)
     report = analyze_planting(even)
 
@@ -203,7 +203,7 @@ def test_all_savings_are_shares_of_the_same_length() -> None:
 
 
 def stage_and_pipeline(device: int) -> tuple[int, int]:
-    """Return the stage and the pipeline of a planted device."""
+    """Return the (stage, pipeline) of a planted device."""
     return device % PAIR.stages, device // PAIR.stages
 
 
@@ -217,7 +217,7 @@ def test_an_order_that_costs_nothing_is_no_advice() -> None:
 
 @pytest.mark.parametrize("ranks", [1, 8])
 def test_advice_on_launch_gaps_predicts_the_saving_without_them(ranks: int) -> None:
-    """Gaps are parts of operations; without gaps, each operation is shorter by four gaps."""
+    """Gaps are parts of operations. Without gaps, each operation is shorter by four gaps."""
     gap_ns, replicas = 60_000, ranks // 4
     even = replace(BASE, jitter=0.0, kernels=5, replicas=replicas) if replicas else ONE_RANK
     gaps = replace(even, kernel_gap_ns=gap_ns)
@@ -241,7 +241,7 @@ def test_two_faults_are_distinguished() -> None:
     assert first.kind == "rank+stage"
     assert "node1 GPU 1 (pipeline order 6) is slow" in first.text
     assert "layers off stage 1" in first.text
-    # The excess work of the slow stage is spread evenly.
+    # The additional work of the slow stage is spread evenly.
     times = ("forward_ns", "backward_ns", "weight_ns")
     fixed = replace(BASE, **{name: round((1 + 0.3 / 4) * getattr(BASE, name)) for name in times})
     truth_ns = _diagnosis(planted).length_ns - _diagnosis(fixed).length_ns

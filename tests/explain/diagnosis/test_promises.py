@@ -1,6 +1,6 @@
-"""Promises: the saving that advice predicts equals the measured saving of the changed job.
+"""Promised savings: the saving that advice predicts equals the saving of the changed job.
 
-Jobs are simulated operation by operation in plain Python, before and after the change. bubbleviz
+Each job is simulated operation by operation in plain Python, before and after the change. bubbleviz
 reads only the table of the original job.
 """
 
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.thorough
 
 LENGTHS = (0.5, 1, 2, 0.7, 1.2, 3, 1, 0.6)
 QUIET = Job(replicas=1, iterations=4, noise=0.0, phase=(10, 10, 10), transfer=0.0)
-#: Stages, microbatches, the imbalance, and the maximum saving. Lin et al., arXiv 2505.05713, name
-#: uneven stages and uneven lengths as the most common faults in production.
+#: (stages, microbatches, imbalance, maximum saving).
+#: Lin et al., arXiv 2505.05713, name uneven stages and lengths as the most common faults.
 UNEVEN: dict[str, tuple[int, int, dict[str, dict[int, float]], float]] = {
     "two stages": (4, 8, {"stage": {1: 1.4, 3: 2.2}}, 0.2667),
     "last stage": (4, 16, {"stage": {3: 1.4}}, 0.1772),
@@ -68,8 +68,8 @@ BASE = Job()
 FOUR = replace(BASE, replicas=4)
 LONG = replace(BASE, iterations=10)
 GAPS = dict.fromkeys(range(8), 0.12)
-#: A job, its fault, the job without the fault, and the kind and ranks of the advice (empty ranks
-#: are not compared).
+#: (job, fault, job without the fault, kind of the advice, ranks of the advice).
+#: Ranks are not compared if they are empty.
 FAULTS: dict[str, tuple[Job, dict[str, Any], dict[str, Any], str, tuple[int, ...]]] = {
     "rank": (BASE, {"rank": {6: 1.5}}, {}, "rank", (6,)),
     "rank of four copies": (FOUR, {"rank": {9: 1.4}}, {}, "rank", (9,)),
@@ -135,7 +135,7 @@ FAULTS: dict[str, tuple[Job, dict[str, Any], dict[str, Any], str, tuple[int, ...
         (2, 3),
     ),
 }
-#: Part of the text of the first advice, for some jobs.
+#: Part of the text of the first advice, for some of the jobs.
 WORDS = {
     "rank": "rank 6 is slow",
     "rank of four copies": "x as long as on the other ranks of stage 1",
@@ -178,7 +178,7 @@ def test_a_fault_is_named_first_and_its_removal_saves_what_is_promised(
     assert WORDS.get(name, "") in first.text
 
 
-#: Two faults at once, and the cost of each fault alone.
+#: Two faults at once, and the cost of each fault by itself.
 PAIRS: dict[str, tuple[Job, dict[str, Any], dict[str, Any], str]] = {
     "rank, link": (BASE, {"rank": {6: 1.1}}, {"link": {(-1, 0): 20.0}}, "link"),
     "stage, pause": (BASE, {"rank": {6: 1.3}}, {"pause": {6: 40.0}}, "iteration"),
@@ -223,11 +223,11 @@ def test_a_job_without_a_fault_is_bound_by_its_schedule(
 def test_a_host_that_begins_late_is_named_with_its_cost(
     stage: int, late_every: int, tmp_path: Path
 ) -> None:
-    """Data is loaded before the first operation. If stage 0 is late, all wait then."""
+    """Data is loaded before the first operation. If stage 0 loads late, all stages wait."""
     job = replace(QUIET, iterations=6, late={stage: 60.0}, late_every=late_every)
     faulty_job, fast_ns = simulate_job(job), simulate_job(replace(job, late={})).length_ns
     first = _advice(tmp_path, faulty_job)[0]
-    # The profile does not show the cause of the wait before the first iteration.
+    # The profile does not contain the cause of the wait before the first iteration.
     seen_ns = faulty_job.lengths_ns[1:] if stage == 0 else faulty_job.lengths_ns
     length_ns = sum(seen_ns) / len(seen_ns)
 
@@ -255,7 +255,7 @@ def test_an_iteration_that_warms_up_decides_nothing(tmp_path: Path) -> None:
 
 
 def test_an_unnamed_optimizer_is_not_a_pause(tmp_path: Path) -> None:
-    """The usual time between iterations may be work."""
+    """The usual time between iterations may be work that is not recorded."""
     job = simulate_job(replace(QUIET, between=40.0))
     rows = [row for row in job.rows if row["phase"] != "Optimizer"]
 

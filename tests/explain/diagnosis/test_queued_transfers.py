@@ -1,9 +1,10 @@
-"""Queued transfers: the saving predicted for a different order equals the measured saving.
+"""Queued transfers: the saving predicted for another order equals the measured saving.
 
-In one mode, ranks post all receives at once, in the arrival order for operations of equal length.
-Some operations take longer, so other data arrives first. In another mode, all sends and receives
-of a rank run on one stream, in the order of PyTorch's lowering. In the third, an all-to-all in the
-middle of each forward also waits for the receives that were posted before it.
+In one mode, ranks post all receives at once, in the order in which data would arrive if all
+operations were equally long. Some operations take longer, so data arrives in another order. In
+another mode, all sends and receives of a rank run on one stream, in the order of PyTorch's
+lowering. In the third mode, an all-to-all in the middle of each forward also waits for earlier
+receives.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from bubbleviz.schedules.known import find_schedule
 from tests.support.operation_tables import write_csv
 
 PLAN = find_schedule("interleaved-1f1b").plan(4, 8, 2)
-#: Phase, virtual stage and microbatch.
+#: (phase, virtual stage, microbatch).
 Key = tuple[str, int, int]
 MOVES_NS = 200_000
 ORDERS = [[(o.phase.label, o.virtual_stage, o.microbatch) for o in own] for own in PLAN.orders]
@@ -37,20 +38,20 @@ def list_received_inputs(phase: str, virtual: int, microbatch: int) -> list[Key]
     return [(phase, producer, microbatch)] * (0 <= producer < PLAN.virtual_stages)
 
 
-#: End times of operations, (start, end) of their receives, and start times of the sends.
+#: End times of operations, (start, end) of the receives, and start times of the sends.
 Ran = tuple[dict[Key, int], dict[Key, tuple[int, int]], dict[Key, int]]
 
 
 def simulate_transfers(
     length_ns: dict[Key, int], queues: list[list[Key]] | None, ahead: dict[Key, list[Key]]
 ) -> Ran:
-    """Simulate the run and return the end times of operations and the times of transfers.
+    """Simulate the run, and return the end times of operations and the times of transfers.
 
     Args:
-        length_ns: Length of each operation.
+        length_ns: Length of each operation in ns.
         queues: For each rank, the operations whose inputs it receives, and sends in a mode with
             one stream, in the order of the transfers, or None for any order.
-        ahead: For each forward, the transfers received before its all-to-all can run.
+        ahead: For each forward, the transfers that must be received before its all-to-all can run.
     """
     end_of: dict[Key, int] = {}
     received: dict[Key, tuple[int, int]] = {}
@@ -101,7 +102,7 @@ def simulate_transfers(
 def make_queues(
     length_ns: dict[Key, int], mode: str
 ) -> tuple[list[list[Key]], dict[Key, list[Key]]]:
-    """Return the transfer queues of ranks, and the receives before each forward's all-to-all."""
+    """Return the transfer queue of each rank, and the receives before each forward's all-to-all."""
     if mode == "receives":
         planned = simulate_transfers(length_ns, None, {})[0]
         sent_by_rank = [[key for key in order if list_received_inputs(*key)] for order in ORDERS]
@@ -146,7 +147,7 @@ def test_a_different_order_of_transfers_saves_what_is_promised(
         rank = PLAN.device_of(virtual)
         half_ns = length_ns[key] // 2
         met_ns = end_ns - length_ns[key] + half_ns
-        # A rank computes when it is free and has its input.
+        # A rank computes once it is free and its input has arrived.
         busy = [end_of[own] for own in ORDERS[rank] if end_of[own] < end_ns]
         start_ns = min(met_ns - half_ns, max([received.get(key, (0, 0))[1], *busy]))
         rows.append((phase, virtual, microbatch, rank, start_ns, end_ns))
@@ -172,14 +173,15 @@ def test_a_different_order_of_transfers_saves_what_is_promised(
 
     assert ("queue" in advice) == (saved > 0)
     if saved:
-        # Transfers that were moved forward keep their new time; other receives begin at their
-        # original time.
+        # Transfers that were moved forward keep their new time.
+        # Other receives begin at their original time.
         min_saving = {"receives": 0.999, "one stream": 0.94, "all-to-all": 0.86}[mode] * saved
         saving_ratio = advice["queue"].saving_ratio
         assert saving_ratio is not None
         assert min_saving <= saving_ratio <= saved + 1e-3
         assert f"s{' and ' * bool(ahead)}" in advice["queue"].text.partition("wait behind one")[0]
-    # An operation whose input is ready waits for the end of another transfer, or for its own.
+    # An operation whose input is ready waits for the end of another transfer.
+    # Otherwise it waits for the end of the transfer of its input.
     operations, bubbles = report.operations, report.bubbles
     queued = bubbles.take(bubbles.cause == Cause.QUEUED)
     moving = bubbles.take(bubbles.cause == Cause.COMMUNICATION)

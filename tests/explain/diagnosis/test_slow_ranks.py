@@ -1,4 +1,4 @@
-"""Slow hosts, replicas and ranks that hide one another are told apart."""
+"""Hosts, replicas and ranks that are slow are distinguished even if they hide one another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tests.support.pipeline_jobs import Job, simulate_job
 
 STAGES, REPLICAS = 4, 4
 JOB = Job(stages=STAGES, replicas=REPLICAS, microbatches=8, iterations=6, noise=0.002)
-#: Hosts that contain two stages of two replicas each, as a function of stage and replica.
+#: A function from (stage, replica) to the host.
+#: A host has two stages of two replicas each.
 Host = Callable[[int, int], int]
 
 
@@ -43,7 +44,7 @@ REPLICA_3 = list_ranks(lambda _, replica: replica == 3)
 def measure(
     factors: dict[int, float], host: Host, folder: Path
 ) -> tuple[tuple[AdviceEntry, ...], float]:
-    """Return the advice for a job with slow ranks, and the saving if no rank is slow."""
+    """Return the advice for a job with slow ranks, and the saving if no rank were slow."""
     slow, fixed = simulate_job(replace(JOB, rank=factors)), simulate_job(JOB)
     for row in slow.rows:
         row["host"] = f"node{host(int(row['stage']), int(row['pipeline']))}"
@@ -106,7 +107,7 @@ def test_a_rank_that_is_slower_than_its_slow_host_is_named_as_well(tmp_path: Pat
 def test_ranks_of_a_host_that_are_slow_for_different_reasons_do_not_make_the_host_slow(
     tmp_path: Path,
 ) -> None:
-    """One factor explains too little of the slowness of the two ranks of host 1."""
+    """A single factor explains too little of the slowness of the two ranks of host 1."""
     advice, _ = measure(
         multiply(([2], 1.8), ([3], 1.04)), lambda stage, replica: 2 * replica + stage // 2, tmp_path
     )

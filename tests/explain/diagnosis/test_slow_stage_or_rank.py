@@ -1,4 +1,4 @@
-"""In a single pipeline, a stage with too many layers is told from a slow GPU by its kernels."""
+"""In a single pipeline, kernels distinguish a stage with too many layers from a slow GPU."""
 
 from __future__ import annotations
 

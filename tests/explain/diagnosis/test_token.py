@@ -1,4 +1,4 @@
-"""Too few chunks in flight: the predicted saving equals a run with more chunks in flight."""
+"""Too few chunks in flight: the predicted saving equals that of a run with more chunks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def length_ns(run: Serving) -> int:
 
 
 def tokens(folder: Path, run: Serving) -> dict[str, Finding]:
-    """Return the findings about tokens, keyed by the number of additional chunks in flight."""
+    """Return the findings about chunks in flight, keyed by the number of additional chunks."""
     diagnosis = bubbleviz.analyze(write_table(folder, run)).explanation.diagnosis
     assert diagnosis is not None
     assert diagnosis.length_ns == length_ns(run) - run.host_ns

@@ -1,4 +1,4 @@
-"""Published traces: every published number is reproduced."""
+"""Published traces: bubbleviz reproduces every published number."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from tests.support.needs import get_real_file
 
 pytestmark = pytest.mark.real_files
 NAMES = ("AR", "ST")
-#: Relative tolerance, since the published analyzer knows more than the times of the table.
+#: Relative tolerance.
+#: The published analyzer knows more than the times in the table.
 CLOSE = 2e-4
 
 
 @cache
 def report_of(name: str) -> Report:
-    """Return the report on a table of a trace, converted with the code of the guide."""
+    """Return the report on a published trace that was converted with the code in the guide."""
     examples = re.findall(r"```python\n(.*?)```", (GUIDES / "tables.md").read_text(), re.DOTALL)
     (example,) = (candidate for candidate in examples if "trace.parquet" in candidate)
     with TemporaryDirectory() as folder, chdir(folder):

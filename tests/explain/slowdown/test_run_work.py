@@ -1,4 +1,4 @@
-"""Work of planted runs: a replay with their delays takes as long as measured."""
+"""Work of planted runs: a replay with the recorded delays takes as long as measured."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_slow_stage_slows_1f1b_down_as_the_formula_says() -> None:
 
 
 def collectives(*rows: tuple[int, int, int, int]) -> CollectiveIntervals:
-    """Return collectives of (rank, start, end, meeting) that overlap operations."""
+    """Return collectives given as (rank, start, end, meeting), which overlap operations."""
     rank, start_ns, end_ns, meeting = np.array(rows, np.int64).T.copy()
     zero, none = np.zeros(len(rows), np.int64), np.full(len(rows), -1, np.int64)
     columns = dict.fromkeys(CollectiveIntervals.column_names(), zero) | {
@@ -105,7 +105,7 @@ def collectives(*rows: tuple[int, int, int, int]) -> CollectiveIntervals:
 
 
 def test_members_that_left_before_others_entered_did_not_meet_them() -> None:
-    """The second of two meetings is invalid: rank 1 left long before rank 2 entered."""
+    """The second of two meetings is invalid, because rank 1 left long before rank 2 entered."""
     valid = collectives(
         (0, 0, 90, 7), (1, 50, 92, 7), (1, 100, 110, 8), (2, 5_000_000, 5_000_010, 8)
     )

@@ -1,4 +1,4 @@
-"""Slowdowns of small recorded work."""
+"""Slowdowns computed from small recorded runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _KINDS = {
 def recorded(*rows: Row) -> tuple[Work, Dependencies]:
     """Return the work of (stage, replica, iteration, kind, start, end) rows and its order.
 
-    The rows of a rank follow each other. The replicas of a stage meet in a collective.
+    The operations of a rank follow each other in the order of the rows. The replicas of a stage
+    meet in a collective.
     """
     numbers = {name: number for number, name in enumerate(_KINDS)}
     columns = [(s, r, i, numbers[kind], start, end) for s, r, i, kind, start, end in rows]

@@ -29,7 +29,7 @@ def with_broadcasts(job: Job, lengths_ms: Sequence[float]) -> SimulatedJob:
 
     Args:
         job: The job without broadcasts.
-        lengths_ms: Length of the broadcasts of each iteration, or 0 to skip them.
+        lengths_ms: Length of the broadcasts in each iteration in ms, or 0 for no broadcasts.
     """
     run = simulate_job(job)
     rows = list(run.rows)
@@ -98,11 +98,11 @@ def test_collectives_far_longer_than_iterations_promise_no_saving(tmp_path: Path
     assert [advice.saving_ratio for advice in write_all_advice(report)] == [None, None]
 
 
-# The cut itself
+# Tests of the function that removes collectives.
 
 
 def collectives_at(*times_ns: tuple[int, int, int]) -> CollectiveIntervals:
-    """Return collectives of one rank by (iteration, start, end)."""
+    """Return collectives of one rank, given as (iteration, start, end)."""
     iteration, start_ns, end_ns = np.array(times_ns, np.int64).reshape(-1, 3).T
     none, zero = np.full(len(iteration), -1), np.zeros(len(iteration), np.int64)
     return CollectiveIntervals(
@@ -133,7 +133,7 @@ def first_starts() -> list[int]:
 def cut(
     *times_ns: tuple[int, int, int], averaged: tuple[bool, ...] = (True,) * 3
 ) -> list[list[int]]:
-    """Return the (iteration, start, end) of collectives that are left."""
+    """Return the (iteration, start, end) of the collectives that remain."""
     operations = analyze_planting(EVEN).operations
     left = remove_start_up(collectives_at(*times_ns), operations, np.array(averaged))
     rows: list[list[int]] = np.stack((left.iteration, left.start_ns, left.end_ns), axis=1).tolist()
