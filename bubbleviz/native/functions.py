@@ -1,14 +1,15 @@
-"""The compiled functions, with numpy columns and named arguments.
+"""The native functions, with numpy columns and named arguments.
 
-Each function is the compiled counterpart of a Python function in another module. It returns None
-if the library is missing or switched off, or if it does not support the arguments; the Python
-function then runs instead. :func:`accelerated_by` makes this choice, so callers need not know which
-of the two runs.
+Each function is the native counterpart of a Python function in another module. It returns None if
+the library is missing or disabled, or if the arguments are not supported. The Python function then
+runs instead. :func:`accelerated_by` makes this choice, so callers need not know which of the two
+functions runs.
 
-The functions belong to these modules, in this order: intervals to :mod:`bubbleviz.model.intervals`,
-sorting and groups to :mod:`bubbleviz.model.grouping`, work of devices to
-:mod:`bubbleviz.interpret.linking` and :mod:`bubbleviz.interpret.spans`, orders to
-:mod:`bubbleviz.schedules.search.orders`, and pages to :mod:`bubbleviz.sources.sqlite.pages`.
+The functions are grouped by the modules that use them. Functions on intervals come first; they are
+used by :mod:`bubbleviz.model.intervals`. Sorting and grouping follow
+(:mod:`bubbleviz.model.grouping`), then linking and spans (:mod:`bubbleviz.interpret.linking` and
+:mod:`bubbleviz.interpret.spans`), orders (:mod:`bubbleviz.schedules.search.orders`), and SQLite
+pages (:mod:`bubbleviz.sources.sqlite.pages`).
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ def is_available() -> bool:
 def accelerated_by(
     compiled: Callable[_Parameters, _Result | None],
 ) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
-    """Return a decorator that tries a compiled function before the decorated function.
+    """Return a decorator that tries a native function before the decorated function.
 
-    The decorated function runs only if the compiled function returns None.
+    The decorated function runs only if the native function returns None.
 
     Args:
-        compiled: Function with the parameters and the result of the decorated function, except
-            that it returns None if the decorated function has to run.
+        compiled: Native function with the same parameters and the same result as the decorated
+            function. It may also return None.
     """
 
     def decorate(plain: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
@@ -67,10 +68,11 @@ def _to_ints(column: _Codes) -> _Ints:
 
 
 def union(start_ns: _Ints, end_ns: _Ints, mask: _Bools | None = None) -> tuple[_Ints, _Ints] | None:
-    """Return the union of intervals as disjoint intervals, or None if the starts do not ascend.
+    """Return the union of intervals as disjoint intervals, sorted by start.
 
-    Intervals that touch are merged. Empty intervals (end <= start) and the intervals that ``mask``
-    excludes are ignored, and their starts need not ascend.
+    Intervals that touch are merged. Empty intervals (end <= start) and intervals that ``mask``
+    excludes are ignored. The starts of the remaining intervals must ascend, otherwise the result is
+    None.
     """
     native = get_library()
     if native is None:
@@ -84,9 +86,9 @@ def union(start_ns: _Ints, end_ns: _Ints, mask: _Bools | None = None) -> tuple[_
 
 
 def difference(a: tuple[_Ints, _Ints], b: tuple[_Ints, _Ints]) -> tuple[_Ints, _Ints] | None:
-    """Return the times that ``a`` covers and ``b`` does not.
+    """Return the intervals that ``a`` covers but ``b`` does not.
 
-    Each is a union: the start and end of disjoint, ascending intervals.
+    Both arguments and the result are pairs (start, end) of disjoint intervals in ascending order.
     """
     native = get_library()
     if native is None:
@@ -98,12 +100,12 @@ def difference(a: tuple[_Ints, _Ints], b: tuple[_Ints, _Ints]) -> tuple[_Ints, _
 
 
 def measure_within(intervals: tuple[_Ints, _Ints], low_ns: _Ints, high_ns: _Ints) -> _Ints | None:
-    """Return how much of each window [low, high] the intervals cover.
+    """Return for each window the total length that the intervals cover.
 
-    The result is None without the native library, or if memory is short.
+    The result is None without the native library or if memory is short.
 
     Args:
-        intervals: Start and end of disjoint, ascending intervals.
+        intervals: Start and end of disjoint intervals in ascending order.
         low_ns: Start of each window.
         high_ns: End of each window.
     """
@@ -119,9 +121,10 @@ def measure_within(intervals: tuple[_Ints, _Ints], low_ns: _Ints, high_ns: _Ints
 def group_extents(
     group: _Codes, n_groups: int, low_ns: _Ints, high_ns: _Ints
 ) -> tuple[_Ints, _Ints] | None:
-    """Return the earliest low and the latest high of each group; (0, -1) for an empty group.
+    """Return the minimum of ``low_ns`` and the maximum of ``high_ns`` in each group.
 
-    Groups below 0 count from the end, as indices do. The result is None if a group is out of range.
+    The result for an empty group is (0, -1). Negative group numbers count from the end, like
+    indices. The result is None if a group number is out of range.
     """
     native = get_library()
     if native is None:
@@ -135,10 +138,12 @@ def group_extents(
 def group_union(
     group: _Codes, n_groups: int, start_ns: _Ints, end_ns: _Ints, mask: _Bools | None = None
 ) -> tuple[_Ints, _Ints, _Ints] | None:
-    """Return the union of each group's intervals, sorted by group and start.
+    """Return the union of the intervals of each group, sorted by (group, start).
+
+    Empty intervals (end <= start) and intervals that ``mask`` excludes are ignored.
 
     Returns:
-        Group, start and end of the merged intervals; or None if the starts within a group do not
+        Group, start and end of the merged intervals. None if the starts within a group do not
         ascend, or if a group is out of range.
     """
     native = get_library()
@@ -160,10 +165,10 @@ def group_union(
 def measure_groups(
     sets: tuple[_Ints, _Ints, _Ints], n_groups: int, group: _Ints, low_ns: _Ints, high_ns: _Ints
 ) -> _Ints | None:
-    """Return how much of each window [low, high] the intervals of its group cover.
+    """Return for each window the total length that the intervals of its group cover.
 
     Args:
-        sets: Group, start and end of disjoint intervals, sorted by group and start.
+        sets: Group, start and end of disjoint intervals, sorted by (group, start).
         n_groups: Number of groups.
         group: Group of each window.
         low_ns: Start of each window.
@@ -190,15 +195,15 @@ def find_innermost(
 ) -> _Ints | None:
     """Return the row of the innermost interval around each query, or -1 if there is none.
 
-    Intervals are stored in layers, each with ascending starts. In each layer, the last interval
-    that starts at or before a query is a candidate if it ends no earlier than the query. The
-    deepest candidate wins.
+    Intervals are stored in layers. The starts within a layer ascend. In each layer, the last
+    interval that starts at or before the start of a query is a candidate if it does not end before
+    the end of the query. The candidate with the largest depth wins.
 
     Args:
         begin: Index of the first interval of each layer, followed by the number of intervals.
         intervals: Start and end of each interval, layer by layer.
-        depth: Depth of each interval.
-        row: Row of each interval.
+        depth: Nesting depth of each interval.
+        row: Row to return for each interval.
         start_ns: Start of each query.
         end_ns: End of each query.
     """
@@ -206,7 +211,7 @@ def find_innermost(
     if native is None:
         return None
     layers, queries = len(begin) - 1, len(start_ns)
-    # Place of the interval found last in each layer.
+    # Index of the last interval that was found in each layer.
     last_index = np.full(layers, -1, np.int64)
     innermost = _make_column(queries)
     index = begin, last_index, *intervals, depth, row
@@ -219,8 +224,8 @@ def find_last_before(
 ) -> _Ints | None:
     """Return, for each query, the last row of its group before its time, or -1 if there is none.
 
-    A row at the time itself counts only if ``or_at`` is true. The result is None unless rows and
-    queries are both sorted by group and time.
+    A row with the same time as the query counts only if ``or_at`` is true. The result is None
+    unless both the rows and the queries are sorted by (group, time).
     """
     native = get_library()
     if native is None:
@@ -233,7 +238,10 @@ def find_last_before(
 
 
 def is_sorted(columns: Sequence[_Ints]) -> bool:
-    """Return whether rows are sorted lexicographically by columns; False without the library."""
+    """Return whether rows are sorted lexicographically by columns.
+
+    The result is False without the native library.
+    """
     native = get_library()
     if native is None:
         return False
@@ -241,11 +249,11 @@ def is_sorted(columns: Sequence[_Ints]) -> bool:
 
 
 def sort_rows(word: npt.NDArray[np.uint64], order: _Ints) -> _Ints | None:
-    """Sort rows by a key, stably.
+    """Sort row indices by a key, in ascending order. The sort is stable.
 
     Args:
-        word: Key of each row; at least one row. The result is in ascending order of keys.
-        order: Row indices, changed in place. Rows with equal keys keep their order.
+        word: Sort keys, one per row. Must not be empty.
+        order: Row indices to sort. They are sorted in place.
 
     Returns:
         ``order``, or None if memory is short.
@@ -257,14 +265,15 @@ def sort_rows(word: npt.NDArray[np.uint64], order: _Ints) -> _Ints | None:
 
 
 def order_by_group(group: _Codes, column: _Column, next_place: _Ints) -> _Column | None:
-    """Return a column with its rows sorted by group, stably.
+    """Return a copy of a column in which the rows are sorted by group. The sort is stable.
 
-    The result is None unless groups have 16 bits and values have two, four or eight bytes.
+    The result is None unless ``group`` is int16 and the values have 2, 4 or 8 bytes.
 
     Args:
         group: Group of each row.
-        column: The column.
-        next_place: Scratch memory, one number per group, which is -1 before the first column.
+        column: Column to sort.
+        next_place: Scratch memory, one number per group. It must be filled with -1 before the first
+            column, and passed on unchanged for further columns with the same groups.
     """
     native = get_library()
     if native is None or group.dtype != np.int16 or column.itemsize not in (2, 4, 8):
@@ -276,16 +285,16 @@ def order_by_group(group: _Codes, column: _Column, next_place: _Ints) -> _Column
 
 
 def pack(columns: Sequence[_Codes]) -> tuple[_Ints, int] | None:
-    """Pack columns into one code per row. Codes compare as rows do lexicographically.
+    """Pack columns into one code per row. The codes have the lexicographic order of the rows.
 
     Returns:
-        The codes and their exclusive upper bound, or None if the codes do not fit in 62 bits.
+        The codes and their exclusive upper bound, or None if the codes do not fit into 62 bits.
     """
     native = get_library()
     if native is None:
         return None
     code = _make_column(len(columns[0]))
-    # A column of one value does not distinguish rows.
+    # A broadcast column with a single value does not distinguish rows.
     varying = tuple(_to_ints(column) for column in columns if column.strides != (0,))
     base = native.call("packed", varying, len(varying), len(code), code)
     return (code, base) if base > 0 else None
@@ -299,7 +308,8 @@ def number_codes(code: _Ints, base: int) -> tuple[_Ints, _Ints] | None:
         base: Exclusive upper bound of codes. A scratch array of this length is allocated.
 
     Returns:
-        The number of each row's code, and the first row of each number.
+        of_row: Number of the code of each row.
+        first: First row of each number.
     """
     native = get_library()
     if native is None:
@@ -313,11 +323,11 @@ def number_codes(code: _Ints, base: int) -> tuple[_Ints, _Ints] | None:
 def lookup_numbers(
     values: _Ints, known_values: _Ints, number: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.int32] | None:
-    """Return the number of each value, or None if a value is unknown.
+    """Look up the number of each value. The result is None if any value is unknown.
 
     Args:
         values: Values to look up.
-        known_values: Known values, ascending.
+        known_values: Known values in ascending order.
         number: Number of each known value.
     """
     native = get_library()
@@ -338,21 +348,22 @@ def link_calls(
     ranges: tuple[_Ints, ...],
     links: tuple[npt.NDArray[Any], ...],
 ) -> tuple[_Bools, _Ints, npt.NDArray[np.int32]] | None:
-    """Link the calls of a block to the kernels and copies they launched, and to the ranges around.
+    """Link a block of calls to the kernels and copies they launched, and to the ranges around them.
 
-    If several calls have the same correlation id, the call that started first counts, also across
-    blocks; ties go to the smaller row.
+    If several calls have the same correlation id, the call that started first wins, even if the
+    calls are in different blocks. At equal starts, the smaller row wins.
 
     Args:
-        index: Columns of ``struct index`` in ``links.c``. Its ``near`` is changed in place.
-        calls: Columns of ``struct calls``, whose rows ascend.
+        index: Columns of ``struct index`` in ``links.c``. ``near`` is modified in place.
+        calls: Columns of ``struct calls`` except the last member. The rows must ascend.
         threads: Columns of ``struct threads``.
-        ranges: Columns of ``struct ranges``. Its ``near`` is changed in place.
-        links: Columns of ``struct links``, changed in place.
+        ranges: Columns of ``struct ranges``. ``near`` is modified in place.
+        links: Columns of ``struct links``, modified in place.
 
     Returns:
-        A mask of the calls that launched work; and the start and thread of each call of an earlier
-        block that lost its work to a call of this block.
+        launched: Mask of the calls that launched work.
+        lost_ns: Start of each call of an earlier block that lost its work to a call of this block.
+        lost_thread: Thread number of each of these earlier calls.
     """
     native = get_library()
     if native is None:
@@ -366,18 +377,21 @@ def link_calls(
 
 
 class MeasuredWork(NamedTuple):
-    """Times of work per operation, per group of operations and per rank.
+    """Times of kernels and copies per operation, per group of operations and per rank.
 
     Attributes:
-        start_ns: Start of each operation.
-        end_ns: End of each operation.
+        start_ns: Start of the span of each operation, or 0 if it has no span.
+        end_ns: End of the span of each operation, or -1 if it has no span.
         n_kernels: Number of compute kernels of each operation.
-        first_row: First row of each operation, or -1 if it has no work.
-        length_ns: Time in which compute kernels ran, per operation and then per group.
+        first_row: Row that starts the span of each operation, or -1 if it has no span.
+        length_ns: Time in which compute kernels ran, for each operation and then for each group.
+            Overlaps are counted once.
         is_loose: Mask of the rows that are compute kernels outside of compute operations.
-        spent_ns: Time by rank and kind of work, shape (ranks, 5).
-        sets: Start and end of the union of all work, of communication, of compute kernels, and of
-            loose compute kernels, in this order.
+        spent_ns: Sum of durations, shape (ranks, 5). The columns are copies, communication inside
+            ranges, communication outside ranges, compute inside compute operations, and compute
+            outside them.
+        sets: Starts and ends of four unions of intervals: all work, communication, compute kernels,
+            and loose compute kernels.
     """
 
     start_ns: _Ints
@@ -404,15 +418,15 @@ def measure_work(
 
     Args:
         work: Columns of ``struct work`` in ``spans.c``.
-        n_rows: Number of rows of these columns.
-        order: Rows sorted by start, or None if they are sorted already.
+        n_rows: Number of rows of the columns.
+        order: Row indices sorted by start, or None if the rows are already sorted.
         communicates: Mask of the operations that are communication.
         group: Group of each operation, or -1 if it belongs to none.
         n_groups: Number of groups.
         n_ranks: Number of ranks.
 
     Returns:
-        The measured times, or None if the compiled library is not used.
+        The measured times, or None without the native library.
 
     Raises:
         IndexError: A row belongs to an operation or a rank that does not exist.
@@ -452,20 +466,24 @@ def improve_orders(
     seed: int,
     enough: int,
 ) -> int | None:
-    """Search for orders with a shorter iteration, and write the best ones to ``code``.
+    """Search for orders of operations with a shorter iteration, and write the best to ``code``.
+
+    The search is late acceptance hill climbing; see ``orders.c``.
 
     Args:
         pipeline: Members of ``struct pipeline`` in ``orders.c``.
-        code: Operations of all devices, changed in place.
+        code: Codes of the operations of all devices, in their initial order. Modified in place.
         offset: Index of the first operation of each device, followed by the number of operations.
         trials: Maximum number of moves to try.
-        memory: Number of previous trials that count for acceptance.
-        rise: Maximum increase over the length of the first orders, in thousandths.
+        memory: Length of the history of accepted results: a result is compared with the one this
+            many trials earlier.
+        rise: Initial tolerance over the length of the initial orders, in thousandths.
         seed: Seed of the random moves.
         enough: Length at which the search ends early.
 
     Returns:
-        The length of the best orders, -1 if the first ones cannot run, or None without the library.
+        Length of the iteration with the best orders. -1 if the initial orders cannot run or memory
+        is short, or None without the native library.
     """
     native = get_library()
     if native is None:
@@ -477,15 +495,16 @@ def improve_orders(
 def find_leaves(
     *, file: tuple[int, ...], root: int, max_leaves: int
 ) -> tuple[npt.NDArray[np.uint32], _Ints] | None:
-    """Return the leaf pages of a table in row order, and the last row number each may contain.
+    """Return the leaf pages of a table's B-tree in row order, and the last row of each page.
 
     Args:
         file: File descriptor, page size, usable bytes of a page, and number of pages.
-        root: Page of the root of the table's tree.
-        max_leaves: Maximum number of leaves.
+        root: Page number of the root of the table's B-tree.
+        max_leaves: Maximum number of leaves. A larger table is treated as unusual.
 
     Returns:
-        The page numbers and the row numbers, or None if a page is unusual or memory is short.
+        The page numbers and, for each page, the last row number that it may contain. None if a page
+        is unusual or memory is short.
     """
     native = get_library()
     if native is None:
@@ -501,14 +520,15 @@ def find_leaves(
 def decode_integers(
     *, file: tuple[int, ...], leaves: tuple[Argument, ...], columns: _Ints, max_rows: int
 ) -> _Ints | None:
-    """Decode columns of whole numbers from the leaf pages of a table.
+    """Decode integer columns from the leaf pages of a table.
 
     Args:
-        file: As in :func:`find_leaves`.
+        file: File description, see :func:`find_leaves`.
         leaves: Members of ``struct leaves`` in ``sqlite_pages.c``.
-        columns: Shape (columns, 4), for each column its index in the table, how NULL is read, the
-            value for NULL, and whether it is an alias of the row number; see :class:`PageTable`.
-        max_rows: Maximum number of rows. A page with more rows counts as unusual.
+        columns: Description of each column, shape (columns, 4): its index in the table, how NULL is
+            read, the value to use for NULL, and whether it is an alias of the row number; see
+            ``struct column`` in ``sqlite_pages.c``.
+        max_rows: Maximum number of rows. A table with more rows is treated as unusual.
 
     Returns:
         Values, shape (columns, rows), or None if a page is unusual or memory is short.
@@ -533,18 +553,18 @@ def decode_named(
     columns: _Ints,
     selection: tuple[Argument, ...],
 ) -> tuple[_Ints, bytes] | None:
-    """Decode columns of whole numbers and one column of texts, for selected rows.
+    """Decode integer columns and one text column, for selected rows.
 
     Args:
-        file: As in :func:`find_leaves`.
+        file: File description, see :func:`find_leaves`.
         leaves: Members of ``struct leaves`` in ``sqlite_pages.c``.
-        columns: As in :func:`decode_integers`.
+        columns: Description of each integer column, see :func:`decode_integers`.
         selection: Members of ``struct selection`` in ``sqlite_pages.c``.
 
     Returns:
-        The values, with the length of each text (-1 for NULL) as the last column, shape
-        (columns + 1, rows), and the concatenated texts; or None if a page is unusual or memory is
-        short.
+        The values, shape (columns + 1, rows), and the concatenated texts as UTF-8. The last column
+        of the values is the length of each text in bytes, or -1 for NULL. The result is None if a
+        page is unusual or memory is short.
     """
     native = get_library()
     if native is None:
@@ -555,7 +575,7 @@ def decode_named(
             return None
         address, text_address, rows, text_bytes = result.tolist()
         values = np.frombuffer(view_memory(address, rows * width * 8), np.int64)
-        # Copies, since the memory is freed.
+        # The values are copied because the memory is freed below.
         return (
             np.array(values.reshape(rows, width).T, order="C"),
             bytes(view_memory(text_address, text_bytes)),
@@ -565,17 +585,17 @@ def decode_named(
 
 
 def number_texts(texts: bytes, lengths: _Ints) -> tuple[_Ints, _Ints] | None:
-    """Number the distinct texts with a hash table.
+    """Number the distinct texts in order of first occurrence, with a hash table.
 
-    Equal texts get the same number, except if very many texts have the same hash.
+    Equal texts get the same number, unless very many texts have the same hash.
 
     Args:
         texts: Concatenated texts of all rows, as UTF-8.
-        lengths: Length of each row's text in bytes, or -1 for NULL.
+        lengths: Length of the text of each row in bytes, or -1 for NULL.
 
     Returns:
-        The number of each row's text, or -1 for NULL; and the offset and length of each distinct
-        text, shape (texts, 2).
+        number: Number of the text of each row, or -1 for NULL.
+        bounds: Offset and length of each distinct text in ``texts``, shape (texts, 2).
     """
     native = get_library()
     if native is None:

@@ -1,7 +1,7 @@
-/* Sets of intervals, processed in one pass; numpy needs many.
+/* Sets of intervals. These functions need one pass over the data, where numpy needs many.
  *
- * A set consists of two columns, starts and ends, ascending, disjoint and not touching. Only the
- * lengths that the caller passes are trusted. No state is kept between calls.
+ * A set is stored in two columns, starts and ends. Its intervals are sorted, disjoint, and do not
+ * touch. Only the lengths that the caller passes are trusted. No state is kept between calls.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -13,13 +13,14 @@
 
 enum { UNSORTED = -1, SHORT_OF_MEMORY = -1, NO_GROUP = -1 };
 
-/* Compute the union of intervals sorted by start. Return its number of intervals, or UNSORTED.
+/* Compute the union of intervals that are sorted by start. Empty intervals are ignored. Return the
+ * number of intervals in the union, or UNSORTED.
  *
  *     intervals   |------|   |--|
  *                    |--|
  *     union       |------|   |--|
  *
- * chosen: Mask of the rows to use; NULL: all.
+ * chosen: Mask of the rows to use, or NULL to use all rows.
  */
 EXPORTED int64_t bubbleviz_union(const int64_t *start, const int64_t *end, const uint8_t *chosen,
                                  int64_t count, int64_t *out_start, int64_t *out_end)
@@ -47,11 +48,11 @@ EXPORTED int64_t bubbleviz_union(const int64_t *start, const int64_t *end, const
     return made;
 }
 
-/* Return the index of the last of ascending values that is at most `wanted`, or -1 if there is
- * none.
+/* Return the index of the last value that is not greater than `wanted`, or -1 if there is none. The
+ * values must ascend.
  *
- * Exponential search from index `near`, where an earlier value was found: the step doubles until
- * the value is passed, so a close value is found quickly.
+ * This is an exponential search that starts at `near`, the index that an earlier search returned.
+ * The step doubles until it passes the wanted value, so a close value is found quickly.
  */
 int64_t last_at(const int64_t *values, int64_t count, int64_t near, int64_t wanted)
 {
@@ -76,8 +77,8 @@ int64_t last_at(const int64_t *values, int64_t count, int64_t near, int64_t want
     return low;
 }
 
-/* Compute the times that set a covers and set b does not. The output must have room for as many
- * intervals as both sets have together.
+/* Compute the intervals that set a covers but set b does not. Return the number of intervals. The
+ * output must have room for as many intervals as both sets have together.
  *
  *     a           |--------------|   |---|
  *     b              |--|   |----------|
@@ -112,10 +113,10 @@ EXPORTED int64_t bubbleviz_difference(const int64_t *a_start, const int64_t *a_e
     return made;
 }
 
-/* Compute the union of the intervals of each group, in the order of groups. Return the number of
- * intervals, or UNSORTED if the starts of a group do not ascend or a group is out of range.
+/* Compute the union of the intervals of each group, sorted by group. Return the number of
+ * intervals, or UNSORTED if the starts within a group do not ascend or a group is out of range.
  *
- * chosen: Mask of the rows to use; NULL: all.
+ * chosen: Mask of the rows to use, or NULL to use all rows.
  * latest, reach, place: Scratch memory, one number per group.
  */
 EXPORTED int64_t bubbleviz_group_union(const int32_t *group, const int64_t *start,
@@ -163,8 +164,8 @@ EXPORTED int64_t bubbleviz_group_union(const int32_t *group, const int64_t *star
 
 enum { STRIDE = 64 };
 
-/* Return how much of a set is before a time. `before` contains how much is before every STRIDE-th
- * interval. */
+/* Return the total length of a set before a time. `before` contains the total length before every
+ * STRIDE-th interval. */
 static int64_t measure_before(const int64_t *start, const int64_t *end, int64_t count,
                               const int64_t *before, int64_t *near, int64_t time)
 {
@@ -178,7 +179,7 @@ static int64_t measure_before(const int64_t *start, const int64_t *end, int64_t 
     return sum;
 }
 
-/* Determine how much of each window a set covers. Return 0, or SHORT_OF_MEMORY. */
+/* Compute how much of each window a set covers. Return 0, or SHORT_OF_MEMORY. */
 EXPORTED int64_t bubbleviz_measure_within(const int64_t *start, const int64_t *end, int64_t count,
                                           const int64_t *low, const int64_t *high, int64_t windows,
                                           int64_t *covered)
@@ -200,12 +201,12 @@ EXPORTED int64_t bubbleviz_measure_within(const int64_t *start, const int64_t *e
     return 0;
 }
 
-/* Find the last row of a group before a time, for each query; -1 if there is none.
+/* For each query, find the last row of its group before its time, or -1 if there is none.
  *
  * wanted, until: Group and time of each query.
- * at: Whether a row at the time itself counts.
+ * at: Whether a row with the same time as the query counts.
  *
- * Return 0, or UNSORTED if rows or queries are not sorted by group and time.
+ * Return 0, or UNSORTED if the rows or the queries are not sorted by (group, time).
  */
 EXPORTED int64_t bubbleviz_last_before(const int64_t *group, const int64_t *time, int64_t rows,
                                        const int64_t *wanted, const int64_t *until, int64_t count,
@@ -228,11 +229,11 @@ EXPORTED int64_t bubbleviz_last_before(const int64_t *group, const int64_t *time
     return 0;
 }
 
-/* Determine how much of each window the intervals of its group cover. Return 0.
+/* Compute how much of each window the intervals of its group cover. Return 0.
  *
- * The intervals of each group are a set.
+ * The intervals of each group must be a set.
  *
- * begin: Index of the first interval of each group, and the total at the end.
+ * begin: Index of the first interval of each group, followed by the number of intervals.
  */
 EXPORTED int64_t bubbleviz_measure_groups(const int64_t *begin, const int64_t *start,
                                           const int64_t *end, const int64_t *group,
@@ -250,9 +251,10 @@ EXPORTED int64_t bubbleviz_measure_groups(const int64_t *begin, const int64_t *s
     return 0;
 }
 
-/* Find the earliest low and the latest high of each group; 0 and -1 for groups without rows.
+/* Find the minimum of `from` and the maximum of `to` in each group. The results for a group without
+ * rows are 0 and -1.
  *
- * Return 0, or NO_GROUP if a group is out of range. Groups below 0 count from the end.
+ * Return 0, or NO_GROUP if a group is out of range. Negative groups count from the end.
  */
 EXPORTED int64_t bubbleviz_extents(const int64_t *group, const int64_t *from, const int64_t *to,
                                    int64_t count, int64_t groups, int64_t *low, int64_t *high)

@@ -1,6 +1,6 @@
-"""The shared library: finds and loads it, and passes numpy columns to it.
+"""The shared library: finds and loads the library, and passes numpy columns to its functions.
 
-:mod:`bubbleviz.native.functions` calls its functions; other modules use the functions there.
+Only :mod:`bubbleviz.native.functions` calls the library. Other modules use the functions there.
 """
 
 from __future__ import annotations
@@ -17,34 +17,35 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-#: Name of the library file, which the build puts next to this module.
+#: Name of the library file. The build puts this file next to this module.
 FILE = "libbubbleviz.dylib" if sys.platform == "darwin" else "libbubbleviz.so"
-#: Environment variable that switches the library off if it is 0.
+#: Environment variable that disables the library if it is set to 0.
 SWITCH = "BUBBLEVIZ_NATIVE"
 
 _Ints: TypeAlias = npt.NDArray[np.int64]
 _POINTER, _I64 = ctypes.c_void_p, ctypes.c_int64
 
 
-#: A column, a 64-bit integer, a structure of arguments, or None for a null pointer.
+#: Argument of a C function: a column, a 64-bit integer, a tuple of arguments (passed as a pointer
+#: to a struct), or None for a null pointer.
 Argument: TypeAlias = "npt.NDArray[Any] | int | tuple[Argument, ...] | None"
 
 
 @dataclass(frozen=True)
 class Library:
-    """The functions of the loaded library. They release the interpreter lock and keep no state."""
+    """The functions of the loaded library. They release the GIL while running and keep no state."""
 
     functions: ctypes.CDLL
 
     def call(self, name: str, *arguments: Argument) -> int:
-        """Call a function and return its result, a 64-bit integer.
+        """Call a function, and return its result, a 64-bit integer.
 
-        Contiguous columns are passed by address, so the function can change them in place.
+        Contiguous columns are passed by address, so the function can modify them in place. A column
+        that is not contiguous is copied first, so changes to it are lost.
 
         Args:
             name: Name of the function, without the prefix ``bubbleviz_``.
-            arguments: Arguments of the function. Columns that are not contiguous are copied first,
-                so changes to them are lost.
+            arguments: Arguments of the function.
         """
         function = getattr(self.functions, f"bubbleviz_{name}")
         function.restype = _I64
@@ -54,12 +55,15 @@ class Library:
 
 
 def view_memory(address: int, size: int) -> memoryview:
-    """Return a view of ``size`` bytes at an address. ``ctypes.string_at`` has a limit of 2 GiB."""
+    """Return a view of ``size`` bytes at an address.
+
+    In contrast to ``ctypes.string_at``, the size may exceed 2 GiB.
+    """
     return memoryview((ctypes.c_char * size).from_address(address) if address and size else b"")
 
 
 def terminate_texts(*texts: str) -> npt.NDArray[np.uint8]:
-    """Return the concatenated UTF-8 texts, each terminated by NUL."""
+    """Encode texts as UTF-8, terminate each with a NUL byte, and concatenate them."""
     return np.frombuffer("".join(f"{text}\0" for text in texts).encode(), np.uint8)
 
 
@@ -70,10 +74,10 @@ def get_pointer(column: npt.NDArray[Any]) -> ctypes.c_void_p:
 
 
 def trim_column(column: _Ints, count: int) -> _Ints:
-    """Return the first ``count`` values of a column, and free the memory of the others.
+    """Return the first ``count`` values of a column, and free the rest of its memory.
 
-    Nothing else may refer to the column. It is shrunk in place if at least half of it remains.
-    Otherwise the values are copied, so that they do not fragment the memory of the next column.
+    Nothing else may refer to the column. The column is shrunk in place if at least half of it
+    remains. Otherwise, the values are copied to avoid memory fragmentation.
     """
     if 2 * count < len(column):
         return column[:count].copy()
@@ -84,7 +88,7 @@ def trim_column(column: _Ints, count: int) -> _Ints:
 def _convert_argument(argument: Argument, owners: list[Any]) -> Any:
     """Convert an argument to ctypes, and append the objects that own its memory to ``owners``.
 
-    Columns and structures are passed by address, numbers by value, and None as a null pointer.
+    Columns and tuples are passed by address, integers by value, and None as a null pointer.
     """
     if isinstance(argument, int):
         return _I64(argument)
@@ -102,14 +106,14 @@ def _convert_argument(argument: Argument, owners: list[Any]) -> Any:
 
 @cache
 def _make_structure(kinds: tuple[type, ...]) -> Any:
-    """Return a ctypes structure with members of the given types; int stands for 64 bits."""
+    """Return a ctypes structure with members of the given types. ``int`` means a 64-bit integer."""
     types = (_I64 if issubclass(kind, int) else kind for kind in kinds)
     fields = tuple((f"part_{index}", kind) for index, kind in enumerate(types))
     return type("Structure", (ctypes.Structure,), {"_fields_": fields})
 
 
 def get_library() -> Library | None:
-    """Return the library, or None if it is not built, cannot be loaded, or is switched off."""
+    """Return the library, or None if it is not built, cannot be loaded, or is disabled."""
     return None if os.environ.get(SWITCH) == "0" else _load_once()
 
 
@@ -133,11 +137,12 @@ def _load_once() -> Library | None:
 
 
 def load(path: Path) -> Library | None:
-    """Load the library in a file.
+    """Load the library from a file.
 
     Returns:
         The library, or None if it cannot be loaded or was not compiled from the C files in this
-        folder. Functions compiled from other sources may have other parameters, and could crash.
+        folder. A library compiled from other sources is refused, because its functions may have
+        different parameters and could crash.
     """
     sources = sorted(Path(__file__).parent.glob("*.c"))
     try:

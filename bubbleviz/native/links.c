@@ -1,9 +1,9 @@
-/* Links: finds the call that launched each kernel or copy, by process and correlation id, and the
- * range around the call.
+/* Links: finds the call that launched each kernel or copy, and the range around the call.
  *
- * Correlation ids ascend and calls are almost sorted by them, so each search starts at the previous
- * result, and likewise for ranges. Only the lengths that the caller passes are trusted. No state is
- * kept between calls, except in the caller's columns.
+ * A call and its kernels have the same process and correlation id. Correlation ids are sorted, and
+ * calls are almost sorted by id. Therefore, each search starts at the result of the previous one.
+ * The search for ranges does the same. Only the lengths that the caller passes are trusted. State
+ * is kept between calls only in columns of the caller.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -16,14 +16,14 @@ enum { NONE = -1 };
 
 /* --- ranges --------------------------------------------------------------------------------- */
 
-/* Ranges in layers. Ranges of one layer do not overlap, and later layers are nested deeper.
+/* Ranges, stored in layers. Ranges of a layer do not overlap, and later layers are nested deeper.
  *
  *     layer 0    |-0----------|  |-3-----|
  *     layer 1      |-1--|   |-2-----|
  */
 struct ranges {
-    const int64_t *begin; /* by layer: index of its first range, and the total at the end */
-    int64_t *near;        /* by layer: index of the range found last, -1 at first; changed */
+    const int64_t *begin; /* index of the first range of each layer; then the number of ranges */
+    int64_t *near;        /* index of the last range found in each layer, initially -1; modified */
     const int64_t *start;
     const int64_t *end; /* inclusive */
     const int64_t *depth;
@@ -32,7 +32,8 @@ struct ranges {
 
 int64_t last_at(const int64_t *values, int64_t count, int64_t near, int64_t wanted);
 
-/* Return the row of the innermost range around a time, in a half-open range of layers, or -1. */
+/* Return the row of the innermost range around an interval, or -1 if there is none. Only the layers
+ * from `layer` to `end_layer` (exclusive) are searched. */
 static inline int64_t innermost(const struct ranges *ranges, int64_t layer, int64_t end_layer,
                                 int64_t start, int64_t end)
 {
@@ -50,7 +51,7 @@ static inline int64_t innermost(const struct ranges *ranges, int64_t layer, int6
     return found;
 }
 
-/* Find the row of the innermost range around each query; -1 if there is none. */
+/* Find the row of the innermost range around each query interval, or -1 if there is none. */
 EXPORTED int64_t bubbleviz_innermost(const struct ranges *ranges, int64_t layers,
                                      const int64_t *start, const int64_t *end, int64_t queries,
                                      int64_t *row)
@@ -62,7 +63,7 @@ EXPORTED int64_t bubbleviz_innermost(const struct ranges *ranges, int64_t layers
 
 /* --- numbers -------------------------------------------------------------------------------- */
 
-/* Known values, ascending, and the number of each. */
+/* Known values in ascending order, and the number of each value. */
 struct numbers {
     const int64_t *known;
     const int32_t *number;
@@ -71,8 +72,8 @@ struct numbers {
 
 enum { LATELY = 256 };
 
-/* Return the number of a value, or -1 if it is unknown. Few distinct values occur, so the value
- * that was last found in the same slot of a small cache is compared first. */
+/* Return the number of a value, or -1 if the value is unknown. Few distinct values occur, so a
+ * small cache contains the index of the value that was last found in each slot. */
 static inline int32_t number_of(const struct numbers *numbers, int64_t lately[LATELY],
                                 int64_t value)
 {
@@ -109,11 +110,11 @@ EXPORTED int64_t bubbleviz_numbers(const struct numbers *numbers, const int64_t 
  *     ids of rows | 5  5  9  | 5  6 |      5: two kernels of one call
  */
 struct index {
-    const int64_t *begin; /* index of the first row of each process, and the total at the end */
-    const int64_t *known; /* number of its rows that have an id; they come first */
-    int64_t *near;        /* index where its last id was found; changed */
+    const int64_t *begin; /* index of the first row of each process; then the number of rows */
+    const int64_t *known; /* number of rows of each process with an id; they come first */
+    int64_t *near;        /* index of the last id found in each process; modified */
     const int32_t *rows;
-    const uint32_t *ids; /* by row */
+    const uint32_t *ids; /* indexed by row */
 };
 
 struct calls {
@@ -125,21 +126,22 @@ struct calls {
     int64_t count;
 };
 
-/* Threads, by number. */
+/* Threads, indexed by thread number. */
 struct threads {
-    const int64_t *process; /* index of the process in struct index; -1: it launched nothing */
-    const uint8_t *helper; /* not 0: it never runs backward */
-    const int64_t *others; /* index of its first entry in `listed`, and the total at the end */
-    const int64_t *listed; /* groups of backward ranges of other threads */
-    const int64_t *groups; /* three layers of each group of ranges, the group around each thread's
-                              own calls first: the first layer, the first layer that counts only
-                              if no range of an earlier one matches, and the end */
+    const int64_t *process; /* index of the process in struct index; -1: process without kernels */
+    const uint8_t *helper; /* not 0: the thread never runs a backward pass */
+    const int64_t *others; /* index of the thread's first entry in `listed`; then the total */
+    const int64_t *listed; /* numbers of the groups with backward ranges of other threads */
+    const int64_t *groups; /* three layer numbers per group of ranges. The first groups are the
+                              ranges around the calls of each thread. The numbers are: the first
+                              layer, the first layer that counts only if no range of an earlier
+                              layer matches, and the end */
 };
 
-/* The call of each kernel or copy, and how it is linked. Until the end of a block, only the first
- * row of those that a call launched has its call. */
+/* The call of each kernel or copy, and how the kernel or copy is linked. While a block is being
+ * processed, only the first of the rows that a call launched has its call. */
 struct links {
-    int32_t *call; /* row of the call, or -1 if not known yet */
+    int32_t *call; /* row of the call, or -1 if unknown so far */
     int64_t *start;
     int16_t *thread;
     int32_t *range;
@@ -149,12 +151,12 @@ struct links {
 /* The values of bubbleviz.interpret.linking.LinkRule. */
 enum { OUTSIDE = 1, OWN_THREAD, CROSS_THREAD, AMBIGUOUS, HELPER_THREAD };
 
-/* Results for a block of calls: what each call launched, and start and thread of the calls of
- * earlier blocks that lost what they had launched to a call of this block. */
+/* Results for a block of calls. `lost_start` and `lost_thread` are the start and thread of calls of
+ * earlier blocks that lost their kernels to a call of this block. */
 struct found {
-    int32_t *place; /* index of the first row that each call launched, or -1 for none */
+    int32_t *place; /* index of the first row that each call launched, or -1 if none */
     int64_t *lost_start;
-    int32_t *lost_thread; /* one entry per call of the block at most */
+    int32_t *lost_thread; /* has room for one entry per call of the block, like lost_start */
 };
 
 static inline uint32_t id_at(const struct index *index, int64_t place)
@@ -162,8 +164,8 @@ static inline uint32_t id_at(const struct index *index, int64_t place)
     return index->ids[index->rows[place]];
 }
 
-/* Return the first index from `low` on whose id is at least `wanted` (lower bound), by exponential
- * search from `near`. */
+/* Return the first index in the half-open range from `low` to `high` whose id is not less than
+ * `wanted` (lower bound). This is an exponential search that starts at `near`. */
 static int64_t lower_bound(const struct index *index, int64_t low, int64_t high, int64_t near,
                            uint32_t wanted)
 {
@@ -188,7 +190,7 @@ static int64_t lower_bound(const struct index *index, int64_t low, int64_t high,
     return low;
 }
 
-/* Return the index of the first row that a call launched, or -1 for none. */
+/* Return the index of the first row with the process and id of a call, or -1 if there is none. */
 static int64_t place_of(const struct index *index, int64_t process, uint32_t id)
 {
     int64_t begin = index->begin[process], end = begin + index->known[process];
@@ -198,7 +200,7 @@ static int64_t place_of(const struct index *index, int64_t process, uint32_t id)
     return place < end && id_at(index, place) == id ? place : NONE;
 }
 
-/* Return the index of a call in its block by its row, or -1 if it was in an earlier block. */
+/* Return the index in the block of the call with this row, or -1 if it was in an earlier block. */
 static int64_t call_of(const struct calls *calls, int64_t row)
 {
     int64_t low = 0, high = calls->count;
@@ -215,8 +217,8 @@ static int64_t call_of(const struct calls *calls, int64_t row)
     return low;
 }
 
-/* Assign to each call what it launched. If several calls have the same id, the call that started
- * first gets it. Return the number of calls of earlier blocks that lost what they had. */
+/* Determine which kernels and copies each call launched. If several calls have the same id, the
+ * call that started first wins. Return the number of calls of earlier blocks that lost kernels. */
 static int64_t settle(const struct index *index, const struct calls *calls,
                       const struct threads *threads, const struct links *links,
                       const struct found *found)
@@ -256,8 +258,9 @@ static inline int64_t around(const struct ranges *ranges, const int64_t *group, 
     return row == NONE ? innermost(ranges, group[1], group[2], start, end) : row;
 }
 
-/* Return the range of a call: the innermost range around it on its own thread, or the only backward
- * range that is open on another thread. */
+/* Return the row of the range that a call belongs to, or -1, and set the rule that applied. The
+ * range is the innermost range around the call on its own thread. If there is none, it is the
+ * backward range that is open on another thread, provided that only one thread has an open one. */
 static int64_t range_of(const struct ranges *ranges, const struct threads *threads,
                         const struct calls *calls, int64_t call, int8_t *rule)
 {
@@ -280,9 +283,9 @@ static int64_t range_of(const struct ranges *ranges, const struct threads *threa
 }
 
 /* Link kernels and copies to the calls of a block that launched them, and to ranges. If several
- * calls have the same id, the call that started first counts; ties go to the smaller row.
+ * calls have the same id, the call that started first wins. At equal starts, the smaller row wins.
  *
- * Return the number of calls of earlier blocks that lost what they had launched.
+ * Return the number of calls of earlier blocks that lost their kernels to a call of this block.
  */
 EXPORTED int64_t bubbleviz_link(const struct index *index, const struct calls *calls,
                                 const struct threads *threads, const struct ranges *ranges,

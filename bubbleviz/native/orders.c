@@ -1,4 +1,4 @@
-/* Orders: simulates a pipeline's orders of operations, and searches for shorter ones. */
+/* Orders: simulates a pipeline with given orders of operations, and searches for faster orders. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -15,37 +15,37 @@ enum { UNKNOWN = -1 };
 /* The fields of bubbleviz.schedules.search.problem.Problem. */
 struct pipeline {
     const int32_t *placement; /* device of each virtual stage */
-    const int64_t *length;    /* duration of F, B and W of each virtual stage */
-    const int64_t *down;      /* transfer time of an activation, from each stage to the next */
-    const int64_t *up;        /* transfer time of a gradient, from each stage to the previous one */
-    const int64_t *held;      /* memory from F to B, by virtual stage */
-    const int64_t *kept;      /* part of that memory that is kept from B to W */
+    const int64_t *length;    /* durations of F, B and W of each virtual stage */
+    const int64_t *down;      /* transfer time of activations from each stage to the next one */
+    const int64_t *up;        /* transfer time of gradients from each stage to the previous one */
+    const int64_t *held;      /* memory that each virtual stage needs from F to B */
+    const int64_t *kept;      /* part of this memory that is needed from B to W */
     const int64_t *limit;     /* memory limit of each device */
     int64_t devices;
     int64_t stages;
     int64_t microbatches;
-    int64_t of_cost; /* not 0: minimize the longest window of a device; 0: the common window */
+    int64_t of_cost; /* 0: minimize the common window; else: the longest window of any device */
 };
 
 struct orders {
     int32_t *code;         /* operations of all devices, concatenated */
-    const int32_t *offset; /* index of each device's first operation, and the total at the end */
+    const int32_t *offset; /* index of the first operation of each device; then the total */
 };
 
-/* Scratch memory for one simulation of all operations. "Index" is the index into orders.code. */
+/* Scratch memory for one simulation of all operations. "Index" means an index into orders.code. */
 struct timing {
-    int64_t *f_end; /* by virtual stage and microbatch: end time */
-    int64_t *b_end;
-    int64_t *start; /* by index */
-    int64_t *end;
-    int32_t *cause;  /* by index: index of the operation whose end it waited for, or -1 */
-    int32_t *f_at;   /* by virtual stage and microbatch: index */
-    int32_t *b_at;
-    int32_t *count;  /* by code: number of operations that have run */
-    int32_t *at;     /* by device: index of the next operation */
+    int64_t *f_end; /* end of each F, indexed by (virtual stage, microbatch) */
+    int64_t *b_end; /* end of each B, indexed in the same way */
+    int64_t *start; /* start of each operation */
+    int64_t *end;   /* end of each operation */
+    int32_t *cause;  /* index of the operation whose end each operation waited for, or -1 */
+    int32_t *f_at;   /* index of each F, indexed by (virtual stage, microbatch) */
+    int32_t *b_at;   /* index of each B, indexed in the same way */
+    int32_t *count;  /* number of operations with each code that have run */
+    int32_t *at;     /* index of the next operation of each device */
     int32_t *stack;  /* devices that may be able to continue */
-    uint8_t *queued; /* by device: whether it is on the stack */
-    int64_t length;  /* the length to minimize */
+    uint8_t *queued; /* whether each device is on the stack */
+    int64_t length;  /* length to minimize */
     int64_t total;   /* sum of the end times of all devices */
     int32_t last;    /* index of the operation that ends last */
 };
@@ -60,7 +60,7 @@ static uint64_t next_random(uint64_t *state)
     return (x * 2685821657736338717u) >> 33;
 }
 
-/* Run a device until it has to wait. Return 0 if a backward comes before its forward. */
+/* Run a device until it has to wait. Return 0 if a B comes before its F or a W before its B. */
 static int run_device(const struct pipeline *p, const struct orders *orders, struct timing *t,
                       int32_t device, int32_t *queue, int32_t *waiting)
 {
@@ -116,7 +116,7 @@ static int run_device(const struct pipeline *p, const struct orders *orders, str
     return 1;
 }
 
-/* Simulate all operations. Return whether all of them can run; then t contains their times. */
+/* Simulate all operations. Return whether all operations can run. If so, t contains their times. */
 static int time_orders(const struct pipeline *p, const struct orders *orders, struct timing *t)
 {
     const size_t cells = (size_t)p->stages * (size_t)p->microbatches;
@@ -150,7 +150,8 @@ static int time_orders(const struct pipeline *p, const struct orders *orders, st
     return 1;
 }
 
-/* Return whether a device's order is valid: F before B before W, within the memory limit. */
+/* Return whether the order of a device is valid: F comes before B and B before W, and the memory
+ * limit is never exceeded. */
 static int sound(const struct pipeline *p, const struct orders *orders, int32_t device,
                  int32_t *count)
 {
@@ -227,16 +228,18 @@ static void divide(const struct pipeline *p, size_t operations, char *room, stru
 
 static const int32_t steps[16] = {1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 6, 8, 12, 20};
 
-/* Late acceptance hill climbing: a change is accepted if the result is no longer than the current
- * one, or than the one `memory` trials earlier (Burke and Bykov, The late acceptance hill-climbing
- * heuristic, European Journal of Operational Research 258, 2017). A change moves one operation
- * along its device's order, most often an operation of the critical path.
+/* Improve orders by late acceptance hill climbing (Burke and Bykov, The late acceptance
+ * hill-climbing heuristic, European Journal of Operational Research 258, 2017). A change is
+ * accepted if the result is not worse than the current result, or not worse than the result
+ * `memory` trials earlier. A change moves one operation within the order of its device. Usually, an
+ * operation of the critical path is moved.
  *
- * trials: Number of changes to try.
- * rise: Thousandths by which orders may initially become longer than the first ones.
+ * trials: Maximum number of changes to try.
+ * rise: Initial tolerance in thousandths: at first, orders may become longer by this much.
  * enough: Length at which the search ends.
  *
- * The best orders are written to `orders`. Return their length, or -1 if the first cannot run.
+ * The best orders are written to `orders`. Return their length, or -1 if the initial orders cannot
+ * run or memory is short.
  */
 EXPORTED int64_t bubbleviz_orders_improved(const struct pipeline *p, struct orders *orders,
                                            int64_t trials, int64_t memory, int64_t rise,
@@ -282,7 +285,7 @@ EXPORTED int64_t bubbleviz_orders_improved(const struct pipeline *p, struct orde
         if (to >= orders->offset[device + 1])
             to = orders->offset[device + 1] - 1;
         int32_t *code = orders->code;
-        /* Moving an operation past equal ones only would change nothing. */
+        /* Moving an operation only past equal operations would change nothing. */
         int32_t other = 0;
         for (int32_t at = from; at != to;) {
             at += from < to ? 1 : -1;

@@ -1,7 +1,7 @@
-/* Sorting: sorts rows by integers (numpy sorts by comparing) or by groups, and numbers distinct
- * rows.
+/* Sorting: sorts rows by integer keys or by groups, and numbers distinct rows.
  *
- * Least significant digit radix sort: digits are sorted stably, from the last to the first.
+ * numpy's sort compares values. This is a radix sort, which starts at the least significant digit:
+ * rows are sorted stably by each digit, from the last digit to the first.
  *
  *     21 13 12    by the last digit   21 12 13    by the first   12 13 21
  *
@@ -36,9 +36,9 @@ EXPORTED int64_t bubbleviz_in_order(const int64_t *const *columns, int64_t count
     return 1;
 }
 
-/* Sort row numbers by key, stably.
+/* Sort row numbers by key, in ascending order. The sort is stable.
  *
- * order: Permutation of the row numbers, which is sorted in place. There is at least one row.
+ * order: Permutation of the row numbers, sorted in place. There must be at least one row.
  *
  * Return 0, or SHORT_OF_MEMORY.
  */
@@ -59,7 +59,7 @@ EXPORTED int64_t bubbleviz_sort(const uint64_t *key, int64_t rows, int64_t *orde
     for (int shift = 0; shift < 64; shift += DIGIT) {
         size_t begin[BUCKETS] = {0}, sum = 0;
         struct row *sorted = to;
-        /* This digit is 0 in all keys. */
+        /* If this digit is 0 in all keys, there is nothing to sort. */
         if (!(used >> shift & (BUCKETS - 1)))
             continue;
         for (size_t i = 0; i < count; i++)
@@ -89,14 +89,14 @@ static inline __attribute__((always_inline)) void place(const int16_t *group, in
         memcpy(to + bytes * (size_t)next[group[row]]++, from + bytes * (size_t)row, bytes);
 }
 
-/* Sort the values of a column by group, stably.
+/* Sort the values of a column by group. The sort is stable.
  *
  *     group  1 0 1 0
  *     from   a b c d    to  b d a c
  *
- * next: Scratch memory, one number per group. The first number is -1 before the first column of
- *     these rows. Afterwards it contains the ends of the groups, which further columns reuse.
- * bytes: Size of a value: 2, 4 or 8.
+ * next: Scratch memory, one number per group. The first number must be -1 before the first column
+ *     of these rows. Afterwards, it contains the ends of the groups, which further columns reuse.
+ * bytes: Size of a value in bytes: 2, 4 or 8.
  *
  * Return 0.
  */
@@ -124,7 +124,7 @@ EXPORTED int64_t bubbleviz_grouped(const int16_t *group, int64_t rows, int64_t *
 /* --- numbers -------------------------------------------------------------------------------- */
 
 enum { NO_ROOM = -1 };
-/* Upper bounds of the number of values of a digit and of a code. */
+/* Upper bounds on the number of values of a digit and of a code. */
 #define MOST_VALUES ((uint64_t)1 << 31)
 #define MOST_CODES ((uint64_t)1 << 62)
 
@@ -133,7 +133,7 @@ enum { NO_ROOM = -1 };
  *     columns  5 2   5 4   7 2
  *     code      0     2     3
  *
- * Return an upper bound that all codes are below, or NO_ROOM if the codes do not fit.
+ * Return the exclusive upper bound of the codes, or NO_ROOM if the codes do not fit.
  */
 EXPORTED int64_t bubbleviz_packed(const int64_t *const *columns, int64_t count, int64_t rows,
                                   int64_t *code)
@@ -167,8 +167,10 @@ EXPORTED int64_t bubbleviz_packed(const int64_t *const *columns, int64_t count, 
 
 /* Number the distinct codes of rows in ascending order. Return the number of distinct codes.
  *
+ * base: Exclusive upper bound of the codes.
  * number: Scratch memory, one number per possible code.
- * first: First row of each distinct code.
+ * first: Output: first row of each distinct code.
+ * of_row: Output: number of the code of each row.
  */
 EXPORTED int64_t bubbleviz_numbered(const int64_t *code, int64_t rows, int64_t base,
                                     int64_t *number, int64_t *first, int64_t *of_row)

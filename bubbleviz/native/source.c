@@ -1,4 +1,4 @@
-/* Source: checksum of the source files that the library was compiled from. */
+/* Source: checksum of the source files from which the library was compiled. */
 #ifndef EXPORTED
 #define EXPORTED __attribute__((visibility("default")))
 #endif

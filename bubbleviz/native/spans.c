@@ -1,4 +1,4 @@
-/* Spans: start and end of operations on their device, from the kernels and copies they own. */
+/* Spans: computes when operations ran on their device, from the kernels and copies they own. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -7,53 +7,53 @@
 #define EXPORTED __attribute__((visibility("default")))
 #endif
 
-/* Kinds of work by how well they show when an operation ran. The best kind of an operation
- * determines its span. */
+/* Kinds of work, ordered by how well they show when an operation ran. The span of an operation is
+ * determined by the best kind of work that the operation has. */
 enum { OWN, OTHER, COPIES, NOTHING };
 
 enum { RUNNING, COMMUNICATING, COMPUTING, UNATTRIBUTED, SETS, KINDS = 5, UNSORTED = -1 };
 
 struct work {
-    const int32_t *owner; /* operation, or -1 for none */
-    const int32_t *range; /* range, or -1 for none */
-    const int32_t *rank;  /* NULL: all rows belong to the first rank */
+    const int32_t *owner; /* operation that owns each row, or -1 if none does */
+    const int32_t *range; /* range of each row, or -1 if it has none */
+    const int32_t *rank;  /* rank of each row; NULL: all rows belong to the first rank */
     const uint8_t *compute;
-    const uint8_t *communication; /* neither compute nor communication: a copy */
+    const uint8_t *communication; /* a row that is neither compute nor communication is a copy */
     const int64_t *start;
     const int64_t *end;
     int64_t count;
-    const int64_t *order; /* rows sorted by start; NULL: they are sorted already */
+    const int64_t *order; /* row numbers sorted by start; NULL: the rows are already sorted */
 };
 
 struct operations {
     const uint8_t *communicates;
-    const int32_t *group; /* group of each operation, or -1 for none */
+    const int32_t *group; /* group of each operation, or -1 if it has none */
     int64_t count;
 };
 
-/* By operation. The lengths of groups follow the lengths of operations. */
+/* Results for each operation. In `length` and `reach`, the groups follow the operations. */
 struct spans {
-    int64_t *start; /* 0 without work */
-    int64_t *end;   /* -1 without work */
+    int64_t *start; /* 0 if the operation has no span */
+    int64_t *end;   /* -1 if the operation has no span */
     int64_t *kernels;
-    int32_t *first; /* -1 without work */
+    int32_t *first; /* row that starts the span, or -1 */
     uint8_t *best;
-    int64_t *length; /* total time of the union of compute kernels */
-    int64_t *reach;
+    int64_t *length; /* total length of the union of compute kernels */
+    int64_t *reach;  /* scratch memory: latest end of a compute kernel so far */
     int64_t lengths;
 };
 
 struct whole {
     int64_t ranks;
-    uint8_t *loose; /* by row: whether it is a compute kernel outside of compute operations */
-    int64_t *spent; /* by rank and kind: sum of the durations of rows */
-    int64_t *made;  /* number of intervals in each of the sets that follow */
+    uint8_t *loose; /* whether each row is a compute kernel outside of compute operations */
+    int64_t *spent; /* sum of the durations of rows, shape (ranks, KINDS) */
+    int64_t *made;  /* number of intervals in each of the following sets */
     struct {
         int64_t *start, *end;
     } set[SETS];
 };
 
-/* Add an interval to a set. Intervals must be added in the order of their starts. */
+/* Add an interval to a set. Intervals must be added in ascending order of their starts. */
 static inline void cover(const struct whole *whole, int set, int64_t start, int64_t end)
 {
     int64_t *starts = whole->set[set].start, *ends = whole->set[set].end;
@@ -65,7 +65,7 @@ static inline void cover(const struct whole *whole, int set, int64_t start, int6
         starts[last + 1] = start, ends[last + 1] = end, whole->made[set]++;
 }
 
-/* Add an interval to the length of a union, likewise in the order of starts. */
+/* Add an interval to the length of a union. Intervals must be added in order of their starts. */
 static inline void lengthen(const struct spans *spans, int64_t place, int64_t start, int64_t end)
 {
     int64_t reach = spans->reach[place];
@@ -82,13 +82,13 @@ static inline void lengthen(const struct spans *spans, int64_t place, int64_t st
  *     copies       |---|
  *     span               |----------|
  *
- * Also determine for how long compute kernels of operations and of their groups ran, and when and
- * for how long all work ran.
+ * Also determine for how long the compute kernels of operations and of groups ran, and when and for
+ * how long work of each kind ran.
  *
  * operations->communicates: Mask of the operations that are communication. Their span is determined
- *     by communication kernels first.
+ *     by their communication kernels if they have any.
  *
- * Return the number of rows with an owner or rank that does not exist, or UNSORTED.
+ * Return the number of rows whose owner or rank does not exist, or UNSORTED.
  */
 EXPORTED int64_t bubbleviz_spans(const struct work *work, const struct operations *operations,
                                  const struct spans *spans, const struct whole *whole)

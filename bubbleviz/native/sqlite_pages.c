@@ -1,16 +1,16 @@
-/* Rows of ordinary SQLite tables, decoded straight from the leaf pages of their B-trees.
+/* SQLite pages: decodes rows of ordinary SQLite tables directly from the leaf pages of B-trees.
  *
- * SQLite returns one row per step. Decoding the pages here takes half the time for columns of
- * millions of rows. Nothing in the file is trusted: every number read from it is checked against
- * the bounds of its cell, its page and the file, and everything that is not plain is UNUSUAL. The
+ * SQLite returns one row per step. Decoding the pages here takes half the time for columns with
+ * millions of rows. Nothing in the file is trusted: every number is checked against the bounds of
+ * its cell, its page and the file. Every feature that this code does not support is UNUSUAL. The
  * caller then reads the file with SQLite, which is the reference.
  *
  *     page      | header | cell offsets --> |    free    | <-- cells ... |  reserved  |
  *     cell      | bytes of payload | row number | payload, maybe continued on overflow pages |
  *     payload   | bytes of header | a type for each column | a value for each column |
  *
- * https://sqlite.org/fileformat2.html, sections 1.6 (B-tree pages) and 2.1 (records). No state is
- * kept between calls, so several threads may call at the same time.
+ * The format is described at https://sqlite.org/fileformat2.html, sections 1.6 (B-tree pages) and
+ * 2.1 (records). No state is kept between calls, so several threads may call at the same time.
  */
 #define _GNU_SOURCE /* memmem */
 #define _DARWIN_C_SOURCE
@@ -26,7 +26,7 @@
 #define EXPORTED __attribute__((visibility("default")))
 #endif
 
-/* Functions that are inlined at every call, so that the compiler specializes them for it. */
+/* Marks functions that are inlined at every call, so that the compiler specializes each copy. */
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
 enum status { OK = 0, UNUSUAL = 1, NO_MEMORY = 2 };
@@ -34,30 +34,30 @@ enum status { OK = 0, UNUSUAL = 1, NO_MEMORY = 2 };
 enum {
     INTERIOR = 0x05,    /* page types of a table's B-tree */
     LEAF = 0x0d,
-    LEAF_HEADER = 8,    /* bytes */
+    LEAF_HEADER = 8,    /* size of the header of a leaf page in bytes */
     INTERIOR_HEADER = 12,
-    MOST_DEPTH = 20,    /* SQLite's own limit for a cursor */
-    MOST_COLUMNS = 64,  /* of a table, up to the last one that is read */
-    MOST_PAYLOAD = 1000000000, /* bytes, SQLite's own limit for a row */
-    MOST_HEADER = 98307,       /* bytes, SQLite's own limit for the header of a record */
-    LEAST_CELL = 6,            /* bytes with its offset; limits the number of cells on a page */
+    MOST_DEPTH = 20,    /* maximum depth of a tree, SQLite's limit for a cursor */
+    MOST_COLUMNS = 64,  /* maximum number of columns up to the last column that is read */
+    MOST_PAYLOAD = 1000000000, /* maximum size of a row in bytes, SQLite's limit */
+    MOST_HEADER = 98307,       /* maximum size of a record header in bytes, SQLite's limit */
+    LEAST_CELL = 6,            /* minimum size of a cell and its offset in bytes */
     RUN_BYTES = 1 << 18, /* number of bytes read at once */
-    SPARE = 8            /* readable bytes after the pages */
+    SPARE = 8            /* number of readable bytes after the pages */
 };
 
-/* The page that contains this byte is used for SQLite's locks and never contains data. */
+/* SQLite uses the page that contains this byte for locks, so the page never contains data. */
 static const uint64_t LOCK_BYTE = 1u << 30;
 
 struct file {
     int32_t descriptor;
     uint32_t page_bytes;
-    uint32_t usable; /* bytes of a page: all but the reserved ones at its end */
+    uint32_t usable; /* bytes of a page without the reserved bytes at its end */
     uint32_t pages;
 };
 
 /* All arguments of exported functions are pointers and 64-bit integers. */
 
-/* The layout of a file: descriptor, bytes of a page, usable bytes of a page, number of pages. */
+/* Convert a file description: descriptor, page size, usable bytes of a page, number of pages. */
 static struct file file_of(const int64_t shape[4])
 {
     struct file file = {(int32_t)shape[0], (uint32_t)shape[1], (uint32_t)shape[2],
@@ -68,31 +68,31 @@ static struct file file_of(const int64_t shape[4])
 
 /* A column of integers, and how NULL is read. */
 struct column {
-    int64_t index;    /* in the table */
-    int64_t nullable; /* 0: NULL is unusual; 1: NULL is read as missing; 2: likewise, and a stored
-                         value equal to missing is unusual */
-    int64_t missing;
-    int64_t alias; /* not 0: alias of the row number, for which NULL is stored */
+    int64_t index;    /* index of the column in the table */
+    int64_t nullable; /* 0: NULL is unusual; 1: NULL is read as `missing`; 2: like 1, but a stored
+                         value equal to `missing` is unusual */
+    int64_t missing;  /* value to use for NULL */
+    int64_t alias; /* not 0: the column is an alias of the row number, and NULL is stored in it */
 };
 
 struct leaves {
     const uint32_t *page;
     const int64_t *last_row; /* last row number that each page may contain */
     uint64_t from, to;       /* half-open range of the leaves to read */
-    int64_t first, last;     /* first and last row number to read */
-    const int64_t *wanted;   /* row numbers to read, ascending; NULL: all */
+    int64_t first, last;     /* first and last row number to read, both inclusive */
+    const int64_t *wanted;   /* row numbers to read, ascending; NULL: all rows */
     int64_t wanted_count;
-    struct extent *extents;  /* of each leaf; NULL: unused */
-    int64_t start, end;      /* indices of the columns of times */
-    int64_t shortest;        /* minimum length of a row; leaves with shorter rows are skipped.
+    struct extent *extents;  /* extent of each leaf; NULL: unused */
+    int64_t start, end;      /* indices of the columns with start and end times */
+    int64_t shortest;        /* minimum duration; leaves with only shorter rows are skipped.
                                 -1: no leaf is skipped, and extents are written */
     int64_t until;           /* leaves whose rows all start at this time or later are skipped */
 };
 
-/* Times of the rows of a leaf. Rows without a start or an end do not count. */
+/* Summary of the times of the rows of a leaf. Rows without a start or an end are ignored. */
 struct extent {
-    int64_t longest;  /* maximum length of a row, -1 if the leaf was not read */
-    int64_t earliest; /* minimum start */
+    int64_t longest;  /* maximum duration of a row, or -1 if the leaf was not read */
+    int64_t earliest; /* earliest start of a row */
 };
 
 static inline uint32_t big2(const uint8_t *at) { return (uint32_t)at[0] << 8 | at[1]; }
@@ -102,8 +102,8 @@ static inline uint32_t big4(const uint8_t *at)
     return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
 }
 
-/* Read a variable-length integer of one to nine bytes. Return the address after it, or NULL if it
- * does not end before `end`. */
+/* Read a variable-length integer of one to nine bytes. Return the address after the integer, or
+ * NULL if the integer does not end before `end`. */
 static inline const uint8_t *varint(const uint8_t *at, const uint8_t *end, uint64_t *value)
 {
     uint64_t sum = 0;
@@ -128,7 +128,8 @@ static int plain_page(const struct file *file, uint32_t number)
     return number > 1 && number <= file->pages && number != LOCK_BYTE / file->page_bytes + 1;
 }
 
-/* Whether a page may contain this number of cells. Only a leaf that is the root may be empty. */
+/* Return whether a page may contain this number of cells. Only a leaf that is the root (`lone`) may
+ * be empty. */
 static inline int plain_count(const struct file *file, uint32_t cells, int lone)
 {
     return (cells > 0 || lone) && cells <= (file->page_bytes - LEAF_HEADER) / LEAST_CELL;
@@ -154,12 +155,12 @@ static int read_pages(const struct file *file, uint32_t number, size_t count, ui
 
 struct walk {
     const struct file *file;
-    uint8_t *seen; /* one bit per page, because no page is in the tree twice */
+    uint8_t *seen; /* one bit per page; a page that occurs twice is unusual */
     uint8_t *pages;
     uint32_t *leaf;
     int64_t *last_row;
     size_t room, count;
-    int depth; /* of leaves; the root has 0 */
+    int depth; /* depth of the leaves; the root has depth 0 */
 };
 
 static int visit(struct walk *walk, uint32_t number)
@@ -219,8 +220,8 @@ static int walk_below(struct walk *walk, uint32_t number, int depth, int64_t *af
             return UNUSUAL;
         if (!varint(page + at + 4, end, &key))
             return UNUSUAL;
-        /* Row numbers ascend: each child contains those after the previous key and up to its own
-         * key; the last child contains those after the last key. */
+        /* Row numbers ascend. Each child contains the rows after the previous key, up to and
+         * including its own key. The last child contains the rows after the last key. */
         if ((int64_t)key <= *after || (int64_t)key >= last)
             return UNUSUAL;
         status = walk_below(walk, big4(page + at), depth + 1, after, (int64_t)key);
@@ -231,8 +232,8 @@ static int walk_below(struct walk *walk, uint32_t number, int depth, int64_t *af
     return walk_below(walk, big4(page + 8), depth + 1, after, last);
 }
 
-/* Find the leaf pages of a table in the order of rows, and the last row number that each may
- * contain. Return the number of leaves, or -1 if a page is unusual. */
+/* Find the leaf pages of a table in row order, and the last row number that each leaf may contain.
+ * Return the number of leaves, or -1 if a page is unusual or memory is short. */
 EXPORTED int64_t bubbleviz_leaves(const int64_t shape[4], int64_t root, uint32_t *leaf,
                                   int64_t *last_row, int64_t room)
 {
@@ -259,10 +260,10 @@ struct buffer {
     size_t room;
 };
 
-/* A payload that continues on other pages. */
+/* Buffer for payloads that continue on overflow pages. */
 struct overflow {
     struct buffer whole;
-    uint32_t pages; /* number of pages followed so far; no page belongs to two payloads */
+    uint32_t pages; /* number of overflow pages read so far, which cannot exceed the file's pages */
 };
 
 static int grow(struct buffer *buffer, size_t bytes)
@@ -284,7 +285,7 @@ struct record {
     const uint8_t *value[MOST_COLUMNS];
 };
 
-/* Copy a payload that continues on other pages to overflow->whole. */
+/* Copy a payload that continues on overflow pages to overflow->whole. */
 static int follow(const struct file *file, struct overflow *overflow, const uint8_t *local,
                   const uint8_t *page_end, uint64_t bytes)
 {
@@ -298,7 +299,7 @@ static int follow(const struct file *file, struct overflow *overflow, const uint
     if (bytes > MOST_PAYLOAD || bytes > (uint64_t)file->pages * file->page_bytes ||
         here + 4 > (size_t)(page_end - local))
         return UNUSUAL;
-    /* Whole pages are read, so one page more than the payload is needed. */
+    /* Complete pages are read, so the buffer needs room for one more page than the payload. */
     if (grow(whole, (size_t)bytes + file->page_bytes))
         return NO_MEMORY;
     memcpy(whole->bytes, local, (size_t)here);
@@ -306,8 +307,8 @@ static int follow(const struct file *file, struct overflow *overflow, const uint
     for (at = here; at < bytes; at += usable - 4) {
         uint8_t *into = whole->bytes + at;
         uint8_t kept[4];
-        /* A page starts with the number of the next page, which overwrites the last four bytes of
-         * the payload so far. They are restored afterwards. */
+        /* An overflow page starts with the number of the next page. Reading it overwrites the last
+         * four bytes of the payload so far, which are then restored. */
         memcpy(kept, into - 4, 4);
         if (overflow->pages++ == file->pages || !plain_page(file, next) ||
             read_pages(file, next, 1, into - 4))
@@ -324,8 +325,8 @@ static inline int is_integer(uint64_t type) { return (type >= 1 && type <= 6) ||
 
 static inline int is_text(uint64_t type) { return type >= 13 && type & 1; }
 
-/* Read the length of the payload of a cell and its row number. Return the address of the payload,
- * or NULL if the page ends before it. */
+/* Read the payload length and the row number of a cell. Return the address of the payload, or NULL
+ * if the page ends before the payload. */
 ALWAYS_INLINE const uint8_t *read_head(const struct file *file, const uint8_t *page, uint32_t cell,
                                        uint64_t *bytes, int64_t *row)
 {
@@ -378,15 +379,15 @@ ALWAYS_INLINE int read_record(const struct file *file, const uint8_t *page, uint
         record->value[column] = value;
         value += size;
     }
-    /* If the record has no further columns, it must end with the last value. */
+    /* If the record has no further columns, it must end after the last value. */
     return at == header_end && value != end ? UNUSUAL : OK;
 }
 
-/* Number of bits to shift eight bytes to the right to get an integer, by its type. */
+/* Number of bits by which eight bytes are shifted right to get an integer, indexed by its type. */
 static const uint8_t SHIFTS[8] = {0, 56, 48, 40, 32, 16, 0, 0};
 
-/* Decode an integer. Eight bytes are read whatever its size; SPARE bytes after the last page allow
- * it. */
+/* Decode an integer. Eight bytes are read regardless of the size of the integer. This is safe
+ * because there are SPARE bytes after the last page. */
 static inline int64_t integer(uint64_t type, const uint8_t *at)
 {
     uint64_t bytes;
@@ -422,7 +423,7 @@ ALWAYS_INLINE int read_integer(const struct record *record, const struct column 
 /* Callback for each record. Reading ends if it returns anything other than OK. */
 typedef int use(void *, const struct record *);
 
-/* Extend the extent of a leaf by a row. A leaf with unusual times is never skipped. */
+/* Update the extent of a leaf with a row. A leaf with unusual times is never skipped. */
 static void extend(struct extent *extent, const struct record *record, const struct leaves *leaves)
 {
     uint64_t start_type = record->type[leaves->start], end_type = record->type[leaves->end];
@@ -468,7 +469,7 @@ ALWAYS_INLINE int read_leaf(const struct file *file, const uint8_t *page, int co
         int status = read_record(file, page, at, columns, overflow, &record);
         if (status)
             return status;
-        /* Row numbers must ascend, and be within the bounds that the tree has for this leaf. */
+        /* Row numbers must ascend and be within the bounds that the tree gives for this leaf. */
         if ((record.row <= after && !first) || record.row > leaves->last_row[leaf])
             return UNUSUAL;
         first = 0;
@@ -481,15 +482,15 @@ ALWAYS_INLINE int read_leaf(const struct file *file, const uint8_t *page, int co
         if (status)
             return status;
     }
-    /* All rows of the leaf were seen, even if only some were used. Another thread that reads this
+    /* All rows of the leaf were read, even if only some were used. Another thread that reads this
      * leaf writes the same extent. */
     if (noting)
         leaves->extents[leaf] = extent;
     return OK;
 }
 
-/* Find the wanted rows that are on a leaf by binary search, as SQLite does, starting with row
- * number *wanted of the list. */
+/* Find the wanted rows that are on a leaf by binary search, as SQLite does. Start at index *wanted
+ * of the list of wanted rows, and advance it. */
 static int read_wanted(const struct file *file, const uint8_t *page, int columns,
                        const struct leaves *leaves, size_t leaf, int64_t *wanted,
                        struct overflow *overflow, use *use, void *with)
@@ -552,7 +553,7 @@ ALWAYS_INLINE int read_leaves(const struct file *file, int columns, const struct
             leaf++;
             continue;
         }
-        /* The leaves of a table are usually consecutive pages, which are read at once. */
+        /* The leaves of a table are usually consecutive pages, so several are read at once. */
         size_t run = 1;
         while (run < most && leaf + run < leaves->to && !skipped(leaves, leaf + run) &&
                leaves->page[leaf + run] == leaves->page[leaf] + run)
@@ -603,8 +604,8 @@ ALWAYS_INLINE int keep_integers(void *with, const struct record *record)
     return status;
 }
 
-/* Read columns of integers of selected rows, shape (count, room). Return the number of rows, or -1
- * if a page is unusual. */
+/* Read integer columns of the rows selected by `leaves` to `out`, shape (count, room). Return the
+ * number of rows, or -1 if a page is unusual or memory is short. */
 EXPORTED int64_t bubbleviz_integers(const int64_t shape[4], const struct leaves *leaves,
                                     const struct column *columns, int64_t count, int64_t *out,
                                     int64_t room)
@@ -622,31 +623,33 @@ enum { MOST_PATTERNS = 256, TRIGRAMS = 1 << 16 };
 
 struct pattern {
     const uint8_t *text, *end;
-    const uint8_t *literal; /* longest text that is in every name that matches */
+    const uint8_t *literal; /* longest text that every matching name contains */
     size_t literal_bytes;
 };
 
 /* SQLite GLOB patterns. A name must match one of them. */
 struct patterns {
-    /* Anchored patterns begin with a letter or a set of letters; all others are floating. */
-    size_t anchored, floating;              /* number of patterns */
+    /* Anchored patterns start with a fixed ASCII character or a set of letters. All other patterns
+     * are floating. */
+    size_t anchored, floating;              /* number of patterns of each kind */
     struct pattern begins[MOST_PATTERNS];   /* anchored patterns */
     struct pattern contains[MOST_PATTERNS]; /* floating patterns */
     uint64_t by_first[256][MOST_PATTERNS / 64]; /* mask of the anchored patterns that a name with
                                                    this first byte may match */
-    size_t step; /* a name that matches a floating pattern contains one of the trigrams of its
-                    literal at one of any `step` consecutive offsets within it; 0: unknown */
+    size_t step; /* distance at which trigrams of a name are looked up: every match of a literal
+                    contains at least one of them; 0: trigrams cannot be used */
     uint64_t having[TRIGRAMS]; /* mask of the floating patterns, modulo 64, whose literal contains
                                   a trigram with this hash */
 };
 
-/* Hash the first three of four readable bytes. */
+/* Hash the first three bytes at an address. Four bytes must be readable. */
 static inline uint32_t trigram_of(const uint8_t *at)
 {
     return (big4(at) >> 8) * 2654435761u >> 16;
 }
 
-/* Decode a character as SQLite does: a byte that is not valid UTF-8 is one character, or U+FFFD. */
+/* Decode a character like SQLite, which treats a byte that is not valid UTF-8 as one character or
+ * as U+FFFD. */
 static const uint8_t *character(const uint8_t *at, const uint8_t *end, uint32_t *value)
 {
     uint32_t c = *at++;
@@ -667,8 +670,8 @@ static const uint8_t *character(const uint8_t *at, const uint8_t *end, uint32_t 
     return at;
 }
 
-/* Whether a character is in the set that follows "[". *behind is set to the address after "]", or
- * to NULL if there is none. */
+/* Return whether a character is in the set that follows "[". Set *behind to the address after "]",
+ * or to NULL if there is no "]". */
 static int in_set(const uint8_t *at, const uint8_t *end, uint32_t wanted, const uint8_t **behind)
 {
     uint32_t c = 0, before = 0;
@@ -696,8 +699,8 @@ static int in_set(const uint8_t *at, const uint8_t *end, uint32_t wanted, const 
     return seen ^ inverted;
 }
 
-/* Find the next address where the pattern after a star may match. An ASCII character is one byte,
- * so it can be searched for. */
+/* Find the next address at which the pattern after a star may match. If the pattern continues with
+ * an ASCII character, which is a single byte, this byte is searched for. */
 static inline const uint8_t *next_place(const uint8_t *glob, const uint8_t *at, const uint8_t *end)
 {
     if (*glob >= 0x80 || *glob == '*' || *glob == '?' || *glob == '[')
@@ -706,7 +709,7 @@ static inline const uint8_t *next_place(const uint8_t *glob, const uint8_t *at, 
     return found ? found : end;
 }
 
-/* Whether a name matches a pattern. Once a later star is reached, earlier stars need no
+/* Return whether a name matches a pattern. Once a star is reached, earlier stars need no
  * backtracking. */
 static int fits(const uint8_t *glob, const uint8_t *glob_end, const uint8_t *at, const uint8_t *end)
 {
@@ -745,8 +748,8 @@ static int fits(const uint8_t *glob, const uint8_t *glob_end, const uint8_t *at,
     }
 }
 
-/* Find the longest ASCII part of a pattern without wildcards. Other characters may be encoded in
- * several ways. */
+/* Find the longest part of a pattern that is ASCII and contains no wildcards. Other characters are
+ * excluded because they may be encoded in several ways. */
 static void find_literal(struct pattern *pattern)
 {
     const uint8_t *begin = pattern->text;
@@ -774,7 +777,7 @@ static int first_bytes(const uint8_t *text, const uint8_t *end, uint8_t *set)
     }
     if (text == end || *text != '[')
         return 0;
-    /* Only sets of single letters are supported. A "]" that comes first belongs to the set. */
+    /* Only sets of single letters are supported. A "]" directly after "[" belongs to the set. */
     if (++text < end && *text == ']')
         return 0;
     for (; text < end && *text != ']'; text++) {
@@ -785,7 +788,7 @@ static int first_bytes(const uint8_t *text, const uint8_t *end, uint8_t *set)
     return text < end;
 }
 
-/* Prepare concatenated patterns that end with NUL. The texts must outlive the result. */
+/* Prepare concatenated patterns, each terminated by NUL. The texts must outlive the result. */
 static struct patterns *prepared(const uint8_t *texts, int64_t count)
 {
     struct patterns *all = count <= MOST_PATTERNS ? calloc(1, sizeof *all) : NULL;
@@ -847,25 +850,25 @@ static int fits_any(const struct patterns *patterns, const uint8_t *at, const ui
 
 /* --- rows with names ------------------------------------------------------------------------ */
 
-/* Rows to select: rows of certain kinds whose text matches a pattern, or whose text is NULL and has
- * one of the ids. If a column of threads is given, a row must also last long enough and overlap an
- * interval of its thread, and rows without a text need no id. */
+/* Rows to select. A row must have one of the kinds. Its text must match a pattern, or the text must
+ * be NULL and the row must have one of the ids. If a column of threads is given, the row must also
+ * last long enough and overlap an interval of its thread. Rows without a text then need no id. */
 struct selection {
     const uint8_t *globs; /* SQLite GLOB patterns, each terminated by NUL */
     int64_t glob_count;
     int64_t text; /* index of the column of texts */
-    const char *before; /* start of texts that are JSON objects with one member. Then all rows are
-                           selected, with the value of the member. NULL: use patterns */
-    int64_t kind; /* index of the column of kinds; -1: any kind */
+    const char *before; /* start of texts that are JSON objects with one member. All rows are then
+                           selected, with the value of the member as text. NULL: use patterns */
+    int64_t kind; /* index of the column of kinds; -1: rows of any kind are selected */
     int64_t kinds[4];
-    int64_t id;         /* index of the column of text ids; -1: none */
-    int64_t id_count;   /* number of ids; -1: any id */
-    const int64_t *ids; /* ascending */
-    int64_t start, end, thread; /* indices of columns; -1: any time */
+    int64_t id;         /* index of the column of text ids; -1: there is no such column */
+    int64_t id_count;   /* number of ids; -1: any id is accepted */
+    const int64_t *ids; /* accepted ids, ascending */
+    int64_t start, end, thread; /* indices of columns; -1: times are not checked */
     int64_t thread_count;
-    const int64_t *threads; /* ascending */
+    const int64_t *threads; /* thread ids, ascending */
     int64_t shortest;             /* minimum duration of a row */
-    const int64_t *since, *until; /* intervals, disjoint and ascending for each thread */
+    const int64_t *since, *until; /* intervals; those of a thread are disjoint and ascending */
     const int64_t (*bounds)[2];   /* half-open range of the intervals of each thread */
 };
 
@@ -873,12 +876,13 @@ struct naming {
     const struct column *columns;
     int count;
     const struct selection *selection;
-    struct patterns *patterns; /* of the selection */
+    struct patterns *patterns; /* prepared patterns of the selection */
     struct buffer values, texts;
     size_t rows, bytes;
 };
 
-/* Return the index of the first of ascending numbers that is at least `value` (lower bound). */
+/* Return the index of the first number that is not less than `value` (lower bound). The numbers
+ * must ascend. */
 static int64_t first_from(const int64_t *ascending, int64_t count, int64_t value)
 {
     int64_t low = 0, high = count;
@@ -900,7 +904,7 @@ static int is_among(const int64_t *ascending, int64_t count, int64_t value)
     return at < count && ascending[at] == value;
 }
 
-/* Set *kept to whether a row lasts long enough and overlaps an interval of its thread. Return OK or
+/* Set *kept if a row lasts long enough and overlaps an interval of its thread. Return OK or
  * UNUSUAL. */
 static int select_times(const struct selection *selection, const struct record *record, int *kept)
 {
@@ -909,14 +913,14 @@ static int select_times(const struct selection *selection, const struct record *
 
     for (int i = 0; i < 3; i++) {
         uint64_t type = record->type[places[i]];
-        /* The row has no end or no thread. */
+        /* The row has no start, no end or no thread. */
         if (!type)
             return OK;
         if (!is_integer(type))
             return UNUSUAL;
         value[i] = integer(type, record->value[places[i]]);
     }
-    /* SQLite continues with a floating-point number, which compares the same way. */
+    /* On overflow, SQLite continues with a floating-point number, which compares the same way. */
     if (__builtin_sub_overflow(value[1], value[0], &length))
         length = value[1] > value[0] ? INT64_MAX : INT64_MIN;
     if (length < selection->shortest || value[0] == INT64_MAX)
@@ -925,7 +929,7 @@ static int select_times(const struct selection *selection, const struct record *
     if (thread == selection->thread_count || selection->threads[thread] != value[2])
         return OK;
     int64_t time = selection->bounds[thread][0], end = selection->bounds[thread][1];
-    /* The first interval that ends after the row starts. */
+    /* Find the first interval that ends after the row starts. */
     time += first_from(selection->until + time, end - time, value[0] + 1);
     *kept = time < end && selection->since[time] < value[1];
     return OK;
@@ -974,12 +978,13 @@ static inline int select_row(const struct selection *selection, const struct pat
     return OK;
 }
 
-/* Bytes that a JSON string contains only as escapes, or that are not ASCII. */
+/* Bytes that must be escaped in a JSON string, or that are not printable ASCII. */
 static const uint8_t ODD[256] = {
     [0 ... 0x1f] = 1, ['"'] = 1, ['\\'] = 1, [0x7f ... 0xff] = 1};
 
-/* Find the string value of a JSON object with one member. Return its address and set *bytes to its
- * length. Return NULL if it is empty or contains anything but unescaped printable ASCII. */
+/* Find the string value in a JSON object with one member. Return the address of the value and set
+ * *bytes to its length. Return NULL if the value is empty or contains anything other than unescaped
+ * printable ASCII characters. */
 static const uint8_t *member(const char *before, const uint8_t *at, size_t *bytes)
 {
     size_t begin = strlen(before);
@@ -1026,10 +1031,13 @@ static int keep_named(void *with, const struct record *record)
     return status;
 }
 
-/* Read columns of integers and the texts of selected rows. The result has the address of the
- * integers, shape (rows, count + 1), the last of which is the length of the text or -1 for NULL;
- * the address of the concatenated texts; the number of rows; and the number of bytes of the texts.
- * bubbleviz_named_free frees both. */
+/* Read integer columns and the texts of selected rows. Return a status.
+ *
+ * result: Four outputs. The first is the address of the integers, shape (rows, count + 1). The last
+ *     integer of a row is the length of its text, or -1 for NULL. The second output is the address
+ *     of the concatenated texts, the third the number of rows, and the fourth the number of bytes
+ *     of the texts. bubbleviz_named_free frees both memory areas.
+ */
 EXPORTED int64_t bubbleviz_named(const int64_t shape[4], const struct leaves *leaves,
                                  const struct column *columns, int64_t count,
                                  const struct selection *selection, int64_t result[4])
@@ -1053,13 +1061,14 @@ EXPORTED int64_t bubbleviz_named(const int64_t shape[4], const struct leaves *le
     return status;
 }
 
-/* Number distinct texts with a hash table. Equal texts get the same number, except if very many
- * texts have the same hash.
+/* Number distinct texts with a hash table. Equal texts get the same number, unless very many texts
+ * have the same hash.
  *
  * texts: Concatenated texts.
- * length: Length of each text, or -1 for none, which gets the number -1.
- * slots: Hash table, all 0. Its size is a power of two, at least 2 and larger than `rows`.
- * found: Offset and length of each distinct text, by number.
+ * length: Length of each text in bytes, or -1 for NULL.
+ * slots: Hash table, filled with 0. Its size is a power of two, at least 2, and larger than `rows`.
+ * number: Output: number of each text, or -1 for NULL.
+ * found: Output: offset and length of each distinct text, indexed by number.
  *
  * Return the number of distinct texts. */
 EXPORTED int64_t bubbleviz_distinct(const uint8_t *texts, const int64_t *length, int64_t rows,
