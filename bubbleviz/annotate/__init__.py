@@ -7,8 +7,8 @@
 
 Nsight Systems records these ranges as NVTX ranges, and PyTorch's profiler records them as its own
 ranges. Range names such as ``bubbleviz:F mb=3 chunk=0`` follow the convention ``bubbleviz``, which
-``bubbleviz analyze`` recognizes without an option. If no tool records, a range costs one or two
-microseconds.
+``bubbleviz analyze`` recognizes without an option. While nothing records the ranges, a range costs
+one or two microseconds.
 
 ``annotate.record("run/")`` writes the times of the ranges to files, without a profiler. The call
 ``annotate.torch_pipelining(record="run/")`` also records to files. The environment variable

@@ -36,9 +36,8 @@ class Block:
 
     Attributes:
         number: Number of the iteration, or None if no range marks the iteration.
-        is_recorded: Whether the operations are recorded, rather than skipped because only some
-            iterations of each cycle are recorded.
-        after_pause: Whether the preceding iterations were skipped for this reason.
+        is_recorded: Whether the operations are recorded. False if sampling skips this iteration.
+        after_pause: Whether sampling skipped the preceding iterations.
         start_ns: Start time on the host's monotonic clock.
         end_ns: End of the iteration's range, or of its last operation if it has no range.
         is_complete: Whether the next forward outside an iteration range starts a new iteration.
@@ -99,8 +98,8 @@ def encode_iteration(
     """Encode an iteration as a line of a recording.
 
     The line contains the number, the start and end, the operations, and a reading of the clocks.
-    Names that are new in this file are defined in the same line. Other fields are left out if they
-    are False or 0.
+    Names that are new in this file are defined in the same line. Optional fields are left out if
+    they are False or 0.
 
     Args:
         block: The iteration. If ``spans`` is empty, only host times are written.
@@ -223,8 +222,8 @@ class PartFiles:
         write: Function that appends to a file, with the interface of ``os.write``.
         rank_and_size: Rank of the process, and world size (-1 if unknown).
         start_ns: Start of the recording on the monotonic clock.
-        sampled: Number of iterations in a cycle (0 if all iterations are recorded), and number of
-            iterations that are recorded per cycle.
+        sampled: Number of iterations in a sampling cycle (0 if all iterations are recorded), and
+            how many of them are recorded.
         device: Name of the GPU, or None if operations are only timed on the host.
     """
 

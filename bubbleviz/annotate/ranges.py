@@ -26,7 +26,7 @@ class Recorders:
     NVTX is called through PyTorch if PyTorch was built for GPUs, and through the package ``nvtx``
     (if installed) otherwise. PyTorch's profiler receives ranges only while it is recording. If no
     recorder is active, a range only calls NVTX and checks whether PyTorch's profiler is on. NVTX
-    returns immediately in a process without a tool.
+    returns immediately if no tool is attached to the process.
 
     This module never imports PyTorch. If a script does not load PyTorch, PyTorch is not used.
     """
@@ -166,18 +166,18 @@ def open_in_recorder(name: str) -> Callable[[], None] | None:
 
 
 class Range:
-    """A range, which can be used as a context manager or as a decorator of functions.
+    """A range, which can be used as a context manager or as a function decorator.
 
     A range may be entered repeatedly, but only in one thread at a time. A decorated function opens
-    a new range for each call. If iterations are nested in a thread, only the outermost iteration is
-    recorded, and the same is true of optimizer steps. A script may therefore put a range around an
-    optimizer step for which a framework wrapper opens another range.
+    a new range for each call. If ranges of the same ``kind`` are nested in a thread, only the
+    outermost one is recorded. A script may therefore put a range around an optimizer step for which
+    a framework wrapper opens another range.
 
     Args:
         name: Name of the range.
         launches: Whether the range only contains the start of transfers, not their end.
-        kind: Kind of range. If ranges of the same kind are nested, only the outermost is recorded.
-            If ``kind`` is "", the range is always recorded.
+        kind: Kind of range: iteration, optimizer step, or "" for a range that is always recorded,
+            even inside another one.
         number: Number of an iteration, or None to count iterations.
 
     Attributes:
@@ -265,9 +265,10 @@ def phase(
             microbatches are numbered in the order of their operations.
         chunk: Index of the model chunk on this rank, in model order. Needed only if a rank has
             several chunks.
-        stage: Virtual stage, if known. The chunk and the order of ranks are derived from the stage.
+        stage: Virtual stage, if known. ``bubbleviz`` derives the chunk and the rank order from it.
         sequence: Index of the sequence split, if sequences are split.
-        second_microbatch: Microbatch of the second operation in a range for two (FB, SEND_RECV).
+        second_microbatch: Microbatch of the second operation, if a range stands for two operations
+            (FB, SEND_RECV).
         second_chunk: Chunk of the second operation.
         second_stage: Virtual stage of the second operation.
 

@@ -29,9 +29,9 @@ from bubbleviz.annotate.timing_events import TimingEvents
 _MAX_PENDING, _STOP_TIMEOUT_S = 64, 1.0
 #: Names of operations that start an iteration if no range marks iterations.
 _FORWARDS = ("bubbleviz:F", "bubbleviz:FB")
-#: Maximum number of operations per iteration, to limit memory use.
+#: Maximum number of operations recorded per iteration, to limit memory use.
 _MAX_OPERATIONS = 1 << 17
-#: Names of operations that only start the transfer of data, and are not timed on the GPU.
+#: Names of operations that only start a data transfer. They are not timed on the GPU.
 _SENDS = "bubbleviz:SEND_F", "bubbleviz:SEND_B"
 #: Name of the operation that ends an iteration if no range marks iterations.
 _OPTIMIZER = "bubbleviz:Optimizer"
@@ -102,8 +102,9 @@ class Recorder:
     ) -> tuple[Any, ...] | Block | None:
         """Record the start of an operation or iteration, and return a handle for :meth:`close`.
 
-        If there is no current iteration, an operation starts one. A forward also starts a new
-        iteration if the current iteration is complete and no iteration range is open.
+        An iteration range always starts a new iteration. The first operation starts one too. After
+        that, a forward starts a new iteration if the current one is complete and no iteration range
+        is open.
 
         Args:
             name: Name of the operation.
@@ -111,9 +112,8 @@ class Recorder:
             iteration: Number of the iteration, or None if the range is an operation.
 
         Returns:
-            The handle of an iteration is its block. The handle of an operation is the tuple (block,
-            name, whether it only starts transfers, timing events, start time). The result is None
-            if the range is not recorded.
+            For an iteration, its block. For an operation, the tuple (block, name, whether it only
+            starts transfers, timing events, start time). None if the range is not recorded.
         """
         if self._stopped:
             return None
@@ -148,9 +148,12 @@ class Recorder:
     def close(self, opened: tuple[Any, ...] | Block | None) -> None:
         """Record the end of an operation or an iteration.
 
-        An operation is dropped if it ends after its iteration was closed, or if the iteration
-        already has ``_MAX_OPERATIONS`` operations. The current iteration counts dropped operations.
-        The end of an optimizer step completes an iteration that has no range.
+        An operation is dropped if the next iteration started before the operation ended, or if its
+        iteration already has ``_MAX_OPERATIONS`` operations. The dropped operation is counted in
+        the iteration that is current at the time.
+
+        The end of an iteration range completes the iteration. An iteration without a range is
+        completed by the end of its optimizer step.
 
         Args:
             opened: Handle returned by :meth:`open`.
@@ -206,9 +209,9 @@ class Recorder:
     def _start_iteration(self, number: int | None) -> Block:
         """Close the current iteration, and start the next one.
 
-        The next iteration is recorded if ``every`` is 0, or if its number modulo ``every`` is less
-        than ``iterations``. Iterations without a number are counted. The operations of a recorded
-        iteration are timed on the GPU if PyTorch has initialized CUDA.
+        The next iteration is recorded if ``every`` is 0 or ``number % every < iterations``. If
+        ``number`` is None, the number of iterations started so far is used instead. The operations
+        of a recorded iteration are timed on the GPU if PyTorch has initialized CUDA.
 
         Args:
             number: Number of the iteration, or None if no range marks the iteration.
@@ -239,8 +242,8 @@ class Recorder:
     def _close_iteration(self) -> None:
         """Close the current iteration, and queue it for writing.
 
-        An iteration that is not recorded is dropped instead, and so is an iteration with neither
-        operations nor a number. An iteration without a range ends with its last operation.
+        An iteration without a range ends with its last operation. An iteration is dropped instead
+        of queued if it is not recorded, or if it has neither operations nor a number.
         """
         block, self._block = self._block, None
         if block is None:
@@ -320,7 +323,7 @@ class Recorder:
     def _after_fork(self) -> None:
         """Stop this recorder in the child process of a fork if it was recording in the parent.
 
-        The files stay open and unchanged, because the parent continues to write to them.
+        The files are neither changed nor closed, because the parent continues to write to them.
         """
         self._lock = threading.Lock()
         if self._block is not None or self._files is not None:

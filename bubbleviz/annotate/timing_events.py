@@ -151,12 +151,13 @@ class TimingEvents:
         return self._cuda.Event(enable_timing=True)
 
     def _locate_anchor(self, block: Block) -> int:
-        """Return the time on the host's clock at which the GPU reached the anchor of a block.
+        """Estimate the host time at which the GPU reached the anchor of a block.
 
-        The GPU reaches an anchor after the host has recorded it. Every anchor therefore gives a
-        lower bound of the offset, which is host clock minus device clock. The offset is the larger
-        of the bound of this anchor and the previous offset. Before the comparison, the previous
-        offset is reduced by ``_MAX_DRIFT`` times the elapsed time::
+        The result is the device time of the anchor plus the offset (host clock minus device clock).
+        The GPU reaches an anchor after the host has recorded it, so the host's time of recording
+        minus the device time of the anchor is a lower bound of the offset. To allow for clock
+        drift, the previous estimate is reduced by ``_MAX_DRIFT`` times the elapsed time. The new
+        estimate is the larger of the reduced estimate and the bound::
 
             device    ─────○───────────○──────────────────○────
             host      ────│┤──────────│┤─────────│────────┤────   recorded, reached

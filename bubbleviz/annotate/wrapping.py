@@ -59,10 +59,10 @@ class Annotations:
         self.remove()
 
     def remove(self) -> None:
-        """Restore the wrapped methods.
+        """Restore the original methods.
 
-        A method that other code has wrapped again in the meantime is not replaced, but it opens no
-        more ranges.
+        A method that other code has wrapped again in the meantime stays in place, but no longer
+        opens ranges.
         """
         self.active = False
         while self._undo:
@@ -91,8 +91,8 @@ class Annotations:
     ) -> tuple[Any, Any]:
         """Replace a function or method so that each call runs inside a range.
 
-        If ``range_of_call`` raises an error, a warning is issued, and no wrapped method of the
-        framework opens ranges anymore. The wrapped methods still run.
+        If ``range_of_call`` raises an error, a warning is issued. From then on, all wrapped methods
+        of the framework run without ranges.
 
         Args:
             owner: Module or class that contains the function.
@@ -111,7 +111,7 @@ class Annotations:
 
         @functools.wraps(original)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            """Call the original function inside a range, or without one if that fails."""
+            """Call the original function inside a range, or without one if none can be made."""
             if not self.active:
                 return original(*args, **kwargs)
             try:
@@ -201,7 +201,7 @@ class Annotations:
         return pick
 
     def _describe_mismatch(self, problem: str) -> AnnotationError:
-        """Return an error for a framework that differs from the expected version.
+        """Return the error for a framework that differs from the expected version.
 
         Args:
             problem: Text that follows the name and version of the framework, such as

@@ -15,7 +15,7 @@ from bubbleviz.model.numbering import BlockNumbering
 
 
 def has_times(start_ns: Ints, end_ns: Ints) -> Bools:
-    """Return a mask of the rows whose start and end were recorded and are possible.
+    """Return a mask of the rows whose times were recorded and are possible.
 
     If start and end are both 0, the times were not recorded. For possible times, see
     :func:`~bubbleviz.model.profile.mask_possible`.
@@ -27,7 +27,7 @@ def has_times(start_ns: Ints, end_ns: Ints) -> Bools:
     return timed
 
 
-#: Number of bits of a device number, which is packed into an integer with a 40-bit process number.
+#: Number of bits in a device number. It shares a 64-bit integer with a 40-bit process number.
 _DEVICE_BITS = 22
 
 
@@ -40,8 +40,8 @@ class ActivitiesBuilder:
         room: Maximum number of activities. Rows that are never added take no memory.
 
     Attributes:
-        group: Key that :meth:`build` used to sort each row, in the order in which the rows were
-            added. None before :meth:`build`, or if there is at most one rank.
+        group: Sort key that :meth:`build` gave each row, in the order in which the rows were added.
+            None before :meth:`build`, or if there is at most one rank.
         streams: Stream of each activity in the table, or -1 if unknown. Empty before :meth:`build`.
         impossible: Number of rows left out because of impossible times, keyed by kind of row.
         untimed: Number of rows left out because they have no times, keyed by kind of row.
@@ -144,7 +144,7 @@ class ActivitiesBuilder:
     def _number_names(self, name: Ints, kind: str) -> Ints:
         """Replace each name id by a consecutive number, or by -1 for copies without a name.
 
-        Name ids are numbered from 0 in the order of the blocks in which they first occur.
+        Names are numbered from 0 in the order of the blocks in which they first occur.
 
         Args:
             name: Name id of each row. For copies, -1 means that there is no name.
@@ -182,7 +182,7 @@ class ActivitiesBuilder:
     def build(
         self, names: Callable[[Ints], tuple[str, ...]], processes: Sequence[int] = ()
     ) -> model.Activities:
-        """Build the table of activities: kernels sorted by rank, then copies sorted by rank.
+        """Build the activity table: kernels sorted by rank, then copies sorted by rank.
 
         Rows of the same rank and kind keep the order in which they were added. Ranks are numbered
         by ascending (process, device number). The attribute ``streams`` is set, and also ``group``
@@ -250,7 +250,7 @@ class ActivitiesBuilder:
 
 
 def _translate_codes(codes: Codes, to: Ints) -> None:
-    """Replace each code with its entry in ``to``, in place, and code -1 with the last entry.
+    """Replace each code by ``to[code]``, in place. Code -1 therefore selects the last entry.
 
     The codes are translated in blocks to save memory.
     """

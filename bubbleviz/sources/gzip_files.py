@@ -89,7 +89,7 @@ class UnpackedFile:
     def _iter_pieces(self, file: IO[bytes], size: int) -> Iterator[bytes]:
         """Yield the bytes of an open file, unpacked if it is gzipped, and report the progress.
 
-        The end of the iteration sets ``damaged`` or ``cut`` if the gzip data is not intact.
+        If the gzip data is not intact, ``damaged`` or ``cut`` is set at the end.
         """
 
         def read(length: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Profiles of files that are decoded completely, so that all calls and ranges are in memory."""
+"""Profiles for file formats that are decoded completely, with all calls and ranges in memory."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class InMemoryCalls:
         return tuple(self.texts[name] for name in self.name_id[rows].tolist())
 
     def select_by_prefix(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
-        """Return the given rows whose call name starts with one of the given prefixes.
+        """Keep only the given rows whose call name starts with one of the given prefixes.
 
         The rows must be distinct and ascending.
         """
@@ -90,15 +90,14 @@ class InMemoryRanges:
     def lasting(
         self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
     ) -> model.Ranges:
-        """Return the ranges of given threads that are long enough and overlap any interval.
+        """Return the ranges on the given threads that are long enough and overlap any interval.
 
         Args:
             shortest_ns: Minimum duration of a range.
             threads: Threads whose ranges are returned.
-            since_ns: Starts of the intervals.
-            until_ns: Ends of the intervals.
-            of: Thread of each interval. This argument is ignored, so that every interval applies to
-                all threads.
+            since_ns: Interval start times.
+            until_ns: Interval end times.
+            of: Thread of each interval. Ignored here: every interval applies to all threads.
         """
         del of  # Selecting by thread would save no time for ranges in memory.
         ranges, times = self.ranges, intervals.union(since_ns, until_ns)
@@ -111,11 +110,11 @@ class InMemoryRanges:
 
 
 def _with_names(ranges: model.Ranges, names: NameShapes | PackedNames) -> model.Ranges:
-    """Return ranges whose ``names`` are only the names that occur, with ``name_id`` renumbered.
+    """Set ``names`` of the ranges to the names that they use, and renumber ``name_id`` to match.
 
     Args:
         ranges: Ranges whose ``name_id`` contains indices into the argument ``names``.
-        names: All names. Names that occur keep their order.
+        names: All names, of which some may be unused. The used names keep their order.
     """
     used = find_distinct(ranges.name_id)
     texts = tuple(names.get_texts(used))
@@ -128,14 +127,15 @@ class Decoded:
 
     Attributes:
         profile: The profile, with all ranges.
-        tables: Number of rows of each kind in the file, keyed by kind. None if the file cannot
-            contain rows of this kind.
-        no_work_reason: Reason why the file contains no work of devices, with advice, or "" if it
-            contains work.
-        no_links_reason: Reason why work cannot be linked to ranges, with advice, or "" if it can be
-            linked.
-        is_named: Mask of the ranges that any pattern can select, or None for all ranges.
-        other_prefix: Prefix of the patterns that can also select ranges outside ``is_named``.
+        tables: Number of rows in the file, keyed by their kind, such as "kernels". The number is
+            None if the format has no rows of this kind.
+        no_work_reason: Reason why the file contains no device work, with advice, or "" if it
+            contains some.
+        no_links_reason: Reason why device work cannot be linked to ranges, with advice, or "" if it
+            can be linked.
+        is_named: Mask of the ranges that every pattern may select. All other ranges can be selected
+            only by patterns that start with ``other_prefix``. None means a mask that is all True.
+        other_prefix: Prefix of the patterns that may select ranges outside ``is_named``.
         is_sampled: Mask of the ranges that are counted for the pattern ``*``, or None for all.
         names: Names of the ranges, or None if ``profile.ranges`` contains the names.
     """
@@ -156,7 +156,7 @@ class DecodedFile:
     The class implements :class:`~bubbleviz.sources.readers.OpenFile`.
 
     Args:
-        load: Function that decodes the file, and is called only once.
+        load: Function that decodes the file. It is called at most once.
     """
 
     def __init__(self, load: Callable[[], Decoded]) -> None:
@@ -190,11 +190,11 @@ class DecodedFile:
         return match(globs) & (decoded.is_named | match(other_globs))
 
     def sample(self, globs: Sequence[str], _rows: int = 0, /) -> Mapping[str, int]:
-        """Count the ranges of each name that matches at least one of the GLOB patterns.
+        """Count how many ranges have each name that matches at least one of the GLOB patterns.
 
-        All matching ranges are counted, not only a sample. The exception is a file with a mask
-        :attr:`Decoded.is_sampled`: if ``*`` is one of the patterns, exactly the ranges in that mask
-        are counted.
+        All matching ranges are counted, not only a sample. There is one exception: if ``*`` is one
+        of the patterns and :attr:`Decoded.is_sampled` is a mask, the ranges in that mask are
+        counted, whatever their names.
 
         Returns:
             Number of counted ranges, keyed by name.
@@ -218,8 +218,8 @@ class DecodedFile:
 
         Raises:
             ProfileError: The file cannot be read.
-            NothingToAnalyseError: No work of a device was recorded, or ``partial`` is False and no
-                calls or no ranges were recorded.
+            NothingToAnalyseError: No device work was recorded, or ``partial`` is False and no work
+                can be linked to ranges.
         """
         profile = self._decoded.profile
         reason = self._decoded.no_work_reason
@@ -237,7 +237,7 @@ class DecodedFile:
     def inspect(self, globs: Sequence[str]) -> model.Contents:
         """Return a summary of the contents of the file.
 
-        The file is readable if it contains work of devices that can be linked to ranges.
+        The file is readable if it contains device work that can be linked to ranges.
 
         Args:
             globs: GLOB patterns that select the ranges counted in ``candidates``. The field
@@ -292,7 +292,7 @@ def make_ranges(
 ) -> model.Ranges:
     """Create a table of push/pop ranges, in the given order.
 
-    No range is a start/end range, no range is cut, and the end thread of every range is -1.
+    No range is marked as a start/end range or as cut, and the end thread of every range is -1.
     """
     none = np.zeros(len(start_ns), bool)
     end_thread = make_constant(NONE, len(none))
@@ -306,11 +306,10 @@ def make_no_ranges() -> model.Ranges:
 
 
 def number_threads(pid: Ints, tid: Ints) -> Ints:
-    """Return thread numbers as in nsys, which are ``(pid << 24) + tid``.
+    """Return the thread number ``(pid << 24) + tid`` of each row, as in nsys.
 
-    In some formats, a thread id is negative or has more than 24 bits, such as the address of a
-    pthread. An invalid thread id is replaced by the largest 24-bit id that is still unused in its
-    process.
+    A thread id that is negative or has more than 24 bits, such as the address of a pthread, does
+    not fit. It is replaced by the largest 24-bit id that is still unused in its process.
 
     Args:
         pid: Process id of each row, with at most 24 bits.
@@ -328,9 +327,9 @@ def number_threads(pid: Ints, tid: Ints) -> Ints:
 
 
 def describe_invalid_times(notes: Iterable[Limitation]) -> str:
-    """Return a clause that counts the kernels that were left out because of invalid times.
+    """Return a clause for messages: no kernel has valid times, and how many rows were left out.
 
-    The result is "" if no limitation has a kind in ``LEFT_OUT``.
+    Only limitations whose kind is in ``LEFT_OUT`` are counted. If there are none, the result is "".
     """
     counts = ", ".join(f"{note.what}: {note.count}" for note in notes if note.kind in LEFT_OUT)
     return f"no kernel has valid times ({counts})" if counts else ""

@@ -1,4 +1,4 @@
-"""Expand the paths that a user gives (files, directories and patterns) to profiles to read."""
+"""Find the profiles to read, given the paths from a user: files, directories and patterns."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def find_profiles(
 ) -> tuple[InputFile, ...]:
     """Expand files, directories and patterns to files to read, in the given order.
 
-    A directory is replaced by the profiles in it, and a pattern by the matching files, in natural
-    order (``rank2`` before ``rank10``). If a recording consists of several files that are read
-    together, only its first file is returned.
+    A directory is replaced by the profiles in it, and a pattern by the matching files. Both are in
+    natural order (``rank2`` before ``rank10``). If a recording consists of several files that are
+    read together, only its first file is returned.
 
     Args:
         paths: Files, directories and glob patterns.
-        also: Format of other files to include from directories, or None to include only profiles.
+        also: Format of files to return from directories in addition to profiles, or None.
 
     Raises:
         InputError: A path does not exist, cannot be read, or leads to no profile.
@@ -129,10 +129,10 @@ def refuse_duplicates(files: Sequence[str], noun: str = "profile") -> None:
 
 
 def _find_files(path: str, also: CompanionFormat | None) -> list[InputFile]:
-    """Expand one path to files.
+    """Return the files to read for one path.
 
-    A columnar export (a directory) and a file are returned unchanged. Any other directory is
-    expanded by :func:`_find_in_directory`, and a pattern by :func:`_find_matches`.
+    A file is returned unchanged, and so is a columnar export, which is a directory. Any other
+    directory is expanded by :func:`_find_in_directory`, and a pattern by :func:`_find_matches`.
 
     Raises:
         InputError: The path does not exist or leads to no profile.
@@ -187,7 +187,7 @@ def find_similar_file(path: str) -> str | None:
 
 
 def _find_superseded(files: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield (file with less data, file with more data) for files that contain the same run.
+    """Find pairs of files with the same run, and yield (file with less data, file with more data).
 
     The names of the two files differ only in their suffix. See ``superseded_by`` of
     :class:`Reader`.
@@ -258,9 +258,9 @@ def select_profiles(files: Sequence[str], directories: Sequence[str] = ()) -> li
 def _select_tables(files: Sequence[str]) -> list[str]:
     """Select the tables of operations among the files of a directory.
 
-    A file is selected if it has the suffix of a table and is recognized as a table. A file with
-    such a suffix that is not recognized is also selected if its name differs only in numbers from
-    the name of a recognized table. The file must be damaged, and its reader reports the damage.
+    A file is selected if it has a table suffix and is recognized as a table. A file with a table
+    suffix that is not recognized is probably damaged if its name differs from the name of a
+    recognized table only in numbers. It is selected too, so that its reader reports the damage.
 
     Args:
         files: Files of one directory.
@@ -283,7 +283,7 @@ def _select_tables(files: Sequence[str]) -> list[str]:
 
 
 def _check_head(file: str, test: Callable[[bytes], bool]) -> bool:
-    """Return whether the first bytes of a file pass a test. False if the file cannot be read."""
+    """Return whether the first bytes of a file pass a test, or False if it cannot be read."""
     with suppress(ProfileError):
         return test(read_head(file))
     return False
@@ -316,7 +316,7 @@ def _find_in_directory(path: str, also: CompanionFormat | None) -> list[str]:
 
     Args:
         path: Path of the directory.
-        also: Format of other files to include, or None.
+        also: Format of files to return in addition to profiles, or None.
 
     Raises:
         InputError: The directory contains several runs, or nothing to read.
@@ -348,7 +348,8 @@ def _find_in_directory(path: str, also: CompanionFormat | None) -> list[str]:
 def _list_run_folders(path: str) -> list[str]:
     """Return the run folders in a directory, sorted by path.
 
-    A run folder is a folder inside a subfolder whose name is the ``folder`` of a :class:`Reader`.
+    Some tools create a folder with a fixed name, which contains one folder per run. The fixed name
+    is the ``folder`` of a :class:`Reader`.
     """
     logs = [Path(path, name) for name in {reader.folder for reader in READERS} - {""}]
     folders = [run for log in logs if log.is_dir() for run in log.iterdir() if run.is_dir()]
@@ -375,9 +376,9 @@ def _make_no_profile_error(
 
     Args:
         path: Path of the directory.
-        files: Files in the directory. If there are JSON files, the error advises to name them,
-            because a JSON file that the user did not name is usually not read.
-        also: Format of other files that were looked for, or None.
+        files: Files in the directory. If there are JSON files, the error suggests naming them,
+            because most JSON files are read only if the user names them.
+        also: Format of files that were looked for in addition to profiles, or None.
     """
     suffixes = [suffix for reader in READERS for suffix in reader.suffixes]
     table_suffixes = [suffix for reader in READERS for suffix in reader.table_suffixes]
@@ -431,13 +432,13 @@ T = TypeVar("T")
 def read_each(
     files: Sequence[InputFile], read: Callable[[str, Watch], T], progress: Progress | None
 ) -> tuple[list[T], tuple[Limitation, ...]]:
-    """Read every file. A file that cannot be read is skipped if it was found in a directory.
+    """Read every file, skipping unreadable files that the user did not name.
 
     Args:
         files: Files to read.
         read: Function that reads a file, given the path and a function that receives the fraction
             that has been read.
-        progress: Receiver of the progress of all files, or None.
+        progress: Object that is notified of the progress of all files, or None.
 
     Returns:
         contents: Results of ``read``, in the order of the files.
@@ -472,12 +473,12 @@ def make_unreadable_limitation(error: BubblevizError) -> Limitation:
 
 
 def find_missing_files(files: Sequence[InputFile]) -> tuple[Limitation, ...]:
-    """Return a limitation if some numbers are missing in the names of the files of a directory.
+    """Return a limitation if a directory seems to lack files, as its numbered file names show.
 
     Files that the user named are ignored. Missing numbers are reported only on these conditions:
 
     - There are at least ``_MIN_NUMBERED_FILES`` files, all in the same directory.
-    - The names of the files differ in a single number.
+    - The file names differ in a single number.
     - At least one number between the smallest and the largest is missing, but no more than
       ``_MAX_MISSING_FRACTION`` of the numbers from the smallest to the largest.
     """

@@ -1,4 +1,4 @@
-"""The supported input formats. Functions recognize the format of a file and open the file.
+"""The supported input formats, and functions that recognize and open files in these formats.
 
 To support another format, add an entry to ``READERS``. All later stages of the analysis are the
 same for all formats.
@@ -41,15 +41,15 @@ _RECORDING = re.compile(rb'^\s*\{\s*"schema"\s*:\s*"bubbleviz\.recording/')
 _REPORT = re.compile(rb'^\s*\{\s*"schema"\s*:\s*"bubbleviz\.(?!recording/)')
 #: Matches the start of a trace that bubbleviz wrote for trace viewers.
 _OWN_TRACE = re.compile(rb'^\s*\{[^\[\]]*"otherData"\s*:\s*\{[^{}]*"headline_reason"\s*:')
-#: Matches the start of a file of instruction costs for XLA's latency-hiding scheduler.
+#: Matches the start of an instruction cost file for XLA's latency-hiding scheduler.
 _COSTS = re.compile(rb"\s*(?:#[^\n]*\s*)*costs\s*:?\s*\{")
 
 
-#: Matches the definition of a table in an SQLite file.
+#: Matches a table definition in an SQLite file.
 _TABLE_DEFINITION = re.compile(
     rb'CREATE TABLE (?:IF NOT EXISTS\s+)?["`]?([A-Za-z]\w{3,200})', re.ASCII
 )
-#: Folders of special files, whose size is reported as 0. Some special files never end.
+#: Folders with special files, whose size is reported as 0. Some special files never end.
 _SPECIAL_FOLDERS = ("/proc", "/sys")
 #: Suffixes of profiles. If a file has one of these suffixes but is not recognized, it is damaged.
 _PROFILE_SUFFIXES = (".sqlite", ".db", ".rpd", ".nsys-rep", ".qdrep", ".json", ".gz", ".pb")
@@ -58,18 +58,18 @@ _ARCHIVE_MAGIC = (b"PK\x03\x04", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd", b"BZh")
 
 
 class OpenFile(Protocol):
-    """An open file of any input format.
+    """An open file in any input format.
 
-    The methods take GLOB patterns that preselect range names. Every name that an analysis needs
-    matches at least one pattern, but not every matching name is needed. All methods raise
+    The methods take GLOB patterns, so that a reader can skip most ranges by name. The patterns
+    match every range name that an analysis needs, and may match others. All methods raise
     ProfileError if the file cannot be read.
     """
 
     def sample(self, globs: Sequence[str], rows: int = ..., /) -> Mapping[str, int]:
-        """Count the occurrences of each matching name in a sample of the ranges.
+        """Read a sample of the ranges, and count how often each matching name occurs.
 
         Args:
-            globs: GLOB patterns.
+            globs: GLOB patterns. Names that match none of the patterns are not counted.
             rows: Approximate number of ranges to sample. Ignored by formats that are always read
                 completely.
 
@@ -82,14 +82,14 @@ class OpenFile(Protocol):
 
         Args:
             globs: GLOB patterns. Ranges whose names match none of the patterns are left out.
-            partial: Whether to read the file even if it contains no calls, no ranges, or copies but
-                no kernels. The missing tables are then empty, and no limitation reports that they
-                are missing. If ``launches_known`` of the profile is False, a limitation always
-                reports that launches or GPU work were not recorded.
+            partial: Whether to accept an incomplete file: one without calls, without ranges, or
+                with copies but no kernels. Missing tables are then empty, and no limitation reports
+                them, with one exception. If ``launches_known`` of the profile is False, a
+                limitation reports that launches or GPU work were not recorded.
 
         Raises:
-            NothingToAnalyseError: No work of a device was recorded, or ``partial`` is False and a
-                table that an analysis needs is missing.
+            NothingToAnalyseError: No device work was recorded, or ``partial`` is False and a table
+                that an analysis needs is missing.
         """
 
     def inspect(self, globs: Sequence[str]) -> Contents:
@@ -113,7 +113,7 @@ class OpenOperations(OpenFile, Protocol):
 
 
 Opened: TypeAlias = AbstractContextManager[OpenFile]
-#: Function that opens a file, given a path, a number of threads, and the receiver of the progress.
+#: Function that opens a file, given a path, a number of threads, and a progress callback.
 Opener: TypeAlias = Callable[[str, int, Watch], Opened]
 
 
@@ -125,26 +125,28 @@ class Reader:
         name: Name of the format in reports.
         suffixes: Suffixes of files to read in a directory.
         recognises: Function that decides from the first 64 KiB of a file (unpacked if the file is
-            gzipped) whether it has this format. Several readers accept every SQLite file. Any other
-            file is accepted by at most one reader.
+            gzipped) whether it has this format. At most one reader accepts a file, except that
+            several readers accept every SQLite file.
         recognises_tables: Function that decides from the names of all tables and views whether an
             SQLite file has this format. At most one reader accepts a file. None for formats that
             are not SQLite.
         open_file: Function that opens a file.
         is_decoded_at_once: Whether the file is decoded completely before it is used.
-        possible_suffixes: Further suffixes of files in a directory. Files with these suffixes are
-            read only if the reader recognizes them.
+        possible_suffixes: Suffixes that other formats use too. In a directory, files with these
+            suffixes are read only if the reader recognizes them.
         is_possible: Function that decides from the first 64 KiB whether a file that no reader
             recognizes may have this format.
-        superseded_by: Suffixes of files that contain more data about the same run. If a directory
-            contains such a file, a file of this format with the same stem is not read.
-        table_suffixes: Suffixes of tables of operations, which are read only in directories without
+        superseded_by: Suffixes of other files that a tool writes about the same run, with more
+            data. If a directory contains such a file, the file with the same stem in this format is
+            not read.
+        table_suffixes: Suffixes of operation tables. They are read only in directories without
             profiles.
-        operations: Noun for a file of operations, used in messages, or "" for profiles.
+        operations: What messages call a file that contains operations, such as "a table of
+            operations", or "" if the format contains profiles.
         sessions: Name of the module that finds the files of one run, or "" if each file is a
-            separate run. The function ``select_first_parts`` of that module removes files that are
-            read together with another file. The function ``select_newest_run`` selects the files of
-            the newest run in a directory.
+            separate run. The module has two functions: ``select_first_parts`` removes files that
+            are read together with another file, and ``select_newest_run`` selects the files of the
+            newest run in a directory.
         recognises_directory: Function that decides from the path whether a directory as a whole is
             a profile of this format.
         folder: Name of the folder in which a tool creates a folder for each run, or "".
@@ -175,7 +177,7 @@ def make_opener(function: str, *more: str) -> Opener:
 
     Args:
         function: Function below ``bubbleviz.sources``, written as ``module:function``. Its
-            arguments are a path, a number of threads and the receiver of the progress.
+            arguments are a path, a number of threads and a progress callback.
         more: Further arguments of the function.
     """
 
@@ -191,7 +193,7 @@ def make_decoding_opener(function: str) -> Opener:
 
     Args:
         function: Function below ``bubbleviz.sources``, written as ``module:function``, that decodes
-            a file. Its arguments are a path and the receiver of the progress.
+            a file. Its arguments are a path and a progress callback.
     """
 
     def open_file(path: str, _jobs: int, watch: Watch) -> Opened:
@@ -211,9 +213,9 @@ def _import_function(path: str) -> Callable[..., Any]:
 _MIN_PARQUET_BYTES, _MIN_ARROW_BYTES = 12, 16
 #: The first bytes of an Arrow file, and of an Arrow stream.
 _ARROW_MAGIC = (b"ARROW1", b"\xff\xff\xff\xff")
-#: Matches the names of tables in files of rocprofv3, with or without the GUID of a process.
+#: Matches table names in rocprofv3 files, with or without the GUID of a process.
 _ROCPD_TABLE = re.compile(r"rocpd_(?:region|kernel_dispatch|info_process)(?:_[0-9A-Fa-f_]{16,})?")
-#: Names of tables in files of rocmProfileData. Every file contains at least one of these tables.
+#: Table names in rocmProfileData files. Every file contains at least one of these tables.
 _RPD_TABLES = frozenset(("rocpd_api", "rocpd_op"))
 #: Matches document keys and event categories that only PyTorch's profiler writes.
 _PYTORCH_MARKS = re.compile(
@@ -221,7 +223,7 @@ _PYTORCH_MARKS = re.compile(
     rb'|"cat"\s*:\s*"(?:cpu_op|user_annotation|python_function|cuda_runtime|cuda_driver|'
     rb'gpu_mem(?:cpy|set)|kernel|ac2g|Operator|Runtime|Kernel)"'
 )
-#: Matches the microbatch number of an operation in a trace that the training program itself wrote.
+#: Matches an operation's microbatch number in a trace that the training program itself wrote.
 _TRACER_MARK = re.compile(rb'"args"\s*:\s*\{[^{}]*"microbatch"\s*:\s*[0-9]')
 #: Matches the time unit or a process name in a trace from XLA's profiler.
 _XLA_MARKS = re.compile(rb'"highres-ticks"|"args"\s*:\s*\{\s*"name"\s*:\s*"/(?:device|host):')
@@ -233,7 +235,7 @@ _PLANE = re.compile(
 
 
 def _parse_columns(head: bytes) -> list[str]:
-    """Return the column names in the first line of a file, or [] if the line is not a header."""
+    """Return the column names in the first line of a file, or [] if it has no header line."""
     line = head.split(b"\n", 1)[0]
     if not any(delimiter in line for delimiter in (b",", b";", b"\t")) or line[:1] in b"{[<":
         return []
@@ -242,7 +244,7 @@ def _parse_columns(head: bytes) -> list[str]:
 
 
 def _has_operation_columns(head: bytes) -> bool:
-    """Return whether the first line contains the names of all required columns of operations."""
+    """Return whether the first line names all columns that an operation table must have."""
     if not (columns := _parse_columns(head)):
         return False
 
@@ -357,7 +359,7 @@ READERS = (
 
 
 def is_own_trace(head: bytes) -> bool:
-    """Return whether the first bytes of a file show that bubbleviz wrote it as a trace."""
+    """Return whether a file is a trace that bubbleviz wrote, given its first bytes."""
     return _OWN_TRACE.search(head) is not None
 
 
@@ -421,9 +423,9 @@ def find_reader(path: str) -> Reader:
     """Return the reader for a file, or for a directory that as a whole is one profile.
 
     A file is recognized by its first bytes. If no reader recognizes the file, the first reader
-    whose ``is_possible`` accepts the first bytes is returned. In this case, a reader of tables is
-    skipped if the file has a suffix of profiles (``_PROFILE_SUFFIXES``) and none of the
-    ``table_suffixes`` of the reader.
+    whose ``is_possible`` accepts the first bytes is returned. This fallback skips table readers
+    if the suffix of the file is a profile suffix (``_PROFILE_SUFFIXES``), unless the suffix is also
+    in the reader's ``table_suffixes``.
 
     Raises:
         ProfileError: The file is empty, cannot be read, or has no supported format.
@@ -480,11 +482,11 @@ def is_recognized(reader: Reader, path: str) -> bool:
 
 
 def _find_database_reader(path: str, head: bytes) -> Reader:
-    """Return the reader for an SQLite file.
+    """Return the reader for an SQLite file, which is recognized by its table names.
 
-    A file is recognized by the names of its tables. If no tables can be found, because the file is
-    damaged or empty, the reader is chosen by the suffix of the file and will report the error. If
-    no reader has this suffix, the first reader of SQLite files is returned.
+    If no tables can be found, because the file is damaged or empty, the reader is chosen by the
+    suffix of the file, and will report the error. If no reader has this suffix, the first reader
+    for SQLite files is returned.
 
     Args:
         path: Path of the file.
@@ -522,10 +524,10 @@ def _find_database_reader(path: str, head: bytes) -> Reader:
 
 
 def describe_empty_file(path: str) -> str:
-    """Explain why a file is empty or contains only white space, as a part of a message.
+    """Explain why a file contains nothing or only white space, with advice, for a message.
 
-    Special files, empty gzip data, empty recordings and other empty files have different
-    explanations, which include advice.
+    The explanation depends on whether the file is a special file, gzipped, a recording, or another
+    kind of file.
     """
     resolved = Path(path).resolve()
     if any(resolved.is_relative_to(mounted) for mounted in _SPECIAL_FOLDERS):

@@ -29,9 +29,9 @@ from bubbleviz.sources.in_memory import Decoded
 def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
     """Join the recordings of one file into one profile.
 
-    A recording without work on a device still contributes its host threads and limitations. If
-    every recording has a ``no_work_reason``, the result has the reason of the first recording.
-    Otherwise ``no_work_reason`` is "". ``no_links_reason`` is determined in the same way.
+    A recording without device work still contributes its host threads and limitations. The result
+    has a ``no_work_reason`` only if every recording has one. It is then the reason of the first
+    recording. ``no_links_reason`` is determined in the same way.
 
     Args:
         parts: At least two recordings, decoded from one file. Two recordings must not have a
@@ -79,7 +79,7 @@ def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
 
 
 def _make_one_clock_limitation(path: str, n_parts: int, labels: Sequence[str]) -> Limitation:
-    """Return the limitation that all recordings of the file are assumed to share one clock."""
+    """Return the limitation that the recordings in the file are assumed to share one clock."""
     known_labels = [label for label in labels if label]
     shown_labels = ", ".join(known_labels[:4]) + (", ..." if len(known_labels) > 4 else "")
     label_list = f" ({shown_labels})" if shown_labels else ""
@@ -94,7 +94,7 @@ def _make_one_clock_limitation(path: str, n_parts: int, labels: Sequence[str]) -
 def _join_activities(
     tables: Sequence[model.Activities],
 ) -> tuple[model.Activities, list[Ints]]:
-    """Join tables of activities. The kernels of all tables come first, then the copies.
+    """Join activity tables. The kernels of all tables come first, then the copies.
 
     Ranks are numbered by ascending (process, device number) over all tables. Names are renumbered
     so that equal names have the same number.
@@ -157,8 +157,8 @@ def _join_calls(profiles: Sequence[Profile]) -> in_memory.InMemoryCalls:
 def _join_collectives(profiles: Sequence[Profile], rows: Sequence[Ints]) -> Collectives | None:
     """Join the collectives of recordings, or return None if no recording has collectives.
 
-    ``kernel`` is converted to rows of the joined activities. ``operation`` is renumbered, so that
-    different recordings have different numbers.
+    The column ``kernel`` then refers to rows of the joined activities. The numbers in the column
+    ``operation`` are shifted, so that no two recordings share a number.
 
     Args:
         profiles: The recordings.
@@ -251,9 +251,10 @@ def _join_copies(profiles: Sequence[Profile], rows: Sequence[Ints]) -> Callable[
 
 
 def _iter_devices_by_process(profiles: Sequence[Profile]) -> Iterator[model.Device]:
-    """Yield the devices of all recordings.
+    """Yield the devices of all recordings, each with a process.
 
-    A device that is not specific to a process is yielded once for each process of its recording.
+    If a recording does not say which process a device belongs to, the device is yielded once for
+    each process of the recording.
     """
     for profile in profiles:
         processes = dict.fromkeys(profile.activities.ranks[:, 0].tolist())
@@ -265,7 +266,7 @@ def _iter_devices_by_process(profiles: Sequence[Profile]) -> Iterator[model.Devi
 
 
 def _label_processes(profiles: Sequence[Profile], labels: Sequence[str]) -> Mapping[int, str]:
-    """Return the labels of processes, keyed by process, for all recordings that have a label."""
+    """Return the process labels, keyed by process, for all recordings that have a label."""
     return {
         process: label
         for profile, label in zip(profiles, labels, strict=True)

@@ -37,7 +37,7 @@ from bubbleviz.progress import Watch, unwatched
 from bubbleviz.sources.gzip_files import BOM, UnpackedFile
 from bubbleviz.sources.in_memory import number_threads
 
-#: Type of the struct that decodes the arguments of events in one trace format.
+#: Type of the struct that decodes event arguments in one trace format.
 ArgsT = TypeVar("ArgsT")
 
 
@@ -46,7 +46,7 @@ _NULL = msgspec.Raw(b"null")
 
 
 class TraceEvent(msgspec.Struct, Generic[ArgsT], gc=False):
-    """The fields of a trace event. Times are JSON texts of numbers of microseconds."""
+    """The fields of a trace event. Times are in microseconds, as undecoded JSON."""
 
     ph: str = ""
     cat: str | None = None
@@ -59,7 +59,7 @@ class TraceEvent(msgspec.Struct, Generic[ArgsT], gc=False):
 
 
 class ExactEvent(TraceEvent[ArgsT], gc=False):
-    """A trace event that was decoded alone. Times are exact decimal numbers of microseconds."""
+    """A trace event that was decoded individually. Times are exact decimals, in microseconds."""
 
     ts: Decimal | None = None  # type: ignore[assignment]  # decoded directly, not in a batch
     dur: Decimal | None = None  # type: ignore[assignment]  # decoded directly, not in a batch
@@ -70,10 +70,10 @@ ThreadName: TypeAlias = tuple[int | str | None, int | str | None]
 
 #: Time in microseconds from which a double cannot represent every nanosecond.
 _INEXACT_US = float(1 << 43)
-#: First numbers used to replace process ids, and thread ids, that are texts or too large.
+#: First numbers that replace process ids and thread ids that are texts or too large.
 _FIRST_SUBSTITUTE_PID, _FIRST_SUBSTITUTE_TID = 0xF00000, 1 << 48
 _N_PIDS = 1 << 24
-#: Exclusive limit of valid times, in microseconds.
+#: Exclusive upper bound on the absolute value of times, in microseconds.
 _MAX_TIME_US = 1 << 53
 #: Value of a missing number or time.
 MISSING = -(1 << 63)
@@ -88,7 +88,8 @@ def _make_decoder(element: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(list[element], strict=False)
 
 
-#: Function that returns the rows of the events in a block whose arguments are needed as structs.
+#: Function that returns the rows of the events in a block whose arguments are needed as structs
+#: (the attribute ``args``).
 Described: TypeAlias = "Callable[[TraceEvents[ArgsT]], Ints]"
 
 
@@ -105,9 +106,9 @@ class TraceEvents(Generic[ArgsT]):
         thread: Thread, as an index into ``threads``.
         start_ns: Start time, or MISSING if the event has none.
         duration_ns: Duration, or MISSING if the event has none.
-        arguments: Columns of arguments that are numbers or texts, keyed by the field of the struct
-            that decodes arguments. Texts are indices into ``texts``. A missing number is MISSING,
-            and a missing text is -1.
+        arguments: One column per argument that is a number or a text, keyed by the field name in
+            the struct that decodes arguments. Texts are indices into ``texts``. A missing number is
+            MISSING, and a missing text is -1.
         args: Decoded arguments of selected events, keyed by row (see :meth:`TraceFile.blocks`).
             Events without arguments are left out.
     """
@@ -125,10 +126,10 @@ class TraceEvents(Generic[ArgsT]):
 def to_global_threads(threads: Numbering[ThreadName]) -> Ints:
     """Convert the threads of a trace to thread numbers as in nsys (``globalTid`` of host 0).
 
-    Process ids and thread ids that are texts, negative or too large are replaced by consecutive
-    numbers, starting at 0xF00000 for processes and at 2^48 for threads. Equal ids get the same
-    number. Thread ids with more than 24 bits are then replaced by
-    :func:`~bubbleviz.sources.in_memory.number_threads`.
+    A process id or thread id that is a text, negative or too large is first replaced by a number.
+    These numbers are consecutive, and start at 0xF00000 for processes and at 2^48 for threads.
+    Equal ids get the same number. :func:`~bubbleviz.sources.in_memory.number_threads` then replaces
+    thread ids with more than 24 bits.
 
     Args:
         threads: Numbering of the threads.
@@ -181,7 +182,7 @@ def _round_exactly_ns(us: Decimal) -> int:
     return round(us * 1000)
 
 
-#: ASCII codes of characters in lists of times.
+#: ASCII codes of the characters that occur in lists of times.
 _COMMA, _POINT, _ZERO, _NINE, _N = b",.09n"
 #: Nanoseconds per unit of the last decimal, for a number of microseconds with 0 to 3 decimals.
 _NS_OF_UNIT = np.array([1000, 100, 10, 1], np.uint64)
@@ -192,14 +193,15 @@ _MAX_DIGITS = 19
 def read_times_ns(times_us: Iterable[msgspec.Raw]) -> Ints:
     """Parse times in microseconds and round them to nanoseconds.
 
-    Plain decimal numbers are parsed as integers. If any text has another form, all times are parsed
-    as doubles, or as decimals if any time is ``_INEXACT_US`` or more.
+    If all times are plain decimal numbers, integer arithmetic is used. Otherwise all times are
+    parsed as doubles, or as decimals if the absolute value of any time is at least ``_INEXACT_US``.
 
     Args:
         times_us: JSON texts. Each text is a number, a string that contains a number, or null.
 
     Returns:
-        Times in nanoseconds. Null becomes MISSING, and a time that is too large ``_NO_TIME_NS``.
+        Times in nanoseconds. Null becomes MISSING. A time that is too large becomes
+        ``_NO_TIME_NS``.
 
     Raises:
         msgspec.ValidationError: A text is neither a number nor null.
@@ -252,7 +254,7 @@ def _parse_plain_times(texts: bytes) -> Ints | None:
 
 
 def _count_decimals(end: Ints, point: Ints) -> Ints:
-    """Return how many decimals each number in a text has. The count is 0 without a decimal point.
+    """Return how many decimals each number in a text has. A number without a point has 0.
 
     Args:
         end: Index of the comma after each number.
@@ -267,16 +269,16 @@ def _count_decimals(end: Ints, point: Ints) -> Ints:
 #: Maximum distance of an error from the end of a text if a truncated token may be the cause.
 #: A token is a number, a word or an escape sequence.
 _MAX_CUT_TOKEN = 16
-#: Number of characters at the end of a text that are searched again together with the next text.
-#: The start of an event may be split between two texts.
+#: Number of characters at the end of a text that are searched again together with the next text,
+#: because the start of an event may be split between the two texts.
 _BEFORE_EVENT = 64
 _SPACE = re.compile(r"[\s,]*")
-#: Maximum number of objects that are nested too deeply for Python's stack. Real files contain none.
-#: Garbage contains many, and each takes as long to read as a thousand normal objects.
+#: Maximum number of objects that are nested too deeply for Python's stack. Real files contain no
+#: such object. Garbage contains many, and each takes as long to read as a thousand normal objects.
 _MAX_TOO_DEEP = 100
-#: Maximum number of times that the characters of a text with unreadable objects are read.
+#: Maximum number of times that a text with unreadable objects is read.
 _MAX_PASSES = 8
-#: Number of characters decoded at once. The number is doubled if they do not contain an object.
+#: Number of characters decoded at once. If they contain no complete object, the number is doubled.
 _PIECE_CHARACTERS = 1 << 16
 #: Matches the start of an event, to resynchronize after a malformed event.
 #: Objects inside an event do not match, because they follow a colon, or a name without a colon.
@@ -290,8 +292,8 @@ def decode_one_by_one(content: bytes, args: Any) -> tuple[list[Any], int, bytes,
 
     Real files contain an empty last event, numbers as text, NaN, bytes that are not UTF-8, line
     breaks in names, and events that are not JSON. A value that does not fit its field is left out.
-    After an event that cannot be read, all text up to the next event is skipped, because objects
-    inside the broken event are not events.
+    After a broken event, all text up to the start of the next event is skipped. Objects inside the
+    broken event are therefore not mistaken for events.
 
     Args:
         content: Part of the JSON list of events, which starts at an event.
@@ -300,9 +302,9 @@ def decode_one_by_one(content: bytes, args: Any) -> tuple[list[Any], int, bytes,
     Returns:
         events: The decoded events.
         n_malformed: Number of events that cannot be read.
-        rest: Remaining bytes, which start at the end of the list or at an event that seems to be
-            truncated.
-        list_ended: Whether the list ends in ``content``.
+        rest: Remaining bytes, which start at the end of the list, or at a last event that seems to
+            be truncated.
+        list_ended: Whether the end of the list is in ``content``.
 
     Raises:
         ValueError: The content is garbage instead of a damaged list.
@@ -341,7 +343,7 @@ class _OneByOneDecoder:
         self.n_malformed = 0
         self.is_inside_broken = False
         self._n_too_deep = 0
-        # Number of characters that may still be decoded without a result.
+        # Number of characters that may still be decoded before the text is regarded as garbage.
         self._patience = _MAX_PASSES * n_characters
         self._kind = cast("Any", ExactEvent)[args]
         # NaN and Infinity are not JSON.
@@ -380,7 +382,7 @@ class _OneByOneDecoder:
         return offset, True
 
     def _count_malformed(self, piece: str, offset: int, error: Exception) -> None:
-        """Count an event that cannot be read, and raise an error if the text is garbage.
+        """Count an event that cannot be read, and raise an error if the text seems to be garbage.
 
         Args:
             piece: Text that is being decoded.
@@ -401,10 +403,10 @@ class _OneByOneDecoder:
 
 
 def _is_cut_at_end(piece: str, error: Exception) -> bool:
-    """Return whether an error may be caused only by the piece ending in the middle of an event.
+    """Return whether a decoding error may be due only to the piece ending inside an event.
 
-    The cause may be the end of the piece if the error is a JSON error within ``_MAX_CUT_TOKEN``
-    characters of the end, or an unterminated string.
+    This is possible for an unterminated string, and for a JSON error within ``_MAX_CUT_TOKEN``
+    characters of the end.
     """
     if not isinstance(error, json.JSONDecodeError):
         return False
@@ -420,9 +422,9 @@ def _find_event(piece: str, offset: int) -> tuple[int, bool]:
         offset: Offset at which the search starts.
 
     Returns:
-        offset: Offset of the next event. If there is none, the offset at which the search continues
-            when more text is available.
-        is_missing: Whether no event starts after ``offset`` in this piece.
+        offset: Offset of the next event, or where to continue the search when more text is
+            available.
+        is_missing: Whether the piece contains no further event.
     """
     event = _EVENT_START.search(piece, offset)
     if event is not None:
@@ -483,13 +485,13 @@ def _list_fields(kind: Any) -> tuple[tuple[str, str, Callable[[Any], Any]], ...]
 BLOCK = 1 << 21
 #: Maximum number of bytes of an event, of the text before the events, and of the text after them.
 _MAX_BYTES = 1 << 27
-#: Minimum number of bytes for an attempt to decode events as one block.
+#: Minimum number of bytes that are worth decoding as one block.
 _MIN_BLOCK = 1 << 16
-#: Maximum distance in bytes of a block boundary from the end of the searched text.
+#: Maximum number of bytes between a block boundary and the end of the searched text.
 _MAX_BOUNDARY_DISTANCE = 1 << 20
 
 _LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
-#: Matches keys that show that text after the end of a trace is a second trace.
+#: Matches keys of a trace. If they occur in text after the end of a trace, a second trace follows.
 _TRACE_KEY = re.compile(r'"traceEvents"|"ph"')
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 
@@ -515,7 +517,7 @@ class TraceFile(Generic[ArgsT]):
         self.texts, self.threads = Numbering[str]([""]), Numbering[ThreadName]()
         self.categories = Numbering[str]()
         self._args: Any = args
-        # JSON names of arguments that are numbers, and of arguments that are texts, keyed by field.
+        # JSON names of the numeric arguments and of the text arguments, keyed by field.
         fields = msgspec.structs.fields(cast("Any", args))
         self._numbers, self._texts = (
             {field.name: field.encode_name for field in fields if kind in get_args(field.type)}
@@ -535,8 +537,8 @@ class TraceFile(Generic[ArgsT]):
         Events that cannot be read are skipped and counted. A truncated file is accepted.
 
         Args:
-            described: Function that returns the rows of a block for which ``args`` is needed, or
-                None if ``args`` is never needed.
+            described: Function that takes a block and returns the rows for which ``args`` must be
+                filled. None means that ``args`` is never needed.
 
         Raises:
             ProfileError: The file cannot be read, contains no list of trace events, or contains
@@ -571,10 +573,10 @@ class TraceFile(Generic[ArgsT]):
         self._check_end(content)
 
     def metadata(self) -> Mapping[str, object]:
-        """Return the keys and values of the JSON document. ``traceEvents`` is an empty list.
+        """Return the JSON document without its events: ``traceEvents`` is an empty list.
 
         The result is only complete after the last block. If the text after the events is not valid
-        JSON, only the values before the events are returned. The result is empty if the document is
+        JSON, only the keys before the events are returned. The result is empty if the document is
         only a list, or is not valid JSON.
         """
         for content in (self._head + b"[]" + self._tail, self._head + b"[]}"):
@@ -594,7 +596,7 @@ class TraceFile(Generic[ArgsT]):
         Call this method after the last block, and after :meth:`metadata`. The limitations report
 
         - metadata that is nested too deeply;
-        - damaged gzip data, or otherwise a missing end of the file;
+        - damaged gzip data, or else a file that ends too early;
         - text after the end of the document;
         - events that cannot be read. The kind of this limitation is FILE_DAMAGED if at least
           ``DAMAGED_SHARE`` of all events cannot be read, else OTHER.
@@ -664,7 +666,7 @@ class TraceFile(Generic[ArgsT]):
         return length > 0
 
     def _find_list(self) -> bool:
-        """Read the file up to the first event, and move the text before the list to ``_head``.
+        """Read the file up to the list of events, and move the text before it to ``_head``.
 
         The opening bracket of the list is dropped, so that the buffer starts at the first event.
 
@@ -703,8 +705,8 @@ class TraceFile(Generic[ArgsT]):
         """Decode the first events of the buffer at once, and remove them from the buffer.
 
         The first attempt is to decode all events before the last ``}, {`` in the buffer. If this
-        text is damaged or contains the end of the list, half as many bytes are tried. Attempts end
-        when fewer than ``_MIN_BLOCK`` bytes would be left to try.
+        fails, because the text is damaged or contains the end of the list, half as many bytes are
+        tried, and so on, down to ``_MIN_BLOCK`` bytes.
 
         Returns:
             The events, or None if they must be decoded one by one.

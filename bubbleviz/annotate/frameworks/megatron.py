@@ -53,7 +53,7 @@ def annotate(record: wrapping.Folder = None) -> Annotations:
 
 
 class _Batch:
-    """Tracks which chunk and microbatch each operation and transfer of the batch belongs to.
+    """Determines the chunk and microbatch of each operation and transfer in a batch.
 
     Args:
         state: The module ``megatron.core.parallel_state``.
@@ -76,8 +76,8 @@ class _Batch:
     def begin(self, model: object, microbatches: int) -> None:
         """Reset the state for a new batch.
 
-        If a rank has several chunks, the operations whose inputs come from other stages are listed
-        in the order of the interleaved schedule.
+        If a rank has several chunks, the order in which inputs arrive from other stages is computed
+        here, from the interleaved schedule.
 
         Args:
             model: The model, or the list of this rank's model chunks.
@@ -112,9 +112,8 @@ class _Batch:
     def has_remote_input(self, direction: str, operation: OperationId) -> bool:
         """Return whether the input of an operation comes from another virtual stage.
 
-        Only an operation on the first virtual stage of its direction has no remote input. The first
-        stage for backwards is the last stage of the model. If the stage is unknown, the result is
-        False.
+        A forward has a remote input unless it is on the first virtual stage. A backward has one
+        unless it is on the last virtual stage. If the stage is unknown, the result is False.
 
         Args:
             direction: "F" for forwards or "B" for backwards.
@@ -125,14 +124,14 @@ class _Batch:
     def get_receiver(self, direction: str, is_receiving: bool | None) -> OperationId | None:
         """Return the operation whose input a transfer call receives, or None if it receives none.
 
-        With one chunk per rank, the result is the operation of the direction that starts next. With
-        several chunks, inputs arrive in the order of the interleaved schedule, so each call returns
-        the next operation with a remote input, or None if all have been returned.
+        With one chunk per rank, the data is for the next forward ("F") or backward ("B") to start.
+        With several chunks, inputs arrive in the order of the interleaved schedule. Each call then
+        returns the next operation with a remote input, or None if all have been returned.
 
         Args:
             direction: "F" for activations or "B" for gradients.
-            is_receiving: Whether the call receives data. If None, the call has no argument that
-                decides this, and every rank except the first of the direction receives.
+            is_receiving: Whether the call receives data. None means that no argument of the call
+                says so. Every rank then receives, except the rank at which the direction begins.
         """
         rank, ranks = self._stages or (0, 1)
         if is_receiving is None:
@@ -147,8 +146,9 @@ class _Batch:
     def get_sender(self, direction: str) -> OperationId | None:
         """Return the operation whose result a transfer call sends, or None if it sends none.
 
-        The result is the operation of the direction that started last. It is None if no operation
-        has started, or if the operation is on the last virtual stage of the direction.
+        The call sends the result of the forward ("F") or backward ("B") that started last. The
+        result is None if no such operation has started. It is also None if the operation has no
+        next stage: a forward on the last virtual stage, or a backward on the first.
 
         Args:
             direction: "F" for activations or "B" for gradients.
@@ -161,7 +161,7 @@ class _Batch:
         )
 
     def start_forward(self, chunk: int | None, microbatch: int | None) -> OperationId:
-        """Note that a forward starts, and return its chunk and microbatch.
+        """Register the start of a forward, and return its chunk and microbatch.
 
         Args:
             chunk: Chunk that was passed to the call, or None to use the current chunk of the
@@ -176,7 +176,7 @@ class _Batch:
         return self.forward
 
     def finish_forward(self, result: object) -> None:
-        """Note that the running forward has ended, and remember its output for its backward.
+        """Register the end of the running forward, and remember its output for its backward.
 
         Args:
             result: Result of the call, which is the output of the forward or a tuple whose first
@@ -188,7 +188,7 @@ class _Batch:
         self.forward = None
 
     def start_backward(self, output: object) -> OperationId:
-        """Note that a backward starts, and return its chunk and microbatch.
+        """Register the start of a backward, and return its chunk and microbatch.
 
         The backward has the chunk and microbatch of the forward with the same output. If that
         forward is unknown, the chunk is the current chunk of the parallel state, and the microbatch
@@ -219,7 +219,7 @@ class _Batch:
         return None if get_rank is None else get_rank()
 
     def _count(self, name: str, chunk: int | None) -> int:
-        """Count an operation, and return how many operations of its kind and chunk came before."""
+        """Count an operation, and return how many with the same kind and chunk came before it."""
         index = self._n_started[name, chunk]
         self._n_started[name, chunk] += 1
         return index
@@ -321,7 +321,7 @@ def _make_range(
     *,
     launches: bool = False,
 ) -> Range:
-    """Return the range of one operation, or of two operations that run or transfer together."""
+    """Return the range of one operation, or of two that run, or transfer data, concurrently."""
     (chunk, number), (chunk2, number2) = operation, second or (None, None)
     stage, stage2 = batch.get_stage(chunk), batch.get_stage(chunk2) if second else None
     numbers = number, chunk, stage, None, number2, chunk2, stage2
@@ -333,7 +333,7 @@ def _get_optional_argument(
 ) -> Callable[[Args, Kwargs], Any]:
     """Return a function that looks up an argument by name in the arguments of a call.
 
-    If ``function`` has no parameter with this name, the result of a lookup is always None.
+    If ``function`` has no parameter with this name, the lookup always returns None.
     """
     if name in inspect.signature(function).parameters:
         return annotations.get_argument(function, name)
@@ -360,9 +360,9 @@ def _make_transfer_range_factory(
 ) -> wrapping.RangeOfCall:
     """Return a function that creates the range of a call of a transfer function.
 
-    The name of the transfer function determines what it sends and receives, for example
+    The name of the transfer function says what it sends and receives, for example
     ``send_forward_recv_backward``. If a call makes more than two transfers, the range names only
-    the last two, where sends come before receives.
+    two of them: the last two when sends are listed before receives.
 
     Args:
         annotations: Annotations of the framework.

@@ -47,7 +47,7 @@ def annotate(model: Any, record: wrapping.Folder = None) -> Annotations:
 
 
 class _Steps:
-    """The current iteration, with its open ranges and the number of operations per phase."""
+    """The current iteration, its open ranges, and the number of operations per phase."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -96,7 +96,7 @@ class _Steps:
     def _make_range(self, name: str) -> Range:
         """Return a range for the next operation of a phase.
 
-        Operations of a phase are counted from 0 in each iteration. The count is the microbatch.
+        The microbatch is the number of earlier operations of the phase in the iteration.
         """
         number = self._counts[name]
         self._counts[name] += 1
@@ -104,7 +104,7 @@ class _Steps:
 
     @contextmanager
     def _run_backward(self) -> Iterator[None]:
-        """Run a backward inside a range, and close the wait that the gradient hook opened in it."""
+        """Run a backward inside a range, and close the collective that the gradient hook opened."""
         with self._make_range("BW"):
             yield
             if self._end_of_wait is not None:

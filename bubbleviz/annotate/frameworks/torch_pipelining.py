@@ -20,7 +20,7 @@ from bubbleviz.annotate import wrapping
 from bubbleviz.annotate.ranges import Range, iteration, phase
 from bubbleviz.annotate.wrapping import NO_RANGE, Annotations, Args, Kwargs
 
-#: Phases of transfers, keyed by the name of the stage method that lists these transfers.
+#: Transfer phases, keyed by the name of the stage method that lists these transfers.
 _TRANSFERS = {
     "get_fwd_send_ops": "SEND_F",
     "get_fwd_recv_ops": "RECV_F",

@@ -1,4 +1,4 @@
-"""Finds which kernels execute which collectives in a trace of PyTorch's profiler.
+"""Finds the collective that each kernel in a trace of PyTorch's profiler executes.
 
 The operator ``record_param_comms`` describes a collective. The kernels that it launches repeat the
 description and share its ``External id`` (torch/csrc/distributed/c10d/ParamCommsUtils.hpp,
@@ -31,7 +31,7 @@ from bubbleviz.sources.kineto.events import EventCollector, EventRows, KinetoArg
 #: Exclusive upper bound of valid rank numbers and group sizes.
 RANK_LIMIT = 1 << 20
 _NUMBER = re.compile(r"-?\d+")
-#: Text that PyTorch writes in place of the ranks that it leaves out of a long list.
+#: Text that PyTorch writes in a long list in place of ranks that it leaves out.
 _ELLIPSIS = "..."
 
 #: The rank of the process, the world size, and the ranks of process groups, keyed by group name.
@@ -63,7 +63,7 @@ def parse_world(metadata: Mapping[str, object]) -> World:
 
 
 def parse_members(ranks: object, size: int) -> tuple[int, ...]:
-    """Parse the list of all ranks in a process group, or return () if it is incomplete or invalid.
+    """Parse a list of all ranks in a process group, or return () if it is incomplete or invalid.
 
     The text of a list is incomplete if it contains an ellipsis. A list is invalid if an entry is
     not a rank number, if a rank occurs twice, or if the number of ranks differs from ``size``.
@@ -83,10 +83,10 @@ def parse_members(ranks: object, size: int) -> tuple[int, ...]:
 
 
 def _expand_stride(operator: KinetoArgs, ranks: object, size: int) -> tuple[int, ...]:
-    """Return all ranks of a process group whose ranks are equally spaced.
+    """Return all ranks in a process group whose ranks are equally spaced.
 
     The first rank and the stride are the arguments ``Global rank start`` and ``Global rank
-    stride``. If an argument is missing, both are inferred from an abbreviated list, such as
+    stride``. If either is missing, both are inferred from an abbreviated list, such as
     ``[0, 8, 16, ..., 1016]`` (torch/csrc/profiler/util.cpp ``format_list``).
 
     Args:
@@ -95,8 +95,8 @@ def _expand_stride(operator: KinetoArgs, ranks: object, size: int) -> tuple[int,
         size: Number of ranks in the group, or 0 if unknown.
 
     Returns:
-        The ranks in ascending order, or () if the start, stride or size is unknown, or if the list
-        contradicts them.
+        The ranks in ascending order. The result is () if the start, stride or size is unknown, or
+        if the list disagrees.
     """
     start, stride = (kineto.parse_number(n, RANK_LIMIT) for n in (operator.start, operator.stride))
     text = ranks[: 1 << 20] if isinstance(ranks, str) else ""
@@ -112,7 +112,7 @@ def _expand_stride(operator: KinetoArgs, ranks: object, size: int) -> tuple[int,
 
 
 def _parse_numbers(text: str) -> list[int]:
-    """Return all integers in a text, in order, except those with more than eight characters."""
+    """Return all integers in a text, in order, skipping those of more than eight characters."""
     return [int(number) for number in _NUMBER.findall(text) if len(number) < 9]
 
 
@@ -154,8 +154,8 @@ def _make_group(args: KinetoArgs, operator: KinetoArgs, world: World) -> Group:
 
 #: Exclusive upper bound of valid element counts.
 _ELEMENT_LIMIT = 1 << 55
-#: Collectives whose argument ``Rank`` is the root.
-#: This argument is the peer for sends and receives, and the calling rank for other collectives.
+#: Collectives whose argument ``Rank`` is the root. In sends and receives, it is the peer. In other
+#: collectives, it is the calling rank.
 _ROOTED = frozenset(("broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter"))
 #: Matches kernels that may execute sends and receives. AMD's kernels have generic names.
 _POINT_TO_POINT_KERNEL = re.compile(r"^(?:void )?nccl\w*?(?:SendRecv|Generic)")
@@ -168,10 +168,11 @@ _GROUP_FIELDS = ("group", "size", "ranks", "description")
 def find_collectives(
     work: EventRows, calls: EventRows, collector: EventCollector, base_ns: int, world: World
 ) -> Collectives:
-    """Return the collectives that kernels execute, one row per pair of kernel and operation.
+    """Return the collectives in a recording, with the kernels that execute them.
 
-    Kernels with the same external id on the same device belong to one operation. A kernel that
-    executes a batch of sends and receives has one row for each send or receive.
+    Most rows describe one kernel. Kernels with the same external id on the same device belong to
+    one operation, and have one row each. A kernel that executes a batch of sends and receives has
+    one row for each send or receive.
 
     Args:
         work: Kernels followed by copies, in the order of the profile's activities.
@@ -293,13 +294,13 @@ def _find_ranks(
 ) -> tuple[int, int, int]:
     """Return the calling rank, the peer and the root of an operation, as indices in its group.
 
-    - The calling rank is the group index of ``global_rank``. If it is unknown and the operation has
-      neither peer nor root, the operator's argument ``Rank`` is used.
+    - The calling rank is the group index of ``global_rank``. If that is unknown and the operation
+      has neither peer nor root, the argument ``Rank`` is used.
     - Only sends and receives have a peer. The peer is the group index of the argument ``Dst Rank``
       or ``Src Rank``. If that rank is not in the group, the argument ``Rank`` is used.
     - Only the collectives in ``_ROOTED`` have a root, which is the argument ``Rank``.
 
-    An index is -1 if it is unknown or does not exist.
+    Unknown and missing indices are -1.
 
     Args:
         name: Name of the operation, such as ``send`` or ``broadcast``.
@@ -331,7 +332,7 @@ def _is_uneven(split: object) -> bool:
 def _describe_kernels(
     work: EventRows, calls: EventRows, collector: EventCollector, base_ns: int
 ) -> Iterator[tuple[int, int, KinetoArgs, KinetoArgs]]:
-    """Yield the kernels that execute collectives, with the arguments that describe the collectives.
+    """Yield each kernel that executes a collective, with the arguments that describe it.
 
     Kernels that execute batches of sends and receives come last, see :func:`_describe_batches`.
 
@@ -342,8 +343,8 @@ def _describe_kernels(
         base_ns: Absolute time that the times in ``work`` and ``calls`` are relative to, in ns.
 
     Yields:
-        (kernel row, external id or -1, kernel arguments, operator arguments). If the kernel or the
-        operator has no arguments, the arguments of the other one appear twice.
+        (kernel row, external id or -1, kernel arguments, operator arguments). If only the kernel or
+        only the operator has arguments, these arguments appear twice.
     """
     operators = {external: args for external, _, _, args in collector.operators if external != NONE}
     kernels = _find_described_kernels(work, collector, operators)
@@ -363,10 +364,10 @@ def _describe_kernels(
 def _find_described_kernels(
     work: EventRows, collector: EventCollector, operators: Collection[int]
 ) -> Ints:
-    """Return the rows of the kernels that may have a description of a collective, ascending.
+    """Return the rows of the kernels that may be described as a collective, in ascending order.
 
-    A kernel qualifies if its correlation id is the id of a kernel with collective arguments, or if
-    its external id is the id of an operator with collective arguments.
+    A kernel qualifies if a kernel with the same correlation id, or an operator with the same
+    external id, has collective arguments.
 
     Args:
         work: Kernels followed by copies.
@@ -385,23 +386,24 @@ def _describe_batches(
 ) -> Iterator[tuple[int, int, KinetoArgs, KinetoArgs]]:
     """Yield the kernels that execute batches of sends and receives, once per send or receive.
 
-    The kernel of a batch has no description of its own, so each thread is searched in time order:
+    A batch consists of the sends and receives of a thread that end before the thread launches a
+    kernel for them. The kernel has no arguments that describe the batch, so each thread is searched
+    in time order:
 
-    1. A send or receive joins the current batch of its thread at the end of its operator. Sends and
-       receives that share their external id with a described kernel are skipped.
-    2. The current batch ends at the start of the next launch returned by
-       :func:`_list_ending_launches`. If the launched kernel is not described, it executes every
-       send and receive in the batch. If the kernel is described, the batch is discarded.
+    1. When a send or receive ends, it joins the thread's current batch. It is skipped if a
+       described kernel has the same external id.
+    2. When a launch from :func:`_list_ending_launches` starts, the current batch ends. The launched
+       kernel executes the batch, unless the kernel is described. The batch is then discarded.
 
-    If an operator ends exactly when a launch starts, the operator comes first. A batch that no
-    launch ends is discarded.
+    If an operator ends exactly when a launch starts, the operator comes first. A batch that is
+    still open at the end of its thread is discarded.
 
     Args:
         work: Kernels followed by copies.
         calls: Calls of the CUDA or HIP API.
         collector: All events of the recording.
         base_ns: Absolute time that the times in ``work`` and ``calls`` are relative to, in ns.
-        described: Rows of the kernels that have a description of a collective.
+        described: Rows of the described kernels, which have arguments of a single collective.
 
     Yields:
         (kernel row, external id, operator arguments, operator arguments) for each send or receive.
@@ -438,14 +440,14 @@ def _list_ending_launches(
     """Return the launches that end a batch of sends and receives.
 
     A launch ends a batch if its kernel is in ``described``, or if the kernel's name matches
-    ``_POINT_TO_POINT_KERNEL``. Launches of CUDA graphs and kernels without a launching call are
+    ``_POINT_TO_POINT_KERNEL``. Kernels in CUDA graphs, and kernels without a launching call, are
     left out.
 
     Args:
         work: Kernels followed by copies.
         calls: Calls of the CUDA or HIP API.
         names: Names of kernels and calls, indexed by name number.
-        described: Rows of the kernels that have a description of a collective.
+        described: Rows of the described kernels, which have arguments of a single collective.
 
     Returns:
         (thread, start of the call in ns, kernel row) for each launch.

@@ -19,15 +19,15 @@ from bubbleviz.model.texts import replace_surrogates
 from bubbleviz.sources.trace_events import MISSING, TraceEvents, TraceFile
 
 KERNEL, COPY, CALL, ANNOTATION, OPERATOR, PYTHON, OVERHEAD = KINDS = range(7)
-#: Names of the kinds in ``trace_categories.toml``, indexed by kind, including WAIT and RECORD.
+#: Names of the event kinds in ``trace_categories.toml``, indexed by kind (also WAIT and RECORD).
 _NAMES = (
     *("kernel", "copy", "call", "annotation", "operator"),
     *("python", "overhead", "wait", "record"),
 )
-#: Kinds for waits of streams or hosts, and for records of CUDA events.
-#: Waits and records are neither work nor ranges.
+#: Kinds of the events in which a stream or the host waits, and in which a CUDA event is recorded.
+#: Both are neither work nor ranges.
 WAIT, RECORD = 7, 8
-#: Kind of event and implied device ("" if none), keyed by category in lower case.
+#: (event kind, name of the implied device or ""), keyed by category in lower case.
 CATEGORIES = {
     category: (_NAMES.index(row["kind"]), row.get("device", ""))
     for row in toml_files.load(toml_files.read_built_in("trace_categories.toml"))["kind"]
@@ -98,7 +98,7 @@ def to_text(value: object) -> str:
 _MAX_DEVICES = 1 << 22
 #: Indices of the first columns of events.
 _THREAD, _START, _END = range(3)
-#: Arguments that become columns of all events. The columns follow thread, start, end and name.
+#: Arguments that are stored for all events, as the columns after thread, start, end and name.
 _NUMBERS = ("correlation", "device", "external", "bytes")
 _NO_ARGS = KinetoArgs()
 
@@ -115,7 +115,7 @@ class EventRows(Table):
         correlation: Correlation id, which a call shares with the work it launched, or -1 if the
             event has none.
         device: Device number of a kernel or copy, or -1 if unknown.
-        external: External id, which an operator shares with the work it launched, or -1 if the
+        external: External id, which an operator shares with the work that it launched, or -1 if the
             event has none.
         size: Number of bytes that a copy moved, or -1 if unknown.
         kind: Kind of the event, one of ``KINDS``.
@@ -149,8 +149,8 @@ class EventCollector:
         records: Thread, start and arguments of each event that records a CUDA event.
         devices: Names of the devices implied by the categories in the trace.
         n_without_time: Number of events without a start time.
-        n_untimed_work: Number of kernels and number of copies whose start and duration are both 0,
-            keyed by kind.
+        n_untimed_work: Number of kernels and copies whose start and duration are both 0, keyed by
+            event kind.
         n_without_duration: Number of events without a duration.
     """
 
@@ -169,8 +169,8 @@ class EventCollector:
     def find_described(self, events: TraceEvents[KinetoArgs]) -> Ints:
         """Return the rows of the events in a block whose arguments must be kept completely.
 
-        The arguments of waits, records of CUDA events, and kernels and operators that have
-        collective arguments are kept.
+        These events are waits, CUDA event records, and the kernels and operators that have
+        collective arguments.
         """
         kind = self._classify(events)
         rows = np.flatnonzero((events.arguments["collective"] != NONE) | (kind >= WAIT))
@@ -179,9 +179,9 @@ class EventCollector:
     def add(self, events: TraceEvents[KinetoArgs]) -> None:
         """Add a block of events.
 
-        Only complete events ("X") of a known category are kept. Events without a start time are
-        counted and dropped, and so are kernels and copies whose start and duration are both 0. A
-        missing duration is replaced by 0.
+        Only complete events ("X") in a known category are kept. Two groups of them are counted and
+        dropped: events without a start time, and kernels and copies whose start and duration are
+        both 0. A missing duration is replaced by 0.
         """
         self._add_thread_names(events)
         kind = self._classify(events)
@@ -281,7 +281,7 @@ class EventCollector:
     def find_base_ns(self) -> int:
         """Return the start time of the first event in ns, or 0 if there are no events.
 
-        Invalid start times, which are years away from the median start time, are ignored.
+        Start times that are years away from the median start time are invalid, and are ignored.
         """
         starts = [block[_START] for blocks in self._blocks.values() for block in blocks]
         if not starts:
@@ -292,14 +292,14 @@ class EventCollector:
         return int(start_ns[is_near_median].min(initial=middle))
 
     def get_rows(self, base_ns: int, *kinds: int) -> EventRows:
-        """Return all events of the first given kind, then of the second, and so on.
+        """Return the events of the given kinds, one kind after the other.
 
-        Events of one kind are in file order. Events with impossible times are left out and counted
-        in ``impossible``.
+        Events of one kind are in file order. Events with impossible times are left out, and are
+        counted in ``impossible``.
 
         Args:
             base_ns: Time to subtract from start and end times, in ns.
-            kinds: The kinds of events, such as ``KERNEL``.
+            kinds: Event kinds, such as ``KERNEL``, in the order of the result.
         """
         kind = np.repeat(np.array(kinds, np.int64), [self.count(kind) for kind in kinds])
         blocks = [block for selected in kinds for block in self._blocks[selected]]

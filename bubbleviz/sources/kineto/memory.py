@@ -20,7 +20,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.memory_events import MemoryEvents
 from bubbleviz.sources.trace_events import MISSING, TraceEvents, TraceFile, to_global_threads
 
-#: Maximum size in bytes (70 TB) and maximum device number. Sums of many sizes fit in 64 bits.
+#: Maximum size in bytes (70 TB, so that sums of sizes fit in 64 bits), and maximum device number.
 _MAX_BYTES, _MAX_DEVICE = 1 << 46, 1 << 31
 
 
@@ -37,8 +37,8 @@ class MemoryArgs(msgspec.Struct, gc=False):
 def read_memory(path: str, base_ns: int, *, on_host: bool) -> MemoryEvents | None:
     """Read the memory events of a trace, or return None if there are none.
 
-    Events without a time, without a change in size, or with a change of more than ``_MAX_BYTES``
-    are left out. A total of more than ``_MAX_BYTES`` becomes -1.
+    An event is left out if it has no time, if its size is missing or 0, or if its size exceeds
+    ``_MAX_BYTES``. A total of more than ``_MAX_BYTES`` becomes -1.
 
     Args:
         path: Path of the trace.

@@ -74,8 +74,8 @@ def fill_devices(
 ) -> tuple[EventRows, tuple[Limitation, ...]]:
     """Assign devices to kernels and copies whose device is unknown.
 
-    In a trace, the process id of a device event is the number of the device, so the process id is
-    used. If the process id is ``MAX_DEVICES`` or more, device 0 is used.
+    In a trace, the process id of a kernel or copy is the number of its device. If the process id is
+    ``MAX_DEVICES`` or more, it cannot be a device number, and device 0 is used.
 
     Args:
         work: Kernels and copies.
@@ -103,9 +103,9 @@ def replace_missing_calls(
 ) -> tuple[EventRows, tuple[Limitation, ...]]:
     """Add a call for each kernel or copy whose launching call is missing.
 
-    A kernel and the operator that launched it share an ``External id``. The added call starts when
-    the first operator or annotation with the id starts, and has a duration of 0. If there is no
-    such operator or annotation, no call is added.
+    A kernel and the operator that launched it share an ``External id``. The added call has a
+    duration of 0, and starts with the earliest operator or annotation that has the id. If no
+    operator or annotation has the id, no call is added.
 
     Args:
         work: Kernels and copies.
@@ -160,7 +160,7 @@ def use_operators_as_work(ranges: EventRows, threads: Ints) -> tuple[EventRows, 
     rows, thread = rows[order], thread[order]
     start_ns, end_ns = ranges.start_ns[rows], ranges.end_ns[rows]
     is_first_of_thread = mask_run_starts(thread)
-    # Shift the threads so that they follow one another on a single time axis.
+    # Shift the times of each thread so that the threads follow one another in time.
     # A single running maximum of the end times then works for all threads.
     span_ns = int(end_ns.max(initial=0)) + 1
     offset_ns = np.cumsum(is_first_of_thread) * span_ns
@@ -245,9 +245,9 @@ def _read_copies(work: EventRows, names: Sequence[str]) -> Copies:
     return read_copies(rows, work.name[rows], names, work.size[rows])
 
 
-#: Smallest plausible UTC of a trace, in ns since 1970 (2010). A smaller value is not UTC.
+#: Smallest plausible UTC in a trace, in ns since 1970 (the year 2010).
 _MIN_UTC_NS = 1_262_304_000_000_000_000
-#: Exclusive upper bound of the UTC of a trace (in 2116). The sum of two times then fits in 64 bits.
+#: Exclusive upper bound on UTC in a trace (in 2116), so that the sum of two times fits in 64 bits.
 _MAX_UTC_NS = 1 << 62
 _THREAD_NAME = re.compile(r"^thread -?\d+ \((?P<name>.*)\)$", re.DOTALL)
 
@@ -288,7 +288,7 @@ class _Events:
         calls: Calls of the CUDA or HIP API.
         ranges: Annotations, operators and Python functions.
         overheads: Intervals in which the profiler delayed the process.
-        collector: Collector that has the arguments of collectives and waits.
+        collector: Collector with the arguments of collectives and waits.
     """
 
     work: EventRows
@@ -334,9 +334,9 @@ def read_profile(path: str, watch: Watch) -> in_memory.Decoded:
 
 
 def _collect_events(path: str, file: TraceFile[kineto.KinetoArgs]) -> tuple[_Trace, _Events]:
-    """Read all events of a trace into columns, and collect the data that its recordings share.
+    """Read all events in a trace into columns, and collect the data that its recordings share.
 
-    The API is HIP if the name of any call starts with "hip", and CUDA otherwise.
+    The API is HIP if any call name starts with "hip", and CUDA otherwise.
     """
     collector = EventCollector(file)
     for block in file.blocks(collector.find_described):
@@ -412,8 +412,8 @@ def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
     """Decode one recording of a trace (steps 3 and 4 of the module docstring).
 
     If the recording contains no kernels or copies and has not lost any, operators are used as
-    kernels, unless the trace is merged. Python functions can be selected by name only if they are
-    modules.
+    kernels, unless the trace is merged. Python functions cannot be selected by name, except calls
+    of modules.
     """
     work, ranges = events.work, events.ranges
     n_lost = _count_launches_without_work(work, events.calls, trace.names)
@@ -514,8 +514,8 @@ def _build_profile(
 def _find_work_processes(trace: _Trace, device_work: _DeviceWork) -> Ints:
     """Return the process of each kernel and copy, as determined by :func:`find_processes`.
 
-    In a merged trace without calls, the process is the process of the thread on which the kernel or
-    copy is recorded.
+    In a merged trace without calls, the process is taken from the thread of the kernel or copy
+    instead.
     """
     work, calls = device_work.work, device_work.calls
     if trace.is_merged and not len(calls):
@@ -602,10 +602,10 @@ def _list_named_threads(trace: _Trace, collector: EventCollector) -> tuple[model
 def _describe_lost_work(
     launches_without_work: int, metadata: Mapping[str, object], *, cut: bool
 ) -> str:
-    """Return the reason why a trace contains no GPU work, or "" if no GPU work seems to be missing.
+    """Explain why a trace contains no GPU work, or return "" if no GPU work seems to be missing.
 
-    GPU work seems to be missing if ``launches_without_work`` is not 0, or if the end of the file is
-    missing and the file lists device properties.
+    GPU work seems to be missing if calls launched some (``launches_without_work`` is not 0), or if
+    the file lists device properties and its end is missing.
 
     Args:
         launches_without_work: Number of launching calls whose kernel or copy was not recorded.
@@ -670,8 +670,8 @@ def _make_source(
 ) -> model.Source:
     """Describe the source of a profile: the file, its host, and the UTC of time 0.
 
-    If the trace gives no hostname, the file name identifies the host. If the UTC is before 2010, it
-    is the time of a different clock, so the UTC is unknown.
+    If the trace gives no hostname, the file name identifies the host. A UTC before 2010 is not a
+    real UTC, but the time on a different clock. The UTC is then unknown.
     """
     host, schema = metadata.get("host_name"), metadata.get("schemaVersion")
     zero_ns = kineto.parse_number(metadata.get("baseTimeNanoseconds"), _MAX_UTC_NS)
@@ -702,7 +702,7 @@ def _list_devices(metadata: Mapping[str, object]) -> tuple[model.Device, ...]:
     )
 
 
-#: (label, kind) pairs of the events that an inspection counts.
+#: (label, event kind) pairs that an inspection counts.
 _COUNTED = (
     ("kernels", kineto.KERNEL),
     ("copies and memsets", kineto.COPY),
@@ -711,7 +711,7 @@ _COUNTED = (
     ("operators", kineto.OPERATOR),
     ("Python functions", kineto.PYTHON),
 )
-#: Name prefix of the Python functions that are calls of modules.
+#: Name prefix of Python function events that are module calls.
 _MODULE_PREFIX = "nn.Module: "
 _RECORD_AGAIN = (
     "record it again with torch.profiler.profile(activities=[ProfilerActivity.CPU, "

@@ -37,15 +37,15 @@ from bubbleviz.model.numbering import Numbering
 from bubbleviz.sources.kineto.events import EventRows
 from bubbleviz.sources.trace_events import ThreadName
 
-#: Exclusive upper bound of the process ids that may be device numbers.
+#: Exclusive upper bound on process ids that may be device numbers.
 MAX_DEVICES = 4096
-#: Maximum fraction of correlation ids with two launches in a trace of a single recording.
+#: If more than this fraction of the correlation ids belongs to two launches, a trace is merged.
 _MIN_COLLISIONS = 0.02
 #: Approximate number of kernels per recording that are compared with the launches of each process.
 _MAX_SAMPLE = 20_000
 #: Maximum fraction of a recording's kernels that its host process cannot have launched.
 _MAX_MISFITS = 0.002
-#: Maximum fraction of these kernels if the process id indicates the recording.
+#: The same maximum fraction, if the process id indicates the recording.
 _MAX_MISFITS_OF_HINT = 0.1
 #: Maximum time in ns by which a kernel may precede its launch, due to differing clocks.
 _CLOCK_NS = 10_000
@@ -173,7 +173,7 @@ class _Finder:
     def _find_key(self, process: int, device: int) -> _Key:
         """Return the key (label and offset) of the recording that a device belongs to.
 
-        The label is the label of the device's process id. The first rule that applies determines
+        The label is the label in the device's process id. The first rule that applies determines
         the offset:
 
         1. If the process id contains no number, the offset is 0.
@@ -200,12 +200,12 @@ class _Finder:
     def find_keys(self) -> list[_Key]:
         """Return the sorted keys of the recordings, each a (label, offset) pair.
 
-        If fewer than two processes launched work and all offsets are below ``MAX_DEVICES``, all
-        offsets become 0, because the process ids are device numbers.
+        A trace with fewer than two keys cannot be separated by keys. Two rules prevent wrong keys:
 
-        Fewer than two keys mean that the keys do not separate recordings. If a single process
-        launched work and no device has the label of this process, the labels name devices, and the
-        result is empty.
+        - If a single process launched work and no device has the label of this process, the labels
+          name devices instead of recordings. The result is then empty.
+        - If fewer than two processes launched work and the absolute values of all offsets are below
+          ``MAX_DEVICES``, the process ids are device numbers. All offsets then become 0.
         """
         host_labels = {self._processes[host][0] for host in self.hosts}
         work_labels = {label for label, _ in self._key_of_place}
@@ -223,10 +223,10 @@ class _Finder:
         return sorted(set(self._key_of_place))
 
     def has_collisions(self) -> bool:
-        """Return whether the correlation ids of several processes collide.
+        """Return whether different processes launched work with the same correlation ids.
 
-        Each process that uses an id after the first process is one collision. The result is true if
-        there are more than ``_MIN_COLLISIONS`` collisions per distinct correlation id of a launch.
+        An id that ``n`` processes used counts as ``n - 1`` collisions. The result is true if there
+        are more than ``_MIN_COLLISIONS`` collisions per distinct id.
         """
         ids = self._calls.correlation[self._launches]
         pairs = group_rows(self._host_of_launch, ids)
@@ -234,14 +234,14 @@ class _Finder:
         return len(pairs) - n_ids > _MIN_COLLISIONS * n_ids
 
     def count_relaunched_ids(self) -> tuple[int, int]:
-        """Count the correlation ids that belong to two or more launches of the same process.
+        """Count the correlation ids with which the same process launched work more than once.
 
         An id that two processes use counts as two ids. Calls with the same id that overlap on one
         thread, such as a runtime call and its driver call, count as one launch.
 
         Returns:
-            n_relaunched: Number of ids that belong to two or more launches of one process.
-            n_ids: Number of ids in total.
+            n_relaunched: Number of ids with two or more launches by one process.
+            n_ids: Total number of ids.
         """
         rows = self._launches
         ids, thread = self._calls.correlation[rows], self._calls.thread[rows]
@@ -260,13 +260,14 @@ class _Finder:
     def assign_hosts(self, keys: Sequence[_Key], *, has_hints: bool) -> Mapping[int, _Key] | None:
         """Assign each process that launched work to a recording.
 
-        If ``has_hints`` is true, the process ids determine the assignment, see
-        :meth:`_find_hinted_keys`. Process ids are ignored if a process cannot have launched more
-        than ``_MAX_MISFITS_OF_HINT`` of the kernels of its recording.
+        The assignment relies on misfits: kernels of a recording that the process cannot have
+        launched, see :meth:`_count_misfits`. Two methods are tried in this order:
 
-        If process ids are ignored or ``has_hints`` is false, the launches determine the assignment,
-        see :meth:`_assign_by_elimination`. A process is a candidate for a recording if the fraction
-        of the recording's kernels that it cannot have launched is at most ``_MAX_MISFITS``.
+        1. If ``has_hints`` is true, the process ids determine the assignment, see
+           :meth:`_find_hinted_keys`. The assignment is rejected if more than
+           ``_MAX_MISFITS_OF_HINT`` of the kernels of any recording are misfits.
+        2. Elimination, see :meth:`_assign_by_elimination`. A process is a candidate for a recording
+           if at most ``_MAX_MISFITS`` of the recording's kernels are misfits.
 
         Args:
             keys: Keys of the recordings.
@@ -294,7 +295,7 @@ class _Finder:
 
         Returns:
             Keys of the recordings, keyed by process number. None if a process matches no key, or if
-            two processes get the same key although another key has no process.
+            two processes get the same key although another key is unused.
         """
         hinted: dict[int, _Key] = {}
         for host in self.hosts:
@@ -313,10 +314,10 @@ class _Finder:
     def _count_misfits(self, keys: Sequence[_Key]) -> tuple[Ints, Ints]:
         """Count, for each process and recording, the kernels that the process cannot have launched.
 
-        A process cannot have launched a kernel if none of its launches has the correlation id of
-        the kernel, or if the earliest of these launches starts more than ``_CLOCK_NS`` after the
-        kernel. About ``_MAX_SAMPLE`` kernels and copies per recording are examined. Kernels without
-        a recorded launch are ignored.
+        A process can have launched a kernel only if it made a launch with the kernel's correlation
+        id, and if the earliest such launch starts at most ``_CLOCK_NS`` after the kernel starts.
+        About ``_MAX_SAMPLE`` kernels and copies per recording are examined. Kernels whose launch
+        was not recorded are ignored.
 
         Args:
             keys: Keys of the recordings.
@@ -341,8 +342,8 @@ class _Finder:
     def _sample_kernels(self, keys: Sequence[_Key]) -> Iterator[Ints]:
         """Yield the rows of a sample of kernels and copies for each recording, in key order.
 
-        A sample contains the kernels and copies whose launch was recorded, or evenly spaced ones of
-        them if there are more than about ``_MAX_SAMPLE``.
+        Only kernels and copies whose launch was recorded are sampled. If a recording has more than
+        about ``_MAX_SAMPLE`` of them, every n-th one is taken.
         """
         key_number = {key: number for number, key in enumerate(keys)}
         key_of_place = np.array([key_number[key] for key in self._key_of_place], np.int64)
@@ -368,10 +369,10 @@ class _Finder:
     def _assign_by_elimination(
         self, keys: Sequence[_Key], can_belong: Bools
     ) -> Mapping[int, _Key] | None:
-        """Return the only one-to-one assignment of processes to recordings that the mask allows.
+        """Return the one-to-one assignment of processes to recordings that a mask allows.
 
-        In each step, the first recording with a single candidate process gets this process. If a
-        perfect matching is unique, every step finds a recording with a single candidate.
+        The assignment must be unique. In each step, the first recording with a single candidate
+        process gets this process. If the assignment is unique, there is always such a recording.
 
         Args:
             keys: Keys of the recordings.
@@ -401,12 +402,13 @@ class _Finder:
     ) -> Recordings:
         """Build the recordings by assigning every thread and device to one of them.
 
-        A thread belongs to the recording of its process. Processes are assigned as follows:
+        A thread belongs to the recording of its process. The first rule that applies determines the
+        recording of a process:
 
-        - A process that launched work belongs to the recording with its key in ``key_of_host``.
-        - Another process that contains a device belongs to the recording of the device, unless
-          ``by_device`` is true.
-        - All remaining processes are assigned by their labels, see :meth:`_guess_recordings`.
+        1. A process that launched work belongs to the recording given by ``key_of_host``.
+        2. A process under which device work is recorded belongs to the recording of the device,
+           unless ``by_device`` is true.
+        3. Any other process is assigned by its label, see :meth:`_guess_recordings`.
 
         Args:
             keys: Keys of the recordings.

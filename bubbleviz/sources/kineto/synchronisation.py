@@ -1,4 +1,4 @@
-"""Reads waits, CUDA event records and streams from a trace of PyTorch's profiler.
+"""Reads stream waits, CUDA event records and stream ids from a trace of PyTorch's profiler.
 
 Waits and event records are in the trace if ``enable_cuda_sync_events`` is set in the profiler's
 experimental configuration (libkineto/src/CuptiActivity.cpp):
@@ -37,9 +37,9 @@ def read_synchronisation(
 ) -> Synchronisation | None:
     """Return the synchronization events of a trace, or None if the trace contains no waits.
 
-    Event records come from ``cuda_event`` events, and from waits that describe the record for which
-    they wait. A wait or record belongs to the process that made the call with the same correlation
-    id, or to process -1 if there is no such call.
+    Event records come from two sources: ``cuda_event`` events, and waits that describe the record
+    they wait for. A wait or record belongs to the process that made the call with the same
+    correlation id, or to process -1 if there is no such call.
 
     Args:
         collector: Events of the trace.
@@ -106,8 +106,7 @@ def _list_records(waits: Ints, records: Ints) -> Ints:
 def find_streams(collector: EventCollector, work: EventRows) -> Ints:
     """Return the stream of each kernel and copy, or -1 if unknown.
 
-    The stream is read from the thread id of the event, which is a number, or "stream" followed by a
-    number.
+    The stream is read from the thread id of the event, such as ``7`` or ``stream 7``.
     """
     matches = (_STREAM.match(str(tid)) for _, tid in collector.threads.values)
     streams = [NONE if match is None else int(match[1]) for match in matches]
@@ -122,8 +121,8 @@ def _make_columns(events: Sequence[tuple[int, int, KinetoArgs]]) -> Ints:
 
     Returns:
         Array of shape (7, events). The first axis contains the start, the correlation id, the
-        device, the stream and the CUDA event, followed by the stream and the correlation id of the
-        record that a wait waits for. Unknown values are -1.
+        device, the stream and the CUDA event. Its last two entries describe the record that a wait
+        waits for: the stream and the correlation id. Unknown values are -1.
     """
     rows = []
     for _, start_ns, args in events:
