@@ -494,11 +494,11 @@ def _list_fault_pairs(faults: Sequence[Fault]) -> list[tuple[Fault, Fault]]:
 
 
 def _list_slow_sets(faults: Sequence[Fault]) -> list[tuple[Fault, ...]]:
-    """List sets of slow ranks that may save time only if all of them are repaired.
+    """List sets of slow ranks and stages that may save time only if all of them are repaired.
 
     If several ranks of a stage are slow, all other ranks wait for the slowest one. So the slow
-    ranks of each stage form a set. All slow ranks, hosts and replicas form another set. Sets of a
-    single fault are left out.
+    ranks of each stage form a set. All slow ranks, hosts and replicas form another set, and they
+    form one with the slow stages. Sets of a single fault are left out.
 
     Args:
         faults: All single faults of the run.
@@ -508,7 +508,9 @@ def _list_slow_sets(faults: Sequence[Fault]) -> list[tuple[Fault, ...]]:
     for fault in slow:
         if len(fault.ranks) == 1 and fault.stage is not None:
             of_stage.setdefault(fault.stage, []).append(fault)
-    return [tuple(members) for members in (*of_stage.values(), slow) if len(members) > 1]
+    with_stages = [*slow, *(fault for fault in faults if fault.kind == "stage")]
+    sets = (*of_stage.values(), slow, with_stages)
+    return [tuple(members) for members in sets if len(members) > 1]
 
 
 def _select_sets_with_gain(combined: Sequence[Finding], single: Sequence[Finding]) -> list[Finding]:

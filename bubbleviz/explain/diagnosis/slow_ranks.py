@@ -36,8 +36,8 @@ _MAX_GROUPS, _MAX_RANKS = 4, 8
 _MAX_CANDIDATES = 16
 #: Quantiles of the ratios of a candidate's cells that are tried as the factor of the candidate.
 _QUANTILES = (0.0, 0.49, 0.51, 1.0)
-#: Minimum part of the slowness of its ranks that the factor of a host or replica explains.
-_MIN_EXPLAINED = 0.5
+#: Minimum effect of a rank that drifts or has slowed, because a fitted change leaves a remainder.
+_MIN_CHANGED_EFFECT = 1.05
 #: Minimum gain of a common factor, as a fraction of the gain of a separate factor per cell.
 _MIN_GAIN = 0.5
 #: Weight of deviations of cells that are faster than their norm; slower cells have weight 1.
@@ -119,7 +119,8 @@ def _mask_slow_cells(effects: Effects, cell_ns: Floats) -> Bools:
     """Return a mask of the cells that are significantly slower than the median of their copies.
 
     A cell is compared with the median of its other copies (:meth:`.Effects.is_significant`). A cell
-    that has no other copies is not slow.
+    that has no other copies is not slow. On a rank that drifts or has slowed, a slow cell takes
+    more than 1.05 times the median.
 
     Args:
         effects: Effects on the times of compute operations.
@@ -129,7 +130,13 @@ def _mask_slow_cells(effects: Effects, cell_ns: Floats) -> Bools:
     n_copies = np.bincount(effects.copies.of_row)[effects.copies.of_row]
     norm_variance = 1 / np.maximum(n_copies - 1, 1)
     effect = cell_ns / compute_median_of_others(effects.copies.of_row, cell_ns)
-    return effects.is_significant(effect, n_times, norm_variance)
+    is_slow = effects.is_significant(effect, n_times, norm_variance)
+    paces = effects.paces
+    has_changed = paces.changes.is_drifting | paces.changes.is_slowed
+    changed_ranks = effects.computes.rank[paces.computes.first][paces.ranks.first][has_changed]
+    rank_of_cell = effects.computes.rank[effects.computes.cells.first]
+    is_remainder = np.isin(rank_of_cell, changed_ranks) & ~(effect > _MIN_CHANGED_EFFECT)
+    return np.asarray(is_slow & ~is_remainder, bool)
 
 
 def _list_candidates(effects: Effects, host_of_rank: Ints, is_slow: Bools) -> Iterator[_Candidate]:
