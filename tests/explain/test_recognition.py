@@ -167,8 +167,7 @@ def split(op: Op) -> list[Op]:
 
 
 def swapped(orders: list[list[Op]]) -> list[list[Op]]:
-    """Return orders in which the first backward of rank 1 and the operation before it are swapped.
-    """
+    """Return orders in which the first backward of rank 1 and the operation before it are swapped."""
     order = [*orders[1]]
     turn = next(n for n, op in enumerate(order) if op.phase in (B, BW))
     order[turn - 1 : turn + 1] = reversed(order[turn - 1 : turn + 1])

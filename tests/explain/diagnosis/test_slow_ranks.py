@@ -91,6 +91,16 @@ def test_the_fewest_groups_of_slow_ranks_are_named_with_their_saving(
     assert advice[0].saving_ratio == pytest.approx(saved, abs=0.01)
 
 
+def test_a_slow_stage_and_slow_ranks_that_hide_each_other_are_named_together(
+    tmp_path: Path,
+) -> None:
+    """Neither saves time alone, because the other one remains as slow."""
+    stage_0 = list_ranks(lambda stage, _: stage == 0)
+    advice, _ = measure(multiply((stage_0, 1.3), ([6, 10], 1.25)), find_replica, tmp_path)
+
+    assert set(advice[0].place.split("+")) == {"stage-0", "rank-6", "rank-10"}
+
+
 def test_a_rank_that_is_slower_than_its_slow_host_is_named_as_well(tmp_path: Path) -> None:
     advice, _ = measure(multiply((HOST_0, 1.5), (HOST_0[:1], 1.3)), find_quarter, tmp_path)
     phases = {
