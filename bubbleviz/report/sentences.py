@@ -592,7 +592,9 @@ def _describe_heavy_stage(report: Report, fault: Fault, iteration_count: str) ->
     phases = _compare_phases(fault, "on the other stages")
     action = f"Move layers off stage {stages}"
     if sum(rank.stage == fault.stage for rank in report.ranks) > 1:
-        return action, f"On stage {stages}, {phases}, in {iteration_count}", moves
+        is_last = fault.stage == max(rank.stage or 0 for rank in report.ranks)
+        hint = "The last stage also runs the output layer and the loss" if is_last else ""
+        return action, f"On stage {stages}, {phases}, in {iteration_count}", moves or hint
     rank = name_rank_with_number(report, fault.ranks[0])
     evidence = f"On {rank}, {phases}, in {iteration_count}"
     if moves or fault.detail == MORE_KERNELS:
@@ -614,13 +616,22 @@ def _tell_stage_from_rank(fault: Fault) -> str:
     )
 
 
-def _describe_long_microbatches(_: Report, fault: Fault, __: str) -> _Text:
+def _describe_long_microbatches(report: Report, fault: Fault, _: str) -> _Text:
     """Return the action, evidence and next check for microbatches that are longer on all stages.
 
-    If ``fault.detail`` is set, the lengths of all microbatches vary. Otherwise, the action names
-    the microbatches that are too long. The next check is "".
+    There are three cases: only the first microbatch of the run is long, the lengths of all
+    microbatches vary, or the action names the microbatches that are too long.
     """
     times = f"{_format_multiple(fault)} times"
+    if fault.detail == "first":
+        iteration, microbatch = fault.microbatches[0]
+        name = truncate_name(report.iterations[iteration].name)
+        return (
+            f"Warm up all stages at once, before iteration {name}",
+            f"Its microbatch {microbatch} takes {times} as long as the others, on one stage after "
+            "another, as in compilation",
+            "--skip 1 leaves this iteration out of averages" if len(report.iterations) > 1 else "",
+        )
     action = "Spread tokens evenly over the microbatches"
     if fault.detail:
         evidence = f"On every stage, the longest 5 % take {times} as long as the shortest"

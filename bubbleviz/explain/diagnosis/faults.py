@@ -93,7 +93,8 @@ class Fault:
             number here, for example ``("late by ms", 1.5)``.
         detail: Qualifier of ``kind``, or "" if there is none. ``collective``: name of its kind.
             ``link``: the replica, if only one of several is slow. ``microbatch``: ``lengths`` if
-            the lengths of all microbatches vary. ``drift`` and ``slowed``: ``all`` if all ranks
+            the lengths of all microbatches vary, ``first`` if only the first one of the run is
+            slow. ``drift`` and ``slowed``: ``all`` if all ranks
             became slower. ``launch``: ``profiler``, or ``iterations`` for a pause between
             iterations. ``launch-gaps``: ``compute`` if the gaps may be communication. ``token``:
             ``one`` or ``enough`` more chunks are in flight. ``iteration``: "" if all ranks are
@@ -380,6 +381,9 @@ def _move_whole_layers(evidence: Evidence, fault: Fault) -> Fault | None:
 def find_slow_microbatches(evidence: Evidence) -> Iterator[Fault]:
     """Yield one fault of all microbatches that are slow on every stage, if there are any.
 
+    If only the first microbatch of the run is slow, stages compiled or warmed up one after another
+    (:func:`_build_warm_up_fault`).
+
     If the fault is removed, the tokens of each iteration that has a slow microbatch are spread
     evenly over all microbatches of the iteration, including those of other replicas::
 
@@ -388,8 +392,42 @@ def find_slow_microbatches(evidence: Evidence) -> Iterator[Fault]:
     effects, groups = evidence.effects, evidence.effects.microbatches
     size = np.bincount(groups.of_row, minlength=len(groups))
     is_slow = effects.is_significant(effects.microbatch_effect, size, norm_variance=0.0)
-    if is_slow.any():
+    if not is_slow.any():
+        return
+    first_row = effects.rows[groups.first]
+    number, iteration = evidence.work.microbatch[first_row], evidence.work.iteration[first_row]
+    is_first = (iteration == iteration.min()) & (number == number[number != NONE].min())
+    if (is_first | ~is_slow).all():
+        yield _build_warm_up_fault(evidence, is_slow)
+    else:
         yield _build_microbatch_fault(evidence, is_slow)
+
+
+def _build_warm_up_fault(evidence: Evidence, is_slow: Bools) -> Fault:
+    """Build the fault of a first microbatch that is slow on every stage only because it is first.
+
+    Stages compile or allocate memory when the first microbatch reaches them. Without the fault, the
+    microbatch takes its usual time.
+
+    Args:
+        evidence: Effects, delays and other evidence of the run.
+        is_slow: Mask of the first microbatches, one value per group of ``effects.microbatches``.
+    """
+    effects, groups = evidence.effects, evidence.effects.microbatches
+    effect = np.where(is_slow, effects.microbatch_effect, 1.0)
+    compute = np.flatnonzero(is_slow[groups.of_row])
+    first_row = effects.rows[groups.first[is_slow]][0]
+    first = int(evidence.work.iteration[first_row]), int(evidence.work.microbatch[first_row])
+    return Fault(
+        "microbatch",
+        "first-microbatch",
+        effects.rows[compute],
+        effects.scale_usual_time(compute, 1 / effect[groups.of_row[compute]]),
+        microbatches=(first,),
+        iterations=first[:1],
+        phases=(("", compute_quantile(effect[is_slow], 0.5)),),
+        detail="first",
+    )
 
 
 def _build_microbatch_fault(evidence: Evidence, is_slow: Bools) -> Fault:
