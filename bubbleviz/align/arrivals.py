@@ -30,7 +30,7 @@ NEVER = np.iinfo(np.int64).min
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Arrivals(Table):
-    """Arrival of the input of each operation. Only F, B and BW have arrivals.
+    """Time at which the input of each operation arrived. Only F, B and BW have arrivals.
 
     A named receive or send of an operation is a transfer of the same rank, microbatch, chunk and
     sequence split.
@@ -38,10 +38,10 @@ class Arrivals(Table):
     Attributes:
         exact_ns: Latest end of the operation's named receive and of the receives inside its ranges,
             or ``NEVER`` if there are none.
-        latest_ns: Equal to ``exact_ns`` for operations with a named receive. An operation without a
-            named receive may also have waited for a receive without a microbatch number. Therefore
-            its ``latest_ns`` is at least the latest end of the unnumbered receives that the host
-            launched before the operation.
+        latest_ns: Latest time at which the input may have arrived, or ``NEVER`` if unknown. Equal
+            to ``exact_ns`` for operations with a named receive. For other operations, it also
+            covers the receives without a microbatch number that the host launched before the
+            operation, because the operation may have waited for any of them.
         receives: Mask of the operations whose rank has any receive in their direction (activations
             for F, gradients for B and BW).
         receive: Row of the operation's named receive, or -1 if there is none.
@@ -56,12 +56,14 @@ class Arrivals(Table):
 
 
 def find_arrivals(operations: Operations) -> Arrivals:
-    """Find the times at which the inputs of operations arrived.
+    """Find the time at which the input of each operation arrived.
 
-    The arrival is the latest end of the receives inside the ranges of an operation
-    (``received_ns``) and of its named receive (:func:`_find_named_transfers`). Without a named
-    receive, transfers without a microbatch number are also considered
-    (:func:`_find_latest_receive_end`). Named receives without a device span are ignored.
+    The input has arrived once all of these receives have ended:
+
+    - The receives inside the operation's ranges (``received_ns``).
+    - The operation's named receive (:func:`_find_named_transfers`), if it has a device span.
+    - For ``latest_ns`` of operations without a named receive: the transfers without a microbatch
+      number that were launched before the operation (:func:`_find_latest_receive_end`).
 
     Args:
         operations: Operations of all ranks.
@@ -120,7 +122,7 @@ def find_sends(operations: Operations) -> Ints:
 
 
 def _find_named_transfers(operations: Operations, phases: tuple[Phase, Phase], side: int) -> Ints:
-    """Find the named transfer of each F, B and BW.
+    """Find the receive, or the send, of each F, B and BW by comparing names.
 
     A transfer and an operation have the same name if rank, microbatch, chunk and sequence split are
     equal. If another operation with this name was launched between the two, the transfer belongs to
@@ -156,7 +158,7 @@ def _find_named_transfers(operations: Operations, phases: tuple[Phase, Phase], s
 
 
 def _group_by_name(operations: Operations, rows: Ints, transfer_phase: Ints) -> Ints:
-    """Group operations and their transfers by rank, phase of the transfer and name.
+    """Group operations and their transfers by rank, transfer phase and name.
 
     Args:
         operations: Operations of all ranks.
@@ -172,10 +174,10 @@ def _group_by_name(operations: Operations, rows: Ints, transfer_phase: Ints) -> 
 
 
 def _find_latest_receive_end(operations: Operations, waiting: Ints, phase: Phase) -> Ints:
-    """Return the latest end of the transfers that may carry the input of each operation.
+    """Return, for each operation, the latest end of all transfers that may carry its input.
 
-    The transfers considered are the receives without a microbatch number and every SEND_RECV, if
-    the rank launched them before the operation, or at the same time.
+    Receives without a microbatch number and all SEND_RECV may carry the input, if the rank launched
+    them no later than the operation.
 
     Args:
         operations: Operations of all ranks.
@@ -206,9 +208,13 @@ def _find_latest_receive_end(operations: Operations, waiting: Ints, phase: Phase
 
 
 def _find_unnumbered_receives(operations: Operations, phase: Phase) -> Ints:
-    """Return the rows of receives of a phase without a microbatch number, and of every SEND_RECV.
+    """Return the rows of all receives that have no microbatch number, and of every SEND_RECV.
 
     Transfers without a device span are left out. Rows are in ascending order.
+
+    Args:
+        operations: Operations of all ranks.
+        phase: Phase of the receives.
     """
     is_unnumbered = (operations.phase == phase) & (operations.microbatch < 0)
     is_receive = is_unnumbered | (operations.phase == Phase.SEND_RECV)
@@ -216,7 +222,9 @@ def _find_unnumbered_receives(operations: Operations, phase: Phase) -> Ints:
 
 
 def _pack_by_rank(rank: Ints, time_ns: Ints, n_ranks: int) -> Packing:
-    """Return a packing of the times of all ranks. A rank without times gets room for one time.
+    """Return a packing, which shifts each rank's times past the times of all previous ranks.
+
+    A rank without times gets room for one time.
 
     Args:
         rank: Rank of each time.

@@ -240,7 +240,7 @@ def _number_over_all(parts: Recordings) -> dict[str, Any]:
 
 
 def _count_rows_before(lengths: Ints | Sequence[int]) -> Ints:
-    """Return the number of rows before each part, given the length of each part."""
+    """Return, for each part, the total length of all previous parts."""
     return np.cumsum([0, *lengths[:-1]], dtype=np.int64)
 
 
@@ -251,10 +251,10 @@ def _find_host(recording: Recording, rank: LocalRank) -> str:
 
 
 def _find_first_meetings(parts: Recordings) -> Ints:
-    """Return, for each recording, the number that its first meeting gets in the run.
+    """Return, for each recording, the number of its first meeting after renumbering.
 
-    Each recording numbers its meetings from 0. In the run, the meetings of a recording are numbered
-    after the meetings of all previous recordings.
+    Each recording numbers its meetings from 0. After renumbering, the meetings of a recording
+    follow the meetings of all previous recordings.
     """
     lengths = parts.count_rows("collectives")
     pieces = np.split(parts.collectives.meeting, np.cumsum(lengths)[:-1])
@@ -338,11 +338,15 @@ def merge_stream(recordings: JoinedRecordings) -> JoinedRecordings:
         stage 1           ███ F7 ██ ███ F8 ██ ███ F9 ██
         becomes  ├──────────── one window ───────────┤    with microbatches 7, 8, 9
 
-    The steps become microbatches of iteration 0. A microbatch gets the iteration number in range
-    names if every forward has one, or else the iteration number of its rank. The recordings are
-    returned unchanged if the run has backwards, has fewer than two iterations, or runs several
-    forwards of one model chunk and sequence split in one iteration on a rank (for example, the
-    batches of an evaluation).
+    The steps become microbatches of iteration 0. Each microbatch number is the iteration number in
+    the range names if every forward has one, or else the rank's iteration number.
+
+    The recordings are returned unchanged in these cases:
+
+    - The run has backwards.
+    - The run has fewer than two iterations.
+    - A rank runs several forwards of one model chunk and sequence split in one iteration (for
+      example, the batches of an evaluation).
     """
     operations = recordings.operations
     if run_kind(operations.phase) != INFERENCE:

@@ -83,7 +83,7 @@ def match_collectives(
 
 
 class _Meetings:
-    """Accumulates the meetings that several methods find. A collective keeps its first meeting.
+    """Collects the meetings that several methods find. A collective keeps its first meeting.
 
     Attributes:
         number: Meeting number of each collective, or -1 if unknown.
@@ -162,14 +162,15 @@ def _match_in_partitions(
     partitions: Iterator[Ints],
     time: Timebase,
 ) -> None:
-    """Add the meetings of collectives that end together in groups of each partition of the ranks.
+    """Try one partition of the ranks after the other, and add meetings within its groups.
 
-    Only collectives without a meeting are matched (:func:`match_by_ends`). Meetings that recur in
-    fewer than half of the iterations are dropped (:func:`_select_frequent`).
+    Collectives that have no meeting yet meet if they end together on all ranks of a group
+    (:func:`match_by_ends`). Meetings that recur in fewer than half of the iterations are dropped
+    (:func:`_select_frequent`).
 
     A group is divided into cells if the clocks of its ranks cannot be compared. Ranks of different
-    cells may meet as well, so a meeting within one cell is not certain and is not added. A
-    collective of a divided group is tried again in later partitions only if its cell has several
+    cells may meet as well, so a meeting within one cell is not certain and is not added. After
+    that, a collective of a divided group is only tried in later partitions if its cell has several
     ranks and the collective has no meeting within that cell.
 
     Args:
@@ -223,8 +224,8 @@ def _match_recorded_groups(
 ) -> Iterator[Ints]:
     """Match the collectives of recorded groups by three methods, and yield the result of each.
 
-    Each collective is matched by the first method that applies to it. Whether the members of a
-    group are certain is decided by :func:`_mask_certain_groups`.
+    Each collective is matched by the first method that applies to it. The members of some groups
+    are certain (:func:`_mask_certain_groups`).
 
     1. Sequence numbers are used for groups with certain members in which every collective has a
        sequence number. Collectives with equal group and sequence number meet.
@@ -297,7 +298,7 @@ def _mask_certain_groups(groups: Sequence[Group], members: Ints) -> Bools:
 
 
 def _drop_single_ranks(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
-    """Return the meetings, with -1 in place of each meeting that contains only one rank."""
+    """Return a copy of ``meeting`` with -1 in place of each meeting that contains only one rank."""
     has_meeting = meeting >= 0
     rank = collectives.rank[has_meeting]
     n_meetings = int(meeting.max(initial=NONE)) + 1
@@ -308,9 +309,10 @@ def _drop_single_ranks(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
 def _match_by_order(collectives: CollectiveIntervals, rows: Ints, cell: Ints) -> Ints:
     """Match collectives by launch order within a cell, which is a group of ranks.
 
-    Collectives meet if they have equal cells, iterations, kinds and ``order`` (the position of a
-    collective among the collectives of its rank, kind, group and iteration). A combination of cell,
-    iteration and kind is left out if the ranks that run it have different numbers of rows.
+    The n-th collectives of all ranks meet: collectives with equal cell, iteration, kind and
+    ``order`` (the position of a collective among the collectives of its rank, kind, group and
+    iteration). The collectives of a cell, iteration and kind are left out if the ranks that run
+    them have different numbers of rows.
 
     Args:
         collectives: Collectives of all ranks.
@@ -337,10 +339,16 @@ def _match_by_order(collectives: CollectiveIntervals, rows: Ints, cell: Ints) ->
 def _list_partitions(stage: Ints, pipeline: Ints, reducing: Ints) -> Iterator[Ints]:
     """Yield partitions of the ranks into groups that may run collectives together.
 
-    In this order, the partitions are: all ranks, pipelines, stages, ranks that reduce gradients
-    together, first and last stage of each pipeline, and replicas of a stage that reduce with
-    different ranks (:func:`_group_tensor_ranks`). Ranks without a stage are left out of the first
-    partition if any rank has a stage. A partition that equals an earlier one is skipped.
+    The partitions, in this order:
+
+    1. All ranks. If any rank has a stage, ranks without a stage are left out.
+    2. Pipelines.
+    3. Stages.
+    4. Ranks that reduce gradients together.
+    5. The first and the last stage of each pipeline.
+    6. Replicas of a stage that reduce with different ranks (:func:`_group_tensor_ranks`).
+
+    A partition that equals an earlier one is skipped.
 
     Args:
         stage: Stage of each rank, or -1 if unknown.
@@ -371,8 +379,8 @@ def _list_partitions(stage: Ints, pipeline: Ints, reducing: Ints) -> Iterator[In
 def _group_tensor_ranks(stage: Ints, reducing: Ints) -> Ints:
     """Group the replicas of each stage that reduce with different ranks (tensor parallelism).
 
-    The first ranks of all reducing groups of a stage form one group, the second ranks another, and
-    so on. Ranks are counted in ascending order.
+    The n-th ranks of all reducing groups of a stage form one group. The ranks of a reducing group
+    are counted in ascending order.
 
     Args:
         stage: Stage of each rank, or -1 if unknown.
@@ -390,9 +398,9 @@ def _group_tensor_ranks(stage: Ints, reducing: Ints) -> Ints:
 def _select_frequent(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
     """Drop the meetings that do not recur in at least half of the iterations.
 
-    End times that agree in only a few iterations agree by chance. Collectives of different
-    iterations with equal rank, kind and order form a series. A meeting is dropped if any of its
-    members is from a series in which fewer than half of the collectives have a meeting.
+    End times that agree in only a few iterations agree by chance. Collectives with equal rank, kind
+    and order in different iterations form a series. If fewer than half of the collectives in a
+    series have a meeting, every meeting with a member from this series is dropped.
 
     Args:
         collectives: Collectives of all ranks.
@@ -420,13 +428,16 @@ def match_by_ends(
 ) -> Ints:
     """Match collectives of equal kind and iteration that end together on all ranks of a cell.
 
-    A cell is a group of ranks that may run the same collectives. Collectives end together if their
-    first and last end times differ by at most the tolerance of the cell (:func:`_get_tolerance_ns`)
-    plus a slack for long collectives (:func:`_get_slack_ns` of the shortest duration). If the
-    clocks of a cell are uncertain, the time between the ends must also be constant over iterations
-    (:func:`_is_steady`). Collectives that end together only because of the slack do not meet if
-    each of them ends within ``LEAVE_NS`` of a collective outside its cell
-    (:func:`_mask_outside_partners`).
+    A cell is a group of ranks that may run the same collectives. Collectives of a cell meet if all
+    of these conditions hold:
+
+    - Their first and last end times differ by at most the tolerance of the cell
+      (:func:`_get_tolerance_ns`) plus a slack for long collectives (:func:`_get_slack_ns` of the
+      shortest duration).
+    - If the end times differ by more than ``LEAVE_NS``, at least one of the collectives ends
+      without a partner outside the cell (:func:`_mask_outside_partners`).
+    - If the clocks of the cell are uncertain, the time between the ends is constant over iterations
+      (:func:`_is_steady`).
 
     Args:
         collectives: Collectives of all ranks.
@@ -512,11 +523,11 @@ def _mask_outside_partners(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Clustered(Table):
-    """Collectives of all cells, divided into clusters that end together.
+    """Collectives divided into clusters that end together.
 
     Attributes:
         row: Row of the collective in the table of all collectives.
-        cell: Cell (group of ranks that may run the same collectives) of the collective.
+        cell: Cell of the collective, which is a group of ranks that may run the same collectives.
         cluster: Cluster number of the collective, unique over all cells.
     """
 
@@ -569,12 +580,12 @@ def _measure_ends(collectives: CollectiveIntervals, clustered: _Clustered) -> _C
 def _group_by_end(
     collectives: CollectiveIntervals, rows: Ints, cell: Ints, tolerance_of_cell: Ints
 ) -> _Clustered:
-    """Divide the collectives of a cell, iteration and kind into clusters that end together.
+    """Divide the collectives of each cell, iteration and kind into clusters that end together.
 
-    The collectives are sorted by end time, and a new cluster starts where two consecutive end times
-    differ by more than the tolerance of the cell plus the slack of the shorter of the two
-    collectives (:func:`_get_slack_ns`). A cluster in which all ranks have equally many rows is
-    divided further (:func:`_split_clusters`).
+    The collectives are sorted by end time. A new cluster starts if the time since the previous end
+    exceeds the tolerance of the cell plus a slack (:func:`_get_slack_ns` of the shorter of the two
+    collectives). A cluster in which all ranks have equally many rows is divided further
+    (:func:`_split_clusters`).
 
     Args:
         collectives: Collectives of all ranks.
@@ -618,9 +629,9 @@ def _get_tolerances(time: Timebase, members: Ints, size: Ints) -> Ints:
 def _get_tolerance_ns(time: Timebase, ranks: Ints) -> int:
     """Return the maximum difference in ns between the end times of a collective on several ranks.
 
-    The result is ``LEAVE_NS`` if all ranks are on one machine. Otherwise, it is ``LEAVE_NS`` plus
-    the two largest clock uncertainties of the machines, or -1 if the clock of any machine cannot be
-    compared or has no bounded uncertainty.
+    If all ranks are on one machine, the result is ``LEAVE_NS``. Otherwise, the two largest clock
+    uncertainties of the machines are added. The result is -1 if the clock of any of several
+    machines cannot be compared or has no bounded uncertainty.
     """
     machines = find_distinct(time.machine[ranks])
     if len(machines) == 1:
@@ -643,12 +654,11 @@ def _get_slack_ns(length_ns: Ints) -> Ints:
 
 
 def _split_clusters(cluster: Ints, rank: Ints, end_ns: Ints) -> Ints:
-    """Split each cluster in which all ranks have equally many rows.
+    """Split clusters that contain several collectives of each rank.
 
     Several collectives in quick succession may end within the tolerance and fall into one cluster.
-    The rows of each rank are sorted by end time. The first rows of all ranks then form one cluster,
-    the second rows another, and so on. Clusters whose ranks have different numbers of rows are not
-    split.
+    If all ranks have equally many rows in a cluster, the n-th rows of all ranks, sorted by end
+    time, form a new cluster. Other clusters are not split.
 
     Args:
         cluster: Cluster number of each row.
@@ -673,17 +683,17 @@ def _split_clusters(cluster: Ints, rank: Ints, end_ns: Ints) -> Ints:
 def _is_steady(
     collectives: CollectiveIntervals, cell: Ints, first_end_ns: Ints, is_doubtful: Bools
 ) -> Bools:
-    """Return a mask of the collectives whose delay after the first end is steady over iterations.
+    """Return a mask that leaves out collectives that end together only by chance.
 
-    The delay is the time from the first end among the members of a meeting to the end of the
-    collective. Members of one collective have the same delay in all iterations, except for drift.
-    If clocks are uncertain, many collectives end together by chance, and their delays vary. If the
-    delay of a rank with doubtful collectives varies (:func:`is_unsteady`), the mask is False for
-    all collectives of this cell and kind.
+    If clocks are uncertain, many collectives end together by chance. The delay of a collective
+    (from the first end among the members of its meeting to its own end) then varies over
+    iterations. In real meetings, each rank has the same delay in all iterations, except for drift.
+    If the delay of any rank with doubtful collectives varies (:func:`is_unsteady`), the mask is
+    False for all collectives of this cell and kind.
 
     Args:
         collectives: Collectives that end together.
-        cell: Cell (group of ranks that may run the same collectives) of each collective.
+        cell: Cell of each collective.
         first_end_ns: For each collective, the first end among the members of its meeting.
         is_doubtful: Mask of the collectives in cells with uncertain clocks.
     """
@@ -697,16 +707,18 @@ def _is_steady(
 
 
 def _add_pieces(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
-    """Return the meetings, with earlier pieces of a collective added to the last piece's meeting.
+    """Add the earlier pieces of a collective to the meeting of its last piece.
 
     A rank may record one collective as several consecutive rows, called pieces. A row without a
-    meeting is a piece if the next collective of the same rank, kind, iteration and group starts at
-    most ``_MAX_PIECE_GAP_NS`` after the row ends, and has a meeting or is itself a piece. The rank
-    must also run more collectives of this kind, group and iteration than the member of the meeting
-    that runs the fewest::
+    meeting is a piece if both of these conditions hold:
 
-        rank 0   ├────────────────┤
-        rank 1     ├─────┤├───────┤
+    - The next row of the same rank, kind, iteration and group starts at most
+      ``_MAX_PIECE_GAP_NS`` after this row ends, and has a meeting or is itself a piece.
+    - The rank has more rows of this kind, group and iteration than the member of the meeting with
+      the fewest such rows::
+
+          rank 0   ├────────────────┤
+          rank 1     ├─────┤├───────┤
 
     Args:
         collectives: Collectives of all ranks.
@@ -731,11 +743,10 @@ def _add_pieces(collectives: CollectiveIntervals, meeting: Ints) -> Ints:
 
 
 def _find_chain_meetings(collectives: CollectiveIntervals, key: Ints, meeting: Ints) -> Ints:
-    """Find the meeting that each collective would belong to as a piece of a longer collective.
+    """Return the meeting of each collective, or else of the next one in its chain with a meeting.
 
     Collectives of equal ``key`` form a chain if each starts at most ``_MAX_PIECE_GAP_NS`` after the
-    previous one ends. A collective with a meeting keeps that meeting. Any other collective gets the
-    meeting of the next collective in its chain that has one.
+    previous one ends. The members of a chain may be pieces of one collective.
 
     Args:
         collectives: Collectives of all ranks.
@@ -764,12 +775,16 @@ def find_incomplete_collectives(
 ) -> Iterator[Limitation]:
     """Yield limitations for collectives whose members are unknown, or were not all recorded.
 
-    At most two limitations are yielded, each with a number of rows (collectives of one rank). The
-    first counts rows without a meeting whose group is unknown or has no certain members. The second
-    counts rows without a meeting whose group has certain members, and rows whose meeting has fewer
-    ranks than the recorded size of the group. Members are certain if the group lists its ranks or
-    has a unique name. Rows without a meeting in groups of a single rank are ignored. Only rows that
-    overlap ``exposed`` are counted.
+    The members of a group are certain if the group lists its ranks or has a unique name. At most
+    two limitations are yielded, each with the number of rows (collectives of one rank) in question:
+
+    1. Unknown members: rows without a meeting, in an unknown group or a group without certain
+       members.
+    2. Members that were not recorded: rows without a meeting in a group with certain members, and
+       rows whose meeting has fewer ranks than the recorded size of the group.
+
+    Only rows that overlap ``exposed`` are counted. Rows without a meeting in groups of a single
+    rank are ignored.
 
     Args:
         collectives: Collectives of all ranks, with their meetings.

@@ -51,16 +51,19 @@ def solve_clocks(
 ) -> tuple[tuple[ProfileClock, ...], Contradiction | None]:
     """Find corrections of all clocks that satisfy the precedences.
 
-    If constant offsets exist only with a slack of more than ``GRAIN_NS / 2`` on every bound, drifts
-    up to ``DRIFT`` are allowed, and each clock that needs a drift gets one. If no drifts satisfy
-    the precedences either, they contradict each other. The smallest slack for which constant
-    offsets exist is then added to every bound, and twice this slack is added to the uncertainties.
+    1. Constant offsets are used if they satisfy every bound, or violate no bound by more than
+       ``GRAIN_NS / 2``.
+    2. Otherwise, clocks may drift by up to ``DRIFT``. Only clocks that need a drift get one.
+    3. If no drifts satisfy the precedences either, the precedences contradict each other. Every
+       bound is then loosened by the smallest slack for which constant offsets exist, and twice this
+       slack is added to the uncertainties.
+
     The uncertainty is None for clocks that the reference does not bound.
 
     Args:
         precedences: Precedences between the clocks.
-        start_ns: Start of the capture of each clock, in its uncorrected time.
-        end_ns: End of the capture of each clock, in its uncorrected time.
+        start_ns: Start of each clock's capture, in its uncorrected time.
+        end_ns: End of each clock's capture, in its uncorrected time.
         reference: Clock whose correction is 0.
 
     Returns:
@@ -100,8 +103,8 @@ class _Captures:
     Attributes:
         offset: Offset of each clock. The offset is arbitrary if it is not bounded.
         is_bounded: Mask of the clocks whose offset is bounded.
-        start_ns: Start of the capture of each clock, plus the offset.
-        end_ns: End of the capture of each clock, plus the offset.
+        start_ns: Start of each clock's capture, plus the offset.
+        end_ns: End of each clock's capture, plus the offset.
     """
 
     offset: Floats
@@ -111,11 +114,11 @@ class _Captures:
 
 
 def _apply_offsets(start_ns: Ints, end_ns: Ints, limit: Floats, reference: int) -> _Captures:
-    """Apply the constant offsets that satisfy all limits to the captures of all clocks.
+    """Find constant offsets that satisfy all limits, and apply them to the captures.
 
     Args:
-        start_ns: Start of the capture of each clock, in its uncorrected time.
-        end_ns: End of the capture of each clock, in its uncorrected time.
+        start_ns: Start of each clock's capture, in its uncorrected time.
+        end_ns: End of each clock's capture, in its uncorrected time.
         limit: Limits of all pairs of clocks, indexed [later, earlier]. There must be constant
             offsets that satisfy the limits.
         reference: Clock whose offset is 0.
@@ -164,11 +167,10 @@ def _make_contradiction(limit: Floats, row: Ints, cycle: list[int]) -> Contradic
 def _segment_bounded(
     precedences: Precedences, captures: _Captures, reference: int
 ) -> ClockSegments:
-    """Divide the captures into segments of time, with offsets applied.
+    """Divide the captures into time segments, with offsets applied and without unbounded clocks.
 
-    The offsets of unbounded clocks are arbitrary. Therefore the precedences of unbounded clocks are
-    left out, and the captures of unbounded clocks are replaced by the capture of the reference
-    clock.
+    The offsets of unbounded clocks are arbitrary. Therefore the precedences of these clocks are
+    left out, and their captures are replaced by the capture of the reference clock.
 
     Args:
         precedences: Precedences between the clocks.
@@ -198,10 +200,13 @@ def _fit_lines(
 ) -> Floats:
     """Choose a line within the band of each clock: constant if possible, else with drift.
 
-    A clock needs drift in two cases, each with a tolerance of ``GRAIN_NS``: its band contains no
-    constant value, or the limits between it and another clock, except the reference, contradict
-    each other. A constant line is halfway between the highest lower bound and the lowest upper
-    bound. A line with drift is computed by :func:`fit_drift_line`.
+    A clock needs drift in either of these cases, with a tolerance of ``GRAIN_NS``:
+
+    - Its band contains no constant value.
+    - The two limits between it and another clock, other than the reference, contradict each other.
+
+    A constant line is halfway between the highest lower bound and the lowest upper bound. A line
+    with drift is computed by :func:`fit_drift_line`.
 
     Args:
         segments: Bounds between clocks.
@@ -234,10 +239,10 @@ def _make_clock(
     line: Floats,
     bands: tuple[Floats, Floats],
 ) -> ProfileClock:
-    """Combine the offset of a clock and a line of additional corrections to a clock correction.
+    """Return the correction of a clock, which is the sum of its offset and a line.
 
-    The uncertainty bounds the distance from the line to both edges of the band of possible
-    corrections at every instant of the capture, and includes rounding errors. The uncertainty is
+    The uncertainty is an upper bound of the distance from the line to both edges of the band of
+    possible corrections at any time in the capture. It includes rounding errors. The uncertainty is
     None if the offset of the clock is not bounded.
 
     Args:
@@ -281,7 +286,7 @@ def _bound_maximum(
     capture: tuple[float, float],
     max_slope: float,
 ) -> float:
-    r"""Return an upper bound of a function over a capture, from its values in segments.
+    r"""Return an upper bound of a function during a capture, given one value per segment.
 
     The function changes by at most ``max_slope`` per ns. Between the middles of two segments, it is
     therefore bounded by the peak of a tent. Before the first middle and after the last middle, it

@@ -36,7 +36,7 @@ from bubbleviz.model.intervals import group_extents
 _PARTS = (1, 4, 16)
 #: Maximum distance between the bounds of a part, relative to the median over whole iterations.
 _MAX_RELATIVE_WIDTH = 1.5
-#: Minimum significance of a clear and of a doubtful jump, in standard deviations of the noise.
+#: Minimum significance of clear jumps and of doubtful jumps, in standard deviations of the noise.
 _MIN_SIGNIFICANCE, _MIN_SIGNIFICANCE_IN_DOUBT = 7.0, 14.0
 #: A jump is doubtful if it is based on fewer than ``_FEW_CELLS`` cells.
 #: A jump is also doubtful if it is less than ``_SMALL_JUMP`` times the median width of the cells.
@@ -57,7 +57,8 @@ class ClockStep:
     Attributes:
         first: Index of the first clock.
         second: Index of the second clock.
-        by_ns: Increase of the second clock's correction relative to the first clock's correction.
+        by_ns: Size of the step: the increase of the second clock's correction relative to the
+            correction of the first clock.
         last_before: Iteration of the last cell before the step.
         first_after: Iteration of the first cell after the step.
     """
@@ -71,7 +72,7 @@ class ClockStep:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Cells(Table):
-    """Bounds of the difference between two clocks in short periods of time (cells).
+    """Bounds of the difference between two clocks in short time periods (cells).
 
     Attributes:
         pair: Index of the pair of clocks.
@@ -129,13 +130,13 @@ def find_clock_steps(
 ) -> tuple[tuple[ClockStep, ...], tuple[ProfileClock, ...]]:
     """Find clocks that were set during the capture, as described at the top of this module.
 
-    Steps are only searched for in the precedences of operations. The precedences of collectives
+    Only precedences between operations are searched for steps. The precedences between collectives
     are only used to limit the corrections.
 
     Args:
         precedences: Precedences (pairs of events with a known order) between all clocks.
         n_clocks: Number of clocks.
-        extents: Start and end of the capture of each clock, in its uncorrected time.
+        extents: Start and end of each clock's capture, in its uncorrected time.
         reference: Clock whose correction is 0.
 
     Returns:
@@ -172,10 +173,10 @@ def find_clock_steps(
 def _find_jumps(levels: list[_Cells], n_pairs: int) -> tuple[dict[int, _Jump], _Hulls]:
     """Find the most significant jump of each pair of clocks over all levels.
 
-    Each level divides iterations into cells of time. Finer levels locate a jump more precisely, but
-    have wider intervals between the bounds. Only cells that are bounded from both sides are used. A
-    cell of a finer level must also have a width of at most ``_MAX_RELATIVE_WIDTH`` times the median
-    width of the pair in the coarsest level, or ``GRAIN_NS`` if that is larger.
+    Each level divides iterations into cells (time periods). Finer levels locate a jump more
+    precisely, but the intervals between their bounds are wider. Only cells that are bounded from
+    both sides are used. The width of a cell in a finer level is limited to ``_MAX_RELATIVE_WIDTH``
+    times the median width of the pair in the coarsest level, or to ``GRAIN_NS`` if that is larger.
 
     Args:
         levels: Cells of each level, coarsest level first.
@@ -261,7 +262,7 @@ def _compute_corrections(
     Args:
         limit: Limits between all clocks, indexed [later, earlier].
         precedences: Precedences between all clocks.
-        extents: Start and end of the capture of each clock.
+        extents: Start and end of each clock's capture.
         reference: Clock whose correction is 0.
     """
     slack = offsets.round_up(offsets.find_worst_cycle(limit)[0])
@@ -289,7 +290,7 @@ def _bound_cells(precedences: offsets.Precedences, pair: Ints, first: Ints) -> l
 
     Returns:
         One table of cells for each number of parts in ``_PARTS``. A bound is infinite if no
-        precedence in the cell gives it.
+        precedence in the cell determines it.
     """
     is_upper = precedences.later_clock == first[pair]
     event_ns = np.where(is_upper, precedences.later_ns, precedences.earlier_ns)
@@ -335,13 +336,13 @@ def _divide_iterations(iterations: Groups, event_ns: Ints) -> Ints:
 def _find_bounds(cells: Groups, slack_ns: Floats, is_upper: Bools) -> tuple[Floats, Floats]:
     """Return the tightest lower and upper bound of the second clock's correction in each cell.
 
-    A bound is infinite if no precedence gives it.
+    A bound is infinite if no precedence determines it.
 
     Args:
         cells: Precedences grouped by cell.
         slack_ns: Time from the earlier to the later event of each precedence.
-        is_upper: Mask of the precedences that give upper bounds. All other precedences give lower
-            bounds.
+        is_upper: Mask of the precedences that determine upper bounds. All other precedences
+            determine lower bounds.
     """
     low_ns, high_ns = np.full(len(cells), -np.inf), np.full(len(cells), np.inf)
     np.minimum.at(high_ns, cells.of_row[is_upper], slack_ns[is_upper])
@@ -363,10 +364,10 @@ def _compute_medians(group: Ints, values: Floats, n_groups: int) -> Floats:
 
 
 def _fit_in_batches(cells: _Cells) -> Iterator[tuple[int, _Jump]]:
-    """Yield the pairs of clocks with a significant jump, and the jump of each pair.
+    """Yield (pair, jump) for each pair of clocks with a significant jump.
 
-    Cells whose bounds contradict each other by more than ``GRAIN_NS`` are left out. If a pair has
-    fewer than ``_MIN_CELLS`` remaining cells, it is left out. Pairs with equal numbers of sampled
+    Cells whose bounds contradict each other by more than ``GRAIN_NS`` are left out. Pairs with
+    fewer than ``_MIN_CELLS`` remaining cells are skipped. Pairs with the same number of sampled
     cells are fitted together, in batches that limit memory use.
 
     Args:
@@ -387,11 +388,11 @@ def _fit_in_batches(cells: _Cells) -> Iterator[tuple[int, _Jump]]:
 
 
 def _fit_jumps(cells: _Cells, pairs: Ints, rows: Ints) -> Iterator[tuple[int, _Jump]]:
-    """Yield the pairs of clocks with a significant jump in both of their bounds, and the jumps.
+    """Yield (pair, jump) for each pair of clocks whose bounds both jump significantly.
 
-    The jump is the best fit to the midpoints between the bounds (:func:`_fit_midpoints`). The jump
-    is accepted if it is significant (:func:`_is_significant`), and if each of the two bounds moves
-    by at least half of the jump (:func:`_moves_bounds`).
+    The jump is the best fit to the midpoints between the bounds (:func:`_fit_midpoints`). It is
+    accepted if it is significant (:func:`_is_significant`) and if both bounds move by at least half
+    of the jump (:func:`_moves_bounds`).
 
     Args:
         cells: Cells of one level.
@@ -420,9 +421,9 @@ class _Fits(Table):
         last_cell: Index of the last cell before the jump.
         drift: Slope of the line, without unit.
         jump_ns: Size of the jump.
-        significance: Square root of the amount by which the jump reduces the residual sum of
-            squares, compared with the best line without a jump, divided by the standard deviation
-            of the noise.
+        significance: ``sqrt(reduction) / noise``. The reduction is the residual sum of squares of
+            the best line without a jump minus that of the best line with a jump. The noise is the
+            standard deviation of the midpoints.
     """
 
     last_cell: Ints
@@ -465,7 +466,7 @@ def _fit_midpoints(midpoint: Floats, width: Floats, elapsed_ns: Floats) -> _Fits
 def _moves_bounds(
     bounds: tuple[Floats, Floats], drifted_ns: Floats, last_cell: int, jump_ns: float
 ) -> bool:
-    """Return whether each of the two bounds of a pair of clocks moves by at least half of a jump.
+    """Return whether both bounds of a pair of clocks move by at least half of a jump.
 
     A change of message delays moves only one bound, while a clock that was set moves both.
 
@@ -481,9 +482,10 @@ def _moves_bounds(
 
 
 def _make_step_functions(n_cells: int) -> tuple[Floats, Floats]:
-    """Return the step functions of all possible jumps: after each cell except the last.
+    """Return one step function for each possible jump. A jump may follow any cell but the last.
 
-    A step function is 0 up to the cell before the jump and 1 after it, minus its mean.
+    The step function of a jump after cell ``i`` is 0 in cells 0 to ``i`` and 1 in all later cells,
+    minus its mean.
 
     Returns:
         steps: Step functions, one per column, shape (cells, cells - 1).

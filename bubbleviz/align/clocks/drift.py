@@ -1,6 +1,6 @@
-"""Drift: clocks that run at different speeds, as difference constraints in space and time.
+"""Drift: solve for clocks that run at different speeds, using difference constraints.
 
-In the constraint graph, a node is a clock in a segment of time. An arc to the next or previous
+In the constraint graph, a node is one clock in one time segment. An arc to the next or previous
 segment of the same clock has the length ``DRIFT / 2`` times the duration of a segment. A bound is
 an arc from one clock to another, in the segment of its later event. A path between two clocks in
 the same segment then bounds their difference in this segment::
@@ -32,7 +32,7 @@ _MAX_SEGMENTS, _MIN_SEGMENTS, _MAX_NODES = 128, 32, 4096
 
 @dataclass(frozen=True)
 class ClockSegments:
-    """Bounds between clocks in each segment of time.
+    """Bounds between clocks in each time segment.
 
     For each ordered pair of clocks and segment, there is at most one arc: the tightest bound.
 
@@ -68,16 +68,16 @@ def divide_into_segments(
     """Divide time into equal segments, and find the tightest bounds between clocks in each segment.
 
     All times must be on approximately aligned clocks. A bound applies in the middle of the segment
-    that contains the later event. The bound is loosened by the drift that is possible between each
-    of the two events and this time.
+    that contains the later event. The bound is loosened by the drift that is possible between this
+    time and each of the two events.
 
     Args:
         earlier: Clock of the first event of each pair of events.
         later: Clock of the second event of each pair. Always differs from ``earlier``.
         earlier_ns: Time of the first event of each pair.
         later_ns: Time of the second event of each pair.
-        start_ns: Start of the capture of each clock.
-        end_ns: End of the capture of each clock.
+        start_ns: Start of each clock's capture.
+        end_ns: End of each clock's capture.
     """
     n_clocks = len(start_ns)
     first_ns = min(float(start_ns.min()), float(later_ns.min(initial=np.inf)))
@@ -103,12 +103,12 @@ def divide_into_segments(
 
 
 def _measure_moves(earlier_ns: Floats, later_ns: Floats, target_ns: Floats) -> Floats:
-    """Return the sum of the distances of both events of each pair from the target time, in ns."""
+    """Return ``abs(later_ns - target_ns) + abs(earlier_ns - target_ns)`` for each event pair."""
     return np.asarray(np.abs(later_ns - target_ns) + np.abs(earlier_ns - target_ns), np.float64)
 
 
 def _find_tightest(cell: Ints, limit_ns: Floats) -> Ints:
-    """Return the row of the bound with the smallest limit in each cell, sorted by cell.
+    """Return the row of the tightest bound (smallest limit) in each cell, sorted by cell.
 
     Args:
         cell: Cell number of each bound. A cell is a pair of clocks in a segment.
@@ -149,10 +149,10 @@ def find_feasible_corrections(segments: ClockSegments, slack_ns: float) -> Float
 
 
 def _limit_slope(values: Floats, max_step: float) -> Floats:
-    """Return the largest values that are not above ``values`` and change by at most ``max_step``.
+    """Lower values as little as possible, so that neighbors differ by at most ``max_step``.
 
-    The limit applies to the change from one entry to the next along the last axis. The result is
-    computed with two running minima, one from each side.
+    Neighbors are consecutive entries along the last axis. The result is computed with two running
+    minima, one from each side.
     """
     slope = max_step * np.arange(values.shape[-1])
     rising = np.minimum.accumulate(values - slope, axis=-1) + slope
@@ -167,8 +167,8 @@ def compute_bands(
     """Compute the smallest and the largest possible correction of each clock in each segment.
 
     The bounds are the lengths of the shortest paths between the clock and the reference in the same
-    segment. Dijkstra's algorithm needs non-negative lengths, which the potential provides (as in
-    Johnson's algorithm).
+    segment. The potential makes all lengths non-negative for Dijkstra's algorithm (as in Johnson's
+    algorithm).
 
     Args:
         segments: Bounds between clocks.
@@ -208,8 +208,8 @@ def _list_arcs(
 ) -> tuple[tuple[Ints, Ints], Floats]:
     """List the arcs of the constraint graph.
 
-    The arcs are the bounds between clocks, and the drift of each clock to the next and to the
-    previous segment.
+    The arcs are the bounds between clocks, and the possible drift of each clock to the next and to
+    the previous segment.
 
     Args:
         segments: Bounds between clocks.

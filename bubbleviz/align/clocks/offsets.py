@@ -90,12 +90,11 @@ def _list_arcs(limit: Floats) -> _Arcs:
 
 
 def _extend_walks(arcs: _Arcs, walks: Floats) -> Floats:
-    """Return the length of the shortest walk to each clock that has one more arc.
+    """Return the length of the shortest walk with k + 1 arcs to each clock, from those with k arcs.
 
     Args:
         arcs: All arcs of the graph.
-        walks: Length of the shortest walk to each clock with a given number of arcs, or infinity if
-            there is none.
+        walks: Length of the shortest walk with k arcs to each clock, or infinity if there is none.
     """
     tail, head, limit_ns = arcs
     extended = np.full(len(walks), np.inf)

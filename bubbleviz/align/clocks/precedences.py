@@ -50,15 +50,13 @@ def find_dependencies(
 ) -> offsets.Precedences:
     """Return the data dependencies within pipelines as precedences between clocks.
 
-    A microbatch moves from a first operation to a second operation on another clock
-    (:func:`_match_producers`). Up to two precedences are derived from each pair of a first and a
-    second operation:
+    A producer passes a microbatch to a consumer on another clock (:func:`_match_producers`). Up to
+    two precedences are derived from each producer and its consumer:
 
-    - The first operation ends before the input of the second operation is available. This
-      precedence is left out if the arrival of the input is unknown although the rank of the second
-      operation has receives in this direction.
-    - The send of the first operation starts before the receive of the second operation ends. This
-      precedence requires that both transfers were recorded and that replicas can be distinguished.
+    - The producer ends before the input of the consumer is available. This precedence is left out
+      if the consumer's rank has receives in this direction, but this arrival is unknown.
+    - The send of the producer starts before the receive of the consumer ends. This precedence
+      requires that both transfers were recorded and that replicas can be distinguished.
 
     Args:
         operations: Operations of all ranks with their virtual stages and common iterations.
@@ -103,13 +101,17 @@ def find_dependencies(
 def _match_producers(
     operations: Operations, pipeline: Ints, clock: Ints, replica_clock: Ints
 ) -> tuple[Ints, Ints]:
-    """Find pairs of operations between which a microbatch moves to another clock.
+    """Match consumers with the producers of their input, if both are on different clocks.
 
     The producer is on the previous recorded virtual stage in the direction of the microbatch. If
     the replicas of a stage cannot be distinguished, the replica that ends first is used as the
-    producer, because the consumer cannot start before it ends. If the replicas are on several
-    clocks, it is unknown which replica ends first, and the pair is left out. Repeated operations,
-    operations without a span, and consumers that were cut by the capture are left out as well.
+    producer, because the consumer cannot start before it ends.
+
+    These operations are left out:
+
+    - Pairs whose producer has replicas on several clocks, because it is unknown which ends first.
+    - Repeated operations, and operations without a span.
+    - Consumers that were cut by the capture.
 
     Args:
         operations: Operations of all ranks with their virtual stages and common iterations.
@@ -138,12 +140,12 @@ def _match_producers(
 
 
 def _group_replicas(operations: Operations, rows: Ints, pipeline: Ints) -> tuple[Ints, Groups]:
-    """Group operations into blocks. A block contains one operation on all replicas of its stage.
+    """Group operations into blocks. A block contains the same operation on all replicas of a stage.
 
     A direction consists of all forwards, or all backwards, of one microbatch and sequence split in
-    one pipeline and iteration. Blocks are sorted by direction. Within a direction, blocks are in
-    the order in which the microbatch passes them: by ascending virtual stage for forwards, and by
-    descending virtual stage for backwards.
+    one pipeline and iteration. Blocks are sorted by direction, and then in the order in which the
+    microbatch passes them: by ascending virtual stage for forwards, and by descending virtual stage
+    for backwards.
 
     Args:
         operations: Operations of all ranks with their virtual stages.
@@ -167,9 +169,9 @@ def _group_replicas(operations: Operations, rows: Ints, pipeline: Ints) -> tuple
 
 
 def _find_earliest(blocks: Groups, end_ns: Ints, clock: Ints) -> Ints:
-    """Return the row of each block that ends first, or -1 if its rows are on several clocks.
+    """Return, for each block, the row that ends first, or -1 if its rows are on several clocks.
 
-    If several rows end first, the smallest row index wins.
+    At equal end times, the smallest row index wins.
 
     Args:
         blocks: Rows grouped into blocks.
@@ -181,9 +183,9 @@ def _find_earliest(blocks: Groups, end_ns: Ints, clock: Ints) -> Ints:
 
 
 def _take_from_previous(values: Ints, group: Ints) -> Ints:
-    """Return, for each entry, the value of the previous entry of the same group.
+    """Return ``values[i - 1]`` for each entry ``i``, or -1 if entry ``i - 1`` is in another group.
 
-    The result is -1 for the first entry, and if the previous entry is in a different group.
+    The result is also -1 for entry 0.
 
     Args:
         values: Value of each entry.
@@ -199,13 +201,13 @@ def select_reductions(
 ) -> CollectiveIntervals:
     """Select the collectives that synchronize the replicas of a stage, one per rank and iteration.
 
-    The last launched pass is the forward or backward that the host launched last in the iteration
-    of a rank. The selected collective is the first all-reduce, all-gather or reduce-scatter that
-    does not start before the last launched pass. This collective reduces the gradients of
-    data-parallel replicas. Gradients of norms and embeddings are reduced later, in other groups.
-    Collectives inside a forward or backward are ignored, because they belong to tensor parallelism,
-    or to gradient buckets that cannot be distinguished from tensor parallelism. If the last
-    launched pass is not a B, W or BW, no collective of this iteration is selected.
+    In each iteration of a rank, the last launched pass is the forward or backward that the host
+    launched last. If it is a B, W or BW, the first all-reduce, all-gather or reduce-scatter that
+    does not start before it is selected. Otherwise, no collective of this iteration is selected.
+
+    The selected collective reduces the gradients of data-parallel replicas. Gradients of norms and
+    embeddings are reduced later, in other groups. Collectives inside a forward or backward are
+    ignored. They belong to tensor parallelism, or to gradient buckets that look the same.
 
     Args:
         collectives: Collectives of all ranks, with iterations numbered per rank.
@@ -233,11 +235,13 @@ def find_collective_precedences(
 
     All members must have entered a collective (all-reduce, all-gather, reduce-scatter) before any
     member can leave. The kernel of each member therefore starts before the kernel of any other
-    member ends. All members leave a collective together. Collectives with equal group, iteration
-    and kind are assumed to be one collective. If the time between the ends on two ranks varies over
-    iterations by more than drift explains, the ranks do not run the same collective, and no
-    precedence is derived. The members of a collective are sorted by rank, and each is compared with
-    at most ``_MAX_PARTNERS`` following members.
+    member ends.
+
+    Collectives with equal group, iteration and kind are assumed to be one collective. This
+    assumption is checked, because all members leave a collective together: if the time between the
+    ends on two ranks varies over iterations by more than drift explains, no precedence is derived
+    from these ranks. Members are sorted by rank, and each is compared with at most
+    ``_MAX_PARTNERS`` following members.
 
     Args:
         collectives: At most one collective per rank and iteration, with common iterations.
@@ -317,11 +321,11 @@ def _select_steady(
 
 
 def is_unsteady(pair: Groups, difference_ns: Ints, time_ns: Ints) -> Bools:
-    """Return a mask of the rows whose pair has differences that vary more than drift explains.
+    """Return a mask of the rows whose rank pair has end times that do not stay in step.
 
-    Let duration be the time between the first and the last row of a pair. The mask is True for all
-    rows of the pair if the largest minus the smallest difference exceeds
-    ``LEAVE_NS + DRIFT * duration``.
+    The difference between two end times may only change by as much as drift explains. The mask is
+    True for all rows of a pair if its largest minus its smallest difference exceeds
+    ``LEAVE_NS + DRIFT * duration``, where duration is the time from its first to its last row.
 
     Args:
         pair: Rows grouped by pair of ranks.

@@ -100,10 +100,11 @@ def _group_profiles(
 def _compare_clocks(
     recordings: JoinedRecordings, precedences: offsets.Precedences
 ) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
-    """Compare the clocks of profiles of one machine by the dependencies between these profiles.
+    """Find profiles of one machine whose clocks agree, and profiles whose clocks contradict.
 
-    A dependency is contradicted if an operation ran more than ``GRAIN_NS`` before its input existed
-    (:func:`_measure_earliness`). Pairs of profiles are tuples with the smaller index first.
+    A dependency between two profiles is contradicted if an operation ran more than ``GRAIN_NS``
+    before its input existed (:func:`_measure_earliness`). A pair of profiles is a tuple with the
+    smaller index first.
 
     Args:
         recordings: The recordings with stages and iterations.
@@ -178,11 +179,11 @@ def _measure_earliness(recordings: JoinedRecordings, precedences: offsets.Preced
 def rename_hosts(
     parts: Recordings, hostnames: Sequence[str], machines: Sequence[str]
 ) -> Recordings:
-    """Return the recordings, with the new machine name as host if the machine has changed.
+    """Return the recordings. If the machine of a profile has changed, its name becomes the host.
 
     Args:
         parts: The recordings, one per clock of a profile.
-        hostnames: Previous machine name of each profile, one per hostname.
+        hostnames: Machine name of each profile before hostnames were divided.
         machines: New machine name of each profile, as returned by :func:`separate_machines`.
     """
     recordings = list(parts.recordings)
@@ -197,7 +198,7 @@ def list_shared_names(hostnames: Sequence[str], machines: Sequence[str]) -> tupl
     """Return a limitation for each hostname that stands for several machines.
 
     Args:
-        hostnames: Previous machine name of each profile, one per hostname.
+        hostnames: Machine name of each profile before hostnames were divided.
         machines: Machine name of each profile, as returned by :func:`separate_machines`.
     """
     return tuple(
@@ -222,7 +223,7 @@ def list_contradicting_hosts(
     Dividing such a hostname into several machines does not explain the contradiction.
 
     Args:
-        hostnames: Previous machine name of each profile, one per hostname.
+        hostnames: Machine name of each profile before hostnames were divided.
         machines: Machine name of each profile, as returned by :func:`separate_machines`.
     """
     return tuple(
@@ -243,7 +244,7 @@ def _find_shared_names(hostnames: Sequence[str], machines: Sequence[str]) -> dic
     """Return the machine names of each hostname that stands for several machines.
 
     Args:
-        hostnames: Previous machine name of each profile, one per hostname.
+        hostnames: Machine name of each profile before hostnames were divided.
         machines: Machine name of each profile, as returned by :func:`separate_machines`.
     """
     machines_of_name: dict[str, set[str]] = defaultdict(set)

@@ -42,8 +42,8 @@ class Timebase:
         uncertainty_ns: Uncertainty of the clock of each machine, or -1 if it is not bounded.
         contradicted: Whether the known orders of events contradict the clocks or each other.
         limitations: Properties of the clocks that could not be inferred.
-        jump_ns: For each iteration, the maximum error of a duration on a single clock that was
-            caused by setting the clock. Empty if no clock was set.
+        jump_ns: For each iteration, how wrong a duration on one clock can be because that clock was
+            set during the capture. Empty if no clock was set.
     """
 
     clocks: tuple[ProfileClock, ...]
@@ -110,7 +110,7 @@ def _find_extents(
     clocks: Sequence[ProfileClock],
     captures: Sequence[tuple[int, int]],
 ) -> tuple[Ints, Ints]:
-    """Return the first start and the last end of the captures of each machine, on session clocks.
+    """Return when the captures of each machine start and end, on session clocks.
 
     Args:
         recordings: The recordings, with the machine of each profile.
@@ -285,7 +285,7 @@ def _solve_machines(
     Args:
         recordings: The recordings with stages and iterations. Times are on the clocks of the
             profiling sessions.
-        extents: First start and last end of the captures of each machine.
+        extents: Start of each machine's first capture and end of its last capture.
         reference: Index of the machine whose correction is 0.
     """
     causal = _find_dependencies(recordings, recordings.machine_of_rank)
@@ -492,10 +492,11 @@ def _measure_jumps(
     """Return the maximum jump of any clock in each iteration, in ns.
 
     The size of a step is only known approximately, so its jump is 1.25 times this size (rounded
-    down) plus twice ``GRAIN_NS``. The jump affects all iterations from the last one before the step
-    to the first one after the step. If several steps affect an iteration, the largest jump is used.
-    If no clock was set, but there is a contradiction, every iteration has a jump of twice the
-    contradiction. If there are neither steps nor a contradiction, the result is empty.
+    down) plus twice ``GRAIN_NS``. A step affects all iterations from ``last_before`` to
+    ``first_after``. If several steps affect an iteration, the largest jump is used.
+
+    Without steps, a contradiction gives every iteration a jump of ``2 * contradiction.by_ns``. If
+    there are neither steps nor a contradiction, the result is empty.
 
     Args:
         iterations: Number of common iterations.

@@ -1,4 +1,4 @@
-"""Iteration times of all ranks as arrays, for comparing pairs of ranks under many shifts at once.
+"""Histories: iteration times of all ranks in arrays, to compare rank pairs at many shifts at once.
 
 Every array has as many columns as the largest number of iterations of any rank, and is padded with
 NaN. Under *shift* s, iteration i of the first rank is paired with iteration i - s of the second::
@@ -54,7 +54,7 @@ class Histories:
             the iteration has no Optimizer.
         shapes: Code of the numbers of F and B in each iteration, shape (ranks, iterations). NaN for
             the first and the last iteration of a rank, which may have been cut by the capture.
-        length_ns: Mean duration of an iteration of each rank, shape (ranks,).
+        length_ns: Mean iteration duration of each rank, shape (ranks,).
         recorded_ns: For each rank, the times of the first and of the last kernel or call in its
             profile.
         passed_on: The events: F and B whose times are compared between ranks.
@@ -83,9 +83,9 @@ def build_histories(
 ) -> Histories:
     """Build the iteration times of all ranks.
 
-    Only operations with a device span that belong to an iteration are used. F and B that are
-    repeated, cut by the capture, or on an unknown virtual stage are not events. If an iteration
-    contains no span, its start is the start of the next iteration that contains one.
+    Only operations with a device span that belong to an iteration are used. The events are chosen
+    by :func:`_select_events`. If an iteration contains no span, its start is the start of the next
+    iteration that contains one.
 
     Args:
         operations: Operations of all ranks, with their virtual stages.
@@ -145,7 +145,7 @@ def _find_first_starts(operations: Operations, rows: Ints, shape: tuple[int, int
 def _encode_shapes(
     operations: Operations, rows: Ints, counts: Ints, shape: tuple[int, int]
 ) -> Floats:
-    """Encode the numbers of forwards and backwards of each iteration in one number.
+    """Encode the numbers of forwards and backwards in each iteration as a single number.
 
     Args:
         operations: Operations of all ranks.
@@ -208,18 +208,17 @@ def _collect_events(
 
 @dataclass(frozen=True)
 class CommonEvents:
-    """Events of pairs of ranks that wait for each other, shape (pairs, iterations, events).
+    """Events in which one rank of a pair waits for the other, shape (pairs, iterations, events).
 
-    In each event, the leading rank passes a microbatch to the other rank. The leading rank ends its
-    operation before the input of the other rank is available, which bounds the difference between
-    the two clocks. Rank a is the first rank of a pair, and rank b is the second. Times of rank b
-    include the correction given to :func:`list_batches`. Unknown times are NaN.
+    Rank a is the first rank of a pair, and rank b is the second. In each event, the leading rank
+    passes a microbatch to the waiting rank. The leading rank ends its operation before the input of
+    the waiting rank is available, which bounds the difference between the two clocks.
 
     Attributes:
-        a_ns: End of the operation on rank a if it leads, otherwise the time at which its input was
-            available.
-        b_ns: Time at which the input of rank b was available if rank a leads, otherwise the end of
-            the operation on rank b.
+        a_ns: Time of the event on rank a: the end of its operation if it leads, or else the time at
+            which its input was available. NaN if unknown.
+        b_ns: Time of the event on rank b, defined in the same way. Includes the correction given to
+            :func:`list_batches`.
         a_end_ns: End of the operation on rank a.
         b_end_ns: End of the operation on rank b.
         a_leads: Mask of the events in which rank b waits for rank a, shape (pairs, events).
@@ -238,8 +237,8 @@ class CommonEvents:
     def bounds(self, shifts: Ints) -> tuple[Floats, Floats]:
         """Return the lower and the upper bound of the correction of b's clock in each iteration.
 
-        Both bounds have shape (pairs, shifts, iterations). A bound is infinite if no event gives
-        it.
+        Both bounds have shape (pairs, shifts, iterations). A bound is infinite if no event
+        determines it.
         """
         return self._compute_bounds(self.a_ns, self.b_ns, shifts)
 
@@ -248,7 +247,7 @@ class CommonEvents:
 
         Bounds from end times are valid even if a span begins with kernels that need no input. The
         lower and the upper bound both have shape (pairs, shifts). A bound is infinite if no event
-        gives it.
+        determines it.
         """
         lower, upper = self._compute_bounds(self.a_end_ns, self.b_end_ns, shifts)
         return lower.max(axis=2, initial=-np.inf), upper.min(axis=2, initial=np.inf)
@@ -256,9 +255,9 @@ class CommonEvents:
     def _compute_bounds(self, a_ns: Floats, b_ns: Floats, shifts: Ints) -> tuple[Floats, Floats]:
         """Return the tightest lower and upper bounds from all events of each iteration.
 
-        The difference a - b of an event is a lower bound if rank a leads, and an upper bound
-        otherwise. Both bounds have shape (pairs, shifts, iterations). A bound is infinite if no
-        event gives it. Shifts are processed in batches to limit memory use.
+        ``a_ns - b_ns`` is a lower bound in events in which rank a leads, and an upper bound in all
+        other events. Both bounds have shape (pairs, shifts, iterations). A bound is infinite if no
+        event determines it. Shifts are processed in batches to limit memory use.
         """
         shape = len(a_ns), len(shifts), a_ns.shape[1]
         lower, upper = np.full(shape, -np.inf), np.full(shape, np.inf)
@@ -332,10 +331,10 @@ def list_batches(
 def _find_common_events(
     histories: Histories, event_start: Ints, first: Ints, second: Ints, by_ns: Ints
 ) -> CommonEvents:
-    """Find the events that both ranks of each pair have: same chunk, microbatch and direction.
+    """Find the events of each pair of ranks: both run the same chunk, microbatch and direction.
 
-    The rank on the smaller virtual stage leads in forwards, and the rank on the larger one in
-    backwards.
+    In forwards, the rank on the smaller virtual stage leads. In backwards, the rank on the larger
+    virtual stage leads.
 
     Args:
         histories: Iteration times of all ranks.

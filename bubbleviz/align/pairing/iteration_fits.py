@@ -1,4 +1,4 @@
-"""Evidence that two ranks are paired correctly: how well their iteration times agree for a shift.
+"""Iteration fits: evidence for a shift between two ranks, from how well their times agree.
 
 Ranks that wait for each other have long and short iterations at the same time. If iterations are
 paired correctly, the time from an event to the same event of the next iteration (a *step*) is
@@ -58,15 +58,17 @@ _CHOICE_PENALTY = math.log(2)
 _MAX_OUTLIER_EVIDENCE = 3.0
 #: Maximum evidence for a shift, and maximum evidence of a single F test, in nats.
 _MAX_EVIDENCE = 60.0
-#: Means, and the number of values (or degrees of freedom) of each mean, or 0 if it is unavailable.
+#: Means, and the number of values (or degrees of freedom) of each mean. The number is 0 if the mean
+#: is unavailable.
 _Means = tuple[Floats, Ints]
 
 
 @dataclass(frozen=True)
 class _Differences:
-    """Differences between every step of a rank a and every step of a rank b, which may be a itself.
+    """Differences between every step of rank a and every step of rank b.
 
-    A step is the time from an event to the same event of the next iteration.
+    A step is the time from an event to the same event of the next iteration. Rank a and rank b may
+    be the same rank.
 
     Attributes:
         level_ns: Mean difference over the events, shape (pairs, steps of a, steps of b). NaN if the
@@ -100,10 +102,10 @@ class _NullStatistics:
 
 @dataclass(frozen=True)
 class StepComparison:
-    """Statistics of the differences between the steps of pairs of ranks, for all candidate shifts.
+    """How much the steps of two ranks differ at each candidate shift, for pairs of ranks.
 
-    The difference between two steps has a level (the mean over the events) and a scatter (the
-    variance over the events).
+    A step is the time from an event to the same event of the next iteration. The difference between
+    two steps has a level (the mean over the events) and a scatter (the variance over the events).
 
     Attributes:
         levels: Mean squares of the levels and their degrees of freedom, each of shape
@@ -125,27 +127,28 @@ class StepComparison:
     def compute_evidence(self, lags: Ints | None = None, shift_index: Ints | None = None) -> Floats:
         """Compute the evidence for each shift: how unlikely its agreement is by chance, in nats.
 
-        The evidence is -log of the probability of steps that agree at least as well. Under the null
-        hypothesis, paired steps belong to different iterations, so they differ as much as two steps
-        of one rank. If iterations repeat a pattern, steps that are a period apart are nearly equal.
-        If ``lags`` is given, the null hypothesis uses only steps that are ``lags`` iterations
-        apart.
+        The evidence is -log of the probability, under the null hypothesis, that steps agree at
+        least as well. The null hypothesis says that paired steps belong to different iterations, so
+        they differ as much as two steps of one rank. If iterations repeat a pattern, steps that are
+        a period apart are nearly equal. If ``lags`` is given, the null hypothesis therefore uses
+        only steps that are ``lags`` iterations apart.
 
-        Levels are tested in all variants of ``levels``, each against the null level and, if
-        ``scatter_dof`` is positive, also against the smaller of the null level and the null
-        scatter. With few iterations, the scatter is the better estimate of how much a step varies.
-        Scatters are tested in all variants of ``scatters`` against the null scatter. Levels and
-        scatters each give their largest evidence, less a penalty for the choice
-        (:func:`_choose_largest`). If both are available, their sum ``s`` becomes
-        ``s - log(1 + s)``. The result is limited to ``max_evidence`` and ``_MAX_EVIDENCE``.
+        1. Each variant of ``levels`` is tested against the null level. If ``scatter_dof`` is
+           positive, it is also tested against the smaller of the null level and the null scatter,
+           because with few iterations the scatter shows better how much a step varies.
+        2. Each variant of ``scatters`` is tested against the null scatter.
+        3. Each of the two steps gives its largest evidence, minus a penalty for the choice
+           (:func:`_choose_largest`). If both are available, their sum ``s`` becomes
+           ``s - log(1 + s)``.
+        4. The result is limited to ``max_evidence`` and ``_MAX_EVIDENCE``.
 
         Args:
             lags: Columns of the null statistics to test each shift against, shape (pairs, shifts):
                 a distance in iterations, or 0 for any two different steps. By default, column 0
                 is used for all shifts.
-            shift_index: Index of one shift per pair, shape (pairs,). Column k of the result is then
-                the evidence for this shift, tested against column k of ``lags``. By default, each
-                shift is tested.
+            shift_index: Index of the only shift to test for each pair, shape (pairs,). Column k of
+                the result is then the evidence for this shift, tested against column k of ``lags``.
+                By default, each shift is tested.
 
         Returns:
             Evidence in nats, shape (pairs, shifts), never negative. The evidence is 0 if no steps
@@ -211,10 +214,10 @@ def compare_steps(
             times alone are compared.
 
     Returns:
-        A list with the comparison of the event times. If ``bounds`` is given, a second comparison
-        follows. The levels of the second comparison are the changes of the midpoint between the two
-        bounds from one iteration to the next. The second comparison has no scatters, and the same
-        null statistics as the first.
+        A list with the comparison of the event times. If ``bounds`` is given, the list also
+        contains a comparison of the bounds. Its levels are the changes of the midpoint between the
+        two bounds from one iteration to the next. It has no scatters, and the null statistics are
+        the same as in the first comparison.
     """
     a_steps, b_steps, typical_ns = _compute_steps(a_ns, b_ns)
     scatter_dof = min(max(a_steps.shape[2] - 1, 0), _MAX_SCATTER_DOF)
@@ -242,7 +245,7 @@ def _compare_midpoints(
     typical_ns: Floats,
     shifts: Ints,
 ) -> tuple[tuple[_Means, ...], Floats]:
-    """Compare the iterations of pairs of ranks by the midpoint of two bounds of a clock correction.
+    """Measure how steady the midpoint between the bounds of a clock correction is at each shift.
 
     If iterations are paired correctly, the midpoint hardly changes from iteration to iteration.
 
@@ -310,9 +313,10 @@ def _bound_evidence(
 ) -> Floats:
     """Return an upper bound of the evidence for each shift, in nats, shape (pairs, shifts).
 
-    The bound is the sum of the surprisals of the paired steps. Two surprisals are computed for a
-    pair of steps, one relative to each rank (:func:`_match_surprisal`), and the smaller one is
-    used. Pairs that cannot be compared add nothing.
+    The bound is the sum of the surprisals of the paired steps (how surprising it is that they are
+    so similar). The surprisal of a pair of steps is computed relative to each of the two ranks
+    (:func:`_match_surprisal`), and the smaller value is used. Pairs that cannot be compared add
+    nothing.
 
     Args:
         cross_sq: Mean square difference between each step of rank a and each step of rank b, shape
@@ -385,14 +389,17 @@ def _match_surprisal(cross_sq: Floats, within_sq: Floats, dof: int) -> Floats:
 
 
 def _compute_volume_term(cross_sq: Floats, within_sq: Floats, dof: int) -> Floats:
-    """Return the log ratio of the volumes within two distances: to the neighbor, and to the match.
+    """Return how much closer the match of a step is than its neighbor, as log ratio of volumes.
 
     The neighbor of a step is the most similar other step of the same rank, and the match is the
-    step of the other rank. In ``dof`` dimensions, the volume grows as distance ** dof. The
-    resolution ``_GRAIN_NS`` is added in quadrature to both distances. The neighbor of an outlier
-    says little about how much similar steps vary, so the log ratio is limited to
-    ``_MAX_OUTLIER_EVIDENCE``. If the log ratio relative to the two closest steps of the rank is
-    larger, it is returned instead.
+    step of the other rank. In ``dof`` dimensions, the volume within a distance grows as
+    distance ** dof. With the resolution of timestamps (``_GRAIN_NS``), the log ratio is::
+
+        log((neighbor_sq + _GRAIN_NS**2) / (cross_sq + _GRAIN_NS**2)) * dof / 2
+
+    The neighbor of an outlier says little about how much similar steps vary, so the log ratio is
+    limited to ``_MAX_OUTLIER_EVIDENCE``. The log ratio is also computed with the distance between
+    the two closest steps of the rank in place of ``neighbor_sq``. The larger value is returned.
 
     Args:
         cross_sq: Mean square differences between the ranks, shape (pairs, n_i, n_j).
@@ -414,12 +421,14 @@ def _compute_volume_term(cross_sq: Floats, within_sq: Floats, dof: int) -> Float
 def _compute_mean_squares(level_ns: Floats, typical_ns: Floats) -> tuple[_Means, ...]:
     """Compute mean squares of the levels of each shift, in four variants.
 
-    A drifting clock changes all steps of a rank by the same factor. The first two variants add the
-    square of the maximum drift (``DRIFT`` times the typical step) to the mean square, as noise. The
-    last two variants subtract the median level, limited to the maximum drift, from all levels.
-    Subtracting the median costs one degree of freedom, and requires at least ``_TRIM_ONE`` levels.
-    Within each of the two pairs, the first variant uses all values and the second leaves out the
-    largest (:func:`_compute_means`).
+    A drifting clock changes all steps of a rank by the same factor. The maximum drift is ``DRIFT``
+    times the typical step. The variants are:
+
+    1. The square of the maximum drift is added to the mean square, as noise.
+    2. As 1, but without the largest values (:func:`_compute_means`).
+    3. The median level, limited to the maximum drift, is subtracted from all levels. This costs one
+       degree of freedom, and requires at least ``_TRIM_ONE`` levels.
+    4. As 3, but without the largest values.
 
     Args:
         level_ns: Mean differences of paired steps, shape (pairs, shifts, steps).
@@ -441,14 +450,15 @@ def _compute_mean_squares(level_ns: Floats, typical_ns: Floats) -> tuple[_Means,
 
 
 def _measure_null(a: _Differences, b: _Differences) -> _NullStatistics:
-    """Measure, for each pair of ranks, how much steps of different iterations of one rank differ.
+    """Measure how much the steps of a rank differ from each other, for each pair of ranks.
 
     The steps of ranks that wait for each other vary together, so the differences of the two ranks
     are not independent. For each lag (number of iterations between two steps), the smaller mean of
     the two ranks is used. The degrees of freedom are the larger number of differences of the two
-    ranks, but at most the number of steps of the first rank. If either rank has fewer than
-    ``_TRIM_ONE`` differences at a lag, the statistics of any two steps (column 0) are used for that
-    lag.
+    ranks, but at most the number of steps of the first rank.
+
+    If either rank has fewer than ``_TRIM_ONE`` differences at a lag, the degrees of freedom of
+    column 0 (any two steps) are used for that lag.
 
     Args:
         a: Differences between the steps of the first rank of each pair.
@@ -487,7 +497,7 @@ def _measure_lags(within: _Differences) -> tuple[Floats, Floats, Ints]:
     lags = np.arange(1, n_steps)
 
     def compute_means(values: Floats) -> tuple[Floats, Ints]:
-        """Return the trimmed mean and the number of values for any two steps, and for each lag."""
+        """Return trimmed means and value counts, first for any two steps, then for each lag."""
         parts = values[:, None, is_upper], _select_diagonals(values, lags)
         count = np.concatenate([_count(part) for part in parts], axis=1)
         mean = np.concatenate([_compute_trimmed_mean(part) for part in parts], axis=1)
@@ -499,7 +509,7 @@ def _measure_lags(within: _Differences) -> tuple[Floats, Floats, Ints]:
 
 
 def _is_sparse(count: Ints) -> Bools:
-    """Return a mask of the columns with fewer than ``_TRIM_ONE`` values; column 0 is always False.
+    """Return a mask of the columns with fewer than ``_TRIM_ONE`` values. Column 0 is always False.
 
     Args:
         count: Number of values of each column, shape (pairs, steps).
@@ -550,9 +560,9 @@ def _select_diagonals(matrix: Floats, shifts: Ints) -> Floats:
 
 
 def _fill_diagonals(values: Floats, shape: tuple[int, ...], shifts: Ints) -> Floats:
-    """Return a matrix with the given diagonals, as the inverse of :func:`_select_diagonals`.
+    """Write values to the diagonals of a new matrix, the inverse of :func:`_select_diagonals`.
 
-    All other cells are NaN.
+    All other cells of the matrix are NaN.
 
     Args:
         values: Values on the diagonals, shape (pairs, shifts, steps of a). Values whose column is
@@ -567,9 +577,10 @@ def _fill_diagonals(values: Floats, shape: tuple[int, ...], shifts: Ints) -> Flo
 
 
 def _index_diagonals(shape: tuple[int, ...], shifts: Ints) -> tuple[Ints, Ints, Bools]:
-    """Return the row and column of each cell on some diagonals, and whether the cell exists.
+    """Return the row and the column of each cell on the diagonals, and whether the cell exists.
 
-    All three arrays have shape (shifts, steps of a). The column of a cell outside the matrix is 0.
+    All three arrays have shape (shifts, steps of a). The column is ``row - shift``, or 0 if this
+    column is outside the matrix.
 
     Args:
         shape: Shape of the matrix, (pairs, steps of a, steps of b).
@@ -604,10 +615,10 @@ def compute_median(values: Floats) -> Floats:
 def _compute_means(values: Floats) -> tuple[_Means, _Means]:
     """Compute the mean along the last axis, and the mean without the largest values.
 
-    NaNs are ignored. Both means come with the number of values that they average. The second mean
-    tolerates a clock that was set once, which makes a single step too long. The second mean leaves
-    out the largest value, or the two largest if there are ``_TRIM_TWO`` or more values. With fewer
-    than ``_TRIM_ONE`` values, the second mean is not available and its count is 0.
+    NaNs are ignored. Each mean is returned with the number of values that it averages. The second
+    mean leaves out the largest value, or the two largest if there are ``_TRIM_TWO`` or more values.
+    It tolerates a clock that was set once, which makes a single step too long. With fewer than
+    ``_TRIM_ONE`` values, the second mean is not available and its count is 0.
     """
     count = _count(values)
     n_trimmed = np.where(count < _TRIM_ONE, 0, np.where(count < _TRIM_TWO, 1, 2))
@@ -631,7 +642,7 @@ def _compute_trimmed_mean(values: Floats) -> Floats:
 
 
 def _choose_largest(evidence: Iterable[Floats]) -> Floats:
-    """Return the elementwise maximum of several arrays minus ``_CHOICE_PENALTY``, at least 0."""
+    """Return ``max(evidence) - _CHOICE_PENALTY`` elementwise, with negative results set to 0."""
     largest = np.maximum.reduce(list(evidence))
     return np.asarray(np.maximum(largest - _CHOICE_PENALTY, 0.0), np.float64)
 

@@ -49,9 +49,9 @@ _GRADIENTS = (Phase.B, Phase.BW, Phase.FB)
 def pair_iterations(recordings: JoinedRecordings) -> JoinedRecordings:
     """Give equal numbers to the iterations of different ranks that are the same iteration.
 
-    Iterations are paired by name if every working rank has a forward or backward that names its
-    iteration, otherwise by order. The pairing is reported as unknown if the range names of any
-    recording do not show where iterations begin.
+    If every working rank has a forward or backward that names its iteration, iterations are paired
+    by name. Otherwise, they are paired by order. The pairing is reported as unknown if the range
+    names of any recording do not show where iterations begin.
 
     Args:
         recordings: The recordings with virtual stages and pipelines.
@@ -76,11 +76,13 @@ def pair_iterations(recordings: JoinedRecordings) -> JoinedRecordings:
 def _pair_by_order(recordings: JoinedRecordings) -> tuple[JoinedRecordings, tuple[Link, ...]]:
     """Pair iterations by their order, and by their times if the order does not decide.
 
-    Iterations are paired by order first, with the shifts of :func:`_find_shifts`. If all ranks are
-    on one clock, and a shift is unknown or ranks have different numbers of iterations, a numbering
-    by time replaces this pairing, provided that data dependencies confirm it
-    (:func:`_find_fitting_times`). On several clocks, a pairing of ranks with different numbers of
-    iterations is accepted only if the times on the linked clocks agree with it.
+    Iterations are first paired by order, with the shifts of :func:`_find_shifts`. This pairing is
+    in doubt if a shift is unknown, or if ranks have different numbers of iterations:
+
+    - If all ranks are on one clock, a pairing in doubt is replaced by a numbering by time, provided
+      that data dependencies confirm the numbering (:func:`_find_fitting_times`).
+    - If ranks are on several clocks and all shifts are known, a pairing in doubt is accepted only
+      if the times on the linked clocks agree with it (:func:`_agrees_with_times`).
 
     Returns:
         recordings: The recordings with paired iterations. ``paired`` is False if the pairing is
@@ -121,10 +123,10 @@ def _build_histories(
 
 
 def _find_fitting_times(recordings: JoinedRecordings, working: Ints, ready_ns: Ints) -> Ints | None:
-    """Number the iterations of all ranks by time so that data dependencies confirm the numbers.
+    """Number the iterations of all ranks by time, if data dependencies confirm the numbers.
 
-    The result is the first numbering of :func:`_number_by_times` after which all shifts between
-    ranks are known and are 0.
+    The result is the first numbering from :func:`_number_by_times` for which all shifts between
+    ranks (:func:`_find_shifts`) are known and are 0.
 
     Args:
         recordings: The recordings with virtual stages and pipelines, all on one clock.
@@ -149,8 +151,8 @@ def _number_worked_iterations(recordings: JoinedRecordings, iteration: Ints) -> 
     """Set the common iterations: the iterations in which any rank works, numbered from 0.
 
     A rank works in an iteration if it runs a forward or backward. An iteration in which no rank
-    works (only an Optimizer) gets the number of the previous iteration, or -1 if there is none.
-    Operations that belong to no iteration get -1.
+    works (only an Optimizer) gets the number of the previous common iteration, or -1 if there is
+    none. Operations that belong to no iteration get -1.
 
     Args:
         recordings: The recordings.
@@ -178,9 +180,9 @@ def _number_worked_iterations(recordings: JoinedRecordings, iteration: Ints) -> 
 def _select_compared(operations: Operations, works: Bools) -> Iterator[Bools]:
     """Yield masks of operations whose times show which iterations of ranks belong together.
 
-    The more reliable mask comes first: all backwards, but only if every iteration of every rank has
-    a backward. The second mask contains all forwards and backwards. Forwards are less reliable
-    because, after iterations without work, a rank may run its forwards long before the other ranks.
+    1. All backwards. This mask is only yielded if every iteration of every rank has a backward.
+    2. All forwards and backwards. This mask is less reliable because, after iterations without
+       work, a rank may run its forwards long before the other ranks.
 
     Args:
         operations: Operations of all ranks.
@@ -253,10 +255,13 @@ def _find_shifts(
 ) -> tuple[Ints, Ints, bool, tuple[Link, ...]]:
     """Find the shifts of iteration numbers and clocks that align the iterations of all ranks.
 
-    Ranks are compared in pairs (:func:`_pair_neighbours`). Machines are linked first, which gives a
-    correction for the clock of each linked machine. A shift is then computed for each pair of ranks
-    on one machine or on two linked machines. The shifts are added up along the pairs, and an
-    unknown shift is treated as 0. Only the ranks in ``working`` are shifted.
+    1. Ranks are divided into pairs to compare (:func:`_pair_neighbours`).
+    2. Machines are linked (:func:`link_machines`), which gives a correction for the clock of each
+       linked machine.
+    3. A shift is computed for each pair of ranks on one machine or on two linked machines.
+    4. The shifts are added up along the pairs. An unknown shift is treated as 0.
+
+    Only the ranks in ``working`` are shifted.
 
     Args:
         recordings: The recordings with virtual stages and pipelines.
@@ -337,9 +342,9 @@ def _add_shifts(neighbours: _Neighbours, shift_of_pair: Sequence[int | None], n_
 def _list_neighbours(recordings: JoinedRecordings, working: Ints) -> _Neighbours:
     """Return the pairs of ranks whose iterations are compared.
 
-    Ranks are sorted and then paired by :func:`_pair_neighbours`. Pipelines with the most ranks come
-    first, so that other pipelines are compared with them. Only ranks whose stage is known are
-    counted. Within a pipeline, ranks are sorted by stage, with unknown stages last.
+    Ranks are sorted and then paired by :func:`_pair_neighbours`. Pipelines with the most ranks
+    whose stage is known come first, so that other pipelines are compared with them. Within a
+    pipeline, ranks are sorted by stage, with unknown stages last.
 
     Args:
         recordings: The recordings with virtual stages and pipelines.
@@ -359,9 +364,9 @@ def _list_neighbours(recordings: JoinedRecordings, working: Ints) -> _Neighbours
 def _pair_neighbours(order: Ints, pipeline: Ints, stage: Ints, in_step: Ints) -> _Neighbours:
     """Return the pairs of ranks to compare: each rank with the previous rank of the same pipeline.
 
-    The first rank of a pipeline is compared with the first rank in ``order`` that is on the same
-    stage. If both are the same rank, it is compared with the first rank in ``order``. A pair is
-    treated as replicas in each of these cases:
+    The first rank of a pipeline has no previous rank. It is compared with the first rank in
+    ``order`` on the same stage, or with the first rank in ``order`` if it is itself the first on
+    its stage. A pair is treated as replicas in each of these cases:
 
     - The second rank is the first rank of its pipeline.
     - Both ranks are on the same known stage.
@@ -371,7 +376,7 @@ def _pair_neighbours(order: Ints, pipeline: Ints, stage: Ints, in_step: Ints) ->
         order: The ranks, sorted by pipeline.
         pipeline: Pipeline of each rank, or -1 if unknown.
         stage: Stage of each rank, or -1 if unknown.
-        in_step: Clock of each rank if it is unknown for which ranks it waits, otherwise -1.
+        in_step: Clock of each rank, or -1 if it is known which ranks the rank waits for.
 
     Returns:
         neighbour: For each rank in ``rank``, the rank with which it is compared.
@@ -392,9 +397,10 @@ def _pair_by_name(recordings: JoinedRecordings) -> JoinedRecordings:
     """Pair the iterations of all ranks by the iteration numbers in range names.
 
     An iteration without a name is identified by its distance from the nearest named iteration of
-    its rank. The common iteration of an operation is -1 if no rank works in that iteration. The
-    common iteration is also -1 if the rank runs no forward or backward in the iteration and no name
-    gives its number. ``paired`` is set to True.
+    its rank. ``paired`` is set to True. The common iteration of an operation is -1 in these cases:
+
+    - No rank works in the iteration.
+    - The rank runs no forward or backward in the iteration, and no name contains its number.
     """
     operations = recordings.operations
     iteration_in_name = recordings.named_iteration
@@ -420,9 +426,10 @@ def _pair_by_name(recordings: JoinedRecordings) -> JoinedRecordings:
 def _match_named_iterations(
     rank: Ints, iteration: Ints, number: Ints, is_idle: Bools
 ) -> tuple[Ints, tuple[str, ...]]:
-    """Match the iterations of all ranks that have equal distances from equal named iterations.
+    """Match iterations of different ranks by name, or by their distance from a named iteration.
 
-    All arguments have one entry per (rank, iteration), sorted by rank and iteration.
+    Two iterations match if they have the same distance from the same named iteration. All arguments
+    have one entry per (rank, iteration), sorted by rank and iteration.
 
     Args:
         rank: Rank of each entry.
@@ -432,7 +439,7 @@ def _match_named_iterations(
 
     Returns:
         common: Common iteration of each entry, equal for matching iterations. The number is -1 if
-            no rank works in the iteration, or if the rank is idle and no name gives the number.
+            no rank works in the iteration, or if the rank is idle and no name contains the number.
         names: Name of each common iteration (:func:`_name_iteration`).
     """
     used = np.flatnonzero((~is_idle | (number >= 0)) & (iteration >= 0))
@@ -449,7 +456,7 @@ def _match_named_iterations(
 def _find_names(
     iteration_in_name: Ints, works: Bools, owner: Ints, iteration: Ints
 ) -> tuple[Ints, Bools]:
-    """Find the number that names give to each (rank, iteration), and which of them have no work.
+    """Find the number in the names of each (rank, iteration), and the iterations without work.
 
     Args:
         iteration_in_name: Iteration number in the name of each operation, or -1 if there is none.
@@ -477,10 +484,13 @@ def _number_idle_iterations(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
     """Correct the numbers of idle iterations, in which a rank runs only an Optimizer.
 
     The Optimizer of an idle iteration may be outside every range that names an iteration. The
-    Optimizer then has the number of the previous iteration of its rank, or -1 at the start of a
-    recording. A repeated number is counted up (:func:`_advance_repeated`), and numbers at the start
-    are counted down from the next iteration (:func:`_number_leading`). A new number is used only if
-    some rank worked in the iteration with this number.
+    iteration then has the number of the previous iteration of its rank, or -1 at the start of a
+    recording. Two corrections are made:
+
+    - Repeated numbers are counted up (:func:`_advance_repeated`).
+    - Numbers at the start are counted down from the next iteration (:func:`_number_leading`).
+
+    A new number is used only if any rank worked in the iteration with this number.
 
     Args:
         rank: Rank of each (rank, iteration), sorted by rank and iteration.
@@ -495,11 +505,11 @@ def _number_idle_iterations(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
 
 
 def _advance_repeated(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
-    """Return the numbers of iterations, counting up where idle iterations repeat a number.
+    """Count up the numbers of idle iterations that repeat the number of an earlier iteration.
 
-    If consecutive idle iterations of a rank repeat the number of the iteration before them, the
-    n-th of them gets the number plus n. The new number is used only if some rank worked in an
-    iteration with this number. All other numbers are unchanged.
+    If several consecutive idle iterations of a rank have the number of the iteration before them,
+    the n-th idle iteration gets the number plus n: 5, 5, 5 becomes 5, 6, 7. A new number is used
+    only if any rank worked in the iteration with this number. All other numbers are unchanged.
 
     Args:
         rank: Rank of each (rank, iteration), sorted by rank and iteration.
@@ -518,9 +528,8 @@ def _advance_repeated(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
 def _number_leading(rank: Ints, number: Ints, is_idle: Bools) -> Ints:
     """Number the idle iterations before the first working iteration of each rank.
 
-    An idle iteration without a number is changed if its rank has not worked before. The next
-    iteration that has work or a number is the anchor. The new number is the number of the anchor
-    minus the distance to the anchor. The new number is used only if some rank worked in an
+    Idle iterations without a number are counted down from the next iteration of the rank that has
+    work or a number: -1, -1, 5 becomes 3, 4, 5. A new number is used only if any rank worked in the
     iteration with this number. All other numbers are unchanged.
 
     Args:
@@ -590,9 +599,8 @@ _TO_TELL = (
 def _list_limitations(recordings: JoinedRecordings, links: Sequence[Link]) -> Iterator[Limitation]:
     """Yield a limitation if iterations are not paired, or if links had to pair them across hosts.
 
-    If iterations are not paired, the limitation names the undecided link with the smallest margin.
-    If links between machines paired the iterations, the limitation names the link with the smallest
-    margin.
+    The limitation names the least certain link, which has the smallest margin. If iterations are
+    not paired, only undecided links are considered.
 
     Args:
         recordings: The recordings after pairing.

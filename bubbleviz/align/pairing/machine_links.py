@@ -1,4 +1,4 @@
-"""Links between machines: find which iterations of two machines are the same, from all evidence.
+"""Machine links: find which iterations of two machines are the same, from all evidence.
 
 The clocks of two machines agree except for the error of NTP, or not at all. Therefore every shift
 of their iterations is compared with every other shift. Evidence is measured in nats (factors of e
@@ -56,7 +56,7 @@ class Link:
         rival: Second likeliest shift, or None if it is likelier that the captures have no common
             iteration.
         margin: Evidence for the best shift against the rival, in nats.
-        fit: Part of the margin that comes from the lengths of iterations, in nats.
+        fit: Part of the margin that comes from comparing iteration times, in nats.
     """
 
     first: int
@@ -97,11 +97,11 @@ def _find_links(
 def _link_batch(
     histories: Histories, pair: tuple[Ints, Ints], timed: Bools, events: CommonEvents | None
 ) -> list[Link]:
-    """Find the likeliest and the second likeliest shift of each pair of a batch.
+    """Find the likeliest and the second likeliest shift of each pair in a batch.
 
-    The evidence against captures without a common iteration is ``_NO_COMMON_PENALTY`` plus the
-    smallest UTC penalty of any possible shift. If no shift is possible, ``MAX_UTC_EVIDENCE``
-    replaces the UTC penalty.
+    The hypothesis that two captures have no common iteration also has a penalty:
+    ``_NO_COMMON_PENALTY`` plus the smallest UTC penalty of any possible shift, or plus
+    ``MAX_UTC_EVIDENCE`` if no shift is possible.
 
     Args:
         histories: Iteration times of all ranks.
@@ -151,7 +151,7 @@ class _Choices(Table):
             no common iteration. Also -1 if no shift is possible.
         margin: Evidence for the best shift against the rival, in nats, or 0 if no shift is
             possible.
-        fit: Part of the margin that comes from the lengths of iterations, in nats.
+        fit: Part of the margin that comes from comparing iteration times, in nats.
     """
 
     best: Ints
@@ -165,12 +165,15 @@ def _choose_shifts(
 ) -> _Choices:
     """Choose the likeliest and the second likeliest shift of each pair of ranks.
 
-    The best shift has the largest sum of prior and fit, where the fit is the evidence from
-    iteration times. The fits are then computed again for the best shift against each other shift
-    (:func:`_compare_with_lags`), because iterations that repeat a pattern also fit well at wrong
-    shifts. The margin of another shift is the difference of the fits plus the difference of the
-    priors. The hypothesis that the captures have no common iteration has the margin
-    ``fit + prior + none_penalty`` of the best shift. The rival has the smallest margin.
+    1. The best shift has the largest ``fit + prior``, where the fit is the evidence from iteration
+       times.
+    2. The best shift is compared with each other shift. Iterations that repeat a pattern also fit
+       well at wrong shifts, so the difference of the two fits is computed again
+       (:func:`_compare_with_lags`). The margin is this difference plus the difference of the
+       priors.
+    3. The hypothesis that the captures have no common iteration has the margin
+       ``fit + prior + none_penalty``, with fit and prior of the best shift.
+    4. The rival is the other shift, or this hypothesis, with the smallest margin.
 
     Args:
         comparisons: Statistics of all ways to compare the iterations of the pairs.
@@ -204,9 +207,9 @@ def _choose_shifts(
 def _compare_with_lags(comparisons: Sequence[StepComparison], shifts: Ints, best: Ints) -> Floats:
     """Compute how much better iteration times fit the best shift than every other shift, in nats.
 
-    A step is the time from an event to the same event of the next iteration. The null hypothesis of
-    both fits uses steps of one rank that are as many iterations apart as the two shifts, or any two
-    steps if the ranks have too few iterations.
+    A step is the time from an event to the same event of the next iteration. To compare two shifts
+    that are ``lag`` apart, both fits use a null hypothesis from steps of one rank that are ``lag``
+    iterations apart. If the ranks have too few iterations, any two steps are used.
 
     Args:
         comparisons: Statistics of all ways to compare the iterations of the pairs.
@@ -227,9 +230,9 @@ def _compare_with_lags(comparisons: Sequence[StepComparison], shifts: Ints, best
 
 
 def _choose_largest(evidence: Iterable[Floats]) -> Floats:
-    """Return the elementwise maximum of several arrays of evidence minus the log of their number.
+    """Return ``max(evidence) - log(len(evidence))`` elementwise, with negative results set to 0.
 
-    The logarithm corrects for choosing the largest value. Negative results are replaced by 0.
+    The logarithm corrects for choosing the largest value.
     """
     parts = list(evidence)
     largest = np.maximum.reduce(parts) - float(np.log(len(parts)))
@@ -239,12 +242,13 @@ def _choose_largest(evidence: Iterable[Floats]) -> Floats:
 def _compare_iterations(
     histories: Histories, pair: tuple[Ints, Ints], events: CommonEvents | None, shifts: Ints
 ) -> list[StepComparison]:
-    """Compare the lengths of the iterations of pairs of ranks in all available ways.
+    """Compare the iteration times of pairs of ranks in all available ways.
 
-    All pairs are compared by the starts of their Optimizers, because ranks leave the collective
-    before the Optimizer together. Replicas are also compared by their iteration starts. Pairs that
-    are not replicas are also compared by their common events, if there are any, and by the clock
-    bounds from common events.
+    - All pairs are compared by Optimizer starts, because ranks leave the collective before the
+      Optimizer together.
+    - Replicas are also compared by iteration starts.
+    - Other pairs are also compared by their common events, if there are any, and by the clock
+      bounds from these events.
 
     Args:
         histories: Iteration times of all ranks.
@@ -297,7 +301,7 @@ def link_machines(
         offset_ns: Clock correction in ns of each linked machine, keyed by machine. The correction
             is 0 for the reference machine.
         links: For every other machine that was compared with a linked machine, the link with the
-            largest margin up to the time when the machine was linked.
+            largest margin. Links that were found after the machine was linked are ignored.
     """
     offset_ns = {int(root): 0 for root in machine[neighbours[0][:1]]}
     best_links: dict[int, Link] = {}
@@ -321,7 +325,9 @@ def link_machines(
 
 
 def _list_farther_pairs(neighbours: _Neighbours) -> _Neighbours:
-    """Return the pairs of ranks of one pipeline with a single rank between them.
+    """Return the rank pairs (a, c) for which (a, b) and (b, c) are consecutive neighboring pairs.
+
+    Pairs of replicas are left out.
 
     Args:
         neighbours: Pairs of neighboring ranks, in the order of the ranks.
@@ -333,7 +339,7 @@ def _list_farther_pairs(neighbours: _Neighbours) -> _Neighbours:
 
 
 def _take_next_pairs(machines: Ints, untried: Ints) -> Ints:
-    """Return the first untried pair of ranks for every two machines.
+    """Return the first untried pair of ranks for each pair of machines.
 
     Args:
         machines: Machines of the first and second rank of each pair, shape (2, pairs).
@@ -352,7 +358,7 @@ def _join_linked(
     offset_ns: dict[int, int],
     best_links: dict[int, Link],
 ) -> bool:
-    """Join each machine that a decided link connects to a joined machine.
+    """Join the machines that decided links connect to machines that have already been joined.
 
     The links are processed once, in order. A machine that is joined late may allow an earlier link
     to join another machine, so the caller repeats the call until it returns False.
