@@ -1,7 +1,7 @@
 """Replay iterations with changed durations or delays, or in the planned order.
 
-Everything that a change does not affect keeps its measured time. Iterations under other schedules
-are simulated by :mod:`bubbleviz.schedules`.
+Times that a change does not affect are kept as measured. Iterations under other schedules are
+simulated by :mod:`bubbleviz.schedules`.
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ _WITHOUT = (
 def replay_changes(graph: Graph, operations: Operations, ranks: int) -> tuple[Change, ...]:
     """Replay an iteration as measured and under each change.
 
-    The first entry is the iteration as measured, and the last entry is the one without any delay.
-    The change ``no-collective`` is left out if it does not change the makespan.
+    The first entry is the iteration as measured, and the last entry is the iteration without any
+    delay. The change ``no-collective`` is left out if it does not change the makespan.
 
     Args:
         graph: The graph of the iteration.
@@ -105,7 +105,7 @@ def replay_changes(graph: Graph, operations: Operations, ranks: int) -> tuple[Ch
     for scenario, makespan_ns, work_ns in zip(
         scenarios, makespans_ns.tolist(), busy_ns.tolist(), strict=True
     ):
-        # Most collectives run after the last backward and do not affect the makespan.
+        # Most collectives run after the last backward, so they do not affect the makespan.
         if scenario.name == "no-collective" and makespan_ns == measured_ns:
             continue
         total_ns = ranks * makespan_ns
@@ -132,10 +132,10 @@ def _measure_makespans(graph: Graph, duration_ns: Ints, delay_ns: Ints) -> Ints:
 
 
 def _remove_causes(graph: Graph) -> Iterator[_Scenario]:
-    """Yield for each cause in ``_WITHOUT`` the scenario without the delays of this cause.
+    """Yield one scenario for each cause in ``_WITHOUT``, without the delays due to this cause.
 
-    If the cause is COMMUNICATION, transfers also take no time. If the cause is COLLECTIVE,
-    collectives also take no time. A scenario is left out if it removes no delay and no work, except
+    Two causes also affect durations: without COMMUNICATION, transfers take no time, and without
+    COLLECTIVE, collectives take no time. A scenario is left out if it would change nothing, except
     ``no-transfer``.
     """
     instant_ns = _make_instant_durations(graph)
@@ -151,7 +151,7 @@ def _remove_causes(graph: Graph) -> Iterator[_Scenario]:
 def _make_instant_durations(graph: Graph) -> Ints:
     """Return a duration of 0 for each row, or its measured duration if that is negative.
 
-    Keeping negative durations ensures that communication does not end later than it was measured.
+    Negative durations are kept so that communication does not end later than measured.
     """
     return np.minimum(graph.duration_ns, 0)
 
@@ -159,9 +159,12 @@ def _make_instant_durations(graph: Graph) -> Ints:
 def _remove_delays(graph: Graph) -> _Scenario:
     """Return the scenario with the same order, but without delays and communication times.
 
-    Delays with the cause DEPENDENCY are kept, because they may be waiting for collectives whose
-    members are unknown. Negative delays, and the delays of rows without a predecessor, are kept as
-    well.
+    The following delays are kept:
+
+    - Delays with the cause DEPENDENCY, which may be waits for collectives whose members are
+      unknown.
+    - Negative delays.
+    - Delays of rows without a predecessor.
     """
     kept_ns = graph.delay_by_cause_ns[:, Cause.DEPENDENCY]
     early_ns = np.where(graph.follows, np.minimum(graph.delay_ns, kept_ns), graph.delay_ns)
@@ -173,8 +176,10 @@ def _remove_delays(graph: Graph) -> _Scenario:
 def _even_out_times(graph: Graph, operations: Operations) -> Iterator[_Scenario]:
     """Yield the scenarios ``no-stragglers``, ``balanced`` and ``even-microbatches``.
 
-    - ``no-stragglers``: every operation takes the lower median of its kind (rank, chunk and phase).
-    - ``balanced``: the kinds of a phase take equally long on all ranks (:func:`_balance_phases`).
+    The kind of an operation is its rank, chunk and phase.
+
+    - ``no-stragglers``: every operation takes the lower median of its kind.
+    - ``balanced``: a phase takes equally long on all ranks (:func:`_balance_phases`).
     - ``even-microbatches``: every operation takes the mean of its kind. This scenario is yielded
       only if the lengths of microbatches vary by more than chance.
 
@@ -205,11 +210,10 @@ def _even_out_times(graph: Graph, operations: Operations) -> Iterator[_Scenario]
 
 
 def _balance_phases(phase: Ints, usual_ns: Ints, measured_ns: Ints) -> Ints:
-    """Return durations as if all operations of a phase had the same usual duration.
+    """Scale durations so that the operations of a phase usually take equally long on all ranks.
 
-    This duration is the mean of the usual durations of all operations of the phase. Each operation
-    keeps the ratio of its measured to its usual duration. Operations whose usual duration is 0 are
-    unchanged.
+    Each duration is multiplied by (mean usual duration of the phase / usual duration of its kind).
+    Operations whose usual duration is 0 are unchanged.
 
     Args:
         phase: Phase of each operation.
@@ -251,7 +255,7 @@ _MOVED = ("late", "early")
 def replay_planned_order(
     run: ReplayedRun, deviations: Sequence[Deviation]
 ) -> tuple[Ints, Ints] | None:
-    """Replay the averaged iterations in the measured and in the planned order.
+    """Replay the averaged iterations twice: in the measured and in the planned order.
 
     Operations keep their measured durations. Launch delays are left out of both replays.
 
@@ -284,7 +288,7 @@ def replay_planned_order(
 
 
 def _invert_numbers(numbers: Ints) -> Ints:
-    """Return for each iteration of the report its index in the run, or -1 if there is none.
+    """Return the index in the run of each iteration of the report, or -1 if there is none.
 
     Args:
         numbers: For each iteration of the run, its number in the report, or -1 if it is left out.
@@ -300,8 +304,8 @@ class _DisplacedOperations:
     Attributes:
         cells: Pair (iteration, rank) of each operation, as in its deviation.
         row: Index of the operation among the compute operations, or -1 if it is missing.
-        places_late: Number of operations in place that ran before the operation although the
-            operation was planned before them. Negative if the operation was early.
+        places_late: How many operations, of those that ran in place, ran before this operation but
+            should have run after it. Negative if the operation was early.
     """
 
     cells: list[tuple[int, int]]
@@ -312,11 +316,14 @@ class _DisplacedOperations:
 def _assign_turns(
     operations: Operations, rows: Ints, deviations: Sequence[Deviation], iterations: Ints
 ) -> Ints:
-    """Return for each operation the operation whose turn it takes in the planned order.
+    """Find the operations that would have run at each position if ranks had kept the planned order.
 
-    A turn is a position in the measured order of the rank. An operation that keeps its turn is
-    mapped to itself. If a rank has missing, repeated or extra operations in an iteration, or phases
-    that cannot be reordered, all of its operations in that iteration keep their turns.
+    Entry ``i`` of the result is the operation whose measured position operation ``i`` would take,
+    or ``i`` itself if its position does not change. All operations of a rank in an iteration keep
+    their positions in two cases:
+
+    - The rank has missing, repeated or extra operations in the iteration.
+    - It ran phases that cannot be reordered.
 
     Args:
         operations: Operations of all ranks.
@@ -347,7 +354,7 @@ def _find_displaced_operations(
 ) -> _DisplacedOperations:
     """Find the operations that ran later or earlier than planned.
 
-    All other kinds of deviations are ignored. An operation is identified by iteration, rank, phase,
+    Other kinds of deviations are ignored. An operation is identified by iteration, rank, phase,
     microbatch and chunk.
 
     Args:
@@ -374,15 +381,15 @@ def _find_displaced_operations(
 def _insert_moved(operations: Operations, moved_rows: Ints, places_late: Ints) -> Ints:
     """Return the rows of a rank's operations in the planned order.
 
-    Operations in place keep their measured order, which is the order in which the host started
-    them. A moved operation is inserted ``places_late`` operations in place earlier than it ran.
-    Operations that are moved to the same position are ordered by microbatch.
+    Operations that ran in place keep the order in which the host started them. Each moved operation
+    is inserted between them, ``places_late`` operations earlier than it ran. Operations that are
+    moved to the same position are ordered by microbatch.
 
     Args:
         operations: Operations of the rank in an iteration.
         moved_rows: Rows of the operations that ran out of place.
-        places_late: Number of operations in place by which each moved operation was late; negative
-            if it was early.
+        places_late: For each moved operation, the number of operations in place by which it was
+            late. Negative if it was early.
     """
     launched = sort_rows(operations.host_start_ns)
     in_place = ~make_mask(len(operations), moved_rows)[launched]

@@ -1,4 +1,4 @@
-"""Fit how long each stage takes for a chunk, as a function of the chunk's number of tokens.
+"""Fit the time that each stage takes for a chunk, as a function of the chunk's number of tokens.
 
 The cost of attention grows with the square of the length. The rest of a layer has a constant cost
 per token, and launches have a constant cost per chunk::
@@ -6,8 +6,8 @@ per token, and launches have a constant cost per chunk::
     time = a + b tokens [+ c tokens (tokens + 2 prefix)]
 
 The prefix is the part of the prompt that earlier chunks left in the cache. A table of operations
-may contain prefixes, but range names do not. If prefixes are unknown, prompts are reconstructed: a
-prompt that is cut into chunks fills all of its chunks except the last one::
+may contain prefixes, but range names do not. If prefixes are unknown, they are reconstructed: every
+chunk of a prompt except the last one is assumed to have the maximum length::
 
     tokens  8192 8192 8192 3000 | 8192 500 |
     prefix     0 8192 16384 24576 |  0 8192 |
@@ -27,17 +27,17 @@ from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 
-#: Minimum number of distinct lengths to fit the square term without prefixes.
+#: Minimum number of distinct lengths that are needed to fit the square term without prefixes.
 _MIN_LENGTHS = 4
-#: Minimum factor of the square term (c), in standard errors of this factor.
+#: Minimum value of c, the factor of the square term, in standard errors of c.
 _MIN_ERRORS = 4.0
-#: Minimum size of the largest square term, as a fraction of the longest time of a chunk.
+#: Minimum of the largest square term, as a fraction of the longest chunk time.
 _MIN_SHARE = 0.01
 #: Minimum norm of the component of the last term that is orthogonal to the other terms.
 _MIN_INDEPENDENT = 1e-6
-#: Maximum residual sum of squares with prefixes, as a fraction of the one without prefixes.
+#: Maximum ratio of the residual sum of squares with prefixes to the sum without prefixes.
 _MAX_RESIDUAL = 0.8
-#: Proposed chunk lengths are multiples of this number of tokens.
+#: Proposed chunk lengths are rounded down to multiples of this number of tokens.
 _GRAIN = 64
 
 
@@ -49,8 +49,8 @@ class ChunkCost:
         stage: Stage of the ranks, or -1 if unknown.
         virtual_stage: Index of the model chunk in the model's order, or -1 if unknown.
         n: Number of chunks.
-        least_tokens: Number of tokens of the shortest chunk.
-        most_tokens: Number of tokens of the longest chunk.
+        least_tokens: Number of tokens in the shortest chunk.
+        most_tokens: Number of tokens in the longest chunk.
         fixed_ns: The fitted constant a, or the mean time if all chunks have the same length.
         token_ns: The fitted factor b, in ns per token, or None if all chunks have the same length.
         token_squared_ns: The fitted factor c, in ns per squared token. 0 if a line is used, or None
@@ -59,7 +59,7 @@ class ChunkCost:
             fitted factors.
         explained: Fraction of the variance that the fit explains (R squared), or None if the times
             or the lengths do not vary.
-        prompt_tokens: Number of tokens of the longest prompt if the fit uses prefixes, else 0.
+        prompt_tokens: Number of tokens in the longest prompt if the fit uses prefixes, else 0.
     """
 
     stage: int
@@ -82,14 +82,15 @@ class ChunkCost:
     def split_prompt(self, first: int) -> tuple[int, ...]:
         """Divide the longest prompt into chunks that take as long as its first chunk.
 
-        The length x of each chunk solves the equation below. Lengths are rounded down to a multiple
-        of 64 tokens, but are at least 64. The last chunk is the remaining part of the prompt. If
-        the fit does not use prefixes, the result is empty::
+        The length x of each chunk solves the equation below. It is rounded down to a multiple of 64
+        tokens, but is at least 64. The last chunk is the remaining part of the prompt::
 
             c x^2 + (b + 2 c prefix) x = time of the first chunk - a
 
+        The result is empty if the fit does not use prefixes.
+
         Args:
-            first: Number of tokens of the first chunk.
+            first: Number of tokens in the first chunk.
         """
         bend_ns = self.token_squared_ns or 1.0
         n_left, prefix, sizes = self.prompt_tokens, 0, []
@@ -108,8 +109,8 @@ def measure_chunk_costs(
 ) -> tuple[ChunkCost, ...]:
     """Fit the time of a chunk as a function of its number of tokens, for each virtual stage.
 
-    The result is sorted by virtual stage. If the number of tokens is unknown for all complete
-    forwards of averaged iterations, the result is empty.
+    Only complete forwards of averaged iterations whose number of tokens is known are used. If there
+    are none, the result is empty. The fits are sorted by virtual stage.
 
     Args:
         operations: Operations of all ranks.
@@ -174,18 +175,16 @@ def find_costed_rows(operations: Operations, averaged: Bools) -> Ints:
 
 
 def _list_prefixes(operations: Operations, rows: Ints, tokens: Ints) -> Ints:
-    """Return the prefix of each chunk of a stage, in tokens.
+    """Return the prefix of each chunk: the number of tokens in earlier chunks of the same prompt.
 
-    The recorded prefixes are returned if all of them are known. Otherwise every prefix is
-    reconstructed as the number of tokens in the earlier chunks of the same prompt. A prompt
-    consists of consecutive chunks of a rank in an iteration, in order of start. A prompt ends with
-    the first chunk that is shorter than the longest chunk of ``rows``, or at the end of the
-    iteration.
+    The recorded prefixes are used if all of them are known. Otherwise prompts are reconstructed
+    from the chunks that a rank ran in an iteration, in order of start. A prompt ends with the first
+    chunk that is shorter than the longest of all chunks, or at the end of the iteration.
 
     Args:
         operations: Operations of all ranks.
         rows: Rows of the chunks' forwards.
-        tokens: Number of tokens of each chunk.
+        tokens: Number of tokens in each chunk.
     """
     if (operations.prefix[rows] >= 0).all():
         return operations.prefix[rows]
@@ -206,24 +205,29 @@ def _list_prefixes(operations: Operations, rows: Ints, tokens: Ints) -> Ints:
 def _fit_cost(
     tokens: Ints, prefix: Ints, time_ns: Floats
 ) -> tuple[tuple[float, ...], Floats, bool]:
-    """Fit a constant, a line or a curve: the simplest function that explains the times.
+    """Fit the simplest function that explains the times: a constant, a line or a curve.
 
-    If all chunks have the same length, the function is a constant. Otherwise a line is fitted, and
-    then two curves: one without prefixes if there are at least 4 distinct lengths, and one with
-    prefixes. Both curves need more than 4 chunks. A curve replaces the line if c exceeds 4 standard
-    errors, and if the largest square term exceeds 1 % of the longest time. If the curve without
-    prefixes has replaced the line, the curve with prefixes must in addition reduce the residual sum
-    of squares to less than 80 %.
+    The candidates are tried in this order:
+
+    1. A constant, if all chunks have the same length. Then no other function is tried.
+    2. A line.
+    3. A curve without prefixes, if there are more than 4 chunks with at least 4 distinct lengths.
+    4. A curve with prefixes, if there are more than 4 chunks.
+
+    A curve replaces the line if c exceeds 4 standard errors and the largest square term exceeds 1 %
+    of the longest time. If the curve without prefixes has replaced the line, the curve with
+    prefixes replaces it only if its residual sum of squares is also below 80 % of the sum without
+    prefixes.
 
     Args:
-        tokens: Number of tokens of each chunk, at least one chunk.
+        tokens: Number of tokens in each chunk, at least one chunk.
         prefix: Number of tokens before each chunk.
         time_ns: Time of each chunk.
 
     Returns:
         factors: One factor for a constant, two for a line, three for a curve (a, b, c).
         residual_ns: Residual of each chunk.
-        uses_prefix: Whether the function is the curve with prefixes, and any prefix is positive.
+        uses_prefix: Whether the curve with prefixes was chosen and any prefix is positive.
     """
     n_lengths = len(grouping.find_distinct(tokens))
     if n_lengths < 2:
@@ -249,16 +253,15 @@ def _fit_least_squares(
     """Fit ``time = a + b * tokens + c * tokens * (tokens + 2 * prefix)`` by least squares.
 
     Args:
-        tokens: Number of tokens of each chunk, with at least two distinct numbers.
-        prefix: Number of tokens before each chunk, or None to fit a line without the term of c.
+        tokens: Number of tokens in each chunk, with at least two distinct numbers.
+        prefix: Number of tokens before each chunk, or None to fit a line without c.
         time_ns: Time of each chunk.
 
     Returns:
         factors: (a, b, c), or (a, b) if ``prefix`` is None.
         left_ns: Residual of each chunk in ns.
-        error: Standard error of c or, if ``prefix`` is None, of b times half the range of the
-            tokens. The error is infinite if the term of this factor is linearly dependent on the
-            other terms.
+        error: Standard error of c. For a line, it is the standard error of b times half the range
+            of the tokens. Infinite if the term of this factor depends linearly on the other terms.
     """
     # Lengths are centered: otherwise the powers of similar lengths are almost linearly dependent.
     length_range = float(tokens.min()), float(tokens.max())

@@ -1,9 +1,9 @@
 """Split collectives into waiting for the last member and moving data.
 
 Data moves once the last member has entered. The last member waits least, so the duration of the
-shortest kernel is an upper bound of the time for which data moved. Every longer kernel spent the
-rest of its time waiting, from its start on. If the shortest kernel is too short to move data, the
-longer kernels waited all the time. The durations are enough, so no common clock is needed::
+shortest kernel is an upper bound of the time in which data moved. Every longer kernel first waits,
+and then moves data for this time. If the shortest kernel is too short to move data, the longer
+kernels only waited. Only durations are compared, so no common clock is needed::
 
     rank 0   ├─ waiting ──────┼─ moving ─┤
     rank 1                    ├─ moving ─┤      the shortest: it entered last
@@ -29,21 +29,21 @@ _GRAIN_NS = 5_000
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CollectiveWaits(Table):
-    """Collectives of ranks, in order of (rank, start), split into waiting and moving.
+    """The collectives of each rank, sorted by (rank, start) and split into waiting and moving data.
 
     Attributes:
         rank: Index of the rank.
         iteration: Iteration of the rank, or -1 if unknown.
         kind: Index of the kind in ``kinds``.
         start_ns: Time when the rank entered.
-        moving_ns: Time until which the rank waited, because the last member had not entered. Equal
-            to ``start_ns`` if the members are unknown.
+        moving_ns: Time when the rank stopped waiting for the last member and data began to move.
+            Equal to ``start_ns`` if the members are unknown.
         end_ns: Time when the rank left.
         last_rank: Rank of the member that entered last, or -1 if it is unknown or is ``rank``.
         last_operation: Row of the last operation that the last rank started before it entered, or
             -1 if there is none.
         has_members: Mask of the collectives whose members are known.
-        kinds: NCCL's names of the kinds of collectives, or "" for a kind without a name.
+        kinds: NCCL names of the collective kinds, or "" for a kind without a name.
     """
 
     rank: Ints
@@ -63,11 +63,15 @@ def measure_collective_waits(
 ) -> CollectiveWaits:
     """Split each collective into waiting for its last member and moving data.
 
-    The last member is chosen among the members whose kernel is at most 5 us longer than the
-    shortest kernel. The member that was idle for the shortest time before it entered wins; at equal
-    times, the lowest rank. Every member moves data for the duration of the shortest kernel, at the
-    end of its own kernel. If the shortest kernel takes at most 5 us, only the last member moves
-    data, and all other members only wait.
+    Kernel durations determine the last member and the split:
+
+    - The last member is one of the members whose kernel is at most 5 us longer than the shortest
+      kernel. Among these, it is the member that was idle for the shortest time before it entered;
+      at equal times, the lowest rank.
+    - Every member moves data at the end of its kernel, for as long as the shortest kernel took.
+      Before, it waits.
+    - If the shortest kernel takes at most 5 us, only the last member moves data, and all other
+      members only wait.
 
     Args:
         collectives: Collectives of all ranks, on any clocks. A collective of a rank can have
@@ -130,14 +134,15 @@ class _Members(Table):
 
 
 def _list_members(collectives: CollectiveIntervals, rows: Ints, groups: Groups) -> _Members:
-    """List the members of collectives.
+    """List the members of collectives: one row per collective and rank.
 
     A member enters with its first piece and leaves with its last piece.
 
     Args:
         collectives: Collectives of all ranks, one row per piece.
         rows: Rows of the pieces of collectives whose members are known.
-        groups: Groups of ``rows`` that belong to the same member, sorted by (meeting, rank).
+        groups: Groups of ``rows`` that belong to the same member, sorted by (meeting, rank). A
+            meeting is one collective over all of its members.
     """
     start_ns, end_ns = group_extents(
         groups.of_row, len(groups), collectives.start_ns[rows], collectives.end_ns[rows]
@@ -173,11 +178,11 @@ def _find_last_members(
 
 
 def _find_last_started_operations(operations: tables.Operations, rank: Ints, time_ns: Ints) -> Ints:
-    """Find the last compute operation that a rank started before a time.
+    """For each query, find the last compute operation that a rank started before a time.
 
     Args:
         operations: Operations of all ranks.
-        rank: One rank per query.
+        rank: Rank of each query.
         time_ns: Time of each query.
 
     Returns:

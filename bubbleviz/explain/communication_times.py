@@ -67,8 +67,8 @@ class CommunicationTimes:
             known.
         transfer_ns: Remaining time of the receives and collectives in ``wait_ns``.
         exposed_ns: Time in which data moved and the rank was idle, including collectives whose
-            members are unknown. The sum includes time inside operations in which a collective but
-            no compute kernel ran.
+            members are unknown. Time inside operations in which a collective ran but no compute
+            kernel is included.
         communication_ns: Time in which at least one communication kernel ran, within the rank's
             window of the listed ratio. The window is extended to the start of the iteration's first
             receive if that is earlier.
@@ -94,8 +94,7 @@ def list_receives(
         idle: Idle intervals of all ranks.
 
     Returns:
-        Receives sorted by operation. Operations without a receive, or whose producer is unknown,
-        are left out.
+        Receives sorted by operation. Operations without a receive or a known producer are left out.
     """
     rows = np.flatnonzero((arrivals.exact_ns != NEVER) & (inputs.ready_ns != NEVER))
     if not len(rows):
@@ -109,11 +108,10 @@ def list_receives(
 
 
 def _find_receive_starts(operations: Operations, receive_of: Ints, rows: Ints) -> Ints:
-    """Return the start of the last receive of operations whose receive is recorded.
+    """Return when the last receive of each operation started.
 
-    An operation can have a receive inside it and a separate receive that names its microbatch. If
-    an operation has both, the receive that ends later is used. At equal ends, the inner receive is
-    used.
+    An operation can have two receives: one inside the operation, and a separate one that names its
+    microbatch. The receive that ends later is used; at equal ends, the one inside.
 
     Args:
         operations: Operations of all ranks.
@@ -134,9 +132,11 @@ def measure_communication(
     """Measure how long the ranks of a stretch communicated in each iteration.
 
     A receive counts in full in the iteration of the operation that uses its data. Kernels and
-    collectives count only within the rank's window of the listed ratio. The window is extended to
-    the start of the iteration's first receive if that is earlier. If the iteration has no window of
-    the listed ratio, the time from its first to its last work is used as the window.
+    collectives count only inside the rank's window:
+
+    - This is the window of the listed ratio. If the iteration has none, it is the time from the
+      rank's first to its last work.
+    - If the first receive of the iteration starts earlier, the window starts with this receive.
 
     Args:
         stretch: The stretch, which consists of complete pipelines.

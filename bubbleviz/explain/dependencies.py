@@ -1,8 +1,12 @@
 """Find the operations whose results each operation needs, by virtual stage and microbatch.
 
-An F needs the result of the F of the same microbatch on the previous virtual stage, and a B needs
-the result of the B on the next one. A B also needs the result of its own F, and a W needs the
-result of its B::
+The operations of a microbatch depend on each other as follows:
+
+- An F needs the result of the F on the previous virtual stage.
+- A B needs the result of the B on the next virtual stage, and the result of the F on its own stage.
+- A W needs the result of the B on its own stage.
+
+::
 
     virtual stage 0   F3 ──┐                    ┌─> B3 ──> W3
     virtual stage 1        └─> F3 ──> B3 ──> W3 │
@@ -18,7 +22,7 @@ result of its B::
        id             0      1    ...   S-1      S     S+1   ...  2S-1    (+ 2S x microbatch)
 
 3. Look up the producer of each input by its id. If replicas have the same names, several operations
-   have the same id, and the nearest one in time is used (:func:`_find_nearest`).
+   have the same id. Then the nearest one in time is used (:func:`_find_nearest`).
 """
 
 from __future__ import annotations
@@ -48,8 +52,8 @@ class Dependencies(Table):
     """Pairs of a row and one of its predecessors, in the operations table or the work table.
 
     Attributes:
-        successor: Row that can start only after its predecessor has ended. In ascending order if
-            the rows are operations.
+        successor: Row that can start only after its predecessor has ended. This column is ascending
+            if the rows are operations.
         predecessor: Row that must have ended, because it produces an input of the successor. If
             several replicas could be the producer, it is the one that ended last before the
             successor started. If none ended before, it is the one that ended first.
@@ -75,7 +79,8 @@ class Inputs(Table):
         ready_ns: Latest end of the producers on other ranks, or ``NEVER`` if no producer is known.
         producer: Row of the producer on another rank that ended last, or -1 if no producer is
             known. At equal ends, the smaller row wins.
-        unknown: Mask of the operations that may take an input from another rank that is unknown.
+        unknown: Mask of the operations whose input may come from an unknown operation on another
+            rank.
     """
 
     ready_ns: Ints
@@ -86,9 +91,9 @@ class Inputs(Table):
 def find_dependencies(operations: Operations, ranks: tuple[Rank, ...]) -> Dependencies:
     """Find the dependencies between operations.
 
-    Operations without GPU work have no dependencies. Operations whose iteration, microbatch or
-    virtual stage is unknown have no dependencies either. If an operation ran several times in an
-    iteration, only its first run is a producer.
+    An operation has no dependencies if it ran no GPU work, or if its iteration, microbatch or
+    virtual stage is unknown. If an operation ran several times in an iteration, only its first run
+    is a producer.
 
     Args:
         operations: Operations of all ranks, with iterations numbered consistently over all ranks.
@@ -116,16 +121,18 @@ def find_dependencies(operations: Operations, ranks: tuple[Rank, ...]) -> Depend
 
 
 def _pair_with_producers(row: Ints, is_backward: Bools, producer_of: Ints) -> Dependencies:
-    """Return the pairs of an operation and a producer, sorted by operation, then by producer.
+    """Return (operation, producer) pairs, sorted by operation, then by producer.
 
-    Inputs without a producer, and inputs that an operation produced itself, are left out. A half is
-    a forward or a backward; an operation that contains both has two halves.
+    A half is the forward or the backward part of an operation; an operation that contains both has
+    two halves. A half can have two producers: that of its input and, if it is a backward, its own
+    forward. Inputs without a known producer are left out, as are inputs that the operation produced
+    itself.
 
     Args:
         row: Row of the operation of each half.
         is_backward: Mask of the halves that are backwards.
-        producer_of: Row of the producer of each half's input, followed by the row of the forward
-            that belongs to each backward. -1 if unknown.
+        producer_of: Producers, or -1 if unknown. First the producer of each half's input, then the
+            forward that belongs to each backward half.
     """
     forward_of = np.full(len(row), NONE, np.int64)
     forward_of[is_backward] = producer_of[len(row) :]
@@ -160,7 +167,7 @@ class _Halves(Table):
 def _number_results(
     operations: Operations, halves: _Halves, pipeline: Ints
 ) -> tuple[Ints, Ints, Ints]:
-    """Compute the ids of each half's result, of its input, and of its forward's result.
+    """Compute the ids of the results that each half produces and needs.
 
     Args:
         operations: Operations of all ranks.
@@ -169,10 +176,9 @@ def _number_results(
 
     Returns:
         result_id: Id of the result of each half; see the module's description.
-        input_id: Id of the result that each half needs. A forward needs the result of the forward
-            on the previous stage, and a backward needs the result of the backward on the next
-            stage. A W needs the result of the B on the same stage. -1 if the previous or next stage
-            does not exist.
+        input_id: Id of the result that each half needs. For a forward, this is the forward on the
+            previous stage; for a backward, the backward on the next stage; for a W, the B on the
+            same stage. -1 if there is no previous or next stage.
         forward_id: Id of the forward's result on the same stage; valid only for backwards.
     """
     row, stage = halves.row, halves.virtual_stage
@@ -191,11 +197,11 @@ def _number_results(
 
 
 def _split_halves(operations: Operations) -> _Halves:
-    """Split operations into forwards and backwards.
+    """Split operations into halves: their forward and backward parts.
 
-    An ``FB`` operation is split into a forward and a backward, and a fused backward becomes a
-    ``B``. The forwards of ``FB`` operations come after all other halves, followed by the backwards
-    of ``FB`` operations.
+    An ``FB`` operation has two halves, and every other operation has one. A fused backward becomes
+    a ``B``. The forwards of all ``FB`` operations come after the other halves, followed by the
+    backwards of the ``FB`` operations.
     """
     phase, stage, microbatch = operations.phase, operations.virtual_stage, operations.microbatch
     single = np.flatnonzero(mask_phases(phase, (Phase.F, Phase.B, Phase.BW, Phase.W)))
@@ -213,14 +219,15 @@ def _split_halves(operations: Operations) -> _Halves:
 
 
 def _find_backward_stages(operations: Operations, pairs: Ints) -> Ints:
-    """Return the virtual stage of the backward of overlapped pairs, or -1 if it is unknown.
+    """Return the virtual stage of the backward in each FB operation, or -1 if it is unknown.
 
-    The stage is looked up among the operations of the same rank that have the chunk of the
-    backward.
+    An FB operation runs the forward of one chunk and the backward of another (``second_chunk``).
+    The virtual stage of the second chunk is taken from another operation of the same rank and
+    chunk.
 
     Args:
         operations: Operations of all ranks.
-        pairs: Rows of the overlapped pairs of a forward and a backward.
+        pairs: Rows of the FB operations.
     """
     has_stage = np.flatnonzero(operations.virtual_stage >= 0)
     return lookup_values(
@@ -240,8 +247,9 @@ def _find_producers(
 
     Args:
         operations: Operations of all ranks.
-        produced: Rows of the producers, and the ids of their results.
-        consumed: Rows of the consumers, and the ids of their inputs, or -1 if there is no input.
+        produced: Two arrays: rows of the producers, and the ids of their results.
+        consumed: Two arrays: rows of the consumers, and the ids of their inputs. The id is -1 if
+            there is no input.
     """
     (producer, produced_id), (consumer, required_id) = produced, consumed
     producer_of = lookup_values((produced_id,), producer, (required_id,))
@@ -263,16 +271,17 @@ def _find_nearest(
 ) -> Ints:
     """Return the nearest producer of each consumer's input, or -1 if there is none.
 
-    The nearest producer is the one that ended last at or before the start of the consumer, in the
-    figure producer 2. If none ended by then, it is the producer that ended first after the start::
+    The nearest producer is the last one that ended at or before the start of the consumer. In the
+    figure, this is producer 2. If none had ended by then, it is the first producer to end after the
+    start::
 
         end of producer 1  end of producer 2  start of the consumer  end of producer 3
                                  └────────────────┘
 
     Args:
         operations: Operations of all ranks.
-        produced: Rows of the producers, and the ids of their results.
-        consumed: Rows of the consumers, and the ids of their inputs.
+        produced: Two arrays: rows of the producers, and the ids of their results.
+        consumed: Two arrays: rows of the consumers, and the ids of their inputs.
     """
     producer, consumer = produced[0], consumed[0]
     order, result_id = _sort_by_time(operations, produced, consumed)
@@ -294,19 +303,19 @@ def _find_nearest(
 def _sort_by_time(
     operations: Operations, produced: tuple[Ints, Ints], consumed: tuple[Ints, Ints]
 ) -> tuple[Ints, Ints]:
-    """Sort the ends of producers and the starts of consumers by result id, then by time.
+    """Merge the ends of producers and the starts of consumers, sorted by result id, then by time.
 
-    At equal times, producers come first. If a consumer receives its input inside its span, the end
-    of this receive is used instead of the start of the consumer.
+    At equal times, producers come first. A consumer that receives its input after its start is
+    sorted by the end of this receive.
 
     Args:
         operations: Operations of all ranks.
-        produced: Rows of the producers, and the ids of their results.
-        consumed: Rows of the consumers, and the ids of their inputs.
+        produced: Two arrays: rows of the producers, and the ids of their results.
+        consumed: Two arrays: rows of the consumers, and the ids of their inputs.
 
     Returns:
-        order: Indices of producers and consumers in sorted order. Index i refers to producer i if
-            i < len(producers), else to consumer i - len(producers).
+        order: Indices in sorted order. With n producers, index i < n refers to producer i, and
+            index i >= n refers to consumer i - n.
         result_id: Id of the result of each entry of ``order``.
     """
     (producer, produced_id), (consumer, required_id) = produced, consumed
@@ -327,17 +336,20 @@ def find_inputs(
     passing: bool = True,
     ends_early: bool = False,
 ) -> Inputs:
-    """Find when the last input of each operation from another rank was ready, and its producer.
+    """Find each operation's last input from another rank: when it was ready, and its producer.
 
-    If ``passing`` is true, the input of a forward or backward is unknown if its virtual stage is
-    unknown, or if ``stages_known`` is false. If ``ends_early`` is true, the input of a backward of
-    the last virtual stage is unknown as well.
+    An input counts as ready when its producer has ended. The mask ``unknown`` of the result marks
+    operations whose input may come from an unknown producer:
+
+    - If ``passing`` is true: forwards and backwards whose virtual stage is unknown, or all forwards
+      and backwards if ``stages_known`` is false.
+    - If ``ends_early`` is true: the backwards of the last virtual stage.
 
     Args:
         operations: Operations of all ranks.
         dependencies: Dependencies between the operations.
-        stages_known: Whether no operation contradicts the virtual stages.
-        passing: Whether operations of several ranks of the run take inputs from other ranks.
+        stages_known: Whether the virtual stages are consistent with all operations.
+        passing: Whether operations on several ranks of the run take inputs from other ranks.
         ends_early: Whether the last stage may take inputs from later stages that were not recorded.
     """
     remote = dependencies.take(dependencies.is_remote(operations.rank))

@@ -68,21 +68,23 @@ class Explanation:
     """Explains why there are bubbles, and what bounds an iteration.
 
     Attributes:
-        causes: Idle time by cause in each window.
+        causes: Idle time of each rank by cause, for each measurement window.
         explained: Function that returns the tables about single operations.
         listed_ratio: Name of the ratio whose windows contain the listed bubbles.
         received: Number of receives whose producer is known, per iteration.
-        communication: How long receives and collectives waited, and how long data moved.
-        phase_times: How long operations take, by kind.
+        communication: Times that receives and collectives spent waiting, and times in which data
+            moved.
+        phase_times: Operation durations, by kind of operation.
         path: Critical path of the typical iteration, or None if it is unknown.
         changes: Length of the typical iteration under each change, or empty if unknown.
         no_path_reason: Reason why path and changes are unknown, or "" if both are known or another
             part of the report gives the reason.
-        slowdown_source: Input of the replay that measures slowdowns over all iterations, or None if
-            the report has no slowdowns.
-        replayed_ranks: Ranks from which path, changes and diagnosis are computed, or None for all.
-        replayed_source: The part of ``slowdown_source`` on ``replayed_ranks``, or None for all.
-        chunk_costs: Fitted duration of forwards as a function of their tokens, per virtual stage.
+        slowdown_source: Replay input used to measure slowdowns over all iterations, or None if the
+            report has no slowdowns.
+        replayed_ranks: Ranks used to compute path, changes and diagnosis, or None for all.
+        replayed_source: ``slowdown_source`` restricted to ``replayed_ranks``, or None if all ranks
+            are replayed.
+        chunk_costs: Fits of the forward duration to the number of tokens, one per virtual stage.
             Empty if no number of tokens is known.
         layout: The layers of the stages, or None if they are unknown.
         ran: Name of the schedule that ran, or None if it is unknown.
@@ -153,17 +155,20 @@ class Explanation:
 
 
 def _explain_all_rows(run: Run, counts: Counts) -> ExplainedRows:
-    """Explain all stretches of a run again, and return the tables about single operations."""
+    """Explain all stretches of a run, and return the tables about single operations of all ranks.
+
+    :func:`explain` keeps these tables only for the replayed ranks, so they are computed again here.
+    """
     parts = map(explain_stretch, stretches.split_into_stretches(run, counts))
     return join_rows([part.kept_rows for part in parts], run.operations)
 
 
 def read_once(read: Callable[[], ExplainedRows], cache: list[ExplainedRows]) -> ExplainedRows:
-    """Return explained rows from a cache, which is filled at the first call.
+    """Return ``cache[0]``. If the cache is empty, first append the result of ``read()``.
 
     Args:
-        read: Function that computes the rows.
-        cache: List that is empty or contains only the rows.
+        read: Function that computes the tables about single operations.
+        cache: List that is empty or contains one element.
     """
     if not cache:
         cache.append(read())
@@ -173,15 +178,17 @@ def read_once(read: Callable[[], ExplainedRows], cache: list[ExplainedRows]) -> 
 def explain(run: Run, counts: Counts, map_stretches: MapStretches = map) -> Explanation:
     """Explain why a run has bubbles, and what bounds its typical iteration.
 
-    The critical path and the changes are left out if the run has no typical iteration. The same
-    applies if the typical iteration is too large to replay, if its ranks share no clock, or if its
-    dependencies are unknown.
+    The critical path and the changes are left out unless all of the following hold:
+
+    - The run has a typical iteration, and it is small enough to replay.
+    - The ranks of this iteration share a clock.
+    - The dependencies between these ranks are known.
 
     Args:
         run: The merged profiles.
         counts: Counted iterations of the run and their ratios.
-        map_stretches: Function that applies another function to each stretch, in this process or on
-            other machines.
+        map_stretches: Function like the built-in ``map``. It applies a function to each stretch, in
+            this process or on other machines.
     """
     averaged = np.array([iteration.averaged for iteration in counts.iterations], bool)
     selection = choose_replayed_ranks(run.operations, run.ranks, averaged)
@@ -234,13 +241,14 @@ def explain(run: Run, counts: Counts, map_stretches: MapStretches = map) -> Expl
 def _measure_times(
     run: Run, averaged: Bools, parts: Sequence[StretchExplanation], typical: Iteration | None
 ) -> PhaseTimes:
-    """Measure how long the operations of a run take, in all pipelines and in the slowest pipeline.
+    """Measure how long operations take, over all pipelines and for the slowest pipeline only.
 
     Args:
         run: The merged profiles.
         averaged: Mask of the averaged iterations.
         parts: Explanations of the stretches.
-        typical: The typical iteration, whose slowest pipeline is measured, or None.
+        typical: The typical iteration, in which the slowest pipeline is measured. If None, no
+            pipeline is measured separately.
     """
     stage, pipeline = list_stages_and_pipelines(run.ranks)
     samples = [part.samples for part in parts]
@@ -259,7 +267,7 @@ def _build_layout(run: Run, times: PhaseTimes, typical: Iteration | None) -> Lay
 
 
 def _get_period(counts: Counts) -> float | None:
-    """Return the mean time from one iteration to the next, or None if they do not overlap."""
+    """Return the mean time from one iteration to the next, or None if iterations do not overlap."""
     is_overlapping = counts.headline == "period" and has_training_overlap(counts.iterations)
     return counts.summary.window_ns["period"].mean if is_overlapping else None
 
@@ -277,7 +285,7 @@ def _build_replayed_run(
     averaged: Bools,
     reason: str,
 ) -> ReplayedRun:
-    """Build the input of replays of a run.
+    """Build the replay input from a run.
 
     Args:
         run: The merged profiles.
@@ -323,16 +331,21 @@ def _replay_typical(
     is_replayed: Bools | None,
     unordered: str,
 ) -> _TypicalReplay:
-    """Find the critical path of the typical iteration, and replay it under each change.
+    """Find the critical path of the typical iteration, and replay the iteration under each change.
 
-    The iteration is not replayed if it is None or too large, if its dependencies are unknown, or if
-    its ranks share no clock. In the last case, the reason is "".
+    The iteration is not replayed in the following cases. The path is None then, and there are no
+    changes:
+
+    - There is no typical iteration. The reason is ``unordered``.
+    - The iteration is too large. The reason says so.
+    - Dependencies are unknown. The reason is ``unordered``.
+    - The ranks share no clock. The reason is "".
 
     Args:
-        replayed: The ranks that are replayed.
+        replayed: Input of the replay, restricted to the replayed ranks.
         iteration: The typical iteration, or None if there is none.
-        operations: Operations of all ranks. The rows of the returned path are rows of this table.
-        is_replayed: Mask of the ranks that are replayed, or None if all are.
+        operations: Operations of all ranks. The rows of the returned path refer to this table.
+        is_replayed: Mask of the replayed ranks, or None if all ranks are replayed.
         unordered: Reason why dependencies between ranks are unknown, or "" if they are known.
     """
     if iteration is None:
@@ -358,8 +371,8 @@ def _find_unordered_reason(
 ) -> str:
     """Return the reason why dependencies between ranks are unknown, or "" if they are known.
 
-    If dependencies are unknown, a replay would treat each rank as independent. The result is "" if
-    there is no iteration to check.
+    A run with unknown dependencies is not replayed, because the replay would treat each rank as
+    independent. The result is "" if there is no iteration to check.
 
     Args:
         run: The merged profiles.
@@ -397,9 +410,9 @@ def _check_size(subject: str, count: int, max_count: int) -> str:
 
 
 def _find_no_replay_reason(run: Run, iteration: Iteration | None) -> str:
-    """Return the reason why iterations cannot be replayed over all ranks, or "" if they can.
+    """Return the reason why a run cannot be replayed, or "" if it can.
 
-    :func:`_find_unordered_reason` checks separately whether dependencies are unknown.
+    Whether dependencies are known is not checked here; see :func:`_find_unordered_reason`.
     """
     if iteration is None or not iteration.averaged:
         return "no complete training iteration was recorded"
@@ -413,7 +426,7 @@ def _find_no_replay_reason(run: Run, iteration: Iteration | None) -> str:
 def _has_common_clock(iteration: Iteration) -> bool:
     """Return whether the clocks of all ranks can be compared in an iteration.
 
-    Only then is the ``schedule`` ratio of the iteration known.
+    The clocks are comparable exactly if the ``schedule`` ratio of the iteration has a value.
     """
     ratio = iteration.ratios.get("schedule")
     return ratio is not None and ratio.value is not None

@@ -1,9 +1,13 @@
-"""A table of idle time, split into pieces with one cause each, and the functions that split it.
+"""A table of idle time in which each piece has one cause, and functions that split the pieces.
 
-Two commands use this table and define busy time differently. In ``analyze``, a rank is busy while
-it runs compute operations. In ``idle``, a GPU is busy while it runs any kernel or copy. Both
-commands find the gaps between busy times and split each gap at the ends of the waits before its
-next work. Then the pieces are split at evidence that takes precedence, such as profiler overhead::
+Two commands use this table. They define busy time differently:
+
+- In ``analyze``, a rank is busy while it runs compute operations.
+- In ``idle``, a GPU is busy while it runs any kernel or copy.
+
+Both commands find the gaps between busy times. They split each gap at the end of each wait before
+the next work. Then they split the pieces at evidence that takes precedence, such as profiler
+overhead::
 
     busy      ███│                   gap                   │███
     waits        ├─ input ───┤├─ launch ─┤├──── rest ─────┤
@@ -29,8 +33,8 @@ from bubbleviz.model.intervals import Intervals
 class IdleIntervals(Table):
     """Pieces of idle time, sorted by (rank, start).
 
-    The pieces of an idle interval share its number. Work means an operation in ``analyze``, and a
-    kernel or copy in ``idle``.
+    All pieces cut from the same idle interval have the same ``interval`` number. Below, "work"
+    means an operation in ``analyze``, and a kernel or copy in ``idle``.
 
     Attributes:
         rank: Index of the idle rank.
@@ -42,12 +46,12 @@ class IdleIntervals(Table):
         before: Row of the work that ended last before the idle interval, or -1 if there is none.
         after: Row of the first work after the idle interval, or -1 if there is none.
         peer_operation: Row of the operation that the rank waits for, or -1 if there is none. In a
-            collective, it is the last operation that the last member started before it entered. In
-            a queue, it is the transfer ahead.
+            collective, this is the last operation that the last member started before it entered.
+            In a queue, this is the transfer ahead in the queue.
         collective: Kind of the collective that the rank is in, or -1 if it is in none.
         activity: Index of the host activity, or -1 if the piece has a cause instead.
-        host_call: The call that the host was in, or -1 if unknown. In ``analyze``, a row of the
-            operations' names; in ``idle``, a row of the host's events.
+        host_call: The call that the host was in, or -1 if unknown. In ``analyze``, this is a row of
+            the operations' names. In ``idle``, it is a row of the host's events.
         host_range: The innermost range that the host was in, as a row of the operations' names, or
             -1 if unknown.
         unrecorded: 1 if the rank may have run work that was not recorded, else 0.
@@ -76,7 +80,7 @@ class BusyTimes(Table):
     """Times in which work keeps ranks busy, sorted by start.
 
     The work is the compute operations in ``analyze``, and all kernels and copies in ``idle``. If
-    there are several ranks, their times are packed into one line.
+    there are several ranks, their times are packed into one time line.
 
     Attributes:
         rank: Index of the rank.
@@ -108,7 +112,7 @@ class BusyTimes(Table):
         return intervals.difference(windows, intervals.union(start_ns, end_ns))
 
     def describe_gaps(self, rank: Ints, gaps: Intervals) -> IdleIntervals:
-        """Build idle intervals of unknown cause from gaps, with the work before and after each gap.
+        """Build one idle interval per gap, with the work before and after it, but without a cause.
 
         Args:
             rank: Rank of each gap, ascending.
@@ -117,7 +121,8 @@ class BusyTimes(Table):
         Returns:
             One row per gap. ``before`` is the work that ended last before the gap; at equal ends,
             the last row wins. ``after`` is the work that starts first after the gap; at equal
-            starts, the first row wins. -1 if the rank has no work before or after the gap.
+            starts, the first row wins. ``before`` or ``after`` is -1 if the rank has no such work.
+            ``cause`` is -1.
         """
         start_ns, end_ns = gaps
         by_end = sort_rows(self.end_ns)
@@ -172,7 +177,7 @@ class Wait:
         activity: Ints | int = NONE,
         peer_operation: Ints | int = NONE,
     ) -> Wait:
-        """Build a wait. A scalar cause, activity or operation applies to all intervals."""
+        """Build a wait. A scalar cause, activity or operation is repeated for all intervals."""
         count = len(until_ns)
         return Wait(
             until_ns, *(_fill_column(value, count) for value in (cause, activity, peer_operation))
@@ -184,10 +189,10 @@ def _fill_column(value: Ints | int, count: int) -> Ints:
 
 
 def split_at_waits(gaps: IdleIntervals, waits: Sequence[Wait]) -> IdleIntervals:
-    """Split idle intervals at the ends of the waits before their next work.
+    """Split each idle interval at the ends of the waits before its next work.
 
-    Each wait begins at the end of the previous wait. A wait that would end before it begins takes
-    no time, like wait 2::
+    The waits follow each other: wait ``i`` lasts from the end of wait ``i - 1`` to its own
+    ``until_ns``. A wait that would end before it begins takes no time, like wait 2::
 
         gap         ├──────────────────────────────────┤
         until_ns            0     2    1
@@ -195,11 +200,11 @@ def split_at_waits(gaps: IdleIntervals, waits: Sequence[Wait]) -> IdleIntervals:
 
     Args:
         gaps: Idle intervals, one row per interval.
-        waits: The waits in order of precedence. The last wait takes the rest of each interval,
-            whatever its ``until_ns``.
+        waits: The waits, in order. The last wait takes the rest of each interval; its ``until_ns``
+            is ignored.
 
     Returns:
-        The non-empty pieces.
+        The non-empty pieces, with the cause, activity and peer operation of their waits.
     """
     *limited, rest = waits
     limited = [wait for wait in limited if not _is_absent(wait)]
@@ -225,12 +230,12 @@ def _is_absent(wait: Wait) -> bool:
 
 
 def _get_values(columns: Sequence[Ints], gap: Ints, part: Ints) -> Ints:
-    """Look up the value of each piece in the column of its wait.
+    """Return ``columns[part[i]][gap[i]]`` for each piece ``i``.
 
     Args:
         columns: One column per wait, with one value per gap.
-        gap: Index of the gap that each piece belongs to.
-        part: Index in ``columns`` of the wait that each piece belongs to.
+        gap: For each piece, the index of its gap.
+        part: For each piece, the index in ``columns`` of its wait.
     """
     if all(is_constant(column) for column in columns):
         values = np.array([column[0] for column in columns], np.int64)
@@ -244,10 +249,10 @@ def _get_values(columns: Sequence[Ints], gap: Ints, part: Ints) -> Ints:
 
 
 def split_idle(idle: IdleT, *times_ns: Ints) -> IdleT:
-    """Split idle time of one rank, or of ranks packed into one line, at the given times.
+    """Split idle time at the given times.
 
     Args:
-        idle: Idle time, sorted by start.
+        idle: Idle time of one rank, or of several ranks packed into one time line. Sorted by start.
         times_ns: Arrays of times, in any order. Times outside the idle time have no effect.
     """
     row, start_ns, end_ns = intervals.split_at(idle.start_ns, idle.end_ns, np.concatenate(times_ns))
@@ -262,16 +267,17 @@ def mark_inside(
     activity: int = NONE,
     unrecorded: int = 0,
 ) -> IdleT:
-    """Replace the cause or activity of the idle time inside the given intervals.
+    """Set the cause or activity of the idle time that lies inside the given intervals.
 
-    Pieces are split at the bounds of the intervals. The pieces inside lose their ``host_call``.
+    Idle time is split at the bounds of the intervals. The pieces inside also get a ``host_call`` of
+    -1. All other pieces keep their values.
 
     Args:
-        idle: Idle time of one rank, or of ranks packed into one line, sorted by start.
+        idle: Idle time of one rank, or of several ranks packed into one time line. Sorted by start.
         evidence: The intervals, in any order.
         cause: New cause of the idle time inside the intervals, or -1 if it gets an activity.
         activity: New activity of the idle time inside the intervals, or -1 if it gets a cause.
-        unrecorded: 1 if the rank may have run work there that was not recorded, else 0.
+        unrecorded: 1 if the rank may have run unrecorded work inside the intervals, else 0.
     """
     if len(idle) == 0 or len(evidence[0]) == 0:
         return idle
@@ -294,12 +300,14 @@ def _replace_marked(column: Ints, is_marked: Bools, value: int) -> Ints:
 
 
 def merge_pieces(idle: IdleT, *columns: str) -> IdleT:
-    """Merge pieces that directly follow each other and are equal in the given columns.
+    """Merge adjacent pieces that are equal in the given columns.
+
+    Two pieces are adjacent if the second one starts when the first one ends.
 
     Args:
         idle: Idle time, sorted by (rank, start).
-        columns: Names of the columns to compare. All other columns, except the end, are copied from
-            the first of the merged pieces.
+        columns: Names of the columns to compare. The end of the merged piece is that of its last
+            piece. All other columns are copied from its first piece.
     """
     continues = idle.start_ns[1:] == idle.end_ns[:-1]
     for name in columns:

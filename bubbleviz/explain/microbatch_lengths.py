@@ -1,6 +1,6 @@
 """Estimate the relative lengths of microbatches from the times of their operations.
 
-The length of a microbatch is how much time its operations take, as a multiple of the mean over all
+The length of a microbatch is the time that its operations take, divided by the mean over all
 microbatches.
 """
 
@@ -28,21 +28,20 @@ def measure_lengths(
 ) -> Floats:
     """Return the length of each microbatch as a multiple of the mean length.
 
-    The time of an operation is divided by the mean of its kind (rank, chunk and phase). All
-    operations of a microbatch are assumed to have the same quotient, plus independent noise. So the
-    mean quotient of a microbatch is its length. The variance that the noise adds to the lengths is
-    subtracted (:func:`_shrink_lengths`).
+    The time of each operation is divided by the mean of its kind (rank, chunk and phase). The
+    length of a microbatch is the mean of these quotients over its operations. Random noise of the
+    operations also makes lengths differ; :func:`_shrink_lengths` removes the variance that it adds.
 
     Args:
         operations: Operations of all ranks.
         pipeline: Pipeline of each rank, or -1 if unknown.
         iterations: Indices of the iterations to measure.
-        microbatches: Number of microbatches of each iteration.
+        microbatches: Number of microbatches in each iteration.
 
     Returns:
-        Lengths of shape (rows, microbatches), with one row per measured iteration and pipeline.
-        At most ``_MAX_ITERATIONS`` iterations are measured. There are no rows if the lengths vary
-        only by chance, or if any microbatch has fewer than two operations.
+        Lengths of shape (rows, microbatches), with one row per measured iteration and pipeline. At
+        most ``_MAX_ITERATIONS`` iterations are measured. There are no rows if the lengths vary only
+        by chance, or if any microbatch has fewer than two operations.
     """
     no_lengths = np.zeros((0, microbatches))
     sampled_iterations = _sample_iterations(iterations)
@@ -73,7 +72,7 @@ def _sample_iterations(iterations: Sequence[int]) -> list[int]:
 
 
 def _estimate_lengths(cell: Ints, count: Ints, relative: Floats) -> Floats | None:
-    """Estimate the length of each microbatch, without the variance due to chance.
+    """Estimate the length of each microbatch, and remove the variance that is due to chance.
 
     The length is the mean of ``relative`` over the operations of the microbatch.
 
@@ -93,15 +92,15 @@ def _estimate_lengths(cell: Ints, count: Ints, relative: Floats) -> Floats | Non
 def _shrink_lengths(length: Floats, chance: float) -> Floats | None:
     """Shrink lengths towards their mean to remove the variance due to chance.
 
-    The deviations from the mean are multiplied by sqrt((variance - chance) / variance).
+    The deviations from the mean are multiplied by ``sqrt((variance - chance) / variance)``.
 
     Args:
         length: Measured lengths.
         chance: Variance of the lengths that is expected by chance.
 
     Returns:
-        The shrunk lengths divided by their mean, or None if the lengths vary only by chance: their
-        variance is at most twice ``chance``, or their standard deviation is below 0.01.
+        The shrunk lengths divided by their mean. None if their variance is at most twice
+        ``chance``, or if their standard deviation is below 0.01.
     """
     variance, mean = float(length.var()), float(length.mean())
     if variance <= _MORE_THAN_CHANCE * chance or variance < _MIN_SPREAD**2:
@@ -137,13 +136,13 @@ def get_lengths(operations: Operations, iteration: int, microbatches: int) -> tu
 
 def _number_iterations(operations: Operations, iterations: Sequence[int]) -> Ints:
     """Return the index in ``iterations`` of each operation's iteration, or -1 if it is absent."""
-    # A lookup table; its last entry is for all other iterations.
+    # The last entry of this lookup table is for all other iterations.
     number = scatter(max(iterations, default=0) + 2, list(iterations), np.arange(len(iterations)))
     return np.asarray(number[np.minimum(operations.iteration, len(number) - 1)], np.int64)
 
 
 def _normalize_by_kind(operations: Operations, rows: Ints) -> Floats:
-    """Return the busy time of operations as multiples of the mean of their rank, chunk and phase.
+    """Divide the busy time of each operation by the mean of its rank, chunk and phase.
 
     A mean below 1 ns is replaced by 1 ns.
 

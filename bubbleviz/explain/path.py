@@ -52,7 +52,7 @@ from bubbleviz.model.phases import WORK, Phase
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Graph:
-    """The work of an iteration: operations, collectives, and transfers of inputs.
+    """The work of an iteration as a graph: operations, collectives, and transfers of inputs.
 
     Attributes:
         work: Operations, then collectives, then transfers. A transfer starts at the end of its
@@ -62,8 +62,8 @@ class Graph:
         operation_rows: For each operation of the work, its row in the operations table.
         is_counted: Mask of the rows of ``work`` that are forwards or backwards.
         duration_ns: Duration of each row without waiting.
-        delay_ns: Time from the end of the last predecessor of each row to its start. If the row has
-            no predecessor, the time from the start of the iteration to the start of the row.
+        delay_ns: Time from the end of the last predecessor of each row to its start. If a row has
+            no predecessor, its delay is the time from the start of the iteration to its start.
         follows: Mask of the rows that have a predecessor.
         delay_by_cause_ns: Idle time in the delay of each row by cause, shape (rows, causes). The
             times are 0 for rows without a predecessor and for rows that are not operations.
@@ -93,8 +93,8 @@ class Graph:
 def build_graph(run: ReplayedRun, iteration: int) -> Graph:
     """Build the graph of one iteration.
 
-    If the dependencies contain a cycle, which clock errors at collectives can cause, the graph is
-    built without collectives.
+    Clock errors at collectives can make the dependencies cyclic. If they do, the graph is built
+    without collectives.
 
     Args:
         run: The replayed run.
@@ -129,9 +129,10 @@ def build_graph(run: ReplayedRun, iteration: int) -> Graph:
 def _split_delays(work: Work, delay_ns: Ints, delayed: Ints, idle: IdleIntervals) -> Ints:
     """Split the delay of each row by the causes of the idle time in it, shape (rows, causes).
 
-    Idle time from the start of the delay to the end of the row is counted, because an operation can
-    also be idle after its start. The causes are added up in the order of their codes, and time that
-    exceeds the delay is dropped.
+    All idle time from the start of the delay to the end of the row is counted, because an operation
+    can also be idle after its start. So the idle time can be longer than the delay. In this case,
+    causes are added up in the order of their codes until the delay is reached, and the remaining
+    idle time is dropped.
 
     Args:
         work: The work of the iteration.
@@ -157,11 +158,12 @@ def build_work(
     collectives: CollectiveIntervals,
     turns: Ints | None = None,
 ) -> tuple[Work, Dependencies]:
-    """Build the work of the included iterations as in :class:`Graph`, and its dependencies.
+    """Build the work table of the included iterations, and the dependencies between its rows.
 
-    A transfer follows the producer of its message, and the consumer follows the transfer.
-    :func:`.order_work` finds all other dependencies. A message is left out if its consumer does not
-    come after its producer in order of time.
+    The table contains operations, then collectives, then transfers, as in :class:`Graph`. Each
+    transfer depends on the producer of its message, and the consumer depends on the transfer.
+    :func:`.order_work` finds all other dependencies. A message is left out if its consumer starts
+    before its producer, which clock errors can cause.
 
     Args:
         run: The replayed run.
@@ -192,9 +194,9 @@ def build_work(
 
 
 def _mask_ordered(work: Work, n_operations: int, row_of_work: Ints, messages: Messages) -> Bools:
-    """Return a mask of the messages whose consumer comes after their producer in order of time.
+    """Return a mask of the messages whose producer comes before their consumer.
 
-    Operations are sorted by start, then by end.
+    Operations are compared by start, then by end.
 
     Args:
         work: Work table of the iterations, whose first rows are operations.
@@ -209,10 +211,10 @@ def _mask_ordered(work: Work, n_operations: int, row_of_work: Ints, messages: Me
 
 
 def _take_turns(work: Work, turns: Ints) -> Work:
-    """Return work in which each operation has the start and end of another operation.
+    """Give each operation the start and end of another operation, ``turns[i]`` for operation ``i``.
 
     Args:
-        work: Work table whose first rows are operations.
+        work: Work table whose first rows are operations. All other rows keep their times.
         turns: For each operation, the row of the operation whose times it gets.
     """
     turn = np.arange(len(work))
@@ -221,10 +223,11 @@ def _take_turns(work: Work, turns: Ints) -> Work:
 
 
 def _build_transfers(run: ReplayedRun, work: Work, messages: Messages, row_of_work: Ints) -> Work:
-    """Build the transfer of each message, which starts at the end of its producer.
+    """Build one transfer per message. It starts at the end of the message's producer.
 
-    The duration of a transfer is limited to the time from the latest end of the consumer's
-    producers to the start of the consumer.
+    The duration is the transfer time of :func:`_measure_transfers`, but at most the time that is
+    left before the consumer starts. This time begins when the last producer of the consumer has
+    ended.
 
     Args:
         run: The replayed run.
@@ -250,10 +253,13 @@ def _build_transfers(run: ReplayedRun, work: Work, messages: Messages, row_of_wo
 def _measure_transfers(run: ReplayedRun) -> Ints:
     """Estimate how long the transfer of each operation's input took.
 
-    The transfer time can be measured only if the receive waited for its input. If the receive
-    started late or was not recorded, the lower median of the same virtual stage and direction is
-    used. If no receive of that stage and direction waited, the lower median of the run is used. If
-    no receive of the run waited, all transfers take 0 ns.
+    The transfer time can be measured only if the receive waited for its input. All other
+    operations, whose receive started late or was not recorded, get the first of the following that
+    is known:
+
+    1. The lower median of the measured times of the same virtual stage and direction.
+    2. The lower median of all measured times of the run.
+    3. 0 ns.
 
     Returns:
         Transfer times in ns, one per operation.
@@ -276,11 +282,11 @@ def _measure_transfers(run: ReplayedRun) -> Ints:
 
 @dataclass(frozen=True)
 class PathPart:
-    """Time that the critical path spends on one rank in one phase, collective or cause of delay.
+    """Total time that the critical path spends in one kind of work or delay on one rank.
 
     Attributes:
         rank: Index of the rank.
-        what: Name of the phase, the kind of collective or the cause, as printed in reports.
+        what: Phase, kind of collective, or cause of delay, as printed in reports.
         time_ns: Total time of this part on the path.
         count: Number of operations, collectives or delays in this part.
     """
@@ -296,8 +302,9 @@ class PathCollective:
     """A collective on the critical path.
 
     Attributes:
-        what: Name of the kind of collective, as printed in reports.
-        last_rank: Rank that entered the collective last, on which the path reaches the collective.
+        what: Kind of collective, as printed in reports.
+        last_rank: Rank that entered the collective last. The path reaches the collective on this
+            rank.
         rank: Rank on which the path continues after the collective.
         start_ns: Time at which ``last_rank`` entered the collective.
         end_ns: Time at which ``rank`` left the collective.
@@ -365,15 +372,15 @@ def find_critical_path(graph: Graph, idle: IdleIntervals, iteration: int) -> Cri
 
 
 def _trace_path(graph: Graph) -> tuple[Ints, Ints]:
-    """Find the steps of the critical path backwards from the end of the iteration.
+    """Find the steps of the critical path, in order of time.
 
-    Steps are returned in order of time. A step through a collective begins at the member that
-    entered last, and ends at the member on which the path continues. Any other step begins and ends
-    at the same row.
+    The path is traced backwards from the row that ends the iteration. A step through a collective
+    begins at the member that entered last, and ends at the member on which the path continues. Any
+    other step begins and ends at the same row.
 
     Returns:
-        entered: Row at which each step begins.
-        left: Row at which each step of the path ends.
+        entered: For each step, the row at which it begins.
+        left: For each step, the row at which it ends.
     """
     work, closing = graph.work, graph.replay.rows[graph.replay.closing]
     last_member, predecessor = _find_last_members(work), _find_last_predecessors(graph)
@@ -389,9 +396,10 @@ def _trace_path(graph: Graph) -> tuple[Ints, Ints]:
 
 
 def _find_last_members(work: Work) -> Ints:
-    """Return for each row the member of its collective that entered last.
+    """Return for each row the row of the last member to enter the same collective.
 
-    A row that has no meeting, or that entered at the same time as the last member, returns itself.
+    A row that belongs to no collective is mapped to itself. So is a member that entered at the same
+    time as the last member.
     """
     last_member = np.arange(len(work))
     met = np.flatnonzero(work.meeting != NONE)
@@ -404,7 +412,8 @@ def _find_last_members(work: Work) -> Ints:
 def _find_last_predecessors(graph: Graph) -> Ints:
     """Return the predecessor of each row that ended last, or -1 if it has no predecessor.
 
-    At equal ends, a predecessor of the same rank wins, then one that computes.
+    At equal ends, a predecessor on the same rank wins. If there are several, a predecessor that
+    computes wins over one that communicates.
     """
     work = graph.work
     row = graph.dependencies.successor
@@ -416,7 +425,7 @@ def _find_last_predecessors(graph: Graph) -> Ints:
 
 
 def _find_last_of_each(group: Ints, *columns: Ints) -> Ints:
-    """Return the last row of each group if the group is sorted by the columns.
+    """Return for each group the row with the largest ``columns``, compared column by column.
 
     The result is in ascending order of groups. If rows of a group are equal in all columns, the
     largest row index wins.
@@ -432,9 +441,9 @@ def _list_collectives(graph: Graph, entered: Ints, left: Ints) -> Iterator[PathC
 
     Args:
         graph: The graph of the iteration.
-        entered: Row at which each step of the path begins. At a collective, this is the member that
-            entered last.
-        left: Row at which each step of the path ends.
+        entered: For each step of the path, the row at which it begins. For a collective, this is
+            the member that entered last.
+        left: For each step of the path, the row at which it ends.
     """
     work = graph.work
     is_collective = graph.is_collective[left]
@@ -453,12 +462,12 @@ def _list_collectives(graph: Graph, entered: Ints, left: Ints) -> Iterator[PathC
 def _list_parts(work: Work, entered: Ints, left: Ints, idle: IdleIntervals) -> list[PathPart]:
     """Return the parts of a path: work by rank and kind, and delays by rank and cause.
 
-    Parts are sorted by time, largest first; at equal times, by rank and then by name.
+    Parts are sorted by time, largest first, then by rank, then by name.
 
     Args:
         work: The work of the iteration.
-        entered: Row at which each step of the path begins.
-        left: Row at which each step of the path ends.
+        entered: For each step of the path, the row at which it begins.
+        left: For each step of the path, the row at which it ends.
         idle: Idle intervals of all ranks.
     """
     start_ns, end_ns = work.start_ns[entered], work.end_ns[left]
@@ -479,13 +488,13 @@ def _list_parts(work: Work, entered: Ints, left: Ints, idle: IdleIntervals) -> l
 
 
 def _sum_by_rank(labelled: Iterable[tuple[str, Ints, Ints]]) -> list[PathPart]:
-    """Sum the times of each rank and label.
+    """Sum the times of each rank and label, and return one part for each of these pairs.
 
-    A label is left out for a rank if all of its times on that rank are 0.
+    A rank gets no part for a label if all of its times with that label are 0.
 
     Args:
-        labelled: Triples of a label, the ranks of its steps or delays, and their times in ns. A
-            label can occur several times.
+        labelled: Triples of a label, the ranks of its steps or delays, and their times in ns. The
+            same label can occur in several triples.
     """
     times: dict[tuple[int, str], tuple[int, int]] = {}
     for label, ranks, label_ns in labelled:
@@ -497,9 +506,10 @@ def _sum_by_rank(labelled: Iterable[tuple[str, Ints, Ints]]) -> list[PathPart]:
 
 
 def _sum_work_by_label(work: Work, left: Ints, work_ns: Ints) -> Iterator[tuple[str, Ints, Ints]]:
-    """Yield each printed kind of work, the ranks of its steps, and their times in ns.
+    """Yield each label of work, the ranks of the steps with this label, and their times in ns.
 
-    Transfers between two ranks have the label of the cause COMMUNICATION.
+    The label of a step is its phase or kind of collective. Transfers between two ranks have the
+    label of the cause COMMUNICATION.
     """
     label_of_kind = [
         Cause.COMMUNICATION.label if kind.role in POINT_TO_POINT else kind.phase

@@ -1,10 +1,14 @@
 """Measure how long operations take by stage, chunk and phase, and list stragglers.
 
-The time of a transfer (T_comm) runs from the time when the input was ready on the peer to its
-arrival. Transfer times are listed under the phase of the receive. A transfer time can be measured
-only if the rank waited for the input, which means that the receive started before the input was
-ready. If the ends of receives are unknown, as in recordings without a profiler, the rank must have
-been idle when the input became ready::
+The time of a transfer (T_comm) is the time from when the input was ready on the peer to its
+arrival. It is listed under the phase of the receive. A transfer time can be measured only if the
+rank waited for the input:
+
+- If the end of the receive is known, the receive must have started before the input was ready.
+- If it is unknown, as in recordings without a profiler, the rank must have been idle when the input
+  became ready.
+
+::
 
     peer    ██████ F3 ██████│ready
     rank    █████ F2 █████│        │██ F3
@@ -42,8 +46,8 @@ STRAGGLES = 1.2
 _MAX_STRAGGLERS = 10
 #: Key of a kind of operations: (virtual stage, stage, chunk, phase). Unknown numbers are -1.
 KindKey = tuple[int, int, int, int]
-#: Rows of operations in the run, followed by columns with measurements of these operations.
-#: Columns are 32 bits wide if their values fit.
+#: Rows of operations in the run, followed by columns of measurements of these operations. Columns
+#: are 32 bits wide if their values fit.
 Samples = tuple[Codes, ...]
 
 
@@ -54,7 +58,7 @@ class PhaseTime(OperationTimes):
     The time of an operation is its busy time. The time of a receive is its transfer time.
 
     Attributes:
-        n: Number of operations or transfers in all replicas of the stage and all averaged
+        n: Number of operations or transfers, over all replicas of the stage and all averaged
             iterations.
         min_ns: Shortest time.
         max_ns: Longest time.
@@ -80,8 +84,9 @@ class PhaseTimes:
         imbalance: Pairs of a printed phase name and its imbalance: the time of the slowest stage
             divided by the mean of all stages, minus 1. The time of a stage is the sum of the
             medians of its chunks.
-        stragglers: The ten slowest stragglers, slowest first. Each is a pair of the operation's row
-            and its time as a multiple of the median of its kind.
+        stragglers: Operations that took much longer than the median of their kind: at most ten,
+            slowest first. Each is a pair of the operation's row and its time as a multiple of this
+            median.
     """
 
     kinds: tuple[PhaseTime, ...]
@@ -93,8 +98,8 @@ class PhaseTimes:
 def mask_counted_operations(operations: Operations, is_included: Bools) -> Bools:
     """Return a mask of the operations whose times are included in statistics.
 
-    Complete forwards and backwards of a single microbatch are included. A W of all remaining
-    microbatches, for example, is not included.
+    These are the complete forwards and backwards of a single microbatch. For example, a W of all
+    remaining microbatches is not included.
 
     Args:
         operations: Operations of any ranks.
@@ -110,21 +115,21 @@ def mask_counted_operations(operations: Operations, is_included: Bools) -> Bools
 def collect_phase_samples(
     operations: Operations, receives: Receives, inputs: Inputs, arrivals: Arrivals, first_row: int
 ) -> tuple[Samples, Samples, Samples]:
-    """Collect the samples of a stretch from which transfers and gaps are measured.
+    """Collect the samples of a stretch that are used to measure transfers and gaps.
 
     Args:
         operations: Operations of the ranks of a stretch.
         receives: Receives of these operations.
         inputs: Inputs that the operations took from other ranks.
         arrivals: Arrival times of the inputs, measured from receives.
-        first_row: Row in the run of the first operation of the stretch.
+        first_row: Row in the run of the first operation of the stretch. It is added to all rows.
 
     Returns:
-        waited: Transfer times in ns of receives that waited for their input.
-        started: Possible transfer times in ns: the time from when an input was ready to the start
-            of its operation, if the rank was idle during this time.
-        gaps: Gaps before operations in ns, and the slack of each. The slack is the time in ns from
-            when the input was ready to the end of the previous operation, or -1 if the operation
+        waited: Rows, and the transfer times in ns of receives that waited for their input.
+        started: Rows, and possible transfer times in ns: the time from when the input was ready to
+            the start of the operation, if the rank was idle during this time.
+        gaps: Rows, the gap before each operation in ns, and its slack. The slack is how long the
+            input had been ready when the previous operation ended, in ns, or -1 if the operation
             has no input from another rank.
     """
     waiting = receives.take(receives.wait_ns > 0)
@@ -149,12 +154,15 @@ def _convert_to_int32(column: Ints) -> Codes:
 def _find_starts_after_idling(
     operations: Operations, inputs: Inputs, arrivals: Arrivals
 ) -> tuple[Ints, Ints]:
-    """Find operations whose start shows when their input arrived.
+    """Find operations that started exactly when their input arrived, because their rank was idle.
 
-    No end of a receive may be recorded for the operation. Its rank must have run no other operation
-    from the time when the input was ready to the start of the operation. The host must have begun
-    the operation by the time when the input was ready, unless the host itself computes the
-    operation.
+    Three conditions must hold:
+
+    - No end of a receive was recorded for the operation.
+    - Its rank ran no other operation from the time when the input was ready to the operation's
+      start.
+    - The host had begun the operation by the time when the input was ready. This is not required of
+      operations that the host itself computes.
 
     Args:
         operations: Operations of all ranks.
@@ -189,7 +197,7 @@ def _find_gaps(operations: Operations, inputs: Inputs) -> tuple[Ints, Ints, Ints
     """Find the gaps before operations whose input was ready when the previous operation ended.
 
     The previous operation must be of the same rank and iteration. Operations that overlap have no
-    gap between them. Operations that may have an input from an unknown rank are left out.
+    gap between them. Operations whose input may come from an unknown operation are left out.
 
     Args:
         operations: Operations of all ranks.
@@ -264,13 +272,15 @@ def _compute_median_transfer(transfers: Iterable[Samples]) -> float | None:
 
 
 def _number_kinds(operations: Operations, stage: Ints) -> tuple[Codes, tuple[KindKey, ...]]:
-    """Return the number of the kind of each operation, and the key of each kind.
-
-    Keys are (virtual stage, stage, chunk, phase), indexed by the number of the kind.
+    """Assign a kind to each operation: its virtual stage, stage, chunk and phase.
 
     Args:
         operations: Operations of the run.
         stage: Stage of each rank, or -1 if unknown.
+
+    Returns:
+        For each operation, the number of its kind. For each kind number, the key (virtual stage,
+        stage, chunk, phase).
     """
     numbering, numbers = Numbering[KindKey](), []
     for part in grouping.split_by_owner(operations.rank):
@@ -285,10 +295,10 @@ def _number_kinds(operations: Operations, stage: Ints) -> tuple[Codes, tuple[Kin
 
 
 def _number_edges(kind: Codes, keys: Sequence[KindKey]) -> Codes:
-    """Return the number of the edge through which each operation gets its input.
+    """Return for each operation the number of the edge that delivers its input.
 
-    An edge is a pair of the virtual stage that receives the input and the direction of the
-    transfer.
+    Operations have the same edge if they have the same virtual stage and their inputs move in the
+    same direction (forward or backward).
 
     Args:
         kind: For each operation, the number of its kind.
@@ -307,14 +317,14 @@ def _get_receive_key(key: KindKey) -> KindKey:
 def _group_by_kind(
     keys: Sequence[KindKey], parts: Iterable[tuple[Codes, tuple[Codes, ...]]]
 ) -> Iterator[tuple[KindKey, list[Ints]]]:
-    """Group rows of several tables by kind.
+    """Group the rows of several tables by kind, and concatenate the rows of each kind.
 
     Args:
         keys: Key of each kind, indexed by the number of the kind.
-        parts: One pair per table: the number of each row's kind, and the columns of the table.
+        parts: One pair per table: the kind number of each row, and the columns of the table.
 
     Yields:
-        Each key that has rows, in ascending order, and the columns of these rows from all tables.
+        Each key that has rows, in ascending order, and the columns of its rows in all tables.
     """
     parts_of_kind: dict[KindKey, list[list[Codes]]] = {}
     for number, columns in parts:
@@ -333,11 +343,12 @@ def _group_by_kind(
 def _select_transfers(
     edge: Codes, waited: Iterable[Samples], started: Sequence[Samples]
 ) -> tuple[list[Samples], Ints]:
-    """Select the samples that show transfers.
+    """Select the samples that are real transfer times.
 
-    All samples of ``waited`` are selected. A sample of ``started`` is left out if it is longer than
-    0.5 ms plus twice the shortest ``started`` sample of the same edge, because the data was sent
-    late. For example, if a forward overlaps with a backward, its result is sent only after both.
+    All samples of ``waited`` are selected. A sample of ``started`` is selected if it is at most 0.5
+    ms plus twice the shortest ``started`` sample of the same edge. In longer samples, the data was
+    sent late. For example, if a forward overlaps with a backward, its result is sent only after
+    both.
 
     Args:
         edge: For each operation, the number of the edge (virtual stage and direction) of its input.
@@ -345,7 +356,7 @@ def _select_transfers(
         started: Samples of possible transfer times; see :func:`collect_phase_samples`.
 
     Returns:
-        transfers: The samples that were selected.
+        transfers: The selected samples.
         longest_ns: Longest selected transfer of each edge in ns, or -1 if it has none.
     """
     n_edges = int(edge.max(initial=0)) + 1
@@ -364,11 +375,11 @@ def _select_transfers(
 def _select_gaps(
     gaps: Iterable[Samples], kind: Codes, edge: Codes, longest_ns: Ints, is_counted: Bools
 ) -> Iterator[tuple[Codes, tuple[Codes]]]:
-    """Yield the gaps before operations whose inputs had arrived before the gap.
+    """Select the gaps that were not caused by a late input, and yield them for each stretch.
 
-    An input had arrived if it had been ready for at least the longest transfer time of its edge. If
-    no transfer time of the edge is known, gaps before operations with inputs from other ranks are
-    left out.
+    An input was not late if it had been ready for at least the longest transfer time of its edge
+    when the gap began. If no transfer time of the edge is known, gaps before operations with inputs
+    from other ranks are left out.
 
     Args:
         gaps: Samples of the gaps of each stretch.
@@ -436,8 +447,8 @@ def _summarize_transfers(
 ) -> list[PhaseTime]:
     """Return the times of each kind of receive, sorted by key.
 
-    The lower median is used as the median: if there are few transfers, half of them may have been
-    sent late.
+    The median of these times is the lower median: if there are few transfers, half of them may have
+    been sent late.
 
     Args:
         microbatch: Microbatch of each operation.
@@ -462,8 +473,8 @@ def _summarize_times(
 ) -> PhaseTime:
     """Compute the statistics of the times of one kind of operation or receive.
 
-    ``first_ns`` and ``last_ns`` are the medians over the times of the lowest and of the highest
-    microbatch number.
+    ``first_ns`` is the median over the lowest microbatch number, and ``last_ns`` is the median over
+    the highest one.
 
     Args:
         key: Key of the kind.
@@ -492,10 +503,10 @@ def _summarize_times(
 def add_slowest_pipeline(
     times: tuple[PhaseTime, ...], operations: Operations, pipeline: Ints, iteration: int
 ) -> tuple[PhaseTime, ...]:
-    """Set ``pipeline_ns`` of phase times to the means of the slowest pipeline in an iteration.
+    """Set ``pipeline_ns`` of phase times to the mean times of the slowest pipeline in an iteration.
 
     The slowest pipeline has the longest time from its first to its last operation. ``pipeline_ns``
-    is None for kinds of operations that it did not run.
+    is None for kinds of operations that this pipeline did not run.
 
     Args:
         times: Phase times, measured over all pipelines.
@@ -556,11 +567,10 @@ def compute_multiples_of_median(
 
 
 def _measure_imbalance(times: list[PhaseTime]) -> tuple[tuple[str, float], ...]:
-    """Return for each phase how much longer the slowest stage takes than the mean of all stages.
+    """Return for each phase its printed name and its imbalance: slowest stage / mean of stages - 1.
 
-    The time of a stage is the sum of the medians of its chunks in the phase. The excess is a
-    fraction of the mean. Unknown stages are ignored. Phases whose mean is 0, or that have no times,
-    are left out.
+    The time of a stage is the sum of the medians of its chunks in the phase. Unknown stages are
+    ignored. Phases whose mean is 0, or that have no times, are left out.
     """
     imbalance = []
     for phase in WORK:

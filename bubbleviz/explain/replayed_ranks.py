@@ -6,7 +6,7 @@ pipelines shows the usual times::
 
     pipelines by when they end    ████████████████▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏
     replayed                      ████████████████   ▏    ▏    ▏    ▏    ▏    ▏    ▏    ▏
-                                  the slowest        as many, evenly spread over the others
+                                  the slowest        equally many, spread over the others
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def choose_replayed_ranks(
 ) -> ReplayedRanks | None:
     """Choose the pipelines whose ranks are replayed, or return None if all ranks are replayed.
 
-    Half of the chosen pipelines, rounded down, are the first pipelines of
-    :func:`_order_by_latest_end`. The other half is spread evenly over the remaining pipelines of
-    this order. At least ``_MIN_PIPELINES`` pipelines are chosen.
+    Half of the chosen pipelines, rounded down, are the slowest ones: they come first in
+    :func:`_order_by_latest_end`. The other half is evenly spaced in the rest of this order. At
+    least ``_MIN_PIPELINES`` pipelines are chosen.
 
     Args:
         operations: Operations of all ranks.
@@ -90,10 +90,11 @@ def choose_replayed_ranks(
 def _order_by_latest_end(
     operations: tables.Operations, rows: Ints, pipeline: Ints, count: int, included: Bools
 ) -> Ints:
-    """Return the numbers of the pipelines, sorted so that those that end latest come first.
+    """Return the pipeline numbers, sorted so that pipelines that end late come first.
 
-    In each iteration, pipelines are ranked by their end: the pipeline that ends latest has rank 0.
-    Pipelines are sorted by their best rank in any iteration, then by the sum of their ranks.
+    In each iteration, the pipeline that ends last gets place 0, the one before it place 1, and so
+    on. Pipelines are sorted by their smallest place in any iteration, then by the sum of their
+    places.
 
     Args:
         operations: Operations of all ranks.

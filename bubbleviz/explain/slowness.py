@@ -1,10 +1,15 @@
 """Measure how slow ranks are, compared with their peers, which do the same work.
 
-Outputs show columns of :class:`Slowness`. The diagnosis, ``watch`` and the standouts compare other
-times with two norms that are defined here. The median of all peers is the norm for display: one
-slow rank of three or more hardly changes the median, so the remaining ranks stay at 1. The median
-of the *other* peers is the norm for the diagnosis, which splits a time into effects. With this
-norm, no rank is compared with itself, but one slow rank of three makes the other two look fast::
+Outputs show the columns of :class:`Slowness`. The diagnosis, ``watch`` and the standouts compare
+other times with one of two norms that are defined here:
+
+- The median of all peers is the norm for display. One slow rank of three or more hardly changes the
+  median, so the remaining ranks stay at 1.
+- The median of the *other* peers is the norm for the diagnosis, which splits a time into effects.
+  With this norm, no rank is compared with itself, but one slow rank of three makes the other two
+  look fast.
+
+::
 
     times             1.0   1.0   1.3
     of the median     1.0   1.0   1.3
@@ -97,8 +102,8 @@ def _list_kernel_times(n_ranks: int, iterations: Sequence[Iteration]) -> Floats:
         iterations: All iterations.
 
     Returns:
-        Times of shape (iterations, ranks). A time is NaN if the iteration is not averaged, or if
-        the rank ran no kernels in the iteration.
+        Times of shape (iterations, ranks). NaN if the iteration is not averaged, or if the rank ran
+        no kernels in it.
     """
     kernel_ns = np.full((len(iterations), n_ranks), np.nan)
     for iteration in iterations:
@@ -110,10 +115,10 @@ def _list_kernel_times(n_ranks: int, iterations: Sequence[Iteration]) -> Floats:
 
 
 def score_by_fastest(row: Ints, group: Ints, time_ns: Floats, rows: int) -> Floats:
-    """Return the time that each row would take at the best speed, divided by its measured time.
+    """Return how close each row is to the best speed: the time at best speed / the measured time.
 
-    A row can have several times, which are added up. At the best speed, each time is the shortest
-    time of its group.
+    The measured time of a row is the sum of its times. At the best speed, each of its times would
+    be the shortest time of that time's group.
 
     Args:
         row: Row of each time.
@@ -122,7 +127,7 @@ def score_by_fastest(row: Ints, group: Ints, time_ns: Floats, rows: int) -> Floa
         rows: Number of rows.
 
     Returns:
-        Scores from 0 to 1, shape (rows,). The score of a row that has no times is NaN.
+        Scores from 0 to 1, shape (rows,). The score of a row without times is NaN.
     """
     groups = group_rows(group)
     fastest_ns = np.full(len(groups), np.inf)
@@ -142,8 +147,8 @@ def compute_rank_slowdowns(
 ) -> dict[int, float]:
     """Return the slowdown S of each rank: the minimum of S of its stage and S of its replica.
 
-    This is the definition of Lin et al. (arXiv 2505.05713) for S of a worker. The definition needs
-    one replay per stage and one per replica instead of one per rank.
+    This is how Lin et al. (arXiv 2505.05713) define S of a worker. It needs one replay per stage
+    and one per replica instead of one per rank.
 
     Args:
         ranks: Indices of the ranks.
@@ -153,8 +158,8 @@ def compute_rank_slowdowns(
         by_replica: Slowdown S of each replica, keyed by replica.
 
     Returns:
-        S keyed by rank index. If S of only the stage or only the replica is known, that S is used.
-        A rank is left out if S of its stage and S of its replica are both unknown.
+        S keyed by rank index. If only one of the two is known, it is used. A rank is left out if
+        both are unknown.
     """
     slowdowns = {}
     for rank, of_stage, of_replica in zip(
@@ -176,9 +181,10 @@ def group_by_stage(stages: Sequence[int | None]) -> Ints:
 
 
 def group_peers(stages: Sequence[int | None]) -> Ints:
-    """Return the group number of each rank, as :func:`group_by_stage` does.
+    """Return the group number of each rank: one group per stage, or a single group 0 for all ranks.
 
-    If any of these groups has only one rank, all ranks are in group 0 instead.
+    All ranks are in a single group if any stage has only one rank. Groups of stages are numbered as
+    in :func:`group_by_stage`.
     """
     groups = group_by_stage(stages)
     is_alone = (np.bincount(groups) == 1).any()
@@ -221,8 +227,11 @@ def compute_median_of_stage(
 def measure_excess(group: Ints, values: Floats) -> Floats:
     """Return how much each value exceeds the norm of its group, as a fraction of the norm.
 
-    The norm is the median of the group. In a group of two, the norm is the other value. In a group
-    of one, and if the norm is 0, the result is 0.
+    The norm depends on the size of the group:
+
+    - Three or more: the median of the group.
+    - Two: the other value.
+    - One: there is no norm, and the result is 0. It is also 0 if the norm is 0.
 
     Args:
         group: Number of each value's group, counted from 0.
@@ -236,9 +245,9 @@ def measure_excess(group: Ints, values: Floats) -> Floats:
 
 
 def compute_median_of_others(group: Ints, values: Floats) -> Floats:
-    """Return for each value the median of the other values of its group, or NaN if it is alone.
+    """Return for each value the median of the other values in its group.
 
-    ::
+    The result is NaN if the group contains no other value::
 
         sorted      a   b   c   d        median of the values other than b: c
                         ^

@@ -1,10 +1,13 @@
 """Measure the time of each layer, and prepare the search for the best division into stages.
 
-The time of a stage is divided among its layers in proportion to their kernel time. On the first
-stage, kernels outside the ranges of layers are assigned to the embedding if it has no ranges. On
-the last stage, these kernels are assigned to the head if it has no ranges. In all other cases,
-their time is divided among the layers in proportion to kernel time. So the times of the layers of a
-stage add up to the time of the stage::
+The time of a stage is divided among its layers in proportion to their kernel time. Some kernels run
+outside the ranges of all layers:
+
+- On the first stage, their time goes to the embedding if it has no ranges.
+- On the last stage, their time goes to the head if it has no ranges.
+- In all other cases, their time is divided among the layers in proportion to kernel time.
+
+So the layer times of a stage add up to the time of the stage::
 
     stage 0    kernels of   layer 0: 40   layer 1: 40   outside: 20       100 ms busy
                layers       embedding: 20 ms   layer 0: 40 ms   layer 1: 40 ms
@@ -32,9 +35,9 @@ from bubbleviz.schedules.workload import Workload, get_phase_times
 #: Minimum fraction of a phase's kernel time that must belong to layers.
 #: If the fraction is smaller, the time of the phase is divided like the time of the forwards.
 _MIN_LAYER_FRACTION = 0.5
-#: Layer that gets the kernels outside all layers, on the first and on the last stage.
+#: Layers that get the kernels outside all layers: on the first stage, and on the last stage.
 _FIRST, _LAST = LayerName(EMBEDDING), LayerName(HEAD)
-#: For the times of F, B, W and BW, the phases whose kernels determine how the time is divided.
+#: One entry per time (F, B, W, BW): the phases whose kernels determine how this time is divided.
 _PHASES_OF_TIME = (
     (Phase.F,),
     (Phase.B, Phase.R, Phase.BW),
@@ -59,11 +62,11 @@ def split_stage_times(stages: Sequence[StageLayers], workload: Workload) -> Divi
         layers: The layers of all stages in order, with their times.
         layout: The layout of the run.
         names: Name of each layer, from its ranges.
-        assumptions: Assumptions that were made, or empty: times of backwards that were divided like
-            the times of forwards.
+        assumptions: One text if backward times were divided like forward times because too few of
+            their kernels belong to layers. Otherwise empty.
 
     Raises:
-        MismatchError: The forwards of a stage contain no ranges of layers.
+        MismatchError: The forwards of a stage contain no layer ranges.
     """
     if not stages:
         raise MismatchError(
@@ -102,12 +105,14 @@ def split_stage_times(stages: Sequence[StageLayers], workload: Workload) -> Divi
 
 
 def _order_layers(stage: StageLayers, *, is_first: bool, is_last: bool) -> list[LayerName]:
-    """Return the layers of a stage in the order of their first launches, then of their numbers.
+    """Return the layers of a stage, sorted by their first launch, then by their number.
 
-    All ranges of the embedding, including the position embedding, form one layer, which comes
-    first. All ranges of the head, including a norm before the head, form one layer, which comes
-    last. If forwards have kernels outside layers, the first stage gets an embedding and the last
-    stage gets a head even if no range names them.
+    There are exceptions for the embedding and the head:
+
+    - All embedding ranges, including the position embedding, form one layer, which comes first.
+    - All head ranges, including a norm before the head, form one layer, which comes last.
+    - If forwards have kernels outside layers, the first stage gets an embedding and the last stage
+      gets a head even if no range names them.
 
     Args:
         stage: Kernel times of the stage, and first launches of its layers.
@@ -131,7 +136,10 @@ def _split_times(
     stage_ns: Sequence[int],
     phases: Sequence[Phase],
 ) -> tuple[Ints, bool]:
-    """Divide the times of all stages among their layers, by kernel time in the given phases.
+    """Divide the time of each stage among its layers, by their kernel time in the given phases.
+
+    If less than half of a stage's kernel time in these phases belongs to layers, its kernel time in
+    the forwards is used instead.
 
     Args:
         stages: Kernel times of each virtual stage.
@@ -140,10 +148,9 @@ def _split_times(
         phases: Phases whose kernels determine the division.
 
     Returns:
-        layer_ns: Times of the layers of all stages, stage by stage. The times of the layers of a
-            stage add up to the time of the stage.
-        is_like_forward: Whether the time of any stage was divided like the time of its forwards,
-            because less than half of the kernel time in ``phases`` belongs to layers.
+        layer_ns: Times of all layers, stage by stage. The layer times of a stage add up to the time
+            of the stage.
+        is_like_forward: Whether the kernel time in the forwards was used for any stage.
     """
     parts, is_like_forward = [np.empty(0, np.int64)], False
     for number, (stage, layers, total_ns) in enumerate(zip(stages, names, stage_ns, strict=True)):
@@ -164,11 +171,11 @@ def _compute_shares(
     is_first: bool,
     is_last: bool,
 ) -> Floats | None:
-    """Return the fraction of a stage's kernel time in the given phases that belongs to each layer.
+    """Return the fraction of a stage's time that each of its layers gets, by kernel time.
 
-    On the first stage, kernels outside layers are assigned to the embedding if no range of the
-    embedding has kernels. On the last stage, they are assigned to the head in the same way. In all
-    other cases, kernels outside layers are ignored.
+    Kernels outside layers belong to the embedding on the first stage, and to the head on the last
+    stage, if that layer has no kernels of its own. In all other cases, kernels outside layers are
+    ignored.
 
     Args:
         stage: Kernel times of the stage.
@@ -203,7 +210,7 @@ def _compute_shares(
 
 
 def _round_to_total(values: Floats, total: int) -> Ints:
-    """Round values down to integers, and increase the last one so that they add up to ``total``."""
+    """Round values down to integers, then increase the last one so that the sum is ``total``."""
     rounded = np.floor(values).astype(np.int64)
     rounded[-1] += total - int(rounded.sum())
     return rounded
@@ -271,8 +278,8 @@ def find_best_layout(question: LayoutQuestion, schedule: str | None) -> Layout |
         schedule: Name of the schedule that ran, or None in inference.
 
     Returns:
-        The best layout. None if no layout was found, if the result is not exact, or if the schedule
-        does not allow the layout of the run.
+        The best layout, or None unless the search found an exact result and the schedule allows the
+        layout of the run.
     """
     chunks = (
         len(question.current_layout.placement) // question.stages if question.current_layout else 1
@@ -302,9 +309,9 @@ def compare_stage_times(question: LayoutQuestion, layout: Layout) -> dict[Phase,
 
 
 def describe_moves(question: LayoutQuestion, layout: Layout) -> tuple[str, ...]:
-    """Describe which layers move, such as ``layers.10 to layers.11 from stage 3 to stage 2``.
+    """Describe which layers change stages, such as ``layers.10 to layers.11 from stage 3 to 2``.
 
-    Consecutive layers that move from the same stage to the same stage share one text.
+    Consecutive layers with the same old and new stage share one text.
 
     Args:
         question: The layers and the layout of a run.

@@ -34,9 +34,9 @@ class Standout:
         kind: What stands out: ``rank``, ``stage``, ``pipeline`` or ``host``.
         name: Printed name, such as "stage 3".
         ranks: Indices of the ranks that stand out, ascending.
-        ratio: Mean bubble ratio of ``ranks``, or None if it is unknown.
-        above: Mean bubble ratio of ``ranks`` minus the median bubble ratio of all ranks, or 0 if it
-            is unknown.
+        ratio: Mean bubble ratio of the ranks, or None if it is unknown.
+        above: Mean bubble ratio of the ranks minus the median bubble ratio of all ranks in the run,
+            or 0 if it is unknown.
         phase: The phase whose time differs most from the median of the stage, or "" if no phase
             differs enough.
         times: Time in ``phase`` as a multiple of the median, or 1 if ``phase`` is "".
@@ -67,7 +67,7 @@ class Standout:
 
     @property
     def sentence(self) -> str:
-        """Name, number of ranks if there are several, and :attr:`why`."""
+        """:attr:`why`, preceded by the name and, if there are several ranks, by their number."""
         has_several = len(self.ranks) > 1
         ranks = f" ({format_count(len(self.ranks), 'rank')})" if has_several else ""
         return f"{self.name}{ranks}: {self.why}"
@@ -111,9 +111,11 @@ def find_standouts(
 ) -> tuple[Standout, ...]:
     """Find the ranks and groups that stand out, sorted by their difference, largest first.
 
-    A rank stands out if its bubble ratio differs by at least 0.01 from the median of all ranks. A
-    rank also stands out if the time of one of its phases differs from the median of its stage by at
-    least 5 % and at least ``min_time_ns``.
+    A rank stands out if at least one of two conditions holds:
+
+    - Its bubble ratio differs by at least 0.01 from the median of all ranks.
+    - The time of one of its phases differs from the median of its stage by at least 5 % and at
+      least ``min_time_ns``.
 
     Args:
         ranks: The ranks, by index. With fewer than three ranks, the result is empty.
@@ -183,9 +185,10 @@ def _find_most_different_phase(
 ) -> tuple[str, float]:
     """Find the phase in which a group of ranks differs most from the median of their stages.
 
-    A phase qualifies if the median multiple of the ranks differs from 1 by at least 5 %, and their
-    median difference is at least ``min_time_ns``. The phase with the largest median difference in
-    ns wins; at equal differences, the first phase.
+    The median over the group's ranks is used, both for the multiple and for the difference in ns.
+    The phase with the largest difference in ns wins; at equal differences, the first phase. A phase
+    is considered only if its multiple differs from 1 by at least 5 % and its difference is at least
+    ``min_time_ns``.
 
     Args:
         phases: Differences of all ranks, keyed by phase name.
@@ -193,7 +196,7 @@ def _find_most_different_phase(
         min_time_ns: Minimum difference in ns between the time of a phase and its median.
 
     Returns:
-        Name of the phase and its median multiple, or "" and 1 if no phase qualifies.
+        Name of the phase and its multiple, or "" and 1 if no phase differs enough.
     """
     largest_ns, name, times = -np.inf, "", 1.0
     for phase, difference in phases.items():
@@ -207,9 +210,13 @@ def _find_most_different_phase(
 def _group_standouts(ranks: Sequence[Rank], stands_out: Bools) -> Iterator[tuple[str, str, Ints]]:
     """Group the ranks that stand out by stage, pipeline or host, and yield the rest one by one.
 
-    A stage, pipeline or host with at least two ranks becomes a group if at least 75 % of its ranks
-    stand out. Ranks that are already in a group do not count. No group is formed that would contain
-    all ranks of the run. Stages are tried first, then pipelines, then hosts.
+    A stage, pipeline or host becomes a group under these conditions:
+
+    - It has at least two ranks.
+    - At least 75 % of its ranks stand out and are not yet in a group.
+    - The group does not contain all ranks of the run.
+
+    Stages are tried first, then pipelines, then hosts.
 
     Args:
         ranks: The ranks, by index.
@@ -240,14 +247,16 @@ def _group_standouts(ranks: Sequence[Rank], stands_out: Bools) -> Iterator[tuple
 
 
 def _list_members(keys: Sequence[str | int | None], is_unnamed: Bools) -> dict[str | int, Ints]:
-    """List all ranks that share a key, such as a stage, with a rank in ``is_unnamed``.
+    """List the ranks of each stage, pipeline or host that contains a rank of ``is_unnamed``.
 
     Args:
-        keys: Key of each rank, or None if it is unknown. Ranks whose key is unknown are left out.
+        keys: Stage, pipeline or host of each rank, or None if it is unknown. Ranks whose key is
+            unknown are left out.
         is_unnamed: Mask of the ranks that stand out and are not in a group yet.
 
     Returns:
-        Rank indices, ascending, by key. Keys are in the order in which they first occur.
+        Rank indices, ascending, keyed by stage, pipeline or host. Keys are in the order in which
+        they first occur.
     """
     keys_of_unnamed = {keys[index] for index in np.flatnonzero(is_unnamed).tolist()}
     members: dict[str | int, list[int]] = {}

@@ -1,8 +1,8 @@
 """Split a run into stretches: groups of complete pipelines that fit into the caches of a core.
 
 Each stretch is explained independently. Ranks are sorted by pipeline and operations by rank, so a
-stretch is a contiguous slice of every table. A stretch also contains the small amount of data about
-other stretches that its explanation needs::
+stretch is a contiguous slice of every table. A stretch also contains the few facts about other
+stretches that its explanation needs::
 
     operations   ├─ pipelines 0 to 3 ─┼─ pipelines 4 to 7 ─┼─ pipelines 8 to 11 ─┤
                        stretch 0            stretch 1             stretch 2
@@ -57,8 +57,8 @@ class Stretch:
         overheads: Intervals in which the profiler delayed a rank.
         unrecorded: Intervals in which a rank may have run work that was launched but not recorded.
         hosts: Activities of launching threads, sorted by the operation that was launched late.
-        collectives: Collectives, split into waiting and moving data. Operation row
-            ``len(operations) + i`` refers to ``elsewhere[i]``.
+        collectives: Waiting times of ranks in collectives, and times in which data moved. Operation
+            row ``len(operations) + i`` refers to ``elsewhere[i]``.
         elsewhere: Operations of other stretches that collectives waited for, as rows of the run.
         collective_gap_ns: Columns of :attr:`.Run.collective_gap_ns` for the ranks of the stretch,
             shape (iterations, ranks).
@@ -66,15 +66,15 @@ class Stretch:
         windows: The measurement window of each ratio, keyed by ratio name.
         is_kept: Mask of the ranks whose bubbles and receives are kept after the explanation.
         averaged: Mask of the iterations of the run that are included in averages.
-        ended_ns: For each iteration, the time when it had ended on all ranks of the run, or the
-            smallest int64 if unknown.
-        begun_ns: For each iteration, the time when the first rank of the run began the next
-            iteration, or the largest int64 if unknown.
-        listed_ratio: Name of the ratio whose bubbles are listed.
-        forward: Whether the run has forwards only (inference).
+        ended_ns: Time at which each iteration had ended on all ranks of the run, or the smallest
+            int64 if unknown.
+        begun_ns: For each iteration, the time at which the first rank began the next iteration, or
+            the largest int64 if unknown.
+        listed_ratio: Name of the ratio whose bubbles the report lists.
+        forward: Whether the run has only forwards (inference).
         stages_known: Whether no operation contradicts the virtual stages.
         passing: Whether at least two ranks of the run have forwards or backwards.
-        ends_early: Whether stages may be missing after the last one in the profiles.
+        ends_early: Whether later stages may exist that were not recorded.
     """
 
     first_rank: int
@@ -107,13 +107,13 @@ class Stretch:
 def split_into_stretches(
     run: Run, counts: Counts, is_kept: Bools | None = None
 ) -> Iterator[Stretch]:
-    """Yield the stretches of a run, in the order of their ranks.
+    """Yield the stretches of a run, in rank order.
 
     Args:
         run: The merged profiles.
         counts: Counted iterations of the run and their ratios.
-        is_kept: Mask of the ranks whose bubbles and receives are kept, or None for all ranks. The
-            mask is ignored if the run is a single stretch: all ranks are kept.
+        is_kept: Mask of the ranks whose bubbles and receives are kept, or None for all ranks. If
+            the run is a single stretch, the mask is ignored and all ranks are kept.
     """
     shared = _collect_shared(run, counts)
     collectives = measure_collective_waits(run.collectives, run.operations)
@@ -137,9 +137,10 @@ def _cut_stretch(
     Args:
         run: The merged profiles.
         counts: Counted iterations of the run and their ratios.
-        collectives: Collectives of the run, split into waiting and moving data.
+        collectives: Waiting times of all ranks of the run in collectives, and times in which data
+            moved.
         ranks: Half-open range (first, stop) of the ranks of the stretch.
-        is_kept: For each rank of the stretch, whether its bubbles and receives are kept after the
+        is_kept: Mask of the stretch's ranks whose bubbles and receives are kept after the
             explanation.
         shared: The fields that all stretches share, keyed by name.
     """
@@ -193,9 +194,10 @@ def _collect_shared(run: Run, counts: Counts) -> dict[str, Any]:
 
 
 def _choose_listed_ratio(counts: Counts) -> str:
-    """Return the name of the ratio whose bubbles are listed.
+    """Return the name of the ratio whose bubbles the report lists.
 
-    This is the headline ratio, or the first ratio with a window if the headline ratio has none.
+    This is the headline ratio. If the headline ratio was measured in no iteration, it is the first
+    ratio that was measured in any iteration.
     """
     ratio_names = (counts.headline, *(ratio.name for ratio in list_ratios()))
     names_with_windows = (
@@ -209,12 +211,11 @@ def _choose_listed_ratio(counts: Counts) -> str:
 def _take_hosts(
     hosts: tables.HostActivities, rows: slice, first_rank: int
 ) -> tables.HostActivities:
-    """Return the host activities before late launches of the operations of a stretch.
-
-    Ranks and operations are renumbered as in the stretch.
+    """Return the host activities of a stretch, with ranks and operation rows counted from 0.
 
     Args:
-        hosts: Activities of the run, sorted by operation.
+        hosts: Activities of launching threads in the whole run, sorted by the operation that was
+            launched late.
         rows: Rows of the operations of the stretch.
         first_rank: Index of the first rank of the stretch.
     """
@@ -228,17 +229,20 @@ def _take_hosts(
 def _renumber_last_operations(
     last_operation: Ints, first_row: int, n_operations: int
 ) -> tuple[Ints, Ints]:
-    """Convert rows of the run to rows of a stretch, in which operations are counted from 0.
+    """Convert operation rows of the run to operation rows of a stretch.
+
+    An operation of the stretch gets its old row minus ``first_row``. An operation outside the
+    stretch, ``elsewhere[i]``, gets the row ``n_operations + i``. -1 stays -1.
 
     Args:
-        last_operation: Row in the run of the last operation before each collective, or -1.
+        last_operation: For each collective, the row in the run of the last operation before it, or
+            -1.
         first_row: Row in the run of the first operation of the stretch.
         n_operations: Number of operations of the stretch.
 
     Returns:
-        last_operation: Row in the stretch of each operation, or -1. Operations of other stretches
-            get rows from ``n_operations`` on, in the order of ``elsewhere``.
-        elsewhere: Rows in the run of the operations of other stretches, ascending.
+        last_operation: The converted rows.
+        elsewhere: Rows in the run of the operations outside the stretch, ascending.
     """
     is_elsewhere = last_operation >= first_row + n_operations
     is_elsewhere |= (last_operation != NONE) & (last_operation < first_row)
@@ -249,15 +253,18 @@ def _renumber_last_operations(
 
 
 def has_contradicted_stages(run: Run) -> bool:
-    """Return whether a limitation of the run says that operations contradict the stage order."""
+    """Return whether a limitation of the run states that operations contradict the stage order."""
     return any(note.kind is LimitationKind.STAGES_CONTRADICTED for note in run.limitations)
 
 
 def _find_ends_and_starts(counts: Counts) -> tuple[Ints, Ints]:
-    """Return when each iteration ended on all ranks, and when the next one began on any rank.
+    """Return when each iteration ended on all ranks, and when any rank began the next iteration.
 
-    If the clocks of an iteration cannot be compared, its end is ``NEVER`` and its start is the
-    largest int64. The start after the last iteration is also the largest int64.
+    Returns:
+        ended_ns: Latest end of each iteration over all ranks. ``NEVER`` if the clocks of the
+            iteration cannot be compared.
+        begun_ns: Earliest start of the next iteration over all ranks. The largest int64 if there is
+            no next iteration, or if its clocks cannot be compared.
     """
     extents, latest = counts.extents, np.iinfo(np.int64).max
     if not extents.present.size:

@@ -32,7 +32,7 @@ class StretchExplanation:
     Attributes:
         idle_ns: Idle time by cause, as in :class:`.CauseTimes`.
         communication: Communication times of the ranks of the stretch.
-        samples: Samples from which phase times are measured; see :func:`.collect_phase_samples`.
+        samples: Samples used to measure phase times; see :func:`.collect_phase_samples`.
         received: Number of receives whose producer is known, per iteration.
         crossing: Mask of the iterations in which an operation takes an input from another rank.
         kept_rows: Tables about single operations of the kept ranks, with the row numbers and rank
@@ -48,7 +48,7 @@ class StretchExplanation:
 
 
 def explain_stretch(stretch: stretches.Stretch) -> StretchExplanation:
-    """Find the causes of idle time of the ranks of a stretch, and measure its operations.
+    """Find the causes of the idle time in a stretch, and measure its operations and communication.
 
     If operations contradict the virtual stages, all dependencies are ignored.
 

@@ -43,26 +43,26 @@ class WhatIf:
     """Schedules simulated with the times of the typical iteration.
 
     Attributes:
-        measured: Times of the run, or None if they could not be determined.
-        rows: The order that ran as measured, then the same order without delays (if known), then
-            schedules, best first.
+        measured: Operation times of the run, or None if they could not be determined.
+        rows: First the order that ran, as measured. Then the same order without delays, if that is
+            known. Then the simulated schedules, best first.
         same_schedule: Simulation of the given plan or, if no plan is given, of the recognized
             schedule. None if it is unknown or cannot be simulated.
         reason: Reason why there are no rows, or "" if there are rows.
-        window: Name of the ratio whose window is compared. The window of ``schedule`` is the
-            makespan. ``stage``, the longest window of a rank, is used if consecutive iterations
-            overlap, because the simulation of one iteration then gives only this lower bound of the
-            period.
+        window: Name of the ratio whose window is compared. This is ``schedule``, whose window is
+            the makespan. If consecutive iterations overlap, it is ``stage``, whose window is the
+            longest window on any rank: a simulated iteration then gives only this lower bound of
+            the period.
         ideal: The order of ``same_schedule``, or of 1F1B if it is unknown, simulated with equal
             stages and free transfers, or None if neither can be simulated.
         fastest_other: The fastest schedule that fits in memory and is not the schedule that ran.
             None if no schedule meets both conditions, or if other schedules were not simulated.
-        best: Simulation of ``fastest_other``, or None if that schedule saves at most 1 % of the
-            window.
-        limit_bytes: Memory limit of a device, or None if the peak memory of the run is the limit.
-        reordered: Order of the microbatches that makes ``same_schedule`` shortest, and the fraction
-            of the makespan that this order saves. None if microbatches have equal lengths, if
-            ``same_schedule`` is None or has two directions, or if other schedules were not
+        best: Simulation of ``fastest_other``. None if there is no such schedule, or if it saves at
+            most 1 % of the window.
+        limit_bytes: Memory limit per device, or None if the run's peak memory is the limit.
+        reordered: The microbatch order found to make ``same_schedule`` shortest, and the fraction
+            of the makespan that it saves. None if microbatches have equal lengths, or if
+            ``same_schedule`` is None or has two directions. Also None if other schedules were not
             simulated.
     """
 
@@ -121,8 +121,8 @@ def ask_what_if(
 ) -> WhatIf:
     """Simulate how long the typical iteration would take under other schedules.
 
-    The result has only a reason and no rows in three cases: the typical iteration was not replayed,
-    the run is not a training pipeline, or the times of its operations are incomplete.
+    The result contains rows only if the typical iteration was replayed, the run is a training
+    pipeline, and the times of its operations are complete. Otherwise it contains only a reason.
 
     Args:
         ranks: The ranks, by index.
@@ -131,8 +131,8 @@ def ask_what_if(
         explanation: Explanation of the run, with phase times and changes.
         recognised: The recognized schedule, or None if recognition did not run.
         plan: The plan of the run, or None for the recognized schedule.
-        with_all_schedules: Whether to simulate all schedules or only the plan or the recognized
-            schedule.
+        with_all_schedules: Whether to simulate all known schedules. If false, only ``plan`` is
+            simulated or, if that is None, the recognized schedule.
         memory: Memory of the devices in bytes, or None if it is unknown.
     """
     limit_bytes = None if memory is None else memory.limit
@@ -182,18 +182,18 @@ def _compare_with_run(
     with_all_schedules: bool,
     by_makespan: bool,
 ) -> WhatIf:
-    """Simulate schedules and compare them with the order that ran.
+    """Simulate schedules with the times of the run, and compare them with the order that ran.
 
     Args:
         measured: Times of the run.
-        rows: Choices that keep the order that ran: the choice as measured, optionally followed by
-            the choice without delays.
+        rows: Rows for the order that ran: first as measured, then, if known, without delays.
         name: Name of the recognized schedule, or None if it is unknown.
         plan: Plan to simulate instead of the recognized schedule, or None.
         memory: Memory of the devices in bytes, or None if it is unknown.
-        with_all_schedules: Whether to simulate all schedules. If false, only ``plan`` is simulated
-            or, if that is None, the recognized schedule.
-        by_makespan: Whether schedules are compared by makespan instead of cost.
+        with_all_schedules: Whether to simulate all known schedules. If false, only ``plan`` is
+            simulated or, if that is None, the recognized schedule.
+        by_makespan: Whether schedules are compared by makespan. If false, they are compared by
+            cost, the longest window on any stage.
     """
     rules = [
         rule for rule in schedules() if with_all_schedules or (plan is None and rule.name == name)
@@ -237,7 +237,7 @@ def _compare_with_run(
 
 
 def find_fastest_other(choices: Iterable[Choice], name: str | None) -> Choice | None:
-    """Return the first schedule that fits in memory and is not the schedule that ran, or None.
+    """Return the first choice that fits in memory and is not the schedule that ran, or None.
 
     Args:
         choices: Schedules, fastest first.
@@ -247,7 +247,7 @@ def find_fastest_other(choices: Iterable[Choice], name: str | None) -> Choice | 
 
 
 def _has_uneven_microbatches(explanation: Explanation) -> bool:
-    """Return whether any finding of the diagnosis blames single microbatches."""
+    """Return whether any finding of the diagnosis blames individual microbatches."""
     findings = () if explanation.diagnosis is None else explanation.diagnosis.findings
     return any(fault.microbatches for finding in findings for fault in finding.faults)
 
@@ -255,15 +255,15 @@ def _has_uneven_microbatches(explanation: Explanation) -> bool:
 def _list_measured_choices(
     measured: MeasuredTimes, typical: Iteration, explanation: Explanation, peak: float
 ) -> tuple[Choice, ...]:
-    """Return the choices that keep the order of the run: as measured, and without delays.
+    """Return the rows for the order that ran: as measured, and without delays.
 
-    If iterations overlap, only the choice as measured is returned.
+    If iterations overlap, only the row as measured is returned.
 
     Args:
         measured: Times and sizes of the run.
         typical: The typical iteration.
         explanation: Explanation of the run, with the changes ``MEASURED`` and ``NO_DELAY``.
-        peak: Maximum number of microbatches whose activations a rank held at once.
+        peak: Maximum number of microbatches whose activations any rank held at once.
     """
     changes = {change.name: change for change in explanation.changes}
     measured_change, undelayed_change = changes[MEASURED], changes[NO_DELAY]
@@ -301,9 +301,9 @@ def _measure_peaks(
 ) -> Iterator[float]:
     """Yield for each rank the maximum number of microbatches whose activations it held at once.
 
-    Activations are kept from the end of the F to the end of the W. If a microbatch has no W, its
-    activations are kept to the end of its BW or B. If there are n model chunks, the activations of
-    one chunk count as 1/n of a microbatch.
+    A microbatch holds activations from the end of its F to the end of its W. If it has no W, it
+    holds them to the end of its BW or B. With n model chunks, the activations of one chunk count as
+    1/n of a microbatch.
     """
     ran = operations.take(
         (operations.iteration == iteration.index)
@@ -326,7 +326,7 @@ def _measure_peaks(
 
 
 def _find_peak(time_ns: Ints, change: Ints) -> float:
-    """Return the maximum over time of the sum of all changes so far, or 0 if it is never positive.
+    """Return the maximum of the running sum of the changes over time, or 0 if it is never positive.
 
     At equal times, negative changes come first: memory is freed before it is allocated again.
     """

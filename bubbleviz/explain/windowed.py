@@ -1,8 +1,8 @@
 """Restrict a run, its counts and its explanation to the iterations of a window.
 
-Clock corrections, stages, the overlap of iterations, and the end of the last period (the start of
-the iteration after the window) are still determined from the whole capture. Only the contents of
-the report are restricted.
+Only the contents of the report are restricted. The whole capture is still used to determine clock
+corrections, stages and whether iterations overlap. It also determines the end of the last period,
+which is the start of the first iteration after the window.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def _select_rows(
     new_row: Ints,
     operations: Operations,
 ) -> ExplainedRows:
-    """Return the tables about single operations, with bubbles and receives limited to a window.
+    """Restrict the bubbles and receives of a run to a window, and renumber their references.
 
-    The operation rows and iterations in these two tables are renumbered.
-
-    All other tables are returned unchanged: they describe the whole run and use its row numbers.
+    Operation rows and iteration indices in these two tables are replaced by ``new_row`` and
+    ``new_iteration``. All other tables are returned unchanged: they describe the whole run and use
+    its row numbers.
 
     Args:
-        explained: Function that returns the rows of the run.
+        explained: Function that returns the tables about single operations of the whole run.
         new_iteration: New index of each iteration, or -1 if it is outside the window. An additional
             last entry of -1 maps the index -1 to itself.
         new_row: New row of each operation, or -1 if it is outside the window. An additional last
@@ -67,8 +67,8 @@ def select_window(
 ) -> tuple[Run, Counts, Explanation]:
     """Restrict a run, its counts and its explanation to the iterations inside a window.
 
-    A limitation of the run counts the iterations outside the window. If every iteration is inside,
-    all three are returned unchanged.
+    The returned run has a new limitation that says how many iterations are outside the window. If
+    every iteration is inside, all three are returned unchanged.
 
     Args:
         window: Window of the report, or None for the whole run.
@@ -81,7 +81,8 @@ def select_window(
     is_inside = counts.is_in_window
     iterations = np.flatnonzero(is_inside)
     is_kept = np.append(is_inside, False)[run.operations.iteration]
-    # New number of each iteration and operation, or -1 if outside. The last entry maps -1 to -1.
+    # New number of each iteration and operation, or -1 if it is outside the window. The last entry
+    # maps -1 to -1.
     new_iteration, new_row = (
         np.append(np.where(is_selected, np.cumsum(is_selected) - 1, NONE), NONE)
         for is_selected in (is_inside, is_kept)
@@ -164,7 +165,7 @@ def _select_iterations(columns: IterationColumns, iterations: Ints) -> Iteration
 
 
 def _describe_left_out(window: Window, counts: Counts) -> Limitation:
-    """Return a limitation that counts the iterations outside the window."""
+    """Return the limitation that says how many iterations are outside the window."""
     start_ns = np.array([i.start_ns for i in counts.iterations], np.int64)
     end_ns = np.array([i.end_ns for i in counts.iterations], np.int64)
     n_overlapping = int((window.mask_overlapping(start_ns, end_ns) & ~counts.is_in_window).sum())
@@ -179,8 +180,9 @@ def _describe_left_out(window: Window, counts: Counts) -> Limitation:
 def _cut_run(run: Run, counts: Counts, iterations: Ints, new_iteration: Ints, new_row: Ints) -> Run:
     """Return a run restricted to the given iterations.
 
-    Tables of intervals that name no iteration are clipped to the extent of the window. The extent
-    is the time from the first start to the last end of the iterations in the window and of their
+    Tables that contain the iteration or operation of each row are restricted to the rows inside the
+    window. Tables of intervals without an iteration are clipped to one time range. This range
+    starts at the first start and stops at the last end of the selected iterations and their
     measurement windows.
 
     Args:

@@ -13,7 +13,7 @@ from bubbleviz.model.intervals import group_extents, group_latest
 
 
 def measure_iterations(work: Work, iterations: Ints) -> Ints:
-    """Return the length in ns of iterations, from the first start to the last end of their work.
+    """Return the length of each iteration in ns, from the first start to the last end of its work.
 
     Args:
         work: Work table of all ranks.
@@ -24,13 +24,13 @@ def measure_iterations(work: Work, iterations: Ints) -> Ints:
 
 
 def _find_extents(work: Work, iterations: Ints) -> tuple[Ints, Ints]:
-    """Return the first start and the last end of the work of iterations.
+    """Return two arrays: the first start and the last end of the work in each iteration, in ns.
 
     Args:
         work: Work table of all ranks.
         iterations: Numbers of the iterations, ascending.
     """
-    # Rows of other iterations have position -1: they go into an extra last group.
+    # Rows of other iterations have position -1, so they go into an extra last group.
     position = find_positions(iterations, work.iteration)
     low, high = group_extents(position, len(iterations) + 1, work.start_ns, work.end_ns)
     return low[:-1], high[:-1]
@@ -54,7 +54,7 @@ def measure_delays(work: Work, order: Dependencies) -> Ints:
 
 
 def keep_early_starts(work: Work, delays_ns: Ints) -> Ints:
-    """Return the negative delays of compute operations; all other delays are replaced by 0.
+    """Return the negative delays of compute operations, and 0 for all other rows.
 
     A compute operation can start before its input is ready if its first part needs no input. In a
     replay, no other row starts before its predecessors end.

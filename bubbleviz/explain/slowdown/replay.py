@@ -31,8 +31,7 @@ class Replay:
     Attributes:
         timing: Replayed rows of the work table in topological order.
         iterations: Numbers of the replayed iterations, ascending.
-        closing: Positions in :attr:`rows` of the rows that can end an iteration, sorted by
-            iteration.
+        closing: Positions in :attr:`rows` at which an iteration can end, sorted by iteration.
         first_closing: For each iteration, the index of its first entry in ``closing``.
     """
 
@@ -72,9 +71,9 @@ class Replay:
     def lengths_ns(self, own_ns: Ints, delay_ns: Ints, *, in_replay_order: bool = False) -> Ints:
         """Return how long iterations take in ns, shape (iterations, scenarios).
 
-        A rank ends an iteration with its last optimizer, or with its last work if it has no
-        optimizer. The iteration ends when the last rank ends it. :meth:`compute_ends` describes the
-        arguments.
+        A rank has finished an iteration when its last optimizer ends, or its last work if it has no
+        optimizer. The iteration ends when the last rank has finished. The arguments are those of
+        :meth:`compute_ends`.
         """
         if not len(self.iterations):
             return np.zeros((0, own_ns.shape[1]), np.int64)
@@ -94,11 +93,10 @@ class Replay:
         return np.asarray(np.maximum.reduceat(closing_ns, self.first_closing, axis=0), np.int64)
 
     def mask_mixed(self, group: Ints) -> Bools:
-        """Return a mask of the rows that depend on several groups, directly or indirectly.
+        """Return a mask of the rows that depend on rows of several groups.
 
-        A row depends on its own group and on the groups of its direct and indirect predecessors,
-        including the predecessors of all rows of its meeting. The mask is False for rows that are
-        not replayed.
+        A row depends on itself, on its direct and indirect predecessors, and on the predecessors of
+        all rows of its meeting. The mask is False for rows that are not replayed.
 
         Args:
             group: Group of each row of the work.
@@ -132,10 +130,10 @@ def build_replay(work: Work, order: Dependencies) -> Replay:
 
 
 def _find_closing_positions(work: Work, rows: Ints) -> Ints:
-    """Return the positions in ``rows`` of the rows that can end their iteration.
+    """Return the positions in ``rows`` at which an iteration can end, sorted by iteration.
 
-    An optimizer can end its iteration. If a rank has no optimizer in the iteration, any of its rows
-    can. The positions are sorted by iteration.
+    A rank can end the iteration with any of its optimizers or, if it has none in the iteration,
+    with any of its rows.
 
     Args:
         work: Work table of all ranks.

@@ -2,8 +2,8 @@
 
 Latest end times are propagated backwards from the end of the iteration, as in the critical path
 method. The latest end of a row is limited by the latest start of each successor. All members of a
-collective must start before any member can finish. So slack is a replay in reverse, in which the
-members of a collective wait for each other::
+collective must start before any member can finish. So slack is computed by a replay in reverse, in
+which the members of a collective wait for each other::
 
     rank 0   ├─ B7 ─┤· slack ·│▓ all-reduce ▓┤├ Optimizer ┤
     rank 1   ├────── B7 ──────┤▓ all-reduce ▓┤├ Optimizer ┤
@@ -25,9 +25,9 @@ from bubbleviz.schedules.timing import NEVER, build_timing
 def compute_slack(
     work: Work, order: Dependencies, replay: Replay, own_ns: Ints, delay_ns: Ints
 ) -> Ints:
-    """Return how much later each row could end without a longer iteration, in ns.
+    """Return how much later each row could end without making the iteration longer, in ns.
 
-    The slack of rows that are not replayed is -1.
+    The slack is -1 for rows that are not replayed.
 
     Args:
         work: Work table of all ranks.
