@@ -1,8 +1,8 @@
-"""Iterations of a rank: which operations belong together, by the host order of their ranges.
+"""Iterations: divides the operations of each rank into iterations, by the host order of ranges.
 
-If ranges name iterations (``iter_{rank}_{n}``, ``ProfilerStep#n``), these names are used. Otherwise
-an iteration of a rank ends when a forward repeats: at the last Optimizer before it, or at the
-repeated forward itself::
+If ranges name iterations (``iter_{rank}_{n}``, ``ProfilerStep#n``), these names are used.
+Otherwise, an iteration of a rank ends before a forward repeats. It ends after the last Optimizer
+before the repeated forward or, if there is none, at the repeated forward::
 
     F0 F1 B0 B1 Optimizer F0 F1 B0 B1 Optimizer
                          │
@@ -10,12 +10,13 @@ repeated forward itself::
 
 There are three exceptions:
 
-- Two consecutive Optimizers may belong to two iterations, if the rank had no other work in the
-  second one; see ``_find_idle_steps``.
-- A capture that starts inside an iteration repeats forwards from its own first forward on; see
-  ``_find_bounds``.
+- Two consecutive Optimizers may belong to two iterations if the rank had no other work in the
+  second iteration; see ``_find_idle_steps``.
+- If the capture starts inside an iteration, the first forward in the capture is not the first
+  forward of its iteration; see ``_find_bounds``.
 - Some frameworks give every microbatch the same name, so the same forward repeats all the time. An
-  iteration then ends at an Optimizer that a forward follows; see :func:`find_constant_names`.
+  iteration then ends after an Optimizer that is followed by a forward; see
+  :func:`find_constant_names`.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from bubbleviz.model.grouping import find_distinct, group_rows, number_within_gr
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
 
-#: Minimum gap between two Optimizers of different iterations, as a fraction of the time that a rank
-#: usually works before an Optimizer.
+#: Gap between two Optimizers above which they belong to different iterations, as a fraction of the
+#: time that a rank usually works before an Optimizer.
 _IDLE_STEP = 0.5
 #: Sentinel that is larger than the number of ranges of any Optimizer.
 _MANY = 1 << 31
@@ -39,21 +40,23 @@ _MANY = 1 << 31
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HostOrder(Table):
-    """Ranges of operations in the order of (rank, host start).
+    """Ranges of operations, sorted by (rank, host start).
 
     Attributes:
         rank: Index of the rank in its profile.
         microbatch: Microbatch number, or -1 if the name contains none.
-        key: Number of the (chunk, sequence, microbatch).
-        phase_key: Number of the (chunk, sequence, microbatch, phase, second microbatch and chunk).
-        mark: Iteration number in the name of a range around it, or -1 if there is none.
+        key: Number of the microbatch key. Ranges with the same chunk, sequence and microbatch (and
+            stage, if names contain stages) have the same number.
+        phase_key: Number of the operation key, which also distinguishes the phase, the second
+            microbatch and the second chunk.
+        mark: Iteration number given by names, or -1 if there is none.
         forward: Mask of the ranges that are or contain a forward (F or FB).
         counted: Mask of the ranges that are an F, B, W, BW or FB.
-        transfer: Mask of the ranges of communication between two ranks.
-        optimizer: Mask of the Optimizers that end an iteration.
-        post_validation: Mask of the optimizer work for the previous iteration.
-        start_ns: Start of its compute kernels, or of the range if these are unknown.
-        end_ns: End of its compute kernels, or of the range if these are unknown.
+        transfer: Mask of the ranges for communication between two ranks.
+        optimizer: Mask of the Optimizers, without post-validation.
+        post_validation: Mask of the ranges with optimizer work for the previous iteration.
+        start_ns: Start of the compute kernels of the range, or of the range itself if unknown.
+        end_ns: End of the compute kernels of the range, or of the range itself if unknown.
     """
 
     rank: Ints
@@ -79,19 +82,21 @@ def build_host_order(
     times_ns: tuple[Ints, Ints],
     post_validation: Bools | None = None,
 ) -> HostOrder:
-    """Build the input of the search for iterations from columns in order of (rank, host start).
+    """Build the input of the search for iterations.
+
+    All columns must be sorted by (rank, host start).
 
     Args:
         rank: Index of the rank of each range.
         phase: Phase of each range.
-        key: Other columns that distinguish operations, such as chunk and sequence. The last one is
-            the microbatch.
+        key: Further columns that distinguish operations, such as chunk and sequence. The last
+            column must be the microbatch.
         second: Columns that distinguish the second operation of fused ranges.
-        mark: Iteration number in the name of a range around each range, or -1 if there is none.
-        times_ns: Start and end of the compute kernels of each range, or of the range if these are
+        mark: Iteration number that names give each range, or -1 if there is none.
+        times_ns: Start and end of the compute kernels of each range, or of the range itself if
             unknown.
-        post_validation: Mask of optimizer work for the previous iteration, or None if there is
-            none.
+        post_validation: Mask of the ranges with optimizer work for the previous iteration, or None
+            if there are none.
     """
     validates = np.zeros(len(rank), bool) if post_validation is None else post_validation
     number = group_rows(*key).of_row
@@ -112,11 +117,12 @@ def build_host_order(
 
 
 def find_constant_names(order: HostOrder) -> Bools:
-    """Return a mask of the ranges of ranks that give every microbatch the same number.
+    """Return a mask of the ranges on ranks whose names give every microbatch the same number.
 
-    On these ranks, all forwards have the same microbatch number, and an iteration contains several
-    forwards of the same chunk. Iterations are those that ranges name, or else end at Optimizers. A
-    rank whose forwards have numbers and that has neither is not in the mask.
+    A rank is in the mask if all its forwards have the same microbatch number (or all have none),
+    and if an iteration contains several forwards with the same key. For this test, iterations are
+    given by marks, or else they end at Optimizers that are followed by a forward. A rank without
+    marks and Optimizers is in the mask only if its forwards have no microbatch numbers.
     """
     is_constant = np.zeros(len(order), bool)
     for rank in find_distinct(order.rank):
@@ -139,7 +145,7 @@ def find_constant_names(order: HostOrder) -> Bools:
 
 
 def _count_bounds(bounds: Ints, count: int) -> Ints:
-    """Return for each of ``count`` rows the number of bounds up to and including that row.
+    """Return for each of ``count`` rows the number of bounds that are not greater than the row.
 
     This is the index of the segment that contains the row.
 
@@ -151,10 +157,10 @@ def _count_bounds(bounds: Ints, count: int) -> Ints:
 
 
 def _find_continuations(ranges: HostOrder) -> Bools:
-    """Return a mask of the F, B and W ranges that continue the operation before them.
+    """Return a mask of the counted ranges that continue the operation before them.
 
-    A range continues an operation if the previous F, B or W has the same key and no Optimizer comes
-    between them.
+    Counted ranges are F, B, W, BW and FB. A counted range continues an operation if the previous
+    counted range has the same ``phase_key`` and there is no Optimizer between them.
 
     Args:
         ranges: Ranges of one rank.
@@ -174,11 +180,12 @@ def number_iterations(order: HostOrder, is_constant: Bools) -> Ints:
 
     Args:
         order: Ranges of all ranks.
-        is_constant: Mask of the ranges of ranks that give every microbatch the same number; see
-            :func:`find_constant_names`.
+        is_constant: Mask of the ranges on ranks whose names give every microbatch the same number;
+            see :func:`find_constant_names`.
 
     Returns:
-        Iteration of each range, or -1 for post-validation without an Optimizer before it.
+        Iteration of each range. The value is -1 for post-validation that has no Optimizer before
+        it.
     """
     iteration = np.full(len(order), NONE, np.int64)
     ranks, parts = find_distinct(order.rank), _count_step_ranges(order)
@@ -195,10 +202,10 @@ def number_iterations(order: HostOrder, is_constant: Bools) -> Ints:
 
 
 def _number_by_marks(ranges: HostOrder, *, is_constant: bool, n_parts: int) -> Ints:
-    """Number the iterations of a rank by names of iterations, and by repetition outside them.
+    """Number the iterations of a rank by their marks, and by repetition outside of marks.
 
-    Ranges without the mark of an iteration, such as an evaluation, are separate iterations between
-    the marked ones::
+    A mark is an iteration number from a name. Ranges without a mark, for example an evaluation,
+    are separate iterations between the marked ones::
 
         marks       0  0  0  0  -  -  -  -  1  1  1  1
         ranges      F0 F1 B0 B1 F0 F1 F0 F1 F0 F1 B0 B1
@@ -206,8 +213,11 @@ def _number_by_marks(ranges: HostOrder, *, is_constant: bool, n_parts: int) -> I
 
     Args:
         ranges: Ranges of one rank.
-        is_constant: Whether the rank gives every microbatch the same number.
-        n_parts: Number of ranges of an Optimizer, or -1 if it is unknown.
+        is_constant: Whether the names of the rank give every microbatch the same number.
+        n_parts: Number of ranges that make up an Optimizer, or -1 if unknown.
+
+    Returns:
+        Iteration of each range, numbered from 0.
     """
     is_marked = ranges.mark >= 0
     last_marked = np.maximum.accumulate(np.where(is_marked, np.arange(len(ranges)), NONE))
@@ -225,14 +235,15 @@ def _number_by_marks(ranges: HostOrder, *, is_constant: bool, n_parts: int) -> I
 def _count_step_ranges(order: HostOrder) -> Ints:
     """Return the number of ranges that make up one Optimizer of each rank, or -1 if unknown.
 
-    It is the smallest number of consecutive Optimizer ranges at the end of an iteration, over all
-    ranks with the same total number of them. These ranks step together, and one of them may idle in
-    every other iteration::
+    The result is the smallest number of consecutive Optimizer ranges at the end of an iteration,
+    over all ranks that have the same total number of Optimizer ranges. Such ranks run their
+    Optimizers together, and one of the ranks may be idle in every other iteration::
 
         rank 0   F0 B0 Optimizer   F0 B0 Optimizer   F0 B0 Optimizer   F0 B0 Optimizer
         rank 1   F0 B0 Optimizer         Optimizer   F0 B0 Optimizer         Optimizer
 
-    It is unknown if an Optimizer runs between backwards.
+    The number is unknown for a rank if an Optimizer is directly followed by something other than a
+    forward. It is unknown for all ranks if no two Optimizer ranges are consecutive.
 
     Args:
         order: Ranges of all ranks.
@@ -262,30 +273,28 @@ def _count_step_ranges(order: HostOrder) -> Ints:
 
 
 def _find_step_runs(is_step: Bools) -> tuple[Ints, Ints]:
-    """Return the half-open ranges (first, stop) of consecutive Optimizers."""
+    """Return the first rows and the stop rows of all runs of consecutive Optimizers."""
     first = np.flatnonzero(is_step & ~np.append(False, is_step[:-1]))
     last = np.flatnonzero(is_step & ~np.append(is_step[1:], False))
     return first, last + 1
 
 
 def _find_idle_steps(ranges: HostOrder, n_parts: int) -> Bools:
-    """Return a mask of the Optimizers that start an iteration without other work of the rank.
+    """Return a mask of the Optimizers that start an iteration in which the rank has no other work.
 
-    A stage without work in an iteration still runs its Optimizer. That Optimizer then directly
-    follows the Optimizer of the previous iteration::
+    A stage without work in an iteration still runs its Optimizer. This Optimizer directly follows
+    the Optimizer of the previous iteration::
 
         ranges    F0 B0 Optimizer   F0 B0 Optimizer Optimizer   F0 B0 Optimizer
                                                     └ idle
 
-    A single Optimizer may also consist of several ranges. Their number is used if every iteration
-    with work ends with a multiple of it. Otherwise the time between Optimizers decides.
+    A single Optimizer may also consist of several ranges. If every iteration with work ends with a
+    multiple of ``n_parts`` Optimizer ranges, the ranges are counted. Otherwise, the time between
+    Optimizers decides.
 
     Args:
-        ranges: The ranges of one rank.
-        n_parts: Number of ranges of an Optimizer, or -1 if it is unknown.
-
-    Returns:
-        Mask of the Optimizers that begin an idle iteration.
+        ranges: Ranges of one rank.
+        n_parts: Number of ranges that make up an Optimizer, or -1 if unknown.
     """
     is_idle = np.zeros(len(ranges), bool)
     rows = np.flatnonzero(ranges.counted | ranges.optimizer)
@@ -309,9 +318,9 @@ def _find_idle_steps_by_count(is_step: Bools, n_parts: int) -> Bools:
     these Optimizers ends the iteration before it, and each later one starts an idle iteration.
 
     Args:
-        is_step: Mask of the Optimizers of a rank. The other ranges are forwards and backwards, at
-            least one.
-        n_parts: Number of ranges of an Optimizer.
+        is_step: Mask of the Optimizers among the forwards, backwards and Optimizers of a rank.
+            There is at least one forward or backward.
+        n_parts: Number of ranges that make up an Optimizer.
     """
     first, stop = _find_step_runs(is_step)
     row = np.arange(len(is_step))
@@ -333,9 +342,10 @@ def _find_idle_steps_by_time(ranges: HostOrder) -> Bools:
                                   └─ as long as ─┘└ idle            two parts ┘
                                      F0 and B0
 
-    A gap counts if it is longer than ``_IDLE_STEP`` times the median time from the start of the
-    work to the Optimizer. If such a gap is between two Optimizers in every iteration, both belong
-    to the same iteration and none is idle.
+    A gap is long if it exceeds ``_IDLE_STEP`` times the median time from the start of the work to
+    the Optimizer. An Optimizer that follows another Optimizer after a long gap starts an idle
+    iteration. However, if every iteration contains such a gap, the gaps are within iterations, and
+    no iteration is idle.
 
     Args:
         ranges: Forwards, backwards and Optimizers of one rank.
@@ -358,7 +368,10 @@ def _find_idle_steps_by_time(ranges: HostOrder) -> Bools:
 
 
 def _find_bounds_after_optimizers(ranges: HostOrder) -> Ints:
-    """Return the first rows of iterations: those after the last Optimizer before a forward.
+    """Return the first rows of iterations that start after an Optimizer.
+
+    For each forward, this is the row after the last Optimizer before the forward. The rows are
+    distinct and ascending.
 
     Args:
         ranges: Ranges of one rank.
@@ -371,16 +384,18 @@ def _find_bounds_after_optimizers(ranges: HostOrder) -> Ints:
 def _find_bounds(ranges: HostOrder) -> Ints:
     """Return the first rows of iterations, at repeated forwards or at the first microbatch.
 
-    A capture that starts inside an iteration without an Optimizer repeats forwards from its own
-    first one on. So two rules are tried: an iteration starts at a repeated forward, or at a forward
-    of the smallest microbatch number (of each chunk)::
+    If the capture starts inside an iteration and there is no Optimizer, the first repeated forward
+    is not the start of an iteration. Therefore, two rules are tried. By the first rule, an
+    iteration starts at a repeated forward. By the second rule, it starts at the forward with the
+    smallest microbatch number; each chunk with such a forward is tried::
 
         ranges       F2 B2 F3 B3 F0 F1 B0 F2 B1 F3 B2 B3 F0 F1 B0 ...
         repeated     ├─────────────────┤├───────────────────┤├───
         first        ├─────────┤├─────────────────────┤├─────────
 
-    The rule with fewer misplaced operations wins, then the one with more complete iterations. The
-    first microbatch wins ties.
+    The result with the fewest misplaced operations wins, then the result with the most complete
+    iterations; see :func:`_count_flaws`. In case of a tie, the second rule wins. The second rule is
+    not tried if the first counted range is its forward and only one chunk has such a forward.
 
     Args:
         ranges: Ranges of one rank.
@@ -408,8 +423,8 @@ def _find_bounds(ranges: HostOrder) -> Ints:
 def _find_bounds_at_forwards(forwards: Ints, first: Ints, steps: Ints) -> Ints:
     """Return the first rows of iterations that start at given forwards.
 
-    An iteration starts after the last Optimizer between the previous forward and its own first
-    forward, or at that forward if there is no Optimizer.
+    An iteration starts after the last Optimizer between its first forward and the forward before
+    it. If there is no such Optimizer, the iteration starts at its first forward.
 
     Args:
         forwards: Rows of all forwards of a rank.
@@ -422,10 +437,10 @@ def _find_bounds_at_forwards(forwards: Ints, first: Ints, steps: Ints) -> Ints:
 
 
 def _count_flaws(ranges: HostOrder, forwards: Ints, bounds: Ints) -> tuple[int, int]:
-    """Rate a division into iterations; the smaller of two ratings is better.
+    """Rate a division into iterations. Smaller ratings are better.
 
-    Misplaced operations are backwards in another iteration than their forward, and forwards that
-    repeat the key of a forward in the same iteration.
+    An operation is misplaced if it is a backward in a different iteration than its forward, or a
+    forward whose key already occurred in the same iteration.
 
     Args:
         ranges: Ranges of one rank.
@@ -434,13 +449,14 @@ def _count_flaws(ranges: HostOrder, forwards: Ints, bounds: Ints) -> tuple[int, 
 
     Returns:
         n_misplaced: Number of misplaced operations.
-        minus_complete: Negated number of iterations that contain every forward key once.
+        minus_complete: Negated number of complete iterations. An iteration is complete if it has as
+            many forwards as there are distinct forward keys.
     """
     segment = _count_bounds(bounds, len(ranges))
     rows = np.flatnonzero(ranges.counted)
     rows = rows[np.argsort(ranges.key[rows], kind="stable")]
     is_forward = ranges.forward[rows]
-    # Rows of a key are consecutive, so a backward follows the last forward of its key.
+    # Rows with the same key are consecutive, so the last forward before a backward has its key.
     last_forward = np.maximum.accumulate(np.where(is_forward, np.arange(len(rows)), 0))
     forward = rows[last_forward]
     is_same_key = ranges.key[forward] == ranges.key[rows]
@@ -453,11 +469,12 @@ def _count_flaws(ranges: HostOrder, forwards: Ints, bounds: Ints) -> tuple[int, 
 
 
 def _find_bounds_by_repetition(ranges: HostOrder, forwards: Ints) -> Ints:
-    """Return the first rows of iterations, by the rule of the repeated forward.
+    """Return the first rows of iterations that end before a forward repeats.
 
-    An iteration ends before the first forward that repeats one of its own forwards. The next
-    iteration starts after the last Optimizer before this repeated forward, or at the repeated
-    forward if no Optimizer comes between. Each step of the loop finds one iteration.
+    An iteration ends before the first forward that repeats one of its forwards. The next iteration
+    starts after the last Optimizer between the first forward of the iteration and the repeated
+    forward. If there is no such Optimizer, it starts at the repeated forward. If there are
+    Optimizers before all forwards, an iteration also starts after the last of these.
 
     Args:
         ranges: Ranges of one rank.
@@ -482,9 +499,9 @@ def _find_bounds_by_repetition(ranges: HostOrder, forwards: Ints) -> Ints:
 
 
 def _find_first_repetitions(key: Ints) -> Ints:
-    """Return for each i the smallest j such that key[j] equals some key[h] with i <= h < j.
+    """Return for each i the smallest j such that ``key[j] == key[h]`` for some h with i <= h < j.
 
-    If no key repeats from i on, j is ``len(key)``.
+    If no key repeats at or after i, the result is ``len(key)``.
     """
     count = len(key)
     order = np.argsort(key, kind="stable")
@@ -495,5 +512,5 @@ def _find_first_repetitions(key: Ints) -> Ints:
 
 
 def number_occurrences(columns: tuple[Ints, ...]) -> Ints:
-    """Return for each row the number of earlier rows that are equal in every column."""
+    """Return for each row the number of earlier rows with equal values in every column."""
     return number_within_groups(group_rows(*columns).of_row)

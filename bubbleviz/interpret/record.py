@@ -97,7 +97,7 @@ def record(
         steps: The time that each step took.
 
     Raises:
-        ProfileError: The profile cannot be read, or contains nothing that can be analysed.
+        ProfileError: The profile cannot be read, or contains nothing that can be analyzed.
     """
     watch(0.0)
     with record_steps() as steps, export_of(path, keep=options.keep_export) as file:

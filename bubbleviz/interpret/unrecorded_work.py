@@ -221,9 +221,9 @@ def find_unknown_times(
 ) -> RankIntervals:
     """Return the intervals in which each rank may have run work that was launched but not recorded.
 
-    For each launch and rank, the interval is the one of :func:`find_times_between_kernels`, bounded
-    by the kernels that the same thread launched on the rank. If a thread has no recorded kernels,
-    the kernels of all threads of its process are used. Overlapping intervals of a rank are merged.
+    For each launch and rank, :func:`find_times_between_kernels` gives the interval between the
+    kernels that the same thread launched on the rank. If a thread has no recorded kernels, the
+    kernels of all threads of its process are used. Overlapping intervals of a rank are merged.
 
     Args:
         lost_launches: Launches with unrecorded kernels.
