@@ -275,7 +275,7 @@ def _make_accounts(
         windows[name] = replace(window, is_known=is_known)
         uses = {use: times[name, use] for use in USES}
         accounts[name] = _make_account(run, ratio, windows[name], bounds.get(name), uses)
-    # In an incomplete iteration, ranks without a more specific reason get the last reason.
+    # In an incomplete iteration, the reason of all other ranks is that it is incomplete.
     has_reason = statuses.complete[:, None] | (statuses.missing > 0)
     ranks = rank_iterations.RankColumns(
         phase_ns=times["", "phase_ns"],

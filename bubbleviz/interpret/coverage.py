@@ -163,7 +163,7 @@ def _build_tree(named_ranges: Ranges, thread: int) -> IntervalTree:
 
     Ranges may overlap in any way. The tree has exclusive ends, 1 ns after the ends of the ranges.
     """
-    # Importing this module takes as long as using it, so it is imported only when needed.
+    # Importing ``intervaltree`` takes as long as using it, so it is imported only when needed.
     from intervaltree import IntervalTree
 
     rows = np.flatnonzero(named_ranges.thread == thread).tolist()

@@ -637,8 +637,8 @@ def find_recording_stops(
       work is more than the limit before the last activity, the time of its thread becomes the
       largest int64.
 
-    If every launch without work is before the time of its thread, ``until_ns`` is returned as it
-    is.
+    If every launch without work is before the time of its thread, ``until_ns`` is returned
+    unchanged.
 
     Args:
         without_work: Launches without recorded work.

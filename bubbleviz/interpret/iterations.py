@@ -174,9 +174,10 @@ def _find_continuations(ranges: HostOrder) -> Bools:
 
 
 def number_iterations(order: HostOrder, is_constant: Bools) -> Ints:
-    """Number the iterations of each rank from 0.
+    """Number the iterations of each rank from 0, as described at the top of this module.
 
-    Post-validation belongs to the iteration of the last Optimizer before it.
+    Optimizer work for the previous iteration (post-validation) belongs to the iteration of the last
+    Optimizer before it.
 
     Args:
         order: Ranges of all ranks.
@@ -289,8 +290,8 @@ def _find_idle_steps(ranges: HostOrder, n_parts: int) -> Bools:
                                                     └ idle
 
     A single Optimizer may also consist of several ranges. If every iteration with work ends with a
-    multiple of ``n_parts`` Optimizer ranges, the ranges are counted. Otherwise, the time between
-    Optimizers decides.
+    multiple of ``n_parts`` Optimizer ranges, the ranges are counted. Otherwise, idle iterations are
+    recognized by the time between Optimizers.
 
     Args:
         ranges: Ranges of one rank.

@@ -694,7 +694,7 @@ class Linker:
 
         Among the threads with an open backward range, only those that launched kernels on the
         device of the activity are considered. If this leaves exactly one thread, the activity is
-        linked to its range; otherwise it stays ambiguous.
+        linked to the innermost open backward range of this thread. Otherwise, it stays ambiguous.
         """
         rows = np.flatnonzero(self.rule == np.int8(LinkRule.AMBIGUOUS))
         if len(rows) == 0:
