@@ -1,1 +1,1 @@
-"""Reader for profiles of AMD GPUs: SQLite files of ``rocprofv3`` (rocpd) and rocmProfileData."""
+"""Reader for AMD GPU profiles: SQLite files from ``rocprofv3`` (rocpd) and rocmProfileData."""

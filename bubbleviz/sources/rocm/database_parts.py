@@ -1,11 +1,11 @@
-"""Query the databases of ROCm's profilers, one process at a time.
+"""Query the databases written by ROCm's profilers, one process at a time.
 
-``rocprofv3`` appends the GUID of the process to the names of its tables (``rocpd_region_<GUID>``),
-and a merged file contains several processes. Row ids are unique only within one GUID. Queries
-therefore read views with the rows of one process, which is a *part* of the file, so that they never
-join rows of two processes. A view has only the columns that queries require. Nothing else in the
-file is read, in particular not the command lines and environments in ``rocpd_info_process``, which
-may contain secrets.
+``rocprofv3`` appends the GUID of the process to its table names (``rocpd_region_<GUID>``), and a
+merged file contains several processes. Row ids are unique only within one GUID. Queries must
+therefore never join rows of two processes. For this reason, they read views that contain the rows
+of one process, which is a *part* of the file. A view has only the columns that queries require.
+Nothing else in the file is read, in particular not the command lines and environments in
+``rocpd_info_process``, which may contain secrets.
 
 Sources: ``rocpd_tables.sql`` and ``generateRocpd.cpp`` of ROCm/rocm-systems
 (``projects/rocprofiler-sdk/source/share/rocprofiler-sdk-rocpd``, ``.../source/lib/output``), and
@@ -43,9 +43,9 @@ RPD = Queries(
 
 #: Matches a GUID at the end of a table name. Underscores separate the groups of digits.
 _GUID = re.compile(r"(?:_[0-9A-Fa-f]+)+\Z")
-#: Prefix of the names of the variants of a view that are used if a table lacks a column.
+#: Name prefix of the view variants for tables that lack a column.
 _DEGRADED_VARIANT = "without_"
-#: Queries of rocpd files that are answered by reading database pages directly, without SQLite.
+#: Queries for rocpd files that are answered by reading database pages directly, without SQLite.
 PAGE_QUERIES: Mapping[str, PageQuery] = {
     "gpu_work/kernels": PageQuery(
         view="views/dispatches/current",
@@ -94,7 +94,7 @@ PAGE_QUERIES: Mapping[str, PageQuery] = {
         key="id",
     ),
 }
-#: Names of columns that contain texts. All other columns contain integers.
+#: Names of the text columns. All other columns contain integers.
 _TEXT_COLUMNS = frozenset(
     (
         "display_name",
@@ -118,9 +118,9 @@ _MIN_GUID_DIGITS = 16
 def _select_column(column: str, declared_type: str) -> str:
     """Return an SQL expression that selects a column and converts its values to integers.
 
-    Tools that copy a file may store integers as texts or floats. If the declared type of the column
-    is an integer type, SQLite has already converted these values. Columns of texts, and values that
-    are not equal to an integer, are selected unchanged.
+    Tools that copy a file may store integers as texts or floats. No conversion is needed for text
+    columns, or if the column was declared as an integer, because SQLite has then converted the
+    values already. Values that are not equal to an integer are selected unchanged.
 
     Args:
         column: Name of the column.
@@ -141,11 +141,11 @@ class Part:
     Args:
         database: The open file.
         queries: Queries for files of this profiler.
-        names: Names of the tables in the file, keyed by their names in queries.
-        stored: Columns of each table, keyed by the table's name in the file.
+        names: Table names in the file, keyed by table name in queries.
+        stored: Columns of each table, keyed by table name in the file.
         guid: GUID of the process whose rows are read, or "" to read all rows.
-        rows: First and last row number of the process in each table, keyed by the table's name in
-            the file. Tables without an entry are searched completely.
+        rows: First and last row number of the process in each table, keyed by table name in the
+            file. Tables without an entry are searched completely.
         pages: Database pages of the file, or None if the pages cannot be read directly.
     """
 
@@ -169,7 +169,7 @@ class Part:
         }
         self._views = queries.select_views(self.schema)
         rows = rows or {}
-        # For parts of the same tables, only the view "part" differs, so the other views are kept.
+        # Parts of the same tables differ only in the view "part", so the other views are kept.
         statements = {"part": self._define_part(guid, rows)}
         for base, table in names.items():
             is_filtered = bool(guid) and "guid" in self.schema[base]
@@ -226,8 +226,8 @@ class Part:
 
         Args:
             guid: GUID of the process.
-            rows: First and last row number of the process in each table, keyed by the table's name
-                in the file.
+            rows: First and last row number of the process in each table, keyed by table name in the
+                file.
         """
         return Part(self._database, self._queries, self._names, self._stored_tables, guid, rows)
 
@@ -235,7 +235,7 @@ class Part:
         """Find the first and last row number of each process in each table with a GUID column.
 
         Returns:
-            (first, last) row number, keyed by the table's name in the file and then by GUID.
+            (first, last) row number, keyed by table name in the file and then by GUID.
 
         Raises:
             ProfileError: The file is damaged.
@@ -251,10 +251,11 @@ class Part:
         return self._queries.has(name, self.schema, self._views)
 
     def find_missing(self, name: str) -> tuple[str, ...]:
-        """Return the tables and columns that a query needs and that the file lacks.
+        """Return the tables and columns that a query needs but the file lacks.
 
-        If a view has several variants, the result is based on the variant that lacks the fewest
-        tables and columns. Variants that are meant for tables without a column are not considered.
+        If the query reads a view with several variants, the variant for which the fewest tables and
+        columns are missing is used. Variants for tables that lack a column (``_DEGRADED_VARIANT``)
+        are not considered.
         """
         missing: dict[str, None] = {}
         for relation, columns in self._queries.query(name).requires.items():
@@ -365,7 +366,9 @@ class Part:
         return rows
 
     def query_texts(self, name: str, ids: Ints | None = None) -> dict[int, str]:
-        """Return the texts of a query that are not empty, keyed by id, or {} if it cannot run.
+        """Return the texts that a query returns, keyed by id, or {} if the query cannot run.
+
+        Empty texts are left out.
 
         Args:
             name: Name of the query.
@@ -415,7 +418,7 @@ def _make_binds(ids: Ints | None) -> Binds:
 
 
 def read_stored_tables(database: sqlite.Database) -> Mapping[str, sqlite.StoredColumns]:
-    """Return the columns of each table in an open file, keyed by the table's name.
+    """Return the columns of each table in an open file, keyed by table name.
 
     Raises:
         ProfileError: The file is damaged or is not an SQLite database.
@@ -436,7 +439,7 @@ def group_tables_by_part(tables: Iterable[str], queries: Queries) -> list[dict[s
 
     Returns:
         One dictionary per GUID, in ascending order of the GUIDs. Tables without a GUID come first.
-        A dictionary maps the names of tables in queries to their names in the file.
+        A dictionary maps each table name in queries to the table name in the file.
     """
     names: dict[str, dict[str, str]] = {}
     for table in tables:

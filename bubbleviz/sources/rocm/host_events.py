@@ -1,7 +1,8 @@
 """Kinds of host events in rocpd: calls, ROCTx ranges, and functions of the program.
 
-The name of a ROCTx range in the table is a function (``roctxThreadRangeA``, or ``roctxRangePushA``
-before ROCm 7). The text of the range is the key ``message`` in the JSON of the event's ``extdata``.
+In the table, a ROCTx range has the name of a function (``roctxThreadRangeA``, or
+``roctxRangePushA`` before ROCm 7). The text of the range is the key ``message`` in the JSON of the
+event's ``extdata``.
 See ``insert_api_data`` in ``generateRocpd.cpp``, and ``marker_views.sql``, both of rocprofiler-sdk
 in ROCm/rocm-systems. The category of the range is ``MARKER_CORE_API`` in ROCm 6.4 and
 ``MARKER_CORE_RANGE_API`` since ROCm 7. ``rocprof-sys`` also records functions of the program, in
@@ -13,11 +14,11 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 
-#: Matches names of functions of libraries that a program calls, such as HIP, HSA and RCCL.
+#: Matches names of library functions that a program calls, such as HIP, HSA and RCCL functions.
 _CALL_OF_LIBRARY = re.compile(r"(?:__)?(?:hip|hsa|cuda|cu|amd_|nccl|mscclpp|roc)[A-Z_]")
-#: Matches names of functions of RCCL, which may make other calls.
+#: Matches names of RCCL functions, which may make other calls.
 _COLLECTIVE = re.compile(r"nccl[A-Z]|mscclpp")
-#: Matches names of ROCTx functions that open ranges that may overlap, such as roctxRangeStartA.
+#: Matches names of ROCTx functions whose ranges may overlap, such as roctxRangeStartA.
 _START_STOP = re.compile(r"roctx(?:ProcessRange|RangeStart)")
 _ROCTX_RANGE = re.compile(r"roctx\w*Range")
 
@@ -41,8 +42,8 @@ def classify_host_event(category: str, name: str) -> HostEventKind:
     1. ROCTx functions that open no range are left out. All other ROCTx functions, and all events
        whose category contains "marker", are ranges.
     2. Events whose category starts with "kfd" (the driver) are left out.
-    3. Functions of RCCL are collectives.
-    4. Functions of other libraries, functions without a name, and events whose category contains
+    3. RCCL functions are collectives.
+    4. Functions in other libraries, functions without a name, and events whose category contains
        the word "api" are calls.
     5. Everything else is a function of the program.
 

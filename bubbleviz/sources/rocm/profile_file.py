@@ -1,4 +1,4 @@
-"""Build the profile of a file that one of ROCm's profilers wrote."""
+"""Build a profile from a file that one of ROCm's profilers wrote."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from bubbleviz.timing import time_step
 
 #: Advice on how to record missing data, keyed by format.
 _RECORD_AGAIN = {"rocpd": RECORD_WITH_ROCPROF, "rpd": RECORD_WITH_RPD}
-#: Names of the table of kernels and of the table of copies, keyed by format.
+#: Names of the kernel table and of the copy table, keyed by format.
 _TABLES = {"rocpd": ("rocpd_kernel_dispatch", "rocpd_memory_copy"), "rpd": ("rocpd_op", "rocpd_op")}
-#: Index of the column of streams in a block of kernels, and in a block of copies.
+#: Index of the stream column in a block of kernels, and in a block of copies.
 _STREAM, _COPY_STREAM = 6, 5
 
 
 def _subtract_start(block: Ints, zero_ns: int) -> Ints:
     """Make the times of kernels or copies relative to ``zero_ns``.
 
-    A row whose start and end are both 0, which means that the times are missing, is not changed.
-    Any other row whose start is 0 or less gets the start 0 and the end -1, so that its times are
-    later rejected as impossible.
+    If start and end are both 0, the times are missing, and stay 0. In any other row, a start of 0
+    or less is invalid. The row then gets the start 0 and the end -1, so that it is later rejected
+    as impossible.
 
     Args:
         block: Columns of the rows. The first two columns are start and end.
@@ -54,8 +54,8 @@ def _subtract_start(block: Ints, zero_ns: int) -> Ints:
 def _keep_valid_times(blocks: list[tuple[Ints, ...]], zero_ns: int) -> list[Ints]:
     """Concatenate blocks of calls or ranges, and leave out the rows whose times are not possible.
 
-    A row is kept if its start is positive and :func:`~bubbleviz.model.profile.mask_possible`
-    accepts its times.
+    The times of the kept rows are then made relative to ``zero_ns``. A row is kept if its start is
+    positive and :func:`~bubbleviz.model.profile.mask_possible` accepts its times.
 
     Args:
         blocks: At least one block of columns. The first two columns are start and end.
@@ -79,7 +79,7 @@ def _keep_valid_times(blocks: list[tuple[Ints, ...]], zero_ns: int) -> list[Ints
 def _build_activities(
     recording: RocmRecording, zero_ns: int, thread: Ints
 ) -> tuple[profile.Activities, list[Limitation], Codes, Copies]:
-    """Build the table of activities of devices.
+    """Build the activity table: the kernels, copies and fills that devices executed.
 
     If the process of an activity is unknown and exactly one process made calls, the activity is
     assigned to that process.
@@ -93,7 +93,7 @@ def _build_activities(
         activities: Kernels, then copies and fills.
         notes: Limitations for activities that were left out or whose process is unknown.
         streams: Stream of each activity, or -1 if unknown.
-        copies: Sizes and directions of copies.
+        copies: Copy sizes and directions.
 
     Raises:
         ProfileError: The recording is damaged.
@@ -146,7 +146,9 @@ def _collect_work(recording: RocmRecording, zero_ns: int) -> ActivitiesBuilder:
 def _join_copies(
     recording: RocmRecording, zero_ns: int, activities: profile.Activities, group: Codes | None
 ) -> Copies:
-    """Return the sizes and directions of copies. Fills and copies without valid times are left out.
+    """Return the size and direction of each copy in the activity table.
+
+    Fills, and copies without valid times, are left out.
 
     Args:
         recording: Contents of the file.
@@ -291,7 +293,7 @@ def _explain_missing_kernels(
     Args:
         recording: Contents of the file.
         work: Kernels and copies of the recording.
-        notes: Limitations, which report the kernels that were left out.
+        notes: Limitations that report the kernels that were left out.
         n_calls: Number of calls.
     """
     if work.kernels:
@@ -332,9 +334,9 @@ def _iter_limitations(
 ) -> Iterator[Limitation]:
     """Yield the limitations of a recording.
 
-    In addition to ``recording.limitations``, there are limitations for unnamed ranges, unnamed
-    calls, and missing work. Kernels are reported as missing if there are none, although there are
-    calls that launch kernels. Copies are reported as missing in the same way.
+    After ``recording.limitations``, limitations for unnamed ranges, unnamed calls and missing work
+    are yielded. Kernels are reported as missing if the recording has none, but has calls that
+    launch kernels. Copies are reported as missing in the same way.
 
     Args:
         recording: Contents of the file.
@@ -368,7 +370,7 @@ def _count_rows(blocks: Sequence[Ints | tuple[Ints, ...]]) -> int:
 
 @contextmanager
 def open_file(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[in_memory.DecodedFile]:  # noqa: ARG001 - one thread reads it
-    """Open a file of rocprofv3 (rocpd) or of rocmProfileData (rpd).
+    """Open a file written by rocprofv3 (rocpd) or rocmProfileData (rpd).
 
     Args:
         path: Path of the file.

@@ -1,4 +1,4 @@
-"""Read the files of ROCm's profilers: ``rocprofv3`` (rocpd) and rocmProfileData (rpd).
+"""Read the files written by ROCm's profilers: ``rocprofv3`` (rocpd) and rocmProfileData (rpd).
 
 In rocpd, the event of a kernel and the event of the call that launched it have the same
 ``stack_id``. ``generateRocpd.cpp`` of rocprofiler-sdk (ROCm/rocm-systems) stores its internal
@@ -6,8 +6,8 @@ correlation id in ``stack_id``. ``correlation_id`` contains an id that the progr
 are nanoseconds of the node's ``CLOCK_BOOTTIME`` (``rocprofiler_get_timestamp``), so all files of a
 node share one clock.
 
-rpd is an older format. ``rocpd_api`` contains calls and ranges of hosts, ``rocpd_op`` contains the
-work of devices, and ``rocpd_api_ops`` links each call to the work that it launched
+rpd is an older format. ``rocpd_api`` contains host calls and ranges, ``rocpd_op`` contains device
+work, and ``rocpd_api_ops`` links each call to the work that it launched
 (``rocpd_python/rocpd/schema_data/tableSchema.cmd`` of ROCm/rocmProfileData). A ROCTx range is a row
 named ``UserMarker`` whose arguments are its text (``rpd_tracer/RoctxDataSource.cpp``). Since the
 third version of the schema, the text is in ``rocpd_ustring``. Times are on the node's
@@ -46,12 +46,12 @@ from bubbleviz.sources.sqlite.database import Database, open_database
 from bubbleviz.sources.sqlite.pages import PackedRows, Pages, open_pages
 from bubbleviz.sources.sqlite.queries import Queries
 
-#: Numbers of bits of a thread id and a process id in a thread number.
+#: Number of bits for the thread id and the process id in a thread number.
 #: From the lowest bits up, a thread number consists of thread id, process id, and part number.
 _TID_BITS, _PID_BITS = 24, 24
 #: Largest value of a 32-bit correlation id, which means that there is no id.
 _MAX_CORRELATION_ID = (1 << 32) - 1
-#: Prefix of the names of kernels that the runtime (ROCm/clr) uses to copy and fill memory.
+#: Name prefix of the kernels with which the runtime (ROCm/clr) copies and fills memory.
 BLIT_KERNELS = "__amd_rocclr_"
 _FILL_KERNELS = f"{BLIT_KERNELS}fill"
 #: Index of the column of gpu_work/copies that contains the number of bytes.
@@ -61,10 +61,10 @@ _SIZE_COLUMN = 6
 
 @dataclass
 class RocmRecording:
-    """The contents of a file of ROCm's profilers.
+    """The contents of a file written by one of ROCm's profilers.
 
-    Kernels, copies, calls and ranges are lists of blocks. Every process (part of the file) adds its
-    own blocks, and a block is a sequence of columns with one row per event.
+    Kernels, copies, calls and ranges are lists of blocks. A block is a sequence of columns with one
+    row per event. Every process (part of the file) adds separate blocks.
 
     Attributes:
         path: Path of the file as the user gave it.
@@ -125,16 +125,16 @@ class RocmRecording:
             self.limitations.append(note)
 
     def add_kernels(self, work: Ints, names: Sequence[str], name: Ints, stream: Ints) -> None:
-        """Add kernels. Kernels that the runtime uses to copy or fill memory are added as copies.
+        """Add kernels. Kernels with which the runtime copies or fills memory are added as copies.
 
-        Sizes of copies made by kernels are unknown. The direction is -1 for a fill and
+        The sizes of these copies are unknown. The direction is -1 for a fill and
         ``Direction.UNKNOWN`` for a copy.
 
         Args:
             work: Start, end, device, process and correlation id of each kernel, shape (5, kernels).
-            names: Names of kernels.
+            names: Distinct kernel names.
             name: For each kernel, the index of its name in ``names``.
-            stream: Number of the stream of each kernel, or -1 if unknown.
+            stream: Stream number of each kernel, or -1 if unknown.
         """
         is_blit_name = mask_texts(names, lambda text: text.startswith(BLIT_KERNELS))
         number = np.full(len(names), NONE, np.int64)
@@ -203,8 +203,8 @@ def number_threads(process: Ints, tid: Ints) -> Ints:
 def narrow_ids(column: Ints) -> Ints:
     """Convert correlation ids to values that fit in 32 bits.
 
-    Ids are returned unchanged if all of them are below ``_MAX_CORRELATION_ID``. Otherwise all ids
-    are renumbered from 1 in ascending order, so that equal ids stay equal.
+    If all ids are below ``_MAX_CORRELATION_ID``, they are returned unchanged. Otherwise all ids are
+    renumbered from 1 in ascending order, so that equal ids stay equal.
 
     Args:
         column: Correlation ids. Values of 0 or less mean that there is no id.
@@ -224,10 +224,10 @@ def narrow_ids(column: Ints) -> Ints:
 _Rows = Sequence[tuple[Any, ...]]
 #: Maximum number of hosts that a message names.
 _MAX_NAMED_HOSTS = 4
-#: Maximum number of processes in one table for which every query scans the whole table.
-#: If there are more, the row numbers of each process are determined first, which is faster.
+#: Maximum number of processes in one table for which every query scans the whole table. If there
+#: are more, the row numbers of each process are determined first, which is faster.
 _MAX_SCANNED_PROCESSES = 8
-#: Subject of the limitation if a query cannot run because a table or column is missing.
+#: Subject of the limitation to report if a table or column is missing, keyed by query.
 _LIMITATION_OF_QUERY = {
     "target/threads": "thread names, which separate loaders and watchdogs from backward threads",
     "target/nodes": "the hostname; the file counts as a host of its own, --same-clock joins files",
@@ -240,7 +240,7 @@ _LIMITATION_OF_QUERY = {
 }
 
 
-#: For each format, its queries, and the names of its table of kernels and its table of calls.
+#: (queries, (name of the kernel table, name of the call table)), keyed by format.
 _FORMATS: Mapping[str, tuple[Queries, tuple[str, str]]] = {
     "rocpd": (ROCPD, ("rocpd_kernel_dispatch", "rocpd_region")),
     "rpd": (RPD, ("rocpd_op", "rocpd_api")),
@@ -248,7 +248,7 @@ _FORMATS: Mapping[str, tuple[Queries, tuple[str, str]]] = {
 
 
 def read_recording(path: str, kind: str, watch: Watch) -> RocmRecording:
-    """Read a file of ROCm's profilers, which may contain several processes of one host.
+    """Read a file written by one of ROCm's profilers. It may contain several processes on one host.
 
     In the format "rocpd", an unknown hostname is reported as a limitation.
 
@@ -290,8 +290,8 @@ def _read_parts(
     """Read the tables of all processes into a recording, and set its ``schema_version``.
 
     Returns:
-        The hosts of all processes, as the keys (hostname, machine id) of a dictionary. The keys are
-        in the order of first occurrence, and all values are None.
+        The hosts of all processes in order of first occurrence. A host is a key (hostname, machine
+        id) of the dictionary, whose values are all None.
 
     Raises:
         ProfileError: The file has none of the tables of its format, or is damaged.
@@ -319,8 +319,8 @@ def _read_parts(
 def _check_tables(recording: RocmRecording, table_sets: Sequence[Mapping[str, str]]) -> None:
     """Check that a file contains tables of its format.
 
-    A file in the format "rpd" must contain the table of kernels or the table of calls. In the
-    format "rocpd", any table that a query reads is enough.
+    A file in the format "rpd" must contain the kernel table or the call table. In the format
+    "rocpd", any table that a query reads is enough.
 
     Args:
         recording: Recording with the format and the path of the file.
@@ -339,14 +339,14 @@ def _check_tables(recording: RocmRecording, table_sets: Sequence[Mapping[str, st
 
 
 def _iter_processes(part: Part) -> Iterator[tuple[float, Part]]:
-    """Yield the rows of each process in one set of tables.
+    """Divide one set of tables into processes, and yield the rows of each process.
 
     Args:
         part: Tables that may contain rows of several processes.
 
     Yields:
         fraction: Fraction of the processes that have been yielded, including this one.
-        part: Tables with only the rows of the process.
+        part: The same tables with only the rows of the process.
 
     Raises:
         ProfileError: The tables contain several processes, but a table lacks the GUIDs that assign
@@ -386,14 +386,9 @@ def _read_guids(part: Part) -> Sequence[str]:
 def _find_hosts(part: Part) -> Mapping[tuple[str, str], None]:
     """Return the hosts on which the processes in a set of tables ran.
 
-    The hosts are the keys of a dictionary whose values are all None. A key is a pair (hostname,
-    machine id) from the table of nodes, with "" for an unknown value. Equal pairs occur only once.
-
-    The keys are in the order of the table of nodes. The following nodes are included:
-
-    - the nodes whose node id occurs in the table of processes;
-    - all nodes, if no process has a node id other than -1.
-
+    A host is a key (hostname, machine id) of the dictionary, with "" for an unknown value. All
+    values of the dictionary are None. The hosts come from the node table, in its order. Only nodes
+    that occur in the process table are included. If no process has a node, all nodes are included.
     A node is left out if both its hostname and its machine id are unknown.
 
     Args:
@@ -412,7 +407,7 @@ class _Copies(NamedTuple):
 
     Attributes:
         columns: Start, end, process, agent and event of each copy, shape (5, copies). The agent is
-            the GPU that the copy is attributed to.
+            the GPU to which the copy is attributed.
         details: Number of bytes (-1 if unknown) and :class:`Direction`, shape (2, copies).
         stream: Stream of each copy, or -1 if unknown.
     """
@@ -517,14 +512,15 @@ class _PartReader:
             self._parts_of_pid[pid] = self._parts_of_pid.get(pid, 0) + 1
 
     def _number_processes(self, process: Ints) -> Ints:
-        """Return a number that identifies the process of each row in the file, or -1 if unknown.
+        """Convert database ids of processes to numbers that are unique in the file, or -1.
 
-        The lowest ``_PID_BITS`` bits are the process id. The bits above are the number of earlier
+        Processes in different parts of a file may have the same process id. The lowest
+        ``_PID_BITS`` bits of a number are the process id. The bits above are the number of earlier
         parts that contain the same process id.
 
         Args:
-            process: Id of each process in the table of processes, or -1. An id that is not in the
-                table is used as the process id of the operating system.
+            process: Id of each row's process in the process table, or -1 if unknown. An id that is
+                not in the table is used as a process id.
 
         Raises:
             ProfileError: A process id is out of range.
@@ -550,13 +546,13 @@ class _PartReader:
     def _add_kernels(self, kernels: Ints, process: Ints, correlation: Ints, streams: Ints) -> None:
         """Add the kernels of the process.
 
-        Device numbers are looked up in the table of agents. A limitation is added if the table is
-        empty or lacks the agent of a kernel.
+        Device numbers are looked up in the agent table. A limitation is added if the table is empty
+        or lacks the agent of a kernel.
 
         Args:
             kernels: Start, end, process, agent, symbol and event of each kernel, shape
                 (6, kernels).
-            process: Number of the process of each kernel.
+            process: Process number of each kernel.
             correlation: Correlation id of each kernel, or -1 for none.
             streams: Stream and queue of each kernel, or -1 if unknown, shape (2, kernels).
         """
@@ -572,7 +568,7 @@ class _PartReader:
         self._recording.add_kernels(block, names, name, _number_kernel_streams(streams))
 
     def _read_kernel_names(self, kernel: Ints) -> tuple[list[str], Ints]:
-        """Read the names of kernels. Kernels without a name are counted in a limitation.
+        """Read the kernel names. Kernels without a name are counted in a limitation.
 
         Args:
             kernel: Symbol id of each kernel.
@@ -597,7 +593,7 @@ class _PartReader:
 
         Args:
             copies: Copies of the process.
-            process: Number of the process of each copy.
+            process: Process number of each copy.
             correlation: Correlation id of each copy, or -1 for none.
         """
         device, _ = self._number_devices(copies.columns[3])
@@ -609,14 +605,14 @@ class _PartReader:
     def _add_host_events(self, host_events: _HostEvents, events: PackedRows, process: Ints) -> None:
         """Add the calls and ranges of the process.
 
-        Thread ids, functions and categories are looked up once for each group of
-        ``host_events.groups``. :func:`classify_host_event` determines the kind of each group. A
-        limitation reports calls whose thread is missing from the table of threads.
+        Names and ids are looked up once for each group of events with the same function, category
+        and thread (``host_events.groups``). :func:`classify_host_event` determines the kind of each
+        group. A limitation reports calls whose thread is missing from the thread table.
 
         Args:
             host_events: Calls and ranges of the process.
             events: Table of events with their texts, as returned by :meth:`Part.read_events`.
-            process: Number of the process of each group in ``host_events.groups``.
+            process: Process number of each group in ``host_events.groups``.
 
         Raises:
             ProfileError: A thread id is out of range.
@@ -652,7 +648,7 @@ class _PartReader:
         Args:
             host_events: Calls and ranges of the process.
             thread: Thread number of each group in ``host_events.groups``.
-            functions: Name of the function of each group.
+            functions: Function name of each group.
             kind: :class:`HostEventKind` of each call or range.
         """
         is_launching = (kind == HostEventKind.COLLECTIVE) & host_events.has_launched
@@ -683,7 +679,7 @@ class _PartReader:
             host_events: Calls and ranges of the process.
             events: Table of events with their texts, as returned by :meth:`Part.read_events`.
             thread: Thread number of each group in ``host_events.groups``.
-            functions: Name of the function of each group.
+            functions: Function name of each group.
             kind: :class:`HostEventKind` of each call or range.
         """
         rows = np.flatnonzero(kind >= HostEventKind.COLLECTIVE)
@@ -723,12 +719,12 @@ class _PartReader:
     def _add_devices(self, kernel_process: Ints, agent: Ints) -> None:
         """Add the GPUs that ran kernels and have a name, once for each process.
 
-        The device number of a GPU is the number in the table of agents, or its row there if the
-        number is unknown.
+        The device number of a GPU comes from the agent table. If it is unknown, the row of the GPU
+        in the agent table is used instead.
 
         Args:
-            kernel_process: Number of the process of each kernel.
-            agent: Agent of each kernel, which is the row of its GPU in the table of agents.
+            kernel_process: Process number of each kernel.
+            agent: Agent of each kernel, which is the row of its GPU in the agent table.
         """
         pids_of_kernels = (find_distinct(kernel_process) & PID_MASK).tolist()
         pids = sorted({*self._pid_of_process.values(), *pids_of_kernels})
@@ -740,7 +736,7 @@ class _PartReader:
 
 
 def _to_global_pids(process: Ints) -> Ints:
-    """Shift process numbers to their position in a thread number. Unknown processes stay -1."""
+    """Shift process numbers to their bits in a thread number. Unknown processes stay -1."""
     return np.where(process == NONE, NONE, process << _TID_BITS)
 
 
@@ -755,7 +751,7 @@ def _read_kernels(part: Part, table: str) -> tuple[Ints, Ints]:
 
     Args:
         part: Tables of one process.
-        table: Name of the table of kernels. If the file lacks this table, there are no kernels.
+        table: Name of the kernel table. If the file lacks this table, there are no kernels.
 
     Returns:
         kernels: Start, end, process, agent, symbol and event of each kernel, shape (6, kernels).
@@ -776,8 +772,8 @@ def _read_copies(part: Part, agents: _Rows, kernels: Ints, kernel_streams: Ints)
 
     Args:
         part: Tables of one process.
-        agents: Rows of the GPUs in the table of agents. If there are none, the agents that ran
-            kernels are the GPUs.
+        agents: Rows of the GPUs in the agent table. If there are none, the agents that ran kernels
+            are regarded as the GPUs.
         kernels: Kernels of the process, as returned by :func:`_read_kernels`.
         kernel_streams: Stream and queue of each kernel.
     """
@@ -804,9 +800,9 @@ def _read_copies(part: Part, agents: _Rows, kernels: Ints, kernel_streams: Ints)
 def _describe_copies(part: Part, copies: Ints, to_gpu: Bools, from_gpu: Bools) -> Ints:
     """Return the number of bytes and the direction of each copy, shape (2, copies).
 
-    The number of bytes is -1 if unknown. A direction that was not recorded is derived from the
-    source and target agents if the source agent is known. A copy between two GPUs is PEER_TO_PEER,
-    and a copy within a GPU is DEVICE_TO_DEVICE. An agent that is not a GPU is a host.
+    The number of bytes is -1 if unknown. If the direction was not recorded but the source agent is
+    known, the direction is derived from the source and target agents. An agent that is not a GPU is
+    a host. A copy between two GPUs is PEER_TO_PEER, and a copy within a GPU is DEVICE_TO_DEVICE.
 
     Args:
         part: Tables of one process.
@@ -858,8 +854,8 @@ def _read_streams(part: Part, name: str, count: int) -> Ints:
 def _number_kernel_streams(recorded: Ints) -> Ints:
     """Return a stream number for each kernel, or -1 if both its stream and queue are unknown.
 
-    Every pair of stream and queue gets a different number, because some recordings contain the same
-    stream for all kernels. The numbers are in lexicographic order of the pairs.
+    Some recordings contain the same stream for all kernels. Every distinct (stream, queue) pair
+    therefore gets a separate number. The numbers are in lexicographic order of the pairs.
 
     Args:
         recorded: Stream and queue of each kernel, shape (2, kernels).
@@ -872,13 +868,11 @@ def _number_kernel_streams(recorded: Ints) -> Ints:
 def _number_copy_streams(kernels: Ints, copies: Ints) -> Ints:
     """Return the stream number of each copy, or -1 if unknown.
 
-    Stream numbers are the numbers that :func:`_number_kernel_streams` assigns to kernels:
+    A copy gets the number that :func:`_number_kernel_streams` gives to kernels on its stream:
 
-    - If the queue of the copy is known, the number of the kernels with the same stream and queue.
-    - If only the stream of the copy is known, the number of the kernels on the same stream, if all
-      these kernels ran on the same queue.
-
-    A stream or queue of a copy is known if it is greater than 0.
+    - If the queue of the copy is known (greater than 0), to kernels with the same stream and queue.
+    - If only the stream of the copy is known, to kernels with the same stream. The number is
+      unknown if these kernels ran on several queues.
 
     Args:
         kernels: Stream and queue of each kernel, shape (2, kernels).
@@ -894,9 +888,9 @@ def _number_copy_streams(kernels: Ints, copies: Ints) -> Ints:
 
 
 def _find_unique_keys(keys: Ints, queries: Ints) -> Ints:
-    """Return, for each query, the index of the only key that equals the query.
+    """Look up each query among the keys, and return the index of the equal key.
 
-    The index is -1 if no key or more than one key equals the query.
+    The index is -1 unless exactly one key equals the query.
 
     Args:
         keys: Keys, one per column, shape (fields, keys).
@@ -916,9 +910,9 @@ def _choose_correlation_ids(ids: Ints, event_row: Ints, n_work: int) -> tuple[In
 
     The first rule that applies determines the kind of id:
 
-    1. If at least one call has the same stack id as a kernel or copy, stack ids are used.
-    2. If at least one call has the same correlation id as a kernel or copy, and no two calls have
-       the same correlation id, correlation ids are used.
+    1. If any call has the same stack id as a kernel or copy, stack ids are used.
+    2. If any call has the same correlation id as a kernel or copy, and the correlation ids of the
+       calls are unique, correlation ids are used.
     3. In all other cases, stack ids are used, although they link no work.
 
     Args:
@@ -963,11 +957,11 @@ def _match_ids(ids: Ints, event_row: Ints, n_work: int) -> tuple[Ints, Bools]:
 def _add_range_texts(texts: PackedNames, part: Part, events: PackedRows, row: Ints) -> Ints:
     """Add the texts of events to ``texts``, and return the index of each range's text.
 
-    The index is -1 for a range without a text. All texts that ``events`` contains are added. Texts
-    that are missing from ``events`` are queried, but only for events that belong to a range.
+    The index is -1 for a range without a text. All texts that ``events`` contains are added, even
+    texts that belong to no range. Texts that ``events`` lacks are queried, but only for ranges.
 
     Args:
-        texts: Texts of ranges. Changed in place.
+        texts: Range texts. Changed in place.
         part: Tables of one process.
         events: Table of events with their texts, as returned by :meth:`Part.read_events`.
         row: Row of each range in the table of events, or -1 if it is missing there.

@@ -1,1 +1,1 @@
-"""Opens SQLite files of profilers read-only and runs the queries in ``sql/`` on them."""
+"""Opens SQLite files written by profilers read-only, and runs the queries in ``sql/`` on them."""

@@ -37,21 +37,21 @@ if TYPE_CHECKING:
 
 #: Number of rows per batch if the size of the result is unknown.
 _BATCH = 1 << 15
-#: Upper bound on the memory that a query needs, in bytes.
+#: Upper bound in bytes on the memory that a query needs.
 _ROOM = 64 << 20
-#: Lower bound on the size of a row in a large table, in bytes.
+#: Lower bound in bytes on the size of a row in a large table.
 _ROW_BYTES = 8
 #: Number of SQLite virtual machine steps between two checks for signals (a few milliseconds).
 _STEPS = 1_000_000
 #: Matches the prefixes that the ADBC driver puts before SQLite's error message.
 _AROUND = re.compile(r"^([A-Z_]+: |C Data interface error: |Failed to \w+ query: )+")
-#: Parts of the error messages with which SQLite and the ADBC driver report that memory ran out.
+#: Parts of the messages with which SQLite and the ADBC driver report that memory ran out.
 _NO_MEMORY = ("out of memory", "Cannot allocate memory")
 #: Reason given in messages if an integer column contains a value that is not an integer.
 NO_NUMBER = "something other than a whole number was found"
 #: Size of the header of an SQLite file in bytes.
 HEADER_BYTES = 100
-#: Definitions of tables and their columns, which are the rows that ``schema.sql`` returns.
+#: Table and column definitions, as the rows that ``schema.sql`` returns.
 StoredColumns: TypeAlias = Sequence[tuple[object, ...]]
 #: Suffixes of the rollback journal and the write-ahead log, which SQLite writes next to a database.
 JOURNAL, LOG = "-journal", "-wal"
@@ -68,8 +68,8 @@ def make_damage_error(
         path: Path of the file.
         query: The query that failed.
         reason: What is wrong with the file.
-        maker: Queries of the profiler that wrote the file, whose advice ends the message. None
-            means the collection that the query belongs to.
+        maker: Queries for the profiler that wrote the file. Their advice ends the message. None
+            means the collection that ``query`` belongs to.
     """
     return ProfileError(
         f"{path}: {query.tables} cannot be read ({reason}); the file is damaged or was cut "
@@ -98,12 +98,12 @@ def _report_damage(path: str, query: Query) -> Iterator[None]:
 
 
 def _iter_interrupts(caught: list[BaseException]) -> Iterator[bool]:
-    """Yield, for SQLite's progress handler, whether SQLite must stop.
+    """Let Ctrl-C interrupt SQLite: yield to SQLite's progress handler whether SQLite must stop.
 
-    While SQLite runs, Python can handle signals such as Ctrl-C only when SQLite calls the progress
-    handler. If a signal handler raises an exception, the exception is collected and SQLite stops.
-    The caller then raises the exception. This is a generator because in a plain function, the
-    signal handler could run before the ``try`` statement.
+    While SQLite runs, Python can handle signals only when SQLite calls the progress handler. If a
+    signal handler raises an exception, the exception is stored in ``caught``, and SQLite stops. The
+    caller then raises the exception. This is a generator, because in a plain function, the signal
+    handler could run before the ``try`` statement.
 
     Args:
         caught: List to which the exception is appended.
@@ -118,7 +118,7 @@ def _iter_interrupts(caught: list[BaseException]) -> Iterator[bool]:
 
 
 class Database:
-    """An open SQLite file. Threads cannot share a ``Database``, so each thread opens another one.
+    """An open SQLite file. Threads cannot share a ``Database``, so each thread opens its own.
 
     Args:
         path: Path of the file as given by the user.
@@ -138,7 +138,7 @@ class Database:
     def _small(self) -> tuple[sqlite3.Connection, list[BaseException]]:
         """The connection for small queries, and the exceptions that signal handlers raised.
 
-        The connection is opened on first use, and the temporary views are created.
+        The connection is opened on first use. The temporary views are then created.
         """
         try:
             connection = sqlite3.connect(_make_uri(self.path), uri=True)
@@ -304,8 +304,8 @@ class Database:
         Args:
             query: The query.
             binds: Values of the query's parameters.
-            rows: Expected number of rows, which becomes the batch size. An exact number is best,
-                because other threads can run Python code only while a batch is being read.
+            rows: Expected number of rows, which becomes the batch size. An exact number is best:
+                the query then returns one batch, and other threads can run Python code meanwhile.
 
         Raises:
             ProfileError: The file is damaged, or a column contains non-integer values.
@@ -341,14 +341,14 @@ class Database:
     ) -> list[RecordBatch] | None:
         """Return the result of a query in batches.
 
-        The result is None if ``single`` is true and the first batch is full, because more rows may
-        follow.
+        If ``single`` is true, all rows must fit in one batch. If the first batch is then full, so
+        that more rows may follow, the result is None.
 
         Args:
             query: The query.
             binds: Values of the query's parameters.
             batch_rows: Maximum number of rows per batch.
-            single: Whether all rows must be in one batch.
+            single: Whether all rows must fit in one batch.
 
         Raises:
             MemoryError: Memory ran out.
@@ -357,8 +357,8 @@ class Database:
         """
         import adbc_driver_manager as adbc
 
-        # If memory runs out, the driver may end the process.
-        # This allocation raises MemoryError first, unless other threads use up memory afterwards.
+        # If memory runs out, the driver may end the process. Allocating the memory here first
+        # raises MemoryError instead, unless other threads use up memory afterwards.
         np.empty(_ROOM, np.uint8)
         text, number = DataType.string(), DataType.int64()
         values = [
@@ -407,9 +407,9 @@ def stack_integers(columns: Sequence[Array]) -> Ints:
 def decode_texts(column: Array) -> list[object]:
     """Return the values of a text column as Python strings, with None for NULL.
 
-    The driver returns all values as blobs if one of the values is a blob, so blobs are decoded too.
-    Bytes that are not valid UTF-8 are replaced by U+FFFD. Values of columns of other types, such as
-    integers, are not converted.
+    If any value is a blob, the driver returns all values as blobs, so blobs are decoded too. Bytes
+    that are not valid UTF-8 are replaced by U+FFFD. A column of another type, such as integers, is
+    not converted.
     """
     if column.type not in {DataType.string(), DataType.binary()}:
         return list(column.to_pylist())
@@ -426,7 +426,7 @@ def _decode_blob(value: object) -> object:
 
 
 def _execute(connection: adbc.AdbcConnection, texts: Iterable[str]) -> None:
-    """Run SQL statements that return no rows."""
+    """Run SQL statements whose results are not needed."""
     import adbc_driver_manager as adbc
 
     for text in texts:
@@ -529,7 +529,7 @@ def list_relations(path: str) -> frozenset[str]:
 
 
 def read_stored_columns(database: Database, names: Collection[str] | None = None) -> StoredColumns:
-    """Return the definitions of tables and views in a file, as returned by ``schema.sql``.
+    """Return the table and view definitions in a file, as returned by ``schema.sql``.
 
     Args:
         database: The open file.

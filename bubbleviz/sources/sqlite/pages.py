@@ -1,6 +1,6 @@
-"""Decodes columns of integers and texts directly from the pages of an SQLite file.
+"""Decodes integer and text columns directly from the pages of an SQLite file.
 
-Files, tables and pages are *plain* if they use only common features of the file format. Only plain
+A file, table or page is *plain* if it uses only common features of the file format. Only plain
 pages are decoded. SQLite, which is slower, reads all other pages. Decoding returns exactly the rows
 that SQLite would return.
 """
@@ -29,11 +29,11 @@ from bubbleviz.sources.sqlite.database import (
 )
 from bubbleviz.sources.sqlite.queries import ABSENT, EVERY_ROW, SQLITE, PlainColumn
 
-#: The maximum embedded, minimum embedded and leaf payload fractions, which the file format fixes.
+#: Header bytes with three payload fractions, whose values are fixed in the file format.
 _FRACTIONS = bytes((64, 32, 32))
 #: Minimum number of usable bytes per page that the file format allows.
 _MIN_USABLE_BYTES = 480
-#: Latest schema format number, and code of the text encoding UTF-8, in the header of a file.
+#: Latest schema format number, and code for UTF-8, in the header of a file.
 _MAX_SCHEMA_FORMAT = 4
 _UTF8 = 1
 #: Matches a descending key. An INTEGER PRIMARY KEY DESC column is not an alias of the row number.
@@ -45,10 +45,10 @@ _PAGES_PER_PIECE = 512
 _UNTIMED = (None, NONE, NONE, NONE, 0)
 
 
-#: How NULL in an integer column is treated.
+#: Ways to treat NULL in an integer column.
 #: ``UNUSUAL``: A page that contains NULL cannot be decoded.
 #: ``MISSING``: NULL is replaced by the missing value.
-#: ``DISTINCT``: NULL is replaced too, but a page that contains the missing value cannot be decoded.
+#: ``DISTINCT``: The same, but a page in which the missing value is stored cannot be decoded.
 UNUSUAL, MISSING, DISTINCT = range(3)
 #: Rows with texts: integer columns, index of each row's text, and the texts.
 #: The columns have the shape (columns, rows). The index is -1 for NULL. Few texts are duplicates.
@@ -61,15 +61,15 @@ PackedRows: TypeAlias = tuple[Ints, bytes]
 
 @dataclass(frozen=True)
 class PageQuery:
-    """The result columns of a query in ``sql/`` that only selects rows and columns of one table.
+    """A simple query in ``sql/``, which only selects rows and columns from one table.
 
     Attributes:
         columns: Integer columns, in the order in which the query returns them.
         text: Name of the text column, which the query returns last, or "" if there is none.
-        view: Variant of the view that must be selected for the file, or "" if the query reads no
-            view.
-        selected: Names of the columns whose stored values decide which rows are selected. An alias
-            of the row number is not allowed here, because SQLite stores it as NULL.
+        view: Name of the view variant for which these columns are correct, or "" if the query reads
+            no view. The table is decoded only if this variant is used for the file.
+        selected: Names of the columns by which rows are filtered. A column that is an alias of the
+            row number is not allowed here, because SQLite stores it as NULL.
         key: Name of the column by which rows are sorted, or "" if rows are sorted by row number.
     """
 
@@ -109,9 +109,9 @@ class PageTable:
         extents: For each leaf page, the maximum duration and the earliest start of its rows, shape
             (leaves, 2). The duration is -1 if the times of the leaf page have not been read yet.
         integers: Integer columns that the query returns, shape (columns, 4). The second axis
-            contains the index of the column in the table, how NULL is treated, the missing value,
-            and whether the column is an alias of the row number.
-        places: Indices of the table's columns, keyed by column name.
+            contains the index of the column in the table, how NULL is treated (such as MISSING),
+            the missing value, and whether the column is an alias of the row number.
+        places: Column indices in the table, keyed by column name.
     """
 
     pages: Pages
@@ -147,7 +147,7 @@ class PageTable:
         return PageTable(pages, leaf, last_row, extents, integers, places)
 
     def _find_leaves(self, first: int, last: int) -> tuple[int, int]:
-        """Return the half-open range of leaf pages that may contain rows ``first`` to ``last``."""
+        """Return the half-open range of leaf pages in which rows ``first`` to ``last`` may be."""
         start, end = np.searchsorted(self.last_row, (first, last)).tolist()
         return start, min(end + 1, len(self.leaf))
 
@@ -231,25 +231,28 @@ class PageTable:
     ) -> PackedRows | None:
         """Return the selected rows with their texts, or None if a page is not plain.
 
-        A row is selected if its kind is one of ``kinds`` and its text matches one of ``globs``. A
-        row whose text is NULL is selected by its text id instead. If a thread column is given, a
-        row must also last at least ``shortest`` and overlap an interval of its thread. In this
-        case, rows without a text are selected regardless of their text id.
+        A row is selected if all of these conditions hold:
+
+        - Its kind is one of ``kinds``, if the column ``kind`` is given.
+        - Its text matches one of ``globs``. A row whose text is NULL must have a text id in ``ids``
+          instead, unless ``thread`` is given.
+        - If the column ``thread`` is given, it lasts at least ``shortest`` and overlaps an interval
+          of its thread.
 
         Args:
             text: Index of the text column.
             globs: SQLite GLOBs.
             pieces: Inclusive (first, last) row numbers of each piece of the table to read, or None
                 to read the whole table.
-            before: Start of texts that are JSON objects with one member, such as ``{"message":``,
-                or "". If given, all rows are selected, and the text of a row is the value of this
-                member. The text is NULL unless it consists of printable ASCII characters without
-                escapes.
-            kinds: Four codes. Used if ``kind`` is given.
-            ids: Text ids in ascending order, or None to accept any id. Used if ``id`` is given.
-            threads: Threads in ascending order. Used if ``thread`` is given.
-            times: Starts and ends of intervals, disjoint and ascending per thread, and the (first,
-                stop) indices of each thread's intervals, flattened. Used if ``thread`` is given.
+            before: Start of a JSON object with one member, such as ``{"message":``, or "". If
+                given, all rows are selected, and their text is the value of this member. If the
+                value has escapes or characters other than printable ASCII, the text is NULL.
+            kinds: Four codes.
+            ids: Text ids in ascending order, or None to accept any id.
+            threads: Threads in ascending order.
+            times: Start times, end times and bounds of the threads' intervals. The intervals of a
+                thread are disjoint and ascending, and the bounds are its (first, stop) indices,
+                flattened.
             fields: Indices of the columns ``kind``, ``id`` (the text id), ``start``, ``end`` and
                 ``thread``, and the minimum duration ``shortest``. If ``start`` and ``end`` are
                 given without ``thread``, the extents of the leaf pages are recorded. If ``thread``
@@ -323,11 +326,11 @@ class Pages:
         """Return the table that a query reads, or None if its pages cannot be decoded.
 
         Pages can be decoded only if SQLite would return the stored values unchanged and in the same
-        order. The columns must have integer and text types, no column may be generated, and rows
-        must be stored in the order of the query's ``key``.
+        order. The needed columns must be declared as integers and texts, no column may be
+        generated, and rows must be stored in the order of the query's ``key``.
 
         Args:
-            stored: Column definitions of the table, as returned by ``schema.sql``.
+            stored: The table's column definitions, as returned by ``schema.sql``.
             query: Columns that the query returns.
         """
         root, definition = stored[0][1], str(stored[0][2])
@@ -358,7 +361,7 @@ def _encode_columns(
 
     Args:
         columns: Integer columns that a query returns.
-        places: Indices of the table's columns, keyed by column name.
+        places: Column indices in the table, keyed by column name.
         aliases: Names of the columns that are an alias of the row number.
     """
     null = {None: UNUSUAL, ABSENT: DISTINCT}

@@ -1,7 +1,7 @@
-"""Loads the queries and views of ``sql/``, and finds out which of them a file supports.
+"""Loads the queries and views in ``sql/``, and finds out which of them a file supports.
 
-A query is one ``SELECT`` statement. If the tables of a profiler differ between its versions, the
-query reads a view, so that the query itself is the same for all versions. Each folder in
+A query is one ``SELECT`` statement. If the tables differ between versions of a profiler, the query
+reads a view, so that the query itself is the same for all versions. Each folder in
 ``sql/PROFILER/views`` is a view. The files in this folder are variants of the view for different
 versions, and each variant requires certain columns. A comment at the top of an SQL file describes
 the result. Lines of the form ``-- requires: NAME(column, column)`` list the tables and views that
@@ -19,22 +19,22 @@ from typing import TypeAlias
 
 #: First bytes of an SQLite file.
 SQLITE = b"SQLite format 3\0"
-#: Smallest and largest row number that a table can have.
+#: (smallest, largest) row number that a table can have.
 EVERY_ROW = (-(1 << 63), (1 << 63) - 1)
 #: Values of query parameters, keyed by parameter name.
 Binds: TypeAlias = Mapping[str, int | str | None]
 #: Column names of tables, keyed by table name.
 Schema: TypeAlias = Mapping[str, frozenset[str]]
-#: Required column names of tables or views, keyed by table or view name.
+#: Required column names, keyed by table or view name.
 Requirements: TypeAlias = Mapping[str, tuple[str, ...]]
 
 _REQUIRES = re.compile(r"^-- requires: (\w+)\(([^)]*)\)$", re.MULTILINE)
 _COMMENT = re.compile(r"--.*")
 _PARAMETER = re.compile(r"\$(\w+)")
-#: Matches a result column, which is followed by a comment that describes it.
+#: Matches a result column that is followed by a comment.
 _COLUMN = re.compile(r"\bAS (\w+),?  -- ")
 
-#: Value that queries return for NULL if NULL has a meaning. Stored values must differ from it.
+#: Value that queries return for NULL if NULL has a meaning. No stored value may equal it.
 ABSENT = -(1 << 63)
 
 
@@ -130,7 +130,7 @@ class Queries:
 
     @cached_property
     def columns_read(self) -> Mapping[str, frozenset[str]]:
-        """Columns that any query or any variant of a view reads, keyed by table name."""
+        """Columns that any query or view variant reads, keyed by table name."""
         read: dict[str, frozenset[str]] = {}
         for name in self._names:
             for table, columns in self.query(name).requires.items():
@@ -139,7 +139,7 @@ class Queries:
 
     @cached_property
     def view_variants(self) -> Mapping[str, tuple[Query, ...]]:
-        """Variants of the views, keyed by view name. Variants that read more columns come first."""
+        """View variants, keyed by view name. Variants that read more columns come first."""
         variants = {}
         for folder in (self._root / "views").iterdir():
             names = sorted(file.stem for file in folder.iterdir())
@@ -149,9 +149,10 @@ class Queries:
         return variants
 
     def select_views(self, schema: Schema) -> Mapping[str, Query]:
-        """Return, for each view, the first variant whose tables and columns a file has.
+        """Select the variant of each view that fits a file.
 
-        Views without such a variant are left out.
+        This is the first variant whose tables and columns the file has. Views without such a
+        variant are left out.
 
         Args:
             schema: Column names of the file's tables.
