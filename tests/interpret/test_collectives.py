@@ -1,4 +1,4 @@
-"""Collectives: kind, the interval of each rank, and the delay of their launches."""
+"""Collectives: their kinds, the interval of each rank, and the delay of their launches."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from tests.support.nccl_payloads import add_payloads
 from tests.support.needs import get_real_file
 from tests.support.nsys_exports import C, K, R, write_profile
 
-# Collectives of ranks, and their records in profiles.
+# Tests of the collectives of ranks, and their records in profiles.
 
 
 REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 SCATTER = "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 SENDRECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 
-#: Kernel as (name, launch, start, end).
+#: A kernel as (name, launch, start, end).
 Work = tuple[str, int, int, int]
 
 
 def write_recording(folder: Path, *work: Work, ranges: tuple[R, ...] = ()) -> Recordings:
-    """Return a rank with F, B and Optimizer that also runs communication kernels."""
+    """Return a rank with F, B and Optimizer that also runs the given communication kernels."""
     all_work = (("gemm", 10, 100, 200), ("gemm", 30, 300, 400), ("adam", 50, 700, 720), *work)
     path = write_profile(
         folder,
@@ -87,12 +87,13 @@ def test_tensor_parallel_collectives_inside_operations_are_left_out(tmp_path: Pa
 
     assert len(write_recording(tmp_path, *in_operations[:64]).collectives) == 64
     assert len(write_recording(tmp_path, *in_operations).collectives) == 0
-    # One is kept if the rank idles under it; its place also counts those left out.
+    # A collective is kept if the rank idles under it.
+    # Its order also counts the collectives that are left out.
     table = write_recording(tmp_path, *in_operations, (REDUCE, 12, 210, 290)).collectives
     assert summarize(table) == [("AllReduce", 210, 290, 0, 65)]
 
 
-# Communicators of nsys exports
+# Tests of communicators in nsys exports.
 
 
 def add_communicators(folder: Path) -> Recordings:
@@ -139,7 +140,7 @@ def test_kernels_belong_to_the_communicator_of_their_range(tmp_path: Path) -> No
     assert table.order.tolist() == [0, 0, 1]
 
 
-# Process groups of PyTorch
+# Tests of process groups of PyTorch.
 
 
 def make_event(cat: str, name: str, start: float, end: float, **more: Any) -> dict[str, Any]:
@@ -210,7 +211,7 @@ def test_kernels_of_one_operator_form_one_collective(tmp_path: Path) -> None:
     ] * 2
 
 
-# Kinds
+# Tests of the kinds of collectives.
 
 
 @pytest.mark.parametrize(
@@ -244,7 +245,7 @@ def test_kernels_are_named_after_what_they_do(kernel: str, kind: str) -> None:
     assert ("" if number < 0 else kinds[number][0]) == kind
 
 
-# Operations of NCCL kernels whose names do not determine them, by records and ranges.
+# Some names of NCCL kernels do not determine the operation, but records and ranges do.
 
 
 Events = list[dict[str, Any]]
@@ -253,7 +254,7 @@ Events = list[dict[str, Any]]
 def _make_work_event(
     number: int, start: float, end: float, name: str = "gemm", **args: Any
 ) -> Events:
-    """Return a kernel and its launch, in microseconds."""
+    """Return a kernel and its launch, with times in microseconds."""
     return make_work(number, number * 10, start, end, name, **{"External id": 100 + number, **args})
 
 
@@ -262,7 +263,7 @@ def _make_range(name: str, start: float, end: float) -> dict[str, Any]:
 
 
 def _make_step(communication: Events) -> Events:
-    """Return an iteration of F and BW, with communication (number 2) launched inside F."""
+    """Return an iteration of F and BW. Communication (number 2) is launched inside F."""
     return [
         _make_range("F0.0.0", 5, 45),
         _make_range("B0.0.0", 45, 75),
@@ -290,7 +291,7 @@ def test_a_range_around_the_launch_identifies_an_all_to_all(tmp_path: Path) -> N
         tmp_path, _make_step([events, *_make_work_event(2, 300, 600, SENDRECV)])
     )
 
-    # The spin of a receive counts as bubble, but a collective inside an operation does not.
+    # A spinning receive counts as bubble, but a collective inside an operation does not.
     assert plain.iteration(0).ranks[0].busy_ns["F"] == 300_000
     assert recorded_events.iteration(0).ranks[0].busy_ns["F"] == 600_000
     assert _measure_exposed(recorded_events) == 300_000

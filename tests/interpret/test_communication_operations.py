@@ -1,4 +1,4 @@
-"""Forwards and backwards whose kernels all communicate: dispatch(F) of an expert-parallel layer."""
+"""Forwards and backwards that only communicate, like the dispatch of an expert-parallel layer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DISPATCH = "void deep_ep::internode::dispatch<false, 8>(int)"
 
 
 def _run(folder: Path, kernels: list[K], copies: list[M], names: list[str]) -> Report:
-    """Analyse an export in which range n launches the kernels and copies of correlation id n."""
+    """Analyze an export. Range n launches the kernels and copies of correlation id n."""
     calls = [C(10 * n + 1, 10 * n + 2, n) for n in range(len(names))]
     ranges = [R(10 * n, 10 * n + 5, name) for n, name in enumerate(names)]
     return bubbleviz.analyze(write_profile(folder, kernels, calls, ranges, copies=copies))
@@ -65,7 +65,7 @@ def test_the_first_launched_of_kernels_that_begin_together_counts(tmp_path: Path
     assert operations.launched_ns.tolist() == [1, 11]
 
 
-# Names with a suffix for the pass.
+# Tests of names with a suffix for the pass.
 
 
 LAYER = (

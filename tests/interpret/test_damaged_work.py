@@ -1,4 +1,4 @@
-"""Impossible work is left out and counted, and lost kernels are counted."""
+"""Impossible work is ignored and counted, and lost kernels are counted."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ DAY_NS = 86_400_000_000_000
 
 
 def _changed(folder: Path, *statements: str, example: str = "1f1b/node0.sqlite") -> Path:
-    """Return a copy of an example, edited with SQL."""
+    """Return a copy of an example that is edited with SQL."""
     path = folder / Path(example).name
     shutil.copy(FIXTURES / example, path)
     path.chmod(0o644)
@@ -75,7 +75,7 @@ def _damaged(folder: Path, change: str, rows: str) -> Path:
 
 
 def _link(path: Path) -> LinkedProfile:
-    """Link the work of a profile to its launches, without ranges."""
+    """Link the work of a profile to its launches, without reading ranges."""
     with find_reader(str(path)).open_file(str(path), 1, lambda *_: None) as file:
         return link(file.read(("*",), partial=True), make_no_ranges())
 
@@ -97,7 +97,7 @@ def test_no_real_profile_repeats_or_lost_a_kernel() -> None:
     } == {}
 
 
-# Rows that were recorded twice, and kernels without a length.
+# Tests of duplicate rows and of kernels without a length.
 
 
 def test_nodes_of_one_graph_are_separate_kernels(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_kernels_without_a_length_are_reported(tmp_path: Path) -> None:
     assert count_limitations(analyze([_damaged(tmp_path, '"end" = start', rows)]))[LENGTHLESS] == 3
 
 
-# Impossible times.
+# Tests of impossible times.
 
 #: SQL that damages the kernels of some rows, and the limitation that counts them.
 DAMAGES = {
@@ -160,7 +160,7 @@ def _windows(report: Report) -> list[int]:
 def without_rows(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, Report]:
-    """Return row numbers of kernels, and the report on a run that never recorded them."""
+    """Return row numbers of kernels, and the report on a run without these kernels."""
     delete = f"DELETE FROM {KERNEL} WHERE rowid IN ({request.param})"
     return request.param, analyze([_changed(tmp_path_factory.mktemp("without"), delete)])
 
@@ -225,9 +225,9 @@ def test_damaged_kernels_of_pytorch_traces_are_also_left_out(
     assert _ratios(report) == _ratios(analyze(traces))
 
 
-# Processes and devices that occur only in kernels.
+# Tests of processes and devices that occur only in kernels.
 
-#: SQL that assigns kernels to another process or device, and where they appear to have run.
+#: SQL that moves kernels to another process or device, and the apparent place.
 ELSEWHERE = {
     "another process": (f"globalPid = globalPid + {5 << 24}", "pid 2070 GPU 1"),
     "another host": (f"globalPid = globalPid + {1 << 48}", "pid 2065 GPU 1"),
@@ -253,7 +253,7 @@ def test_a_kernel_of_an_unknown_process_creates_no_rank(damage: str, tmp_path: P
     assert report.schedule is not None
     assert report.schedule.name == "1f1b"
     assert count_limitations(idle_time)[NOWHERE] == 1
-    # The rest equals a run without these kernels.
+    # All other results equal the results without these kernels.
     without = analyze(_changed(tmp_path, f"DELETE FROM {KERNEL} WHERE rowid = 100"))
     assert [i.ratios["schedule"] for i in report.iterations] == [
         i.ratios["schedule"] for i in without.iterations
@@ -279,10 +279,10 @@ def test_without_a_list_of_devices_only_silent_processes_are_unknown(tmp_path: P
     assert [(rank.pid, rank.device_id) for rank in report.ranks] == [(1, 0), (1, 5)]
 
 
-# Lost kernels.
+# Tests of lost kernels.
 
-#: Counts lost kernels that a kernel of the same thread follows, so that the end of the capture is
-#: not the reason.
+#: SQL that counts lost kernels followed by a kernel of the same thread.
+#: The end of the capture is not the reason for such losses.
 _BEFORE_THE_LAST = """
     SELECT COUNT(*) FROM lost
     JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS call
@@ -298,7 +298,7 @@ _BEFORE_THE_LAST = """
 
 
 def _without(example: str, folder: Path, rows: str) -> tuple[Path, int]:
-    """Return a copy of an example without some kernels, and how many must be reported."""
+    """Return a copy of an example without some kernels, and the number that must be reported."""
     path = _changed(folder, example=example)
     with closing(sqlite3.connect(path)) as database, database:
         kernels = f"FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE {rows}"
@@ -311,7 +311,7 @@ def _without(example: str, folder: Path, rows: str) -> tuple[Path, int]:
 
 
 def _lost_of(path: Path) -> tuple[int, bool]:
-    """Return the number of lost kernels that linking counts, and whether it is sampled."""
+    """Return the number of lost kernels found by linking, and whether the number is sampled."""
     for note in _link(path).limitations:
         if note.what == LOST:
             return note.count, "about" in note.reason
@@ -330,7 +330,7 @@ def test_lost_kernels_come_first_and_mark_the_ratio(example: str, tmp_path: Path
     assert report.incomplete or (marked,) == tuple(
         restriction.text for restriction in report.restrictions[:1]
     )
-    # Gates and comparisons read the same restrictions.
+    # Gates and comparisons use the same restrictions.
     file = tmp_path / "report.json"
     file.write_text(render(report, View()), encoding="utf-8")
     assert read_restrictions(read_saved(str(file)).restrictions) == report.restrictions
@@ -351,7 +351,7 @@ def test_lost_kernels_of_a_trace_are_counted(tmp_path: Path) -> None:
     assert count_limitations(report)[LOST] == n_lost > 50
 
 
-#: The middle of an example.
+#: SQL for the middle of an example.
 _MIDDLE = "(SELECT AVG(start) FROM CUPTI_ACTIVITY_KIND_KERNEL)"
 
 
@@ -380,7 +380,7 @@ def test_kernels_left_out_while_reading_are_reported_once(tmp_path: Path) -> Non
 
 
 def _three_launches(folder: Path, *more: C, name: str = "cudaLaunchKernel", sql: str = "") -> int:
-    """Return the number of lost kernels of three launches; the second one has no kernel.
+    """Return the number of lost kernels of three launches. The second launch has no kernel.
 
     Args:
         folder: Folder for the export.
@@ -416,7 +416,7 @@ def _end(start: int, **more: int) -> C:
     return C(start, start + 1, 80 + start, name="cudaStreamEndCapture_v10000", **more)
 
 
-#: Two threads capture at once.
+#: Two threads capture CUDA graphs at the same time.
 _TWICE = (_begin(14), _begin(15, tid=5), _end(17, tid=5), _end(24))
 
 
@@ -424,12 +424,13 @@ _TWICE = (_begin(14), _begin(15, tid=5), _end(17, tid=5), _end(24))
     ("around", "n_lost"),
     [
         ((_begin(18), _end(24)), 0),
-        # A capture that ended has no effect; one that never ends captures all.
+        # A capture that has ended has no effect.
+        # A capture that never ends captures all launches.
         ((_begin(14), _end(16)), 1),
         ((_begin(18),), 0),
         ((_begin(18, pid=2), _end(24, pid=2)), 1),
         (_TWICE, 0),
-        # The end of a capture that began before the profile does not end another one.
+        # The end of a capture that began before the profile does not end another capture.
         ((_end(13), *_TWICE), 0),
     ],
 )
@@ -447,13 +448,13 @@ def test_failed_calls_launch_and_capture_nothing(tmp_path: Path) -> None:
 
 def test_a_stream_may_wait_when_the_capture_ends(tmp_path: Path) -> None:
     calls = [C(10 * i, 10 * i + 1, i) for i in range(1, 21)]
-    # Every second launch is on a stream whose work waits for 70, the others on a stream whose work
-    # waits for 3.
+    # Every second launch is on a stream whose work waits for 70 ns.
+    # The other launches are on a stream whose work waits for 3 ns.
     start = {i: 10 * i + (3 if i % 2 else 70) for i in range(1, 21)}
     kernels = [K(start[i], start[i] + 1, i) for i in start if start[i] < 200]
     assert 0 < len(kernels) < 18
     assert _lost_of(write_profile(tmp_path, kernels, calls)) == (0, False)
-    # A kernel that is missing earlier is lost.
+    # If an earlier kernel is missing, it is lost.
     assert _lost_of(write_profile(tmp_path, kernels[1:2] + kernels[3:], calls[1:])) == (1, False)
 
 
@@ -466,14 +467,14 @@ def test_a_thread_without_kernels_ends_with_its_process(tmp_path: Path) -> None:
         C(9, 9, 5, pid=2),
     ]
     kernels = [K(13, 15, 1), K(33, 35, 3)]
-    # If a process has no kernels, each of its launches lost a kernel.
+    # If a process has no kernels, each of its launches has lost a kernel.
     assert _lost_of(write_profile(tmp_path, kernels, calls)) == (2, False)
 
 
 def _periodic(folder: Path, order: tuple[str, ...], count: int, kernel_period: int) -> Path:
-    """Write an export of ``count`` launches in which every ``kernel_period``-th has a kernel.
+    """Write an export in which every ``kernel_period``-th of ``count`` launches has a kernel.
 
-    Each other launch is next to calls with other names. One statement inserts the many rows.
+    Calls with other names surround the other launches. One statement inserts all rows.
     """
     path = write_profile(folder, [K(3, 5, 1)], [C(1, 2, 1), C(1, 2, 2, name="cudaEventRecord")])
     with closing(sqlite3.connect(path)) as database, database:
@@ -599,11 +600,14 @@ def test_idle_time_before_the_first_recorded_operation_is_unknown(tmp_path: Path
     assert max(row.end_ns for row in unknown) <= first_ns
 
 
-# Kernels linked to the wrong launch, or to no launch.
+# Tests of kernels that are linked to the wrong launch, or to no launch.
 
 
 def _pairs(folder: Path, n_lost: int = 0) -> Path:
-    """Return an export of pairs of launches whose two kernels share the id of the first one."""
+    """Return an export of pairs of launches.
+
+    Both kernels of a pair have the id of the first launch.
+    """
     kernels, calls = [], []
     for i in range(20):
         for j in range(2):
@@ -642,7 +646,7 @@ def test_kernels_are_not_lost_if_the_table_of_links_is_empty(tmp_path: Path) -> 
     assert LOST not in count_limitations(report)
 
 
-# Kernels with impossible times.
+# Tests of kernels with impossible times.
 
 IMPOSSIBLE_MARK = "kernels-left-out"
 
@@ -675,9 +679,10 @@ def test_few_impossible_kernels_of_many_have_no_mark(kernels: int, is_marked: bo
 
 
 US = 1_000
-#: Every ``DAMAGED_EVERY``-th kernel has invalid times.
+#: Every n-th kernel has invalid times.
 DAMAGED_EVERY = 10
-#: Damage to the times of a kernel: factor of its start, offset of its start, duration.
+#: Damage to the times of a kernel:
+#: (factor of its start, offset of its start, duration).
 INVALID_TIMES = {
     "no times": (0, 0, 0),
     "no duration": (1, 0, 0),
@@ -689,7 +694,7 @@ INVALID_TIMES = {
 def _launches(
     folder: Path, invalid: tuple[int, int, int], n_invalid: int, n_kernels: int = 50
 ) -> Path:
-    """Return an export of kernels of 90 us that are launched every 100 us, some with bad times."""
+    """Return an export of kernels of 90 us that start every 100 us. Some have invalid times."""
     rows = ExportRows()
     for i in range(n_kernels):
         start, duration = (5_000_000 + 100 * i) * US, 90 * US
@@ -710,7 +715,7 @@ def test_idle_time_around_kernels_with_invalid_times_is_unknown(
     path = WRITERS[form](_launches(tmp_path, INVALID_TIMES[damage], 5), tmp_path)
     report = idle(path)
     assert list_restriction_codes(report) == [IMPOSSIBLE_MARK]
-    # From the end of the previous kernel to the start of the next one.
+    # The unknown time lasts from the end of the previous kernel to the start of the next one.
     assert report.unknown_ns == 5 * 110 * US
 
 
@@ -743,7 +748,8 @@ def test_kernels_of_xla_that_end_before_they_start_are_marked(name: str, tmp_pat
 
 
 def test_one_untimed_kernel_is_marked_if_much_time_is_unknown(tmp_path: Path) -> None:
-    # In one case 110 of 59,990 us are unknown, in the other 110 of 9,990 us.
+    # In one case, 110 of 59,990 us are unknown.
+    # In the other case, 110 of 9,990 us are unknown.
     path = _launches(tmp_path, INVALID_TIMES["no times"], 1, n_kernels=600)
     assert list_restriction_codes(idle(path)) == []
     assert list_restriction_codes(idle(path, window="time:5s-5.00999s")) == [IMPOSSIBLE_MARK]

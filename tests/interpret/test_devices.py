@@ -1,4 +1,4 @@
-"""Devices: ranks by (host, process, device) for any launching thread, and names of GPUs."""
+"""Devices: ranks are identified by (host, process, device), and GPUs have names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.nsys_exports import C, K, R, T, write_profile
 
 @dataclass
 class Rows:
-    """Rows of an export, written operation by operation."""
+    """Rows of an export that tests write operation by operation."""
 
     kernels: list[K] = field(default_factory=list)
     calls: list[C] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Rows:
         length: int = 100,
         name: str = "gemm",
     ) -> None:
-        """Launch one kernel at ``at + 20``, which runs from ``at + 40`` on."""
+        """Launch one kernel at ``time_ns + 20``, which runs from ``time_ns + 40`` on."""
         self.correlation += 1
         self.calls.append(C(time_ns + 20, time_ns + 30, self.correlation, tid=tid, pid=pid))
         self.kernels.append(
@@ -57,7 +57,10 @@ class Rows:
         device: int = 0,
         by: int | None = None,
     ) -> None:
-        """Run one operation of 200 ns from ``time_ns`` on, launched by its thread or another."""
+        """Run one operation of 200 ns from ``time_ns`` on.
+
+        Thread ``tid`` opens its range, and thread ``by`` (by default, ``tid``) launches its work.
+        """
         self.ranges.append(R(time_ns, time_ns + 200, name, tid=tid, pid=pid))
         self.launch(time_ns, pid, tid if by is None else by, device)
 
@@ -88,7 +91,7 @@ def work(report: Report) -> set[tuple[int, int, str, int, int, int]]:
 
 
 def test_autograd_threads_launch_backwards_of_the_main_thread(tmp_path: Path) -> None:
-    """One thread opens all ranges; pt_autograd_d launches the backward on device d."""
+    """One thread opens all ranges. Thread pt_autograd_d launches the backward on device d."""
     rows = Rows()
     for device in range(2):
         rows.run(f"F0.{device}.0", 300 * device, device=device)
@@ -123,7 +126,7 @@ HELPERS = "kernels of helper threads while backward ran elsewhere"
 
 
 def two_threads(devices: tuple[int, int]) -> Rows:
-    """Return two threads that run a forward each and then have a backward open at the same time."""
+    """Return two threads that each run a forward, and then have backwards open at the same time."""
     rows = Rows()
     for n, device in enumerate(devices):
         rows.run(f"F{n}.0.0", 100 * n, tid=10 + n, device=device)
@@ -197,7 +200,7 @@ def test_the_cross_thread_rule_can_be_switched_off(tmp_path: Path, cli: CommandL
 
 
 def gpu(path: Path, rows: Sequence[tuple[int, int, str, str | None, str | None]]) -> None:
-    """Describe GPUs: (id, cuDevice, name, uuid, busLocation)."""
+    """Add GPU descriptions, given as (id, cuDevice, name, uuid, busLocation)."""
     with closing(sqlite3.connect(path)) as db:
         db.execute(
             "CREATE TABLE TARGET_INFO_GPU (vmId INTEGER NOT NULL, id INTEGER NOT NULL, name TEXT,"
@@ -214,7 +217,7 @@ def gpu(path: Path, rows: Sequence[tuple[int, int, str, str | None, str | None]]
 def seen_by(
     path: Path, rows: Sequence[tuple[int | None, int, int]], uuids: Sequence[str | None] = ()
 ) -> None:
-    """Record what processes call GPUs: (gpuId, cudaId, pid), and a UUID if given."""
+    """Record the ids that processes use for GPUs as (gpuId, cudaId, pid), and UUIDs if given."""
     with closing(sqlite3.connect(path)) as db:
         extra = ", uuid TEXT" if uuids else ""
         db.execute(
@@ -228,7 +231,7 @@ def seen_by(
 
 
 def document(path: Path, cli: CommandLine) -> dict[tuple[int, int], tuple[object, ...]]:
-    """Return (uuid, pci) by (pid, device) as the JSON report has them."""
+    """Return the (uuid, pci) of each (pid, device) in the JSON report."""
     ranks = cli.json("analyze", path, "--json", "-")["ranks"]
     return {(r["pid"], r["device_id"]): (r["uuid"], r["pci"]) for r in ranks}
 
@@ -254,12 +257,13 @@ UNKNOWN, FIRST, SECOND = (None, None), ("GPU-0a", "0000:1b:00.0"), ("GPU-1b", "0
     [
         ((), None, (), (UNKNOWN, UNKNOWN)),
         (GPUS, [(0, 0, 11), (1, 0, 12)], (), (FIRST, SECOND)),
-        # Real exports of schema 3.24 have the column with NULLs.
+        # Real exports of schema 3.24 have the column, but it contains only NULL.
         (GPUS, [(0, 0, 11), (1, 0, 12)], (None, None), (FIRST, SECOND)),
-        # A table with only some processes (or none) does not affect the others.
+        # A table that lists only some processes, or none, does not affect the other processes.
         (GPUS, [(1, 0, 12)], (), (UNKNOWN, SECOND)),
         (GPUS, [], (), (FIRST, FIRST)),
-        # TARGET_INFO_CUDA_DEVICE has the UUID of a MIG instance, TARGET_INFO_GPU that of the GPU.
+        # TARGET_INFO_CUDA_DEVICE contains the UUID of a MIG instance.
+        # TARGET_INFO_GPU contains the UUID of the GPU.
         (
             GPUS[:1],
             [(0, 0, 11), (0, 0, 12)],
@@ -272,7 +276,7 @@ UNKNOWN, FIRST, SECOND = (None, None), ("GPU-0a", "0000:1b:00.0"), ("GPU-1b", "0
             ("MIG-0a-1", "MIG-0a-2"),
             (("MIG-0a-1", None), ("MIG-0a-2", None)),
         ),
-        # Ids that nsys did not know remain unknown.
+        # Ids that nsys could not determine remain unknown.
         ([(0, 0, "GPU", None, None)], None, (), (UNKNOWN, UNKNOWN)),
         ([(0, 0, "GPU", "", None)], None, (), (UNKNOWN, UNKNOWN)),
         (
@@ -303,7 +307,7 @@ def test_each_process_gets_the_gpu_that_it_sees(
 def test_the_drivers_number_counts_if_no_process_gives_one(
     tmp_path: Path, cli: CommandLine
 ) -> None:
-    """``id`` 0 is ``cuDevice`` 3, as in a real export."""
+    """As in a real export, ``id`` 0 is ``cuDevice`` 3."""
     rows = Rows()
     rows.step(0, device=3)
     path = rows.write(tmp_path)

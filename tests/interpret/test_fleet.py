@@ -1,4 +1,4 @@
-"""Results do not depend on the number of readers, a cluster, or lost processes."""
+"""Results do not depend on the number of readers, on a cluster, or on lost processes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def exports_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def short_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read files in short stretches with odd boundaries, many of them ahead of use."""
+    """Read files in short stretches with odd boundaries, and read many stretches ahead."""
     monkeypatch.setattr(sqlite_export, "ROWS", 61)
     monkeypatch.setattr(export, "_MIN_POOL_ROWS", 0)
 
@@ -138,7 +138,7 @@ def test_many_files_read_at_once_give_the_same_report(exports_folder: Path) -> N
 
 @contextmanager
 def dying(path: str, times: int, folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Make the process that reads a file die ``times`` times."""
+    """Make the process that reads a file die, ``times`` times in a row."""
     parent_pid = os.getpid()
 
     def dies(one: str, how: ReadOptions, watch: Watch) -> tuple[Recordings, tuple[Step, ...]]:
@@ -242,7 +242,8 @@ def test_progress_reports_every_file(jobs: int, exports_folder: Path) -> None:
         assert shares == sorted(shares)
 
 
-#: Analyses a run and shows progress after the number of seconds in the first argument.
+#: A program that analyzes a run.
+#: It shows progress after the number of seconds in the first argument.
 _AFTER_SECONDS = """
 import sys
 from bubbleviz.cli import app, terminal
@@ -268,7 +269,8 @@ def test_progress_on_a_terminal_has_names_and_sizes(seconds: str, exports_folder
     pieces = []
     with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.DEVNULL, stderr=slave) as run:
         os.close(slave)
-        # A terminal buffers 4 kB and a slow run draws more. Reading ends with an error on Linux.
+        # A terminal buffers 4 kB, and a slow run draws more.
+        # On Linux, reading from a closed terminal ends with an error.
         with suppress(OSError):
             while piece := os.read(master, 1 << 16):
                 pieces.append(piece)
@@ -320,7 +322,7 @@ def test_a_signal_ends_all_processes_at_once(
         "sys.exit(main(sys.argv[1:]))\n"
     )
     arguments = ["analyze", str(exports_folder), "--json", str(output / "r.json"), "-j", "2"]
-    # Background processes ignore Ctrl-C, and child processes would inherit that.
+    # Background processes ignore Ctrl-C, and child processes would inherit this.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(
         [sys.executable, "-c", program, *arguments],
@@ -333,7 +335,7 @@ def test_a_signal_ends_all_processes_at_once(
         _until(lambda: len(list(begun.iterdir())) == 2)
         children = _children(running.pid)
         os.killpg(running.pid, number) if number == signal.SIGINT else running.terminate()
-        # Without the signal, the processes would sleep for ten minutes.
+        # The processes sleep for ten minutes unless they get the signal.
         _, message = running.communicate(timeout=300)
 
     assert running.returncode in {130, 143, -signal.SIGTERM}
@@ -345,7 +347,7 @@ def test_a_signal_ends_all_processes_at_once(
 
 
 def _children(pid: int) -> list[int]:
-    """Return the child processes of a process, if the system lists them."""
+    """Return the child processes of a process, or none if the system cannot list them."""
     listed = Path(f"/proc/{pid}/task/{pid}/children")
     return [int(child) for child in listed.read_text().split()] if listed.exists() else []
 
@@ -372,7 +374,7 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Run a Dask scheduler without workers and yield its scheduler file."""
+    """Run a Dask scheduler without workers, and yield its scheduler file."""
     file = tmp_path_factory.mktemp("dask") / "scheduler.json"
     with running_scheduler(file):
         yield file
@@ -380,7 +382,7 @@ def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Run a Dask scheduler with two workers and yield its scheduler file."""
+    """Run a Dask scheduler with two workers, and yield its scheduler file."""
     file = tmp_path_factory.mktemp("cluster") / "scheduler.json"
     with running_scheduler(file), workers(file, 2):
         yield file
@@ -396,7 +398,7 @@ def running_scheduler(file: Path, first: str = "") -> Iterator[subprocess.Popen[
 
 @contextmanager
 def dask(*arguments: str, first: str = "") -> Iterator[subprocess.Popen[bytes]]:
-    """Run a Dask command in a process that runs start-up code first."""
+    """Run a Dask command in a process that first runs start-up code."""
     module = f"distributed.cli.dask_{arguments[0]}"
     program = f"{first}\nimport runpy\nrunpy.run_module({module!r}, run_name='__main__')"
     with subprocess.Popen(
@@ -424,7 +426,7 @@ def _client(scheduler: Path) -> Any:
     )
 
 
-#: Options of a worker without a nanny, so that a killed worker is not restarted.
+#: Options of a worker without a nanny, which would restart a killed worker.
 _ALONE = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--host", "127.0.0.1")
 
 
@@ -432,7 +434,7 @@ _ALONE = ("--nthreads", "1", "--no-nanny", "--no-dashboard", "--host", "127.0.0.
 def workers(
     scheduler: Path, count: int = 1, first: str = "", *, last: bool = False
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Run workers with start-up code; ``last`` if their scheduler may end before them."""
+    """Run workers with start-up code. With ``last``, their scheduler may end before them."""
     options = ("worker", "--scheduler-file", str(scheduler), *_ALONE)
     with ExitStack() as stack:
         with _client(scheduler) as client:
@@ -446,7 +448,7 @@ def workers(
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Freeze a process and wait until it has stopped."""
+    """Freeze a process, and wait until it has stopped."""
     process.send_signal(signal.SIGSTOP)
     _until(lambda: os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG) is not None)
 
@@ -459,7 +461,7 @@ LOST: Mapping[str, Callable[[subprocess.Popen[bytes]], None]] = {
 
 
 class Losing(Noted):
-    """Loses processes after a number of files is read."""
+    """Ends processes after a given number of files was read."""
 
     def __init__(
         self, processes: Sequence[subprocess.Popen[bytes]], after: int, how: str = "frozen"
@@ -533,14 +535,14 @@ def test_only_files_that_kill_workers_are_lost(
     with running_scheduler(file), workers(file, 3, MORTAL, last=True):
         report = bubbleviz.analyze(run, dask=str(file))
     dead = [note.reason for note in report.limitations if "every worker that read" in note.reason]
-    # A task that waits for the same worker may also be suspected.
+    # A task that waits for the same worker may also be suspected of killing it.
     assert 1 <= len(dead) <= 2
     assert any("node5.sqlite" in reason for reason in dead)
     assert len(report.profiles) == 8 - len(dead)
 
 
 def _deadly(number: int) -> int:
-    """Return the double, in a process that is not a worker; a worker dies of 3."""
+    """Return twice the number. In a worker, the number 3 ends the process."""
     if number == 3 and "distributed.worker" in sys.modules and os.environ.get("MORTAL"):
         os._exit(1)
     return 2 * number
@@ -582,8 +584,8 @@ def test_an_impossible_scheduler_address_is_an_error(
     monkeypatch.setattr(dask_fleet, "PATIENCE_S", 0.5)
     with pytest.raises(InputError, match="no scheduler answers there"):
         bubbleviz.analyze(exports_folder, dask=address)
-    # An open client is closed when it is garbage-collected, perhaps while another loop starts,
-    # which is a deadlock.
+    # An open client is closed when it is garbage-collected, perhaps while another loop starts.
+    # This would be a deadlock.
     clients = [known for known in gc.get_objects() if isinstance(known, Client)]
     assert {client.status for client in clients} <= {"closed", "newly-created"}
 
@@ -606,7 +608,7 @@ def test_a_scheduler_file_without_an_address_is_an_error(
 
 
 def _server(answer: bytes | None) -> tuple[socket.socket, threading.Thread]:
-    """Return a listening socket and a thread that answers clients, or is silent for None."""
+    """Return a listening socket, and a thread that sends ``answer`` to clients (None: nothing)."""
     listening = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -646,7 +648,7 @@ def test_a_port_of_another_program_is_an_error_within_seconds(
     listening, thread = _server(answer)
     address = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
     assert main(["analyze", str(exports_folder), "--dask", address]) == 1
-    # A pending accept continues after its socket is closed.
+    # A pending accept call continues after its socket is closed.
     listening.shutdown(socket.SHUT_RDWR)
     listening.close()
     thread.join(300)
@@ -657,7 +659,7 @@ def test_a_port_of_another_program_is_an_error_within_seconds(
     assert "no scheduler answers there" in err
 
 
-#: Start-up code of an unfit worker, and the expected message.
+#: Start-up code of a worker that cannot run tasks, and the expected message.
 UNFIT = {
     "absent": (
         "import sys\n"
@@ -713,7 +715,7 @@ def test_losing_the_last_worker_is_an_error(
 
 @pytest.fixture
 def patient_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Run a scheduler that waits for silent workers as long as Dask does by default."""
+    """Run a scheduler that waits for silent workers for Dask's default time."""
     monkeypatch.setenv("TEST_WORKER_TTL", "300s")
     file = tmp_path / "scheduler.json"
     with running_scheduler(file):
@@ -838,7 +840,7 @@ def test_a_scheduler_that_freezes_before_versions_are_known_is_an_error(
 
 @pytest.mark.thorough
 def test_a_scheduler_that_dies_prints_one_sentence(exports_folder: Path, tmp_path: Path) -> None:
-    """This runs in a separate process, since Dask may log as late as its end."""
+    """The test runs a separate process, because Dask may log until the end of the process."""
     file, output = tmp_path / "scheduler.json", tmp_path / "r.json"
     with running_scheduler(file) as process, workers(file, last=True):
         program = (

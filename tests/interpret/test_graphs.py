@@ -1,4 +1,4 @@
-"""CUDA graphs, copies and communication: all GPU work is assigned to its operation."""
+"""CUDA graphs, copies and communication: all GPU work is assigned to an operation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 LAUNCH = "cudaGraphLaunch_v10000"
 LOST_COLUMN = f"ALTER TABLE {GRAPH} DROP COLUMN correlationId"
 
-#: Ranges and calls of two microbatches: F and B of each are one graph launch.
+#: Ranges and calls of two microbatches, in which each F and B is one graph launch.
 NAMES = ("F0.0.0", "F1.0.0", "B0.0.0", "B1.0.0")
 RANGES = [R(1_000 * i, 1_000 * i + 500, name) for i, name in enumerate(NAMES)]
 CALLS = [C(1_000 * i + 100, 1_000 * i + 200, 10 + i, name=LAUNCH) for i in range(4)]
@@ -37,7 +37,7 @@ NODES = [
 def graphs(
     path: Path, rows: Sequence[tuple[int, int, int]], *, device: int = 0, pid: int | None = 1
 ) -> Path:
-    """Add graphs traced as a whole: (start, end, correlation id)."""
+    """Add graphs that were traced as a whole, given as (start, end, correlation id)."""
     with closing(sqlite3.connect(path)) as db:
         db.execute(
             f"CREATE TABLE {GRAPH} (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER "
@@ -189,7 +189,7 @@ def test_copies_and_fills_do_not_extend_the_span_of_kernels(tmp_path: Path) -> N
 
 
 def test_an_operation_with_only_copies_spans_them(tmp_path: Path, cli: CommandLine) -> None:
-    """An operation that only copies (an offload, say) spans its copies, and has no kernels."""
+    """An operation that only copies, such as an offload, spans its copies and has no kernels."""
     path = write_profile(
         tmp_path, NODES[3:], CALLS, RANGES, copies=[M(300, 340, 10)], fills=[M(400, 450, 10)]
     )
@@ -200,7 +200,7 @@ def test_an_operation_with_only_copies_spans_them(tmp_path: Path, cli: CommandLi
 
 
 def with_kernel(folder: Path, name: str) -> Path:
-    """Write F and B with one kernel each, and in F a second kernel that ends later."""
+    """Write F and B with one kernel each. F has a second kernel, which ends later."""
     calls = [*CALLS, C(250, 260, 77)]
     kernels = [K(1_000 * i + 300, 1_000 * i + 400, 10 + i) for i in range(4)]
     return write_profile(folder, [*kernels, K(450, 700, 77, name)], calls, RANGES)

@@ -24,16 +24,16 @@ from tests.support.nsys_exports import ExportRows
 from tests.support.planted_runs import analyze_planting
 from tests.support.torch_traces import write_traces
 
-# Assignment of operations to iterations, in small profiles written by hand.
+# Tests of the assignment of operations to iterations, in small profiles written by hand.
 
 TRAINING = ("F0.0.0", "F1.0.0", "B0.0.0", "B1.0.0", "Optimizer")
 
 
 class Host:
-    """A host that opens one range after another, each with a call and a kernel of 8 ns."""
+    """A host that opens ranges one after another, each with a call and a kernel of 8 ns."""
 
     def __init__(self, pid: int = 1) -> None:
-        """Begin at 0."""
+        """Begin at time 0."""
         self.now = 0
         self.rows = ExportRows(pid)
 
@@ -159,15 +159,15 @@ UNDIVIDED = "iteration boundaries are unknown"
         ("F0 B0 O O F0 B0 O", "0 0 0 1 2 2 2"),
         ("F0 B0 O F0 B0 O O O", "0 0 0 1 1 1 2 3"),
         ("O O F0 B0 O F0 B0 O", "0 1 2 2 2 3 3 3"),
-        # An Optimizer of two parts.
+        # An Optimizer consists of two parts.
         ("F0 B0 O O", "0 0 0 0"),
         ("F0 B0 O O F0 B0 O O", "0 0 0 0 1 1 1 1"),
         ("F0 B0 O O O O F0 B0 O O", "0 0 0 0 1 1 2 2 2 2"),
         ("O O F0 B0 O O F0 B0 O O", "0 0 1 1 1 1 2 2 2 2"),
-        # The capture begins between the parts.
+        # The capture begins between the two parts of an Optimizer.
         ("O F0 B0 O O F0 B0 O O", "0 1 1 1 1 2 2 2 2"),
         ("O O O F0 B0 O O F0 B0 O O", "0 1 1 2 2 2 2 3 3 3 3"),
-        # The number of parts is unknown.
+        # The number of parts of an Optimizer is unknown.
         ("F0 B0 O O F0 B0 O O O", "0 0 0 0 1 1 1 1 1"),
         # Optimizers run inside backwards.
         ("F0 F1 B0 O O B1 O F0 F1 B0 O B1 O", "0 0 0 0 0 0 0 1 1 1 1 1 1"),
@@ -184,7 +184,7 @@ def test_optimizers_without_other_work_are_iterations_if_they_are_unambiguous(
     [
         ("F0 B0 O O F0 B0 O O", "F0 B0 O F0 B0 O F0 B0 O F0 B0 O", "0 0 0 1 2 2 2 3"),
         ("O O F0 B0 O O", "F0 B0 O F0 B0 O F0 B0 O F0 B0 O", "0 1 2 2 2 3"),
-        # The other rank runs a different number.
+        # The other rank runs a different number of Optimizers.
         ("F0 B0 O O F0 B0 O O", "F0 B0 O F0 B0 O", "0 0 0 0 1 1 1 1"),
         # The Optimizers of the other rank are ambiguous.
         ("F0 B0 O O F0 B0 O O", "F0 F1 B0 O B1 O F0 F1 B0 O B1 O", "0 0 0 0 1 1 1 1"),
@@ -193,12 +193,12 @@ def test_optimizers_without_other_work_are_iterations_if_they_are_unambiguous(
 def test_ranks_that_run_equally_many_optimizers_step_together(
     ranges: str, of_another: str, numbers: str
 ) -> None:
-    """A rank may idle in every other iteration."""
+    """A rank may be idle in every other iteration."""
     assert numbers_of(ranges, of_another)[0] == numbers
 
 
 def numbers_of(*ranges: str) -> list[str]:
-    """Return the iteration of each range, by rank."""
+    """Return the iterations of the ranges of each rank."""
     names = [(rank, name) for rank, text in enumerate(ranges) for name in text.split()]
     phases = {"F": Phase.F, "B": Phase.BW, "O": Phase.OPTIMIZER}
     rank = np.array([number for number, _ in names])
@@ -211,7 +211,7 @@ def numbers_of(*ranges: str) -> list[str]:
 
 
 def naming(folder: Path, *patterns: str) -> Path:
-    """Return a convention with patterns of (glob, regex, further lines)."""
+    """Return a convention with patterns, given as (glob, regex, further lines)."""
     file = folder / "mine.toml"
     file.write_text(
         "name = 'mine'\n" + "".join(f"[[pattern]]\n{pattern}\n" for pattern in patterns)
@@ -301,17 +301,17 @@ def test_named_iterations_of_one_microbatch_are_distinguished(
     assert all(iteration.complete for iteration in report.iterations)
 
 
-# Names of serving frameworks, in exports of nsys and in traces of PyTorch's profiler.
+# Tests with names of serving frameworks, in nsys exports and PyTorch traces.
 
 
 TOKENS = (512, 2048, 64, 1024, 4096, 512, 64, 2048)
 RUN = Serving([t / 1024 for t in TOKENS], (1.0, 1.5), transfer_ns=20_000, depth=2, host_ns=50_000)
-#: Start of the complete recording.
+#: Start of the complete recording, in ns.
 _BEGIN_NS = 10_000_000
 
 
 def export(folder: Path, names: Callable[[Chunk], list[str]], *, steps: bool = False) -> Path:
-    """Write an export in which each chunk launches one kernel in ranges of these names."""
+    """Write an export in which each chunk launches one kernel inside ranges with these names."""
     rows = ExportRows()
     for chunk in simulate_serving(RUN):
         rows.pid, start = 1 + chunk.stage, chunk.start_ns + _BEGIN_NS
@@ -335,7 +335,7 @@ def sglang(chunk: Chunk) -> list[str]:
 
 
 def measured(path: Path | list[Path], convention: str) -> bubbleviz.Report:
-    """Return the report of the planted run, after a check of what was planted."""
+    """Return the report on the planted run, after checking the planted values."""
     report = bubbleviz.analyze(path)
     assert report.convention == convention
     assert report.kind == "inference"

@@ -1,4 +1,4 @@
-"""Memory of operations, by events whose allocations and ends are known."""
+"""Memory of operations, computed from events whose allocations and frees are known."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 from tests.support.pytorch import get_python_with_torch
 
-#: Allocates four layers of 512 x 256 floats twice a forward, as a chain of linear layers and gelu.
+#: A script that records a chain of linear layers and gelu.
+#: Each forward allocates four layers of 512 x 256 floats twice.
 RECORDED = """
 import sys, torch
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -78,16 +79,18 @@ def keys_of(names: list[tuple[Phase, int]], length: int = 100) -> Operations:
     )
 
 
-#: Allocations as (start, end or None, bytes). Operations last 90 of 100.
+#: Allocations as (start, end or None, bytes).
+#: Operations start every 100 time units and last 90.
 HELD = [
-    # Allocated by F0, and freed by its B or its W.
+    # These are allocated by F0, and freed by its B or its W.
     (50, 250, 1),
     (60, 350, 16),
-    # Between operations, never freed, and freed before the backward: kept by no forward.
+    # These are allocated between operations, never freed, or freed before the backward.
+    # No forward keeps them.
     (95, 250, 200),
     (110, None, 400),
     (120, 150, 1000),
-    # Allocated by F1, whose B and W come last.
+    # These are allocated by F1, whose B and W come last.
     (130, 450, 32),
     (140, 550, 8),
 ]
@@ -109,7 +112,7 @@ def test_memory_that_backwards_free_is_held_by_their_forwards() -> None:
 
 
 def events_of(changes: list[tuple[int, int]], totals: list[int] | None = None) -> MemoryEvents:
-    """Return the events of a rank from (time, bytes) pairs, each with a separate address."""
+    """Return the events of a rank, given as (time, bytes) pairs. Each pair has its own address."""
     time, change = np.array(changes, np.int64).T.copy()
     none = np.full(len(time), -1)
     total = none.copy() if totals is None else np.array(totals, np.int64)
@@ -144,7 +147,8 @@ def test_memory_from_before_the_capture_is_never_negative() -> None:
     )
     assert use is not None
 
-    # 400 bytes predate the recording; at the last event, all recorded allocations are freed.
+    # 400 bytes were allocated before the recording.
+    # At the last event, all recorded allocations are freed.
     assert use.ranks.resident.tolist() == [400]
     assert use.ranks.peak.tolist() == [400]
     assert use.ranks.unseen.tolist() == [400]
@@ -165,7 +169,7 @@ def test_memory_events_written_by_pytorch_are_read(tmp_path: Path) -> None:
     (backward,) = [kind for kind in report.memory.operations if kind.phase == Phase.BW.label]
     one = 512 * 256 * 4
 
-    # The input, and of each layer the results of linear and of gelu.
+    # The input, and the results of linear and gelu in each layer.
     assert forward.held_bytes == forward.net_bytes == 9 * one
     assert backward.net_bytes < 0
     events = json.loads(file.read_text())["traceEvents"]

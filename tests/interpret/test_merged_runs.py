@@ -1,4 +1,4 @@
-"""Two runs in one file with equal ranks and iterations are refused: a ratio would be neither's."""
+"""A file with two runs that have equal ranks and iterations is refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STAGES, MICROBATCHES, STEPS = 2, 4, 3
 
 
 class Row(NamedTuple):
-    """An operation of a run; times are in nanoseconds."""
+    """An operation of a run, with times in nanoseconds."""
 
     iteration: int
     rank: int
@@ -61,7 +61,7 @@ def _table(path: Path, rows: Sequence[Row]) -> Path:
 def _event_list(
     path: Path, runs: Sequence[Sequence[Row]], *, complete_events: bool = False
 ) -> Path:
-    """Write runs as events of a tracer, with ranks as processes and runs as threads."""
+    """Write runs as tracer events. Ranks become processes, and runs become threads."""
     events: list[dict[str, Any]] = []
     for thread, rows in enumerate(runs):
         for row in rows:
@@ -127,7 +127,7 @@ def test_runs_that_share_some_iterations_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("steps", [1, STEPS])
 def test_an_iteration_may_run_its_microbatches_twice(steps: int, tmp_path: Path) -> None:
-    """Each pass of gradient accumulation numbers microbatches from 0."""
+    """Each pass of gradient accumulation numbers its microbatches from 0."""
     report = bubbleviz.analyze(_table(tmp_path / "a.csv", _run(0, 1000, passes=2, steps=steps)))
 
     assert len(report.iterations) == steps
@@ -166,7 +166,7 @@ def test_the_order_of_an_event_list_does_not_matter(
 
 
 def test_a_trace_with_two_threads_of_steps_is_refused(tmp_path: Path) -> None:
-    """Correlation ids differ, so only iterations show the two runs."""
+    """Correlation ids differ, so only the iterations reveal two runs."""
     events: list[dict[str, Any]] = []
     for thread, rows in enumerate((_run(0, 1000), _run(400, 1300))):
         for step in range(STEPS):

@@ -1,4 +1,4 @@
-"""Commands that a refusal suggests: only those that can read the same profile."""
+"""Refusals suggest only commands that can read the same profile."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bubbleviz.cli.app import main
 from tests.support.command_line import CommandLine
 from tests.support.nsys_exports import C, K, R, write_profile
 
-#: Two kernels of a program without ranges.
+#: Two kernels of a program that has no ranges.
 KERNELS = [K(20, 30, 1), K(40, 60, 2)]
 CALLS = [C(1, 2, 1), C(3, 4, 2)]
 

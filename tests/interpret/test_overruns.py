@@ -1,4 +1,4 @@
-"""Ends of work that contradict the next work on its stream are corrected, counted and marked."""
+"""Ends of work that overlap the next work on the stream are corrected, counted and marked."""
 
 from __future__ import annotations
 
@@ -104,13 +104,14 @@ def test_no_work_has_no_overruns() -> None:
     [
         # The first kernel contains the next two, which take 10 us.
         ([(10, 1020), (500, 510), (1010, 1020)], [20, 510, 1020], {WHAT: 1}),
-        # The first kernel is cut at the start of the next one; others of its name take as long.
+        # The first kernel is cut at the start of the next one, and other kernels of its name are as
+        # long.
         ([(0, 300), (100, 110), (200, 310)], [100, 110, 310], {WHAT: 1}),
-        # The first kernel overlaps the next one and is longer than all others of its name.
+        # The first kernel overlaps the next one, and is longer than all other kernels of its name.
         ([(0, 150), (120, 220), (300, 400)], [100, 220, 400], {WHAT: 1}),
-        # The first kernel overlaps the next one and is no longer than others of its name.
+        # The first kernel overlaps the next one, and is no longer than other kernels of its name.
         ([(0, 130), (120, 220), (300, 450)], [120, 220, 450], {OVERLAP: 1}),
-        # Kernels may touch the next one, or overlap it by up to the clock grain.
+        # Kernels may touch the next one, or overlap it by at most the clock resolution.
         ([(0, 100), (100, 200), (195, 300)], [100, 200, 300], {}),
         # Kernels that start at the same time have no order.
         ([(0, 100), (0, 200), (200, 300)], [100, 200, 300], {}),
@@ -140,7 +141,7 @@ def test_other_streams_and_devices_run_at_the_same_time() -> None:
 def test_kernels_of_one_graph_launch_run_at_the_same_time() -> None:
     rows = [(0, 300), (100, 200), (150, 350), (400, 500)]
     assert corrected(*work(rows, launches=[5, 5, 5, 6])) == ([300, 200, 350, 500], {})
-    # Work of another launch still bounds them.
+    # Work of another launch still bounds the kernels.
     rows = [(0, 900), (100, 200), (400, 500)]
     assert corrected(*work(rows, launches=[5, 5, 6]))[0] == [100, 200, 500]
     # An invalid id does not identify a launch.
@@ -155,11 +156,12 @@ def test_kernels_that_all_start_early_are_sound() -> None:
 
 
 def test_kernels_far_longer_than_others_of_their_name_do_not_start_the_next_early() -> None:
-    # Kernels of 20 us start every 500 us. Some recorded ends are during the next kernel.
+    # Kernels of 20 us start every 500 us.
+    # Some of them end during the next kernel.
     times = [(500 * i, 500 * i + (512 if i % 12 == 5 else 20)) for i in range(200)]
     end_us = [start + 20 for start, _ in times]
     assert corrected(*work(times)) == (end_us, {WHAT: 17})
-    # Kernels of a name that all start before the previous one ends are correct.
+    # If all kernels of a name start before the previous one ends, they are correct.
     early = [(100_000 + 100 * i, 100_000 + 100 * i + 120) for i in range(50)]
     names = [0] * len(times) + [1] * len(early)
     end_us += [end for _, end in early]
@@ -183,7 +185,7 @@ def test_long_kernels_start_the_next_early_where_short_ones_of_their_name_do() -
     # The capture ends before the last step does.
     times.pop()
     assert corrected(*work(times)) == ([end for _, end in times], {})
-    # Overlaps of short kernels show nothing if they may be timestamp noise.
+    # Overlaps of short kernels prove nothing, because they may be timestamp noise.
     noisy = [(s, e if e - s > 22 else s + 20 + (i % 2)) for i, (s, e) in enumerate(times)]
     assert corrected(*work(noisy))[1] == {WHAT: 19}
 
@@ -196,7 +198,7 @@ def test_queues_that_are_not_serial_are_not_corrected() -> None:
     names = [0, 1] * 20
     queues = work(rows, names=names)
     assert corrected(*queues, are_queues=True) == (end_us, {NOT_SERIAL: 20})
-    # A CUDA stream is serial, however many ends are wrong.
+    # A CUDA stream is serial, even if many ends are wrong.
     assert corrected(*queues)[1] == {WHAT: 20}
 
 
@@ -279,11 +281,11 @@ def test_ends_agree_with_a_slow_reference(rows: list[tuple[int, int, int, int, i
     assert corrected(activities, stream)[0] == expected
 
 
-# All formats with streams, in both analyses.
+# Tests of all formats that record streams, in both analyses.
 
 
 def run(folder: Path, *, damaged: bool) -> Path:
-    """Write an export with a kernel of 10 us every 100 us; one of them may have a wrong end."""
+    """Write an export with a kernel of 10 us every 100 us. If damaged, one kernel ends too late."""
     rows = ExportRows()
     for i in range(12):
         start = 1_000_000 + 100 * US * i
@@ -312,7 +314,7 @@ def xla(*, damaged: bool) -> list[P]:
 
 
 def write_form(form: str, folder: Path, *, damaged: bool) -> Path:
-    """Write the kernels of :func:`run` in a format."""
+    """Write the kernels of :func:`run` in the given format."""
     folder.mkdir()
     if form == "xplane":
         return write_planes(folder, xla(damaged=damaged))
@@ -333,7 +335,7 @@ def test_every_format_with_streams_is_corrected(tmp_path: Path, form: str) -> No
     assert not sound.restrictions
     assert list_restriction_texts(damaged) == [MARK]
     assert damaged.ranks[0].busy_ns == sound.ranks[0].busy_ns == 120 * US
-    # Causes of idle time describe the corrected kernels.
+    # Causes of idle time are computed from the corrected kernels.
     assert list_times(damaged.ranks[0]) == list_times(sound.ranks[0])
     (note,) = [n for n in damaged.limitations if n.kind is LimitationKind.KERNELS_OVERRUN]
     assert (note.what, note.count) == (WHAT, 1)
@@ -346,8 +348,8 @@ def waited_for(
 
     Args:
         folder: Output folder.
-        late_us: Time from the true to the recorded end of the last kernel.
-        wait_us: Start of the wait; the last kernel is launched at 2,080 us.
+        late_us: Time in us from the true to the recorded end of the last kernel.
+        wait_us: Start of the wait in us. The last kernel is launched at 2,080 us.
         name: Name of the waiting call.
     """
     rows = ExportRows()
@@ -372,11 +374,11 @@ def test_the_end_of_the_last_kernel_is_before_a_wait_returns(tmp_path: Path, for
 @pytest.mark.parametrize(
     "how",
     [
-        # The wait is for one stream, starts before the launch, or returns after the end.
+        # The wait is for a single stream, starts before the launch, or returns after the end.
         {"late_us": 5_000, "name": "cudaStreamSynchronize"},
         {"late_us": 5_000, "wait_us": 2_050},
         {"late_us": 5_000, "wait_us": 8_000},
-        # The difference may be clock noise, or the kernel takes no longer than others.
+        # The difference may be clock noise, or the kernel takes no longer than other kernels.
         {"late_us": 90},
         {"late_us": 0},
     ],
@@ -404,7 +406,7 @@ def test_sqlite_gives_the_same_streams_as_the_page_reader(
 
 
 def with_wrong_end(folder: Path) -> list[str]:
-    """Return the profiles of a pipeline in which a kernel before a bubble has a wrong end."""
+    """Return the profiles of a pipeline in which the end of a kernel before a bubble is wrong."""
     files = [
         Path(shutil.copy(file, folder)) for file in sorted((FIXTURES / "1f1b").glob("*.sqlite"))
     ]
@@ -441,7 +443,7 @@ def test_a_profile_with_damaged_streams_is_analysed_without_them(tmp_path: Path)
 
 
 def with_copy(folder: Path) -> Path:
-    """Write an export of a kernel of 900 us, during which a copy of the same stream starts."""
+    """Write an export of a kernel of 900 us, and a copy on its stream that starts during it."""
     kernels = [K(0, 900 * US, 1), K(1000 * US, 1010 * US, 3)]
     copies = [M(100 * US, 110 * US, 2)]
     calls = [C(0, 1, i) for i in (1, 2, 3)]
@@ -460,15 +462,15 @@ def test_copies_bound_kernels_of_their_stream(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stream", "queue", "is_clipped"),
     [
-        # The copy has the queue of the stream's kernels, or no queue.
+        # The copy uses the queue of the stream's kernels, or no queue.
         (7, 1, True),
         (7, None, True),
         (7, 0, True),
-        # The copy has another stream or queue.
+        # The copy uses another stream or queue.
         (8, 1, False),
         (8, None, False),
         (7, 2, False),
-        # The stream is not recorded.
+        # The stream of the copy is not recorded.
         (0, None, False),
         (0, 0, False),
         (None, None, False),

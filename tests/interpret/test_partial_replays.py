@@ -1,4 +1,4 @@
-"""Graph launches with some recorded and some unrecorded kernels."""
+"""Graph launches of which only some kernels are recorded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.idle_runs import list_times
 from tests.support.notes import list_restriction_texts
 from tests.support.nsys_exports import C, K, R, write_profile
 
-#: Kernels of each graph launch, of 100 us each, and time from one launch to the next.
+#: Kernels of each graph launch, 100 us each, and the time between launches.
 NAMES = "abcdefgh"
 PERIOD = 1_000 * US
 MARK = "incomplete: only some kernels of 1 of 10 graph launches are recorded"
@@ -31,7 +31,7 @@ def write_replays(
     names: str = NAMES,
     ranges: Sequence[R] = (),
 ) -> Path:
-    """Write an export of graph launches, and apply an edit to the kernels of each launch."""
+    """Write an export of graph launches. ``edit`` changes the kernels of each launch."""
     kernels: list[K] = []
     calls = []
     for i in range(n_launches):
@@ -46,7 +46,7 @@ def write_replays(
 
 
 def keep_slices(slice_of_launch: Mapping[int, slice]) -> Edit:
-    """Return an edit that keeps slices of the kernels of some launches and all other kernels."""
+    """Return an edit that keeps slices of the kernels of some launches, and all other kernels."""
     return lambda i, rows: rows[slice_of_launch[i]] if i in slice_of_launch else rows
 
 
@@ -59,7 +59,8 @@ def test_partial_replays_are_counted_in_every_format(
         WRITERS[form](write_replays(tmp_path, keep_slices({4: recorded_kernels})), tmp_path)
     )
     assert list_restriction_texts(report) == [MARK]
-    # From the launch to the first kernel of the next launch; the recorded ones take 100 us each.
+    # The unknown time lasts from the launch to the first kernel of the next launch.
+    # Each recorded kernel takes 100 us of this time.
     assert list_times(report.ranks[0])[UNRECORDED] == 1_020 - 100 * len(NAMES[recorded_kernels])
     (note,) = [note for note in report.limitations if "graph launches" in note.what]
     assert "idle time around these launches is unknown" in note.reason
@@ -84,12 +85,13 @@ def test_a_loss_may_begin_and_end_inside_launches(tmp_path: Path) -> None:
     assert list_restriction_texts(report) == [
         "incomplete: 2 of 10 graph launches have no recorded kernels, and 2 only some"
     ]
-    # From the first of these launches to the kernels of the one after them.
+    # The unknown time lasts from the first of these launches to the kernels of the next complete
+    # one.
     assert list_times(report.ranks[0])[UNRECORDED] == 4_020 - 500 - 200
 
 
 def write_queued(folder: Path, edit: Edit, *, every_us: int = 800) -> Path:
-    """Write an export of graph launches that were all launched before the first one ran."""
+    """Write an export in which all graph launches are queued before the first one runs."""
     kernels: list[K] = []
     for i in range(10):
         rows = [
@@ -103,7 +105,7 @@ def write_queued(folder: Path, edit: Edit, *, every_us: int = 800) -> Path:
 
 
 def skip_kernels(i: int, rows: list[K]) -> list[K]:
-    """Return the kernels of a launch of a run whose fifth launch skips its last five kernels."""
+    """Return the kernels of a launch. The fifth launch of the run skips its last five kernels."""
     ahead_ns = 500 * US * (i > 4)
     kept_rows = rows[:3] if i == 4 else rows
     return [K(k.start - ahead_ns, k.end - ahead_ns, k.correlation, k.name) for k in kept_rows]
@@ -131,9 +133,9 @@ def test_launches_that_run_concurrently_are_not_partial(tmp_path: Path) -> None:
     {
         # The capture ends while the last launch runs.
         "the last": keep_slices({9: slice(3)}),
-        # Many launches are short, so they may be launches of another graph.
+        # Many launches have few kernels, so they may be launches of another graph.
         "many": keep_slices({2: slice(3), 5: slice(3), 8: slice(3)}),
-        # Every second kernel is missing, so it may be another graph.
+        # Every second kernel is missing, so the launch may be of another graph.
         "another graph": keep_slices({4: slice(None, None, 2)}),
         "no": keep_slices({}),
     }.items(),

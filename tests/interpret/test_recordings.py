@@ -1,4 +1,4 @@
-"""Recordings of ranks are the same when read alone or together."""
+"""Recordings of ranks give the same result alone and together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Silent workers are detected by their heartbeats on any clock, and given up in time."""
+"""Silent workers are detected by their heartbeats, whatever the clocks, and given up in time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_without_workers_nobody_is_silent() -> None:
 
 def test_a_worker_is_silent_once_its_stamp_stays_the_same() -> None:
     heartbeats = Heartbeats()
-    # The scheduler's clock is an hour off.
+    # The clock of the scheduler is an hour off.
     heartbeats.update({A: 3_600.0, B: 3_600.0}, 0.0)
     heartbeats.update({A: 3_600.0, B: 3_605.0}, 5.0)
 
@@ -56,7 +56,7 @@ def test_the_wait_is_over_if_neither_heartbeat_nor_result_comes() -> None:
     assert patience.is_over([A], 60.0)
     assert not patience.is_over([B], 60.0)
     assert not patience.is_over([], 60.0)
-    # Others still deliver results.
+    # Other workers still deliver results.
     patience.record_result(50.0)
     assert not patience.is_over([A], 109.0)
     assert patience.is_over([A], 110.0)

@@ -1,4 +1,4 @@
-"""Work that was launched but not recorded is counted; idle time around it is unknown."""
+"""Work that was launched but not recorded is counted, and idle time around it is unknown."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ from tests.support.notes import list_restriction_codes, list_restriction_texts
 from tests.support.nsys_exports import C, K, R, write_profile
 
 US = 1_000
-#: Graph launches in a planted run, each of two kernels that take 400 us of its 1,000 us.
+#: Number of graph launches in a planted run.
+#: Each launch runs two kernels, which take 400 of every 1,000 us.
 COUNT = 10
 MARK = "incomplete: 3 of 10 graph launches have no recorded kernels"
 UNRECORDED = "work not recorded"
 
 
 def graphs(folder: Path, lost_launches: Sequence[int] = (), *, launch: str = LAUNCH) -> Path:
-    """Return an export of graph launches, without the kernels of some."""
+    """Return an export of graph launches. The kernels of ``lost_launches`` are missing."""
     kernels, calls = [], []
     for i in range(COUNT):
         start = 1_000 * US * (i + 1)
@@ -52,7 +53,8 @@ def graphs(folder: Path, lost_launches: Sequence[int] = (), *, launch: str = LAU
 def test_lost_graphs_are_counted_in_every_format(tmp_path: Path, form: str) -> None:
     report = bubbleviz.idle(WRITERS[form](graphs(tmp_path, (3, 4, 7)), tmp_path))
     assert list_restriction_texts(report) == [MARK]
-    # From the lost launch to the next recorded kernel. The device is also idle before the launch.
+    # The unknown time lasts from the lost launch to the next recorded kernel.
+    # The device is also idle before the launch.
     assert list_times(report.ranks[0])[UNRECORDED] == 2_100 + 1_100
     assert "larger buffers" in advice(report)[0]
     assert not any("--cuda-graph-trace" in note.reason for note in report.limitations)
@@ -66,8 +68,8 @@ def test_graphs_that_are_all_recorded_have_no_mark(tmp_path: Path, form: str) ->
 
 
 def test_calls_inside_a_launch_are_not_launches(tmp_path: Path) -> None:
-    # The driver's call has a different id than the runtime's call; the kernels have the runtime's
-    # id.
+    # The driver's call has another id than the runtime's call.
+    # The kernels have the id of the runtime's call.
     kernels = [K(1_000 * US * i, 1_000 * US * i + 500 * US, i) for i in range(1, 9)]
     calls = [C(k.start - 90 * US, k.start - 80 * US, k.correlation, name=LAUNCH) for k in kernels]
     inner_calls = [C(c.start + US, c.end - US, (c.correlation or 0) + 50) for c in calls]
@@ -93,7 +95,7 @@ def queued(folder: Path, n_recorded: int, capture_end: int) -> Path:
 
 
 def test_launches_that_may_not_have_run_are_not_lost(tmp_path: Path) -> None:
-    # The last launch has no time to run, nor do three queued launches.
+    # The last launch had no time to run, and neither had three queued launches.
     assert not list_restriction_texts(bubbleviz.idle(graphs(tmp_path, (9,))))
     assert not list_restriction_texts(bubbleviz.idle(queued(tmp_path, 7, 8_000 * US)))
 
@@ -113,13 +115,13 @@ def test_no_launch_after_recording_stopped_is_recorded(tmp_path: Path) -> None:
 def without_graphs(
     folder: Path, *, tid: int = 1, n_unlinked: int = 0, traced: Sequence[int] = ()
 ) -> Path:
-    """Return an export of graph launches without any kernels, and a kernel after each launch.
+    """Return an export of graph launches that have no kernels, with a separate kernel after each.
 
     Args:
         folder: Folder to write to.
-        tid: Thread that launches the graphs; thread 1 launches the kernels.
+        tid: Thread that launches the graphs. Thread 1 launches the kernels.
         n_unlinked: Number of kernels whose launch is unknown.
-        traced: Launches whose graph was traced as a whole.
+        traced: Indices of the launches whose graph was traced as a whole.
     """
     kernels, calls = [], []
     for i in range(COUNT):
@@ -143,8 +145,8 @@ NONE_RECORDED = "incomplete: 10 of 10 graph launches have no recorded kernels"
 def test_graphs_without_any_recorded_kernel_are_lost(tmp_path: Path, form: str, tid: int) -> None:
     report = bubbleviz.idle(WRITERS[form](without_graphs(tmp_path, tid=tid), tmp_path))
     assert list_restriction_texts(report) == [NONE_RECORDED]
-    # All idle time between kernels is around a launch, except between a kernel and the next
-    # launch.
+    # All idle time between kernels is around a launch.
+    # The exception is the time between a kernel and the next launch.
     assert list_times(report.ranks[0])[UNRECORDED] == 9 * 900
     (note,) = [note for note in report.limitations if "graph launches" in note.what]
     assert ("--cuda-graph-trace=node" in note.reason) == (form in ("nsys", "parquet"))
@@ -215,7 +217,8 @@ def test_lost_graphs_mark_the_windows_with_unknown_time(tmp_path: Path) -> None:
         window = f"time:{begin_us / 1e6}s-{end_us / 1e6}s"
         return list_restriction_texts(bubbleviz.idle(path, window=window))
 
-    # Lost launches begin at 4,000, 5,000 and 8,000 us; kernels follow at 6,100 and 9,100 us.
+    # The lost launches begin at 4,000, 5,000 and 8,000 us.
+    # Kernels follow at 6,100 and 9,100 us.
     assert marks(1_000, 3_900) == []
     assert marks(6_100, 7_900) == []
     assert marks(9_100, 11_000) == []
@@ -239,7 +242,10 @@ def test_advice_on_a_short_incomplete_profile_is_to_record_all(tmp_path: Path) -
 def stopped(
     folder: Path, n_recorded: int, *calls: C, n_launches: int = 100, every_us: int = 100
 ) -> Path:
-    """Return an export of launches and other calls; only the first launches have kernels."""
+    """Return an export of launches and other calls.
+
+    Only the first ``n_recorded`` launches have kernels.
+    """
     launched = [every_us * US * i for i in range(1, n_launches + 1)]
     launches = [C(at, at + 5 * US, i) for i, at in enumerate(launched, 1)]
     kernels = [K(at + 8 * US, at + 98 * US, i) for i, at in enumerate(launched, 1)]
@@ -268,9 +274,9 @@ def test_waiting_for_the_device_shows_lost_kernels(tmp_path: Path, is_waited_for
     [
         ("cudaDeviceSynchronize", 10_005, True),
         ("cuCtxSynchronize", 10_005, True),
-        # Some of the work may run on another stream.
+        # Part of the work may run on another stream.
         ("cudaStreamSynchronize", 10_005, False),
-        # The kernels were launched while the call waited, or after it.
+        # The kernels were launched during or after the waiting call.
         ("cudaDeviceSynchronize", 9_800, False),
     ],
 )
@@ -285,9 +291,9 @@ def test_kernels_from_before_a_wait_for_the_device_are_lost(
 @pytest.mark.parametrize(
     "edit",
     [
-        # The wait may be for another device.
+        # The call may wait for another device.
         "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 1 WHERE correlationId = 20",
-        # The wait failed.
+        # The waiting call failed.
         "UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET returnValue = 700 WHERE end = 10095000",
     ],
 )
@@ -300,13 +306,13 @@ def test_some_waits_for_a_device_show_no_lost_kernels(tmp_path: Path, edit: str)
 
 
 def test_kernels_that_wait_as_long_as_others_are_not_lost(tmp_path: Path) -> None:
-    # Kernels take longer than launches, so the last ones have not run.
+    # Kernels take longer than launches, so the last kernels have not run yet.
     calls = [C(100 * US * i, 100 * US * i + 5, i) for i in range(1, 101)]
     kernels = [K(200 * US * i, 200 * US * i + 190 * US, i) for i in range(1, 51)]
     assert not list_restriction_texts(bubbleviz.idle(write_profile(tmp_path, kernels, calls)))
 
 
-# Work from before the capture.
+# Tests of work from before the capture.
 
 BEFORE = "incomplete: work launched before the capture is not recorded"
 MS = 1_000 * US
@@ -318,13 +324,13 @@ def captured_late(
     first: tuple[int, int] = (463 * MS, 464 * MS),
     call: C | None = None,
 ) -> Path:
-    """Return a capture that begins while the device is busy, so its first kernel waits.
+    """Return a capture that begins while the device is busy, so that its first kernel waits.
 
     Args:
         folder: Folder of the capture.
-        *kernels: More kernels.
-        first: Start and end of the kernel that waits.
-        call: One more call, or None.
+        *kernels: Additional kernels.
+        first: (start, end) of the kernel that waits, in ns.
+        call: An additional call, or None.
     """
     # A kernel on another stream begins at once.
     rows = [K(150 * US, 160 * US, 1, stream=20), K(*first, 2), *kernels]
@@ -347,7 +353,7 @@ def test_work_from_before_the_capture_makes_idle_time_unknown(tmp_path: Path, fo
 @pytest.mark.parametrize(
     "case",
     {
-        # Recorded work on the stream, or on another one, explains the wait.
+        # Recorded work on the same stream or on another stream explains the wait.
         "its stream worked": (K(200 * US, 300 * US, 9),),
         "another stream worked until then": (K(200 * US, 463 * MS, 9, stream=21),),
         "another device worked until then": (K(200 * US, 462_990 * US, 9, device=1),),
@@ -403,7 +409,7 @@ def test_a_long_wait_shows_earlier_work_whenever_it_began(tmp_path: Path, launch
 def test_first_work_may_wait_as_long_as_later_work(
     tmp_path: Path, gap_ms: int, expected: list[str]
 ) -> None:
-    """Something unrecorded pauses the queue again and again, not only at the start."""
+    """Unrecorded work pauses the queue again and again, not only at the start."""
     end_ns = [i * 30 * MS + i * gap_ms * MS + 30 * MS for i in range(10)]
     rows = [K(end - 30 * MS, end, i) for i, end in enumerate(end_ns, 1)]
     rows += [K(end_ns[-1] + 20 * MS, end_ns[-1] + 21 * MS, 11, stream=9)]

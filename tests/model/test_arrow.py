@@ -28,13 +28,13 @@ from tests.support.drawn_reports import HOSTILE, Op, make_report
 from tests.support.places import FIXTURES
 from tests.support.planted_runs import analyze_planting
 
-#: Columns that name operations in ``--bubbles`` and contain row numbers in Arrow tables.
+#: Columns whose Arrow values are row numbers, and whose ``--bubbles`` values are names.
 LABELS = {"before", "after", "peer_operation"}
 
 
 @pytest.fixture(scope="module", params=["1f1b", "zb-h2", "zb-v", "late"])
 def report(request: pytest.FixtureRequest) -> Report:
-    """Return the report of each fixture, and of a run with all causes and cut iterations."""
+    """Return the report of each fixture, and of a run with all causes and truncated iterations."""
     if request.param != "late":
         return bubbleviz.analyze([FIXTURES / request.param])
     run = Planting(

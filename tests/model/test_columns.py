@@ -16,7 +16,7 @@ from bubbleviz.model.grouping import Key, find_positions, sort_rows
 from bubbleviz.model.numbering import CodedTexts, make_coded_texts
 from bubbleviz.native import library as native
 
-# Columns of one value, which take no memory.
+# Tests of columns with a single value, which take no memory.
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def column(*values: int) -> Ints:
 
 
 def measure_row_bytes(values: Ints) -> int:
-    """Return the memory of a column's rows in bytes."""
+    """Return the memory that the rows of a column take, in bytes."""
     return abs(values.strides[0]) * len(values)
 
 
@@ -116,7 +116,7 @@ def test_a_column_of_one_value_is_pickled_once() -> None:
     assert (read.first.tolist(), read.second.tolist()) == (list(range(10_000)), [5] * 10_000)
 
 
-# A text that many rows share is stored once.
+# Tests of texts that many rows share, which are stored once.
 
 
 def test_equal_rows_share_a_text_that_is_made_once() -> None:
@@ -143,10 +143,10 @@ def test_rows_without_a_text_get_the_default() -> None:
     assert make_coded_texts(str, np.empty(0, np.int64)).listed() == []
 
 
-# Sorted rows agree with numpy.lexsort, with and without the compiled part.
+# Sorted rows agree with numpy.lexsort, with and without the compiled library.
 
 
-#: Enough rows for the compiled part to sort them.
+#: A number of rows that is large enough for the compiled library to sort them.
 _MANY = 600
 _LEAST, _MOST = -(1 << 63), (1 << 63) - 1
 

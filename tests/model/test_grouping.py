@@ -1,4 +1,4 @@
-"""Distinct rows and looked-up values agree with Python's sets and dictionaries."""
+"""Distinct rows and value lookups agree with Python's sets and dictionaries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory sizes are bytes if they have a unit, and plain numbers otherwise."""
+"""Memory sizes are in bytes if they have a unit, and plain numbers otherwise."""
 
 from __future__ import annotations
 

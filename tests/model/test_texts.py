@@ -1,4 +1,4 @@
-"""Texts escaped for people and files, and formatted amounts of memory."""
+"""Texts escaped for messages and files, and formatted amounts of memory."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_table_reads_back() -> None:
         "+1",
         "-1",
         "@SUM(A1)",
-        # Full-width and small variants of the same characters.
+        # Full-width and small variants of special characters.
         "\uff1dcmd",
         "\uff0b1",
         "\uff0d1",

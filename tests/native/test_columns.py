@@ -1,4 +1,4 @@
-"""The compiled library and numpy compute the same columns."""
+"""The compiled library computes the same columns as numpy."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ TIMES = st.integers(0, 20)
 SPANS = st.lists(st.tuples(TIMES, TIMES), max_size=12)
 IDS = st.sampled_from((0, 1, 2, 3, 70, UNCORRELATED - 1, UNCORRELATED))
 PROCESSES = st.integers(1, 3)
-#: (process, correlation id) of launched work.
+#: (process, correlation id) of GPU work that was launched.
 WORK = st.lists(st.tuples(PROCESSES, IDS), max_size=12)
 THREADS = st.integers(0, 2)
-#: (process, its thread, start, end) of ranges.
+#: (process, thread, start, end) of ranges.
 OPENED = st.lists(st.tuples(PROCESSES, THREADS, TIMES, TIMES), max_size=9)
-#: (process, its thread, correlation id, start) of calls, in blocks.
+#: (process, thread, correlation id, start) of calls, in blocks.
 CALLS = st.lists(st.lists(st.tuples(PROCESSES, THREADS, IDS, TIMES), max_size=8), max_size=4)
 
 
 def run_both(work: Callable[[], Any]) -> tuple[Any, Any]:
-    """Return the results of ``work`` without and with the library compiled from this source."""
+    """Return the results of ``work`` without and with the compiled library."""
     library = build_library()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "_load_once", lambda: library)
@@ -56,7 +56,7 @@ def run_both(work: Callable[[], Any]) -> tuple[Any, Any]:
 
 
 def split_columns(spans: list[tuple[int, int]]) -> tuple[Ints, Ints]:
-    # These are not contiguous.
+    # These arrays are not contiguous.
     start, end = np.array(spans, np.int64).reshape(-1, 2).T
     return start, end
 
@@ -70,7 +70,7 @@ def mask_every_other(count: int) -> Bools:
 
 
 def compute_unions(spans: list[tuple[int, int]]) -> list[list[list[int]]]:
-    """Return the unions of intervals in any order and sorted."""
+    """Return the unions of intervals, once in the given order and once sorted."""
     results = []
     for ordered in (spans, sorted(spans)):
         selected_union = convert_to_lists(
@@ -129,7 +129,10 @@ def make_calls(block: list[tuple[int, int, int, int]], first: int) -> Calls:
 
 
 def make_ranges(spans: list[tuple[int, int, int, int]]) -> Ranges:
-    """Return (process, thread, start, end) ranges; every third one is a start/end range."""
+    """Return ranges, given as (process, thread, start, end).
+
+    Every third one is a start/end range.
+    """
     process, thread, start, end = np.array(spans, np.int64).reshape(-1, 4).T
     owner, row = process << 24 | thread, np.arange(len(spans))
     return Ranges(
@@ -143,7 +146,7 @@ def link_blocks(
     blocks: list[list[tuple[int, int, int, int]]],
     step: int = 1,
 ) -> Any:
-    """Return the links of blocks of calls. Step -1 reverses the rows; 0 removes all phases."""
+    """Return the links of blocks of calls. Step -1 reverses the rows, and 0 removes all phases."""
     phase = np.resize([Phase.F, Phase.B, Phase.BW], len(spans)) if step else None
     linker, first = (
         Linker(make_activities(work), make_ranges(spans), phase, np.array([1 << 24 | 2])),
@@ -165,12 +168,12 @@ def link_blocks(
 
 
 def group_intervals(rows: list[tuple[int, int, int]]) -> list[list[list[int]]]:
-    """Return the unions of groups, in any order and sorted by time."""
+    """Return the unions of groups, once in the given order and once sorted by time."""
     results = []
     for ordered_rows in (rows, sorted(rows, key=lambda row: row[1])):
         group, start, end = np.array(ordered_rows, np.int64).reshape(-1, 3).T
         is_selected = mask_every_other(len(ordered_rows))
-        # The groups of rows that are not selected are ignored.
+        # Groups of rows that are not selected are ignored.
         of_selected = intervals.group_union(
             np.where(is_selected, group, -1), 4, start, end, is_selected
         )
@@ -198,7 +201,8 @@ def number_blocks(blocks: list[list[int]]) -> list[list[int]]:
     return [numbering.numbers(np.array(block, np.int64)).tolist() for block in blocks]
 
 
-#: (owner, kind: 0 compute, 1 communication, 2 copy; start, length) of work on operations 0 to 3.
+#: (owner, kind, start, length) of work on operations 0 to 3.
+#: Kind 0 is compute, 1 is communication, and 2 is a copy.
 OWNED = st.lists(
     st.tuples(st.integers(-1, 3), st.integers(0, 2), TIMES, st.integers(0, 4)), max_size=12
 )
@@ -241,12 +245,12 @@ def group_equal_rows(rows: list[tuple[int, int]]) -> list[list[list[int]]]:
     ]
 
 
-#: Values with differences that exceed one digit of the radix sort.
+#: Values whose differences exceed one digit of the radix sort.
 VALUES = st.sampled_from((-1, 0, 1, 70, 1 << 20, 1 << 40, np.iinfo(np.int64).min))
 
 
 def find_last_rows(rows: list[tuple[int, int]], queries: list[tuple[int, int]]) -> list[list[int]]:
-    """Return the last row of each group before or at given times, unsorted and sorted."""
+    """Return the last row of each group at or before given times, from unsorted and sorted rows."""
     return [
         intervals.find_last_before(
             *split_columns(some), *split_columns(asked), or_at=or_at
@@ -268,7 +272,7 @@ def measure_windows(
 
 
 GROUPS = st.integers(0, 3)
-#: Strategies of the arguments, required examples, and the function to compare.
+#: Argument strategies, required examples, and the function to compare.
 CASES: dict[str, tuple[tuple[st.SearchStrategy[Any], ...], list[Any], Callable[..., Any]]] = {
     "unions": ((SPANS,), [([],), ([(3, 3), (3, 3)],)], compute_unions),
     "differences": (
@@ -366,7 +370,7 @@ def test_a_stray_owner_is_refused(owner: int, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_library_of_a_different_source_is_not_loaded(tmp_path: Path) -> None:
-    build_library()  # skips without a compiler
+    build_library()  # the test is skipped without a compiler
     library, foreign_library = tmp_path / "own.so", tmp_path / "other.so"
 
     assert compile_library(library) == ""

@@ -1,4 +1,4 @@
-"""Pages that SQLite refuses are not decoded, and no offset points outside the file."""
+"""Pages that SQLite refuses are not decoded, and no offset points outside of the file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NUMBER = np.array([(0, UNUSUAL, -1, 0)], np.int64)
 def _write_file(
     folder: Path, texts: list[str], edit: Callable[[bytearray], None] | None = None
 ) -> Path:
-    """Write a table with a number and a text column on page 2, then change its bytes."""
+    """Write a table with a number column and a text column on page 2, then change its bytes."""
     path = folder / "table.sqlite"
     with closing(sqlite3.connect(path)) as db, db:
         db.execute(f"PRAGMA page_size = {PAGE}")
@@ -52,7 +52,7 @@ def _write_file(
 
 @pytest.fixture(autouse=True, scope="module")
 def compiled() -> Iterator[None]:
-    """Decode with a library compiled from the current C source."""
+    """Decode with a library that is compiled from the current C source."""
     functions = build_library()
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(native.SWITCH, raising=False)
@@ -98,11 +98,11 @@ def _make_patch(page: int, byte: int, value: bytes) -> Callable[[bytearray], Non
 
 
 def _shorten_text(raw: bytearray) -> None:
-    """Make the last record of the root declare its text one byte too short."""
+    """Shorten the declared text length of the last record of the root by one byte."""
     cell = _get_offset(
         ROOT, int.from_bytes(raw[_get_offset(ROOT, 5) : _get_offset(ROOT, 7)], "big")
     )
-    # Payload size, row, header size, types of number and text.
+    # The bytes are payload size, row, header size, type of the number, type of the text.
     assert raw[cell + 4] == 13 + 2 * len("forward")
     raw[cell + 4] -= 2
 
@@ -117,7 +117,8 @@ def _overlap_cells(raw: bytearray) -> None:
     _make_patch(ROOT, 3, (100).to_bytes(2, "big"))(raw)
     for n in range(100):
         pointer_offset = 208 + 3 * n
-        # A cell is the payload size (3 bytes, all of it header), the row and the header.
+        # A cell contains the payload size, the row, and the header.
+        # The payload of three bytes is only the header.
         cell = bytes((3, n + 1, 3, 9, 13))
         _make_patch(ROOT, 8 + 2 * n, pointer_offset.to_bytes(2, "big"))(raw)
         _make_patch(ROOT, pointer_offset, cell)(raw)
@@ -127,7 +128,8 @@ def _lengthen_header(raw: bytearray) -> None:
     cell = _get_offset(
         ROOT, int.from_bytes(raw[_get_offset(ROOT, 5) : _get_offset(ROOT, 7)], "big")
     )
-    # The header's length, 100,000, in three bytes; then the types of two columns.
+    # The header length of 100,000 takes three bytes.
+    # The types of two columns follow.
     raw[cell + 4 : cell + 9] = bytes((0x86, 0x8D, 0x20, 9, 13))
 
 
@@ -158,7 +160,7 @@ def test_pages_that_sqlite_refuses_are_not_decoded(name: str, tmp_path: Path) ->
     path = _write_file(tmp_path, texts, edit)
 
     assert _decode_columns(path) is None
-    # SQLite accepts the rows of a repeated leaf, but their numbers do not ascend.
+    # SQLite accepts the rows of a repeated leaf, but the row numbers are not ascending.
     if name != "a leaf twice":
         with pytest.raises(sqlite3.DatabaseError):
             _read_by_sqlite(path)
@@ -171,7 +173,7 @@ def test_intact_pages_are_decoded(texts: list[str], tmp_path: Path) -> None:
     assert _decode_columns(path) == _read_by_sqlite(path)
 
 
-#: JSON texts and the string each contains, or None if only SQLite can decode it.
+#: JSON texts, each with the string that it contains, or None if only SQLite can decode it.
 MEMBERS = {
     '{"message": "forward 1 [~]"}': "forward 1 [~]",
     '{"message":"F"}': "F",
@@ -254,7 +256,7 @@ def test_patterns_match_as_in_sqlite(globs: list[str], names: list[str]) -> None
             assert table is not None
             packed = table.read_named(1, globs)
     assert packed is not None
-    # Each row contains its number, from 200 on.
+    # Each row contains its row number, from 200 on.
     matching = (packed[0][0] - 200).tolist()
 
     with closing(sqlite3.connect(":memory:")) as db:
@@ -271,7 +273,10 @@ def test_a_file_that_shrinks_is_not_decoded(tmp_path: Path) -> None:
 
 
 def test_pages_beyond_four_gigabytes_are_decoded(tmp_path: Path) -> None:
-    """The file is sparse; its last page is the only leaf besides the root's first."""
+    """The file is sparse.
+
+    Its last page is the only leaf, except for the first child of the root.
+    """
     path = _write_file(tmp_path, ["forward"])
     far = (5 << 30) // PAGE
     with path.open("r+b") as file:
@@ -302,7 +307,7 @@ def test_pages_beyond_four_gigabytes_are_decoded(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_damaged_pages_are_safe_under_sanitizers() -> None:
-    """``python scripts/fuzz_pages.py`` runs the same test for longer."""
+    """``python scripts/fuzz_pages.py`` runs the same test for a longer time."""
     build_library()
     done = subprocess.run(
         [sys.executable, str(CHECKOUT / "scripts/fuzz_pages.py"), "1"],

@@ -1,4 +1,4 @@
-"""The entrypoint of the action for pull requests, with the variables that a runner sets."""
+"""The entry point of the GitHub action, run with the variables that a runner sets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Job:
     folder: Path
 
     def run(self, **inputs: str) -> tuple[int, str, str, str]:
-        """Run the entrypoint, and return its exit code, log, job summary and outputs."""
+        """Run the entry point, and return its exit code, log, job summary and outputs."""
         files = {
             name: self.folder / name.lower() for name in ("GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT")
         }
@@ -123,7 +123,7 @@ def test_what_cannot_be_measured_is_reported(run: str, code: int, job: Job) -> N
 
 
 def test_every_input_reaches_the_entrypoint() -> None:
-    """The GitLab template and the action set only variables that the entrypoint reads."""
+    """The GitLab template and the action set only variables that the entry point reads."""
     read = (ACTION / "entrypoint.py").read_text()
     for file in (ACTION / "action.yml", CHECKOUT / "scripts" / "gitlab" / "bubbleviz.yml"):
         for line in file.read_text().splitlines():

@@ -1,6 +1,6 @@
-"""The vectorised stages agree with the slow reference on small profiles.
+"""The vectorized stages agree with the slow reference on small profiles.
 
-Cases worked out by hand also check the reference itself. Random cases follow.
+Cases that were computed by hand also check the reference itself. Random cases follow.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SETTINGS = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
-#: Figures of one iteration, keyed by rank.
+#: Numbers of one iteration, keyed by rank.
 Accounts = dict[reference.Rank, tuple[object, ...]]
 
 RECEIVE = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096>)"
@@ -49,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def analyze_both(rows: Rows, folder: Path) -> tuple[Report | None, reference.Analysis]:
-    """Return the report, or None if the profile is refused, and the reference's analysis."""
+    """Return the report (None if the profile is refused) and the result of the reference."""
     path = rows.write(folder)
     analysis = reference.analyse(path)
     for iteration in analysis.iterations or ():
@@ -104,7 +104,7 @@ def count_report_operations(report: Report) -> Counter[tuple[object, ...]]:
 
 
 def check(rows: Rows, folder: Path) -> reference.Analysis:
-    """Compare operations and coverage; return the reference's analysis."""
+    """Compare operations and coverage, and return the result of the reference."""
     report, analysis = analyze_both(rows, folder)
     if report is not None:
         profile = report.profiles[0]
@@ -131,7 +131,8 @@ _WIDE_CALLS = (C(4, 5, 1), C(4, 5, 2, tid=2), C(4, 5, 3, tid=3, pid=2))
 #: Kernels, calls, ranges, thread names, and the expected attribution of each kernel.
 ATTRIBUTIONS = {
     "empty": ((), (), (), (), ""),
-    # The driver call (4..5) is inside W, but the runtime call (1..6) started first, inside F only.
+    # The driver call (4..5) is inside W.
+    # The runtime call (1..6) started first, inside F only.
     "two calls": (
         [K(10, 12, 7)],
         (C(4, 5, 7), C(1, 6, 7)),
@@ -139,7 +140,8 @@ ATTRIBUTIONS = {
         (),
         "range F0.0.0",
     ),
-    # The second process has the same correlation id; its kernel has no call there.
+    # The second process has the same correlation id.
+    # Its kernel has no call in that process.
     "one call for many": (
         [K(10, 12, 7), K(12, 13, 7), K(10, 11, 7, pid=2), K(1, 2, None), K(1, 2, 99)],
         (C(1, 2, 7), C(1, 2, 8, pid=2)),
@@ -161,7 +163,8 @@ ATTRIBUTIONS = {
         (),
         "range F0.0.0",
     ),
-    # The call [5, 5] is in both; they are equally long, B starts later. [4, 6] is in neither.
+    # The call [5, 5] is in both ranges, which are equally long, and B starts later.
+    # The call [4, 6] is in neither range.
     "touching": (
         [K(10 + n, 11 + n, n) for n in (1, 2, 3, 4)],
         (C(5, 5, 1), C(4, 6, 2), C(0, 5, 3), C(10, 10, 4)),
@@ -183,8 +186,9 @@ ATTRIBUTIONS = {
         (),
         "range F0.0.0, range RECV_FORWARD.0.0.0",
     ),
-    # F1 ends on thread 2: it covers both threads. F2 ends where it starts: thread 1 only. On
-    # thread 1 the push/pop range F0 comes before both although it is the longest.
+    # F1 ends on thread 2, so it covers both threads.
+    # F2 ends where it starts, on thread 1 only.
+    # On thread 1, the push/pop range F0 precedes both, although it is the longest.
     "start/end and push/pop": (
         [K(10, 11, 1), K(11, 12, 2), K(12, 13, 3, pid=2)],
         _WIDE_CALLS,
@@ -206,7 +210,8 @@ ATTRIBUTIONS = {
         (),
         "range F0.0.0",
     ),
-    # Thread 2 launches at 4, while thread 1 has B0 open and in it W0; the innermost takes it.
+    # Thread 2 launches at 4, while thread 1 has B0 open, and W0 inside it.
+    # The innermost range wins.
     "one candidate": (
         [K(10, 12, 1)],
         (C(4, 20, 1, tid=2),),
@@ -218,7 +223,8 @@ ATTRIBUTIONS = {
         f"{name} is no backward": ([K(10, 12, 1)], _ONE_CALL, (R(0, 9, name),), (), "none")
         for name in ("F0.0.0", "Optimizer", "RECV_BACKWARD.0.0.0")
     },
-    # Threads 2 and 3 open F and Optimizer elsewhere, 4 is a loader, 5 has no name.
+    # Threads 2 and 3 open F and Optimizer elsewhere, thread 4 is a loader, and thread 5 has no
+    # name.
     "threads that never cross": (
         [K(10, 12, n) for n in (2, 3, 4, 5)],
         tuple(C(4, 5, n, tid=n) for n in (2, 3, 4, 5)),
@@ -226,7 +232,8 @@ ATTRIBUTIONS = {
         (T(4, "pt_data_worker"),),
         "none, none, none, cross B0.0.0",
     ),
-    # Threads 1 and 2 both have a B open at 4. Thread 1 launches for device 0, thread 2 for 1.
+    # Threads 1 and 2 both have a B open at 4.
+    # Thread 1 launches for device 0, and thread 2 for 1.
     "two candidates": (
         [K(10, 12, 1), K(10, 12, 2, device=1), K(12, 13, 3, device=1), K(12, 13, 4, device=2)],
         _TWO_OPENERS,
@@ -269,7 +276,7 @@ def test_ranks_that_do_not_pair(folder: Path) -> None:
     assert check(Rows(kernels, calls, ranges), folder).iterations is None
 
 
-#: An all-reduce, a receive launched elsewhere and a send leave no gap in a forward.
+#: An all-reduce, a receive launched elsewhere, and a send leave no gap in a forward.
 _OTHER_HOLES = Rows(
     (
         K(10, 12, 1),
@@ -299,7 +306,7 @@ def test_random_profiles(kind: str, folder: Path) -> None:
 
 
 def list_reference_accounts(analysis: reference.Analysis) -> list[Accounts]:
-    """Return the extents, sums, accounts and ratios by rank for each iteration with work."""
+    """Return extents, sums, accounts and ratios of each iteration with work, keyed by rank."""
     return [
         {
             rank: (*figures[:2], figures.accounts["schedule"].compute, active[rank], *figures[2:])
@@ -311,7 +318,7 @@ def list_reference_accounts(analysis: reference.Analysis) -> list[Accounts]:
 
 
 def list_report_accounts(report: Report) -> list[Accounts]:
-    """Return the report's figures in the layout of :func:`list_reference_accounts`."""
+    """Return the numbers in the report, in the layout of :func:`list_reference_accounts`."""
     return [
         {
             (report.ranks[r.rank].pid, report.ranks[r.rank].device_id): (
@@ -344,7 +351,7 @@ def _make_ranges(pid: int, *ranges: tuple[int, int, str]) -> tuple[R, ...]:
     return tuple(starmap(lambda start, end, name: R(start, end, name, pid=pid), ranges))
 
 
-#: Two ranks with kernels and ranges, but only one rank's calls launch kernels.
+#: Two ranks have kernels and ranges, but only the calls of one rank launch kernels.
 _ONE_WITHOUT_GPU_WORK = Rows(
     kernels=tuple(K(at, at + 1, at, "gemm", pid) for pid in (1, 2) for at in (0, 1)),
     calls=(C(0, 1, 2, tid=1, pid=1), C(0, 0, 1, tid=1, pid=2), C(0, 1, 2, tid=1, pid=2)),
@@ -368,7 +375,7 @@ _STARTING_TOGETHER = Rows(
 
 
 def test_numbers_of_one_rank(folder: Path) -> None:
-    """A single rank needs no pairing, for which the reference is simpler than the definition."""
+    """A single rank needs no pairing, in which the reference is simpler than the definition."""
 
     @SETTINGS
     @given(strategies.schedules())
@@ -378,7 +385,7 @@ def test_numbers_of_one_rank(folder: Path) -> None:
         report, analysis = analyze_both(rows, folder)
         if report is None or len({rank for i in analysis.iterations or () for rank in i}) != 1:
             return
-        # Parts of its only microbatch may be several microbatches, which the reference joins.
+        # The parts of the only microbatch may be several microbatches, which the reference joins.
         if ITERATIONS_UNMARKED in report.restrictions:
             return
         complete = [i.complete for i in report.iterations if i.ranks]

@@ -16,7 +16,7 @@ from tests.planting.kernels.profiles import is_made_from, write_profile
 from tests.planting.kernels.timetable import DEVICES, KINDS, MICROBATCHES, Recipe
 
 KERNELS = 2_000
-#: Sends and receives of an iteration: both ways between neighbours.
+#: Sends and receives of an iteration, in both directions between neighbors.
 TRANSFERS = 2 * 2 * (DEVICES - 1) * MICROBATCHES
 
 
@@ -29,7 +29,8 @@ def test_a_generated_profile_contains_the_planted_events(kind: str, tmp_path: Pa
 
     assert report.headline == "schedule"
     ratio = report.summary.bubble_ratio["schedule"]
-    # Operations begin and end with their kernels, to the nanosecond; only a division rounds.
+    # Operations begin and end with their kernels, to the nanosecond.
+    # Only one division rounds.
     assert ratio.mean == pytest.approx(planted.bubble_ratio, abs=RATIO_TOLERANCE)
     assert ratio.n == recipe.iterations
     assert len(report.ranks) == DEVICES

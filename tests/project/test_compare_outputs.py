@@ -29,7 +29,7 @@ OTHER_FOLDER = "/srv/elsewhere/inputs-1234abcd/tmpqqqqqqqq"
 
 
 def make_page(document: object) -> bytes:
-    """Return a page with data and a script, like the HTML output of ``analyze``."""
+    """Return a page that contains data and a script, like the HTML output of ``analyze``."""
     packed = base64.b64encode(zlib.compress(json.dumps(document).encode())).decode()
     data = f'<script type="application/octet-stream" id="document">{packed}</script>'
     return f"<html><body><p>text</p>{data}<script>let a = {id(document)}</script></body>".encode()
@@ -45,7 +45,7 @@ def make_svg(folder: str, number: str) -> bytes:
     return f"<svg><title>{folder}/in/run</title><text>{number}</text></svg>".encode()
 
 
-#: For each suffix, two outputs with the same meaning and one with a changed number.
+#: Two outputs with the same meaning and one with a changed number, for each suffix.
 OUTPUTS = {
     "txt": (
         f"bubbleviz 0.1.0 read {FOLDER}/in/a at 2026-01-02 03:04:05\nratio 27.27 %\n".encode(),
@@ -81,7 +81,7 @@ def test_an_output_that_cannot_be_parsed_differs_from_one_that_can() -> None:
 
 @pytest.mark.parametrize("lines", [10, 10_000])
 def test_a_diff_lists_the_changed_lines(lines: int) -> None:
-    """Long outputs are compared line by line, because alignment takes quadratic time."""
+    """Long outputs are compared line by line, because an alignment takes quadratic time."""
     old = [f"line {n}" for n in range(lines)]
     new = [*old[:5], "line five", *old[6:]]
 

@@ -1,4 +1,4 @@
-"""Every command and example in README and the guides works, and the lists are complete."""
+"""Every command and example in the README and the guides works, and the lists are complete."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ from tests.support.places import CHECKOUT, FIXTURES
 
 README = CHECKOUT / "README.md"
 PAGES = [README, *sorted(GUIDES.glob("*.md"))]
-#: Other pages of the site, whose commands run on the same files.
+#: Other pages of the site.
+#: Their commands run on the same files.
 SITE = sorted((CHECKOUT / "scripts" / "pages" / "docs").rglob("*.md"))
-#: Options that need a cluster, which tests do not have.
+#: Options that need a cluster, which is not available in tests.
 NEEDS_MORE = ("--dask",)
 #: Commands that run until they are interrupted.
 ENDLESS = ("view", "watch", "mcp")
@@ -47,7 +48,7 @@ def list_examples(page: Path, language: str) -> list[str]:
 
 
 def list_commands(page: Path) -> list[str]:
-    """Return the commands on a page: first the code blocks, then the text and tables."""
+    """Return the commands on a page, first from code blocks, then from text and tables."""
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
     blocks = re.findall(r"^ {4}(bubbleviz .*)$", text, re.MULTILINE)
     return [*blocks, *re.findall(r"`(bubbleviz [^`]*)`", text)]
@@ -87,7 +88,7 @@ def test_printed_samples_are_current(
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_files_of_the_package_in_text_exist(page: Path) -> None:
-    """NAME, FOLDER and VIEW match any name, because they stand for files to be written."""
+    """NAME, FOLDER and VIEW match any name, because they stand for files that users write."""
     text = page.read_text(encoding="utf-8")
     for file in re.findall(r"`((?:bubbleviz|sql|tests|scripts|fixtures)/[\w./]+)`", text):
         pattern = re.sub(r"\b(NAME|FOLDER|VIEW)\b", "*", file)
@@ -166,7 +167,8 @@ def test_the_python_examples_run_one_after_the_other(
     assert comparison.startswith(
         "Comparison(period bubble ratio 26.87 % -> 0.00 %)\nschedule: 1f1b"
     )
-    # The last stage of an ideal 1F1B waits 3 forwards of 1 ms, and 6 more, in each of 3 iterations.
+    # The last stage of an ideal 1F1B waits for 3 forwards of 1 ms, and for 6 more.
+    # This repeats in each of 3 iterations.
     assert "warmup" in causes
     assert "9000000" in causes
     assert sum(json.loads(lengths)) == 45
@@ -216,7 +218,7 @@ def test_every_command_runs(
         words = split_arguments(command)
         if not set(NEEDS_MORE).isdisjoint(words) or (words and words[0] in ENDLESS):
             continue
-        if len(words) < 2:  # the name of a command alone
+        if len(words) < 2:  # this is only the name of a command
             continue
         if words[0] == "inspect" and "-o" in words:  # the names of these runs are known
             continue
@@ -227,7 +229,10 @@ def test_every_command_runs(
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_reports_that_a_page_reads_are_written_earlier(page: Path) -> None:
-    """An earlier command writes each report; in README only gate and simulate are checked."""
+    """Each report is written by an earlier command.
+
+    In the README, only gate and simulate are checked.
+    """
     available: set[str] = set()
     for command in list_commands(page):
         words = split_arguments(command)

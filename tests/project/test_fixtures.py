@@ -65,7 +65,7 @@ def test_the_layout_equals_that_of_real_exports(planting: Planting, tmp_path: Pa
 
 
 def find_crossing_ranges(path: Path) -> list[tuple[int, int]]:
-    """Return the push/pop ranges that start in another range of their thread and end after it."""
+    """Return the push/pop ranges that start in a range of their thread and end after it."""
     query = """SELECT globalTid, start, COALESCE("end", 1 << 62) FROM NVTX_EVENTS
         WHERE eventType = 59 ORDER BY start, "end" DESC"""
     crossing = []
@@ -85,7 +85,7 @@ def ratios(truth: Truth, name: str) -> list[float | None]:
 
 
 def test_ideal_ratios(tmp_path: Path) -> None:
-    """The ratio is (p - 1) / (m + p - 1) for 1F1B, and 0 for ZB-H2 without gaps."""
+    """The ratio of 1F1B is (p - 1) / (m + p - 1), and the ratio of ZB-H2 is 0 without gaps."""
     truth = plant(Planting(), tmp_path)
     assert ratios(truth, "schedule") == ratios(truth, "stage") == [3 / 11, 3 / 11]
 

@@ -1,4 +1,4 @@
-"""The fuzzer of the command line is reproducible and notices all kinds of failures."""
+"""The fuzzer of the command line is reproducible, and detects all kinds of failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which imports inside functions are allowed, and which modules small commands import."""
+"""Rules for imports inside functions, and for the modules that small commands import."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ EXTRAS = (
     "vl_convert",
     "wandb",
 )
-#: Packages that take long to import or are optional extras; functions that need one import it.
+#: Packages that are slow to import or are optional extras.
+#: Functions that need one of these packages import it.
 HEAVY = {
     "adbc_driver_manager",
     "adbc_driver_sqlite",

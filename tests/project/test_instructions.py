@@ -1,4 +1,4 @@
-"""No stage of an analysis exceeds its instruction budget by 15 %."""
+"""No stage of an analysis exceeds its instruction budget by more than 15 %."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_no_stage_became_more_expensive() -> None:
                 "name: 3.1 million instructions, 55.0 % more than 2.0",
             ],
         ),
-        # A new stage, and a stage that is no longer counted.
+        # There is a new stage, and a stage that is no longer counted.
         ({"read": 100_000_000, "link": 900_000_000}, "here", []),
         ({"read": 150_000_000, "name": 9_000_000}, "elsewhere", []),
     ],
@@ -50,7 +50,7 @@ def test_stages_that_take_15_percent_more_fail(
 
 @pytest.fixture
 def instruction_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
-    """Replace valgrind and the budget file, and return the counts that the command will see."""
+    """Replace valgrind and the budget file. Return the counts that the command will read."""
     counts = {"read": 100_000_000}
     monkeypatch.setattr(command, "obstacle", lambda: "")
     monkeypatch.setattr(command, "count", lambda: counts)

@@ -1,4 +1,4 @@
-"""Wheels contain the C part if it can be compiled, and release files match their names."""
+"""Wheels contain the compiled library if possible, and release files match their names."""
 
 from __future__ import annotations
 

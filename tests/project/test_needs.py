@@ -14,7 +14,7 @@ from tests.support.places import CHECKOUT
 
 pytestmark = pytest.mark.thorough
 
-#: Variables that the planted run must not inherit.
+#: Variables that the nested pytest run must not inherit.
 LEFT_OUT = ("BUBBLEVIZ_DATA", "PYTEST_ADDOPTS")
 
 
@@ -27,10 +27,10 @@ def run_pytest(
         folder: Folder for the module.
         source: Text of the module.
         options: Additional arguments for pytest.
-        data: Folder of real files, or None if there is none.
+        data: Folder of real files, or None to run without real files.
 
     Returns:
-        The exit status and everything that was printed.
+        The exit status, and the complete output.
     """
     module = folder / "test_planted.py"
     module.write_text(f"import pytest\n\n{source}", encoding="utf-8")

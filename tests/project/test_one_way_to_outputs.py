@@ -1,7 +1,8 @@
-"""Messages and guides name only the options for outputs that help lists.
+"""Messages and guides name only the output options that the help lists.
 
 Files are written by ``-o FILE`` or, in ``analyze``, by ``--svg``, ``--json``, ``--csv`` and
-``--html``. The options of other formats are hidden; they exist for ``-``, which is standard output.
+``--html``. The options for other formats are hidden. They exist to write to standard output
+(``-``).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ TOLD = {"outputs.md"}
 
 
 def messages(path: Path) -> Iterator[str]:
-    """Yield the strings of a module, except docstrings."""
+    """Yield the strings of a module, without docstrings."""
     tree = ast.parse(path.read_text("utf-8"))
     docstring_ids = {
         id(statement.value) for statement in ast.walk(tree) if isinstance(statement, ast.Expr)

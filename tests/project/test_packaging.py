@@ -37,7 +37,7 @@ def test_public_names_are_sorted_and_exist() -> None:
 
 
 def test_the_conda_recipe_requires_what_the_package_requires() -> None:
-    """Only the order and the comments may differ."""
+    """The lists may differ only in order and comments."""
     project = toml_files.load((CHECKOUT / "pyproject.toml").read_text("utf-8"))
     recipe = (CHECKOUT / "scripts/conda/recipe.yaml").read_text("utf-8")
     run = recipe.partition("  run:\n")[2].partition("\ntests:")[0]
@@ -89,10 +89,10 @@ def test_queries_are_outside_the_package_which_is_typed() -> None:
     assert (CHECKOUT / "bubbleviz" / "py.typed").is_file()
 
 
-#: Modules that are imported by the functions that need them; see test_imports.py.
+#: Modules that only the functions that need them import; see test_imports.py.
 HEAVY = ("drawsvg", "intervaltree", "scipy", "sqlalchemy")
 
-#: Commands that need no work, keyed by their exit code.
+#: Commands that do no work, with their exit codes.
 WITHOUT_WORK = {
     0: (
         "",
@@ -138,7 +138,8 @@ def test_help_and_refusals_load_nothing_heavy() -> None:
     assert json.loads(done.stdout.splitlines()[-1]) == [[code] for code, _ in commands]
 
 
-#: Modules that each command must not import for small profiles; each takes 5 to 200 ms.
+#: Modules that a command must not import for small profiles.
+#: Each one takes 5 to 200 ms.
 LEFT_OUT = {
     ("--help",): ("bubbleviz.api", "bubbleviz.cli.commands", "numpy", "sqlite3"),
     ("analyze", "fixtures/1f1b"): (
@@ -257,7 +258,7 @@ def test_the_prefilter_lets_every_name_through(pattern: Pattern) -> None:
 
 @pytest.mark.parametrize("convention", CONVENTIONS, ids=lambda c: c.name)
 def test_a_convention_explains_itself(convention: Convention) -> None:
-    """A convention matches its examples, uses all its patterns, and no counter-example matches."""
+    """A convention matches its examples, uses all its patterns, and matches no counter-example."""
     assert all((convention.summary, convention.source))
     assert all((convention.examples, convention.counter_examples))
     names = parse_range_names(convention.examples, convention)
@@ -290,9 +291,9 @@ def test_no_other_convention_takes_the_forwards_and_backwards(convention: Conven
 
 
 QUERIES_OF_ALL = (NSYS_QUERIES, ROCPD, RPD, SQLITE_QUERIES)
-#: Queries, keyed by their folder in sql/.
+#: Query collections, keyed by their folder in sql/.
 MAKERS = {queries.folder: queries for queries in QUERIES_OF_ALL}
-#: All SQL files as FOLDER/NAME.
+#: All SQL files, as FOLDER/NAME.
 FILES = sorted(
     path.relative_to(CHECKOUT / "sql").with_suffix("").as_posix()
     for path in (CHECKOUT / "sql").rglob("*.sql")
@@ -304,7 +305,7 @@ HEAD = re.compile(
     r"(?:(?:-- (?!requires:)[^\n]+\n)+--\n)?"  # further remarks
     r"(?:-- requires: \w+\([\w, ]+\)\n)*(?=(?:SELECT|WITH)\b)"
 )
-#: Queries that require no table: lists of tables, and the view of an absent table.
+#: Queries that require no table, such as lists of tables and the view of an absent table.
 WITHOUT_TABLES = {"schema", "relations", "columns", "views/strings/absent"}
 #: Tables and functions that SQLite itself provides.
 CATALOGUE = {
@@ -325,7 +326,7 @@ def query(name: str) -> Query:
 
 
 def create_empty_database(name: str) -> sqlite3.Connection:
-    """Return an empty database with only the tables and columns that a query requires."""
+    """Return an empty database that has only the tables and columns that a query requires."""
     database = sqlite3.connect(":memory:")
     for table, columns in query(name).requires.items():
         quoted = ", ".join(f'"{column}"' for column in columns)
@@ -347,7 +348,7 @@ def test_there_are_queries() -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_query_requires_what_it_reads(name: str) -> None:
-    """The header lists the tables and columns, and the text of the file runs unchanged."""
+    """The header lists the tables and columns, and the text of the file runs without changes."""
     read: set[tuple[str, str]] = set()
 
     def note(
@@ -383,7 +384,10 @@ def test_a_query_comments_its_columns_and_states_its_order(name: str) -> None:
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_variant_of_a_view_gives_all_columns_of_the_view(name: str) -> None:
-    """It has no parameters, and does not sort, so that reading a part does not build all of it."""
+    """The view has no parameters and is not sorted.
+
+    A query that reads a part of the view therefore does not build all of it.
+    """
     folder, _, view, _ = name.split("/")
     with closing(create_empty_database(name)) as database:
         database.execute(f"CREATE TEMP VIEW {view} AS {query(name).text}")

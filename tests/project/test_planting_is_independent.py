@@ -1,4 +1,4 @@
-"""The planter is an oracle for ``bubbleviz.schedules`` and must not import it."""
+"""The planting package checks ``bubbleviz.schedules``, so it must not import it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ print(*(name for name in sys.modules if name.startswith("bubbleviz.schedules")))
 
 
 def test_no_module_of_the_planter_loads_schedules() -> None:
-    """Indirect imports count as well."""
+    """Indirect imports are also forbidden."""
     done = subprocess.run(
         [sys.executable, "-c", _LOADED], cwd=CHECKOUT, capture_output=True, text=True, check=True
     )

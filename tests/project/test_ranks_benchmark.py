@@ -1,4 +1,4 @@
-"""All files of the benchmark of many ranks contain the planted operations."""
+"""All files of the many-rank benchmark contain the planted operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages that the site's build generates from the package; the build itself checks links."""
+"""Pages that the site build generates from the package. The build itself checks links."""
 
 from __future__ import annotations
 

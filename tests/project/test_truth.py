@@ -23,7 +23,7 @@ from tests.support.planted_runs import (
 
 @cache
 def analyze_run(name: str) -> tuple[Report, Truth]:
-    """Plant and analyse a run, and cache the result for all tests."""
+    """Plant and analyze a run. The result is cached for all tests."""
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory)
         truth = plant(RUNS[name], folder)

@@ -20,7 +20,7 @@ FILE = re.compile(r"`((?:\w+/)+\w+\.(?:py|c|js|csv|toml|json|sql)|api\.py)`")
 
 @cache
 def read_modules() -> dict[str, ast.Module]:
-    """Return the syntax trees of all modules, keyed by their name within the package."""
+    """Return the syntax trees of all modules, keyed by module name within the package."""
     trees = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
@@ -30,9 +30,9 @@ def read_modules() -> dict[str, ast.Module]:
 
 
 def list_crossing_types(trees: dict[str, ast.Module]) -> Iterator[tuple[str, str]]:
-    """Yield name and module of each class that a module of another package names.
+    """Yield the (name, module) of each class that a module of another package uses.
 
-    Both spellings count: ``from a.b import C``, and ``from a import b`` with ``b.C``.
+    Both forms are found: ``from a.b import C``, and ``from a import b`` with ``b.C``.
     """
     classes = {
         (node.name, module)

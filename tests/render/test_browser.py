@@ -1,4 +1,4 @@
-"""Tests of the interactive report in a real browser: input by users and displayed text."""
+"""The interactive report in a real browser: user input and displayed text."""
 
 from __future__ import annotations
 
@@ -37,12 +37,13 @@ if TYPE_CHECKING:
 
 REPORTS = {name: analyze(FIXTURES / name) for name in ("1f1b", "zb-h2", "zb-v")}
 SMALL = REPORTS["1f1b"]
-#: Two pipelines; one rank is slow, but only in the last iteration.
+#: Two pipelines, in which one rank is slow in the last iteration only.
 SLOW_IN_ONE = Planting(
     stages=3, microbatches=6, replicas=2, iterations=3, slow_rank=1, slow_rank_from=2, kernels=1
 )
 
-#: Two pipelines with a slow rank in the second pipeline and a slow stage.
+#: Two pipelines.
+#: The second one has a slow rank and a slow stage.
 SLOW_COPY = Planting(
     stages=3, microbatches=6, replicas=2, slow_rank=4, slow_rank_factor=1.5, slow_stage=2
 )
@@ -55,7 +56,7 @@ def test_an_empty_report_can_be_shown(opened: Open) -> None:
     assert "0 ranks" in page.locator("#about").inner_text()
 
 
-# Text of the page
+# Tests of the text of the page.
 
 
 @pytest.mark.parametrize("name", list(REPORTS))
@@ -96,7 +97,7 @@ def test_the_share_of_kernels_is_next_to_the_ratio_if_the_text_has_it(
 
     text = describe_headline(report)[1]
     assert ("any kernel ran for " in head) == ("; any kernel ran for " in text) == expected
-    # The page shows marks below its headline.
+    # The page shows marks below the headline.
     without_marks = text.partition(" ! (")[0]
     assert head.partition("; any kernel")[2] == without_marks.partition("; any kernel")[2]
     kernels = make_document(report)["summary"]["kernel_time"]
@@ -110,7 +111,7 @@ def test_the_share_of_kernels_is_next_to_the_ratio_if_the_text_has_it(
 def test_the_lower_bound_is_next_to_the_ratio_if_the_text_has_it(
     low: float | None, opened: Open
 ) -> None:
-    """The ratio is 27.27 %, and one percentage point is noticeable."""
+    """The ratio is 27.27 %, and a difference of one percentage point is noticeable."""
     summary = SMALL.summary
     known_bound = replace(summary.bubble_low[SMALL.headline], mean=low)
     spread = known_bound if low is not None else Spread(None, None, None, None, None, 0)
@@ -158,7 +159,7 @@ def test_the_ratios_of_a_part_agree_with_a_plain_sum(opened: Open) -> None:
 
 
 def compute_schedule_ratio(report: Report, index: int, low: float, high: float) -> float:
-    """Return 1 - work / window for a part of an iteration, by a loop over all busy intervals."""
+    """Return 1 - work / window for part of an iteration, by a loop over all busy intervals."""
     operations, busy = report.operations, report.busy
     window = work = 0.0
     for rank in report.iterations[index].ranks:
@@ -183,7 +184,7 @@ def test_idle_time_of_an_iteration_agrees_with_the_report_by_cause(name: str, op
         assert sums == (list(expected_ns.values()) if has_ratio else [0] * len(expected_ns))
 
 
-# Zoom, pan, hover, select
+# Tests of zooming, panning, hovering and selecting.
 
 
 def test_the_wheel_zooms_about_the_pointer(opened: Open) -> None:
@@ -358,7 +359,7 @@ def test_a_window_is_selected_by_dragging(opened: Open) -> None:
     assert page.run("return timeline.window") is None
 
 
-# Switches
+# Tests of switches.
 
 
 def pixels(page: Opened) -> str:
@@ -372,7 +373,7 @@ def test_operations_of_two_streams_stay_in_their_halves(from_ns: int, opened: Op
     first = [Op(0, Phase.F, n, 60 * n, 60 * n + 60) for n in range(3)]
     second = [Op(0, Phase.W, n, 20 + 60 * n, 80 + 60 * n) for n in range(3)]
     page = opened(make_report([*first, *second]))
-    # Operations that start before the view must be drawn as well.
+    # Operations that start before the visible range must be drawn as well.
     page.run(f"timeline.show({from_ns}, 180); return null")
     page.frame()
 
@@ -420,7 +421,7 @@ def read_ratios(page: Opened) -> list[float]:
 
 
 def read_ratio_title(page: Opened) -> str:
-    """Return the heading of the ratios beside the rows."""
+    """Return the heading of the ratios next to the rows."""
     page.frame()
     title: str = page.page.evaluate(
         "() => document.querySelector('#timeline canvas').dataset.ratioTitle"
@@ -534,7 +535,7 @@ def test_the_page_is_printed_on_white(opened: Open) -> None:
     assert dark.page.pdf()[:5] == b"%PDF-"
 
 
-# Hostile names and huge reports
+# Tests of hostile names and huge reports.
 
 
 @pytest.mark.parametrize(
@@ -563,7 +564,7 @@ def test_hostile_names_are_inert(text: str, opened: Open) -> None:
     assert page.page.evaluate("document.documentElement.scrollWidth") <= 1280
 
 
-# Served pages
+# Tests of served pages.
 
 
 @pytest.mark.parametrize("of_idle", [False, True])

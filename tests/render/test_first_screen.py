@@ -1,4 +1,4 @@
-"""Lines and words of the first screen at any width, with and without colours."""
+"""Lines and words of the first screen at any width, with and without colors."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ def test_the_first_screen_fits_on_one_screen(ranks: int, display: Display) -> No
     assert display.width < 80 or len(lines) <= max_lines
 
 
-#: Two pipelines with a slow rank in the second pipeline and a slow stage.
+#: Two pipelines.
+#: The second one has a slow rank and a slow stage.
 SLOW_COPY = Planting(
     stages=3, microbatches=6, replicas=2, slow_rank=4, slow_rank_factor=1.5, slow_stage=2
 )
@@ -95,7 +96,7 @@ SLOW_COPY = Planting(
 
 @pytest.mark.parametrize("width", [40, 48, 60, 72, 80])
 def test_a_narrow_screen_shows_every_number_of_a_wide_one(width: int) -> None:
-    """Lines wrap between words, and no word of the title and the advice is left out."""
+    """Lines wrap between words, and all words of the title and the advice are shown."""
     report = analyze_planting(SLOW_COPY)
     narrow, wide = (
         " ".join(" ".join(render_lines(report, Display(width=columns))).split())
@@ -142,7 +143,7 @@ def test_stages_are_grouped_unless_they_all_fit() -> None:
     assert [row.split()[2] for row in grouped] == [
         f"({first_stage}-{first_stage + 1})" for first_stage in range(0, 32, 2)
     ]
-    # Of 39 units of 10 ms, 8 microbatches take 3 each.
+    # With 32 stages and 8 microbatches, 31 of 39 slots are idle.
     assert {tuple(row.split()[-2:]) for row in grouped} == {("79.49", "%")}
     assert [row.split()[1] for row in tall] == [str(stage) for stage in range(32)]
 
@@ -182,7 +183,7 @@ def test_the_most_unusual_rank_of_a_group_is_drawn() -> None:
 
 @pytest.mark.parametrize("display", DISPLAYS, ids=str)
 def test_no_word_is_broken(display: Display) -> None:
-    """Each word of a narrow screen also occurs on a very wide screen, except shortened names."""
+    """Except for shortened names, each word of a narrow screen occurs on a very wide screen."""
     report = replace(example(), limitations=(Limitation("a thing", "for some reason " * 9),) * 2)
     widest = replace(display, width=2_000)
     wide_words = {word for line in render_lines(report, widest) for word in line.split()}
@@ -221,7 +222,8 @@ def test_operations_are_drawn_where_they_ran() -> None:
         for row in select_rows(render_lines(report, Display(71, False, False)))
     ]
 
-    # 330 ms in 55 columns: F of 10 ms takes 5/3 columns, and BW of 20 ms takes 10/3.
+    # 330 ms take 55 columns.
+    # F of 10 ms takes 5/3 columns, and BW of 20 ms takes 10/3.
     assert [len(bar) for bar in columns] == [55] * 4
     assert columns[3].startswith("." * 5 + "F")
     assert columns[0].startswith("F" * 6)
@@ -276,7 +278,7 @@ def test_the_capture_restricts_a_ratio_if_it_cut_most_iterations(
 
 
 def test_a_marked_rank_has_the_same_name_as_in_the_advice(tmp_path: Path, cli: CommandLine) -> None:
-    """No file name contains the rank in the job, so the number of a row is not that rank."""
+    """File names do not contain the rank in the job, so row numbers are not ranks of the job."""
     plant(Planting(slow_stage=2, slow_factor=1.5), tmp_path)
     screen = " ".join(cli.printed("analyze", str(tmp_path)).split())
 
@@ -311,7 +313,7 @@ def test_a_culprit_is_marked_in_its_row_among_all_stages(
     assert len(screen.splitlines()) <= 36
 
 
-#: Two pipelines, in which one rank is slow in the last iteration alone.
+#: Two pipelines, in which one rank is slow in the last iteration only.
 SLOW_IN_ONE = Planting(
     stages=4, microbatches=8, replicas=2, iterations=5, slow_rank=6, slow_rank_from=4, kernels=1
 )

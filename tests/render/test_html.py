@@ -1,4 +1,4 @@
-"""Content of the interactive report as a file, and safe handling of hostile names."""
+"""Content of the interactive report as a file, and escaping of hostile names."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Elements(HTMLParser):
 
 
 def unpack_page(page: str) -> tuple[dict[str, Any], dict[str, tuple[int, dict[str, list[int]]]]]:
-    """Return the JSON document of a page, and (number of rows, columns) of its tables."""
+    """Return the JSON document of a page, and the (number of rows, columns) of its tables."""
     texts = Elements(page).texts
     parts = (zlib.decompress(base64.b64decode(texts[name])) for name in ("document", "columns"))
     text, columns = parts
@@ -76,7 +76,7 @@ def unpack_page(page: str) -> tuple[dict[str, Any], dict[str, tuple[int, dict[st
     return json.loads(text), tables
 
 
-# Empty reports
+# Tests of empty reports.
 
 
 def test_an_empty_report_is_a_page() -> None:
@@ -98,7 +98,7 @@ def test_a_page_opens_where_the_ranks_of_the_advice_are_slow(tmp_path: Path) -> 
         assert unpack_page(page)[0]["shown"] in {2, 3}
 
 
-# Content
+# Tests of the content.
 
 
 def test_the_numbers_are_those_of_the_json() -> None:
@@ -123,7 +123,7 @@ def test_the_columns_are_those_of_the_operations() -> None:
     assert operations["length_ns"] == (expected.end_ns - expected.start_ns).tolist()
 
 
-# Hostile names
+# Tests of hostile names.
 
 
 @pytest.mark.parametrize("text", [*HOSTILE, "</script><script>alert(1)</script>", "\ud800"])
@@ -151,7 +151,7 @@ def test_the_page_requests_nothing_from_the_network() -> None:
     assert not re.search(r"url\((?!data:|#)", elements.texts[""][:20_000])
 
 
-# The command line
+# Tests of the command line.
 
 
 def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +181,7 @@ def test_the_command_is_in_the_page(
     assert str(tmp_path) not in document["command"]
 
 
-# Saved reports
+# Tests of saved reports.
 
 
 def written_and_read(tmp_path: Path, report: Report) -> tuple[str, RunSummary]:

@@ -1,6 +1,6 @@
 """The LaTeX table compiles in any document, whatever names the profiles contain.
 
-The tests run pdflatex if it is on the PATH. A strict reader always checks the few allowed
+The tests run pdflatex if it is on the PATH. In any case, a strict parser checks the few allowed
 constructs: ASCII, known commands, balanced groups and environments, and the cells of each row.
 """
 
@@ -22,7 +22,7 @@ from bubbleviz.report.view import View
 from tests.support.drawn_reports import make_report, rename_all
 from tests.support.hostile import HOSTILE
 
-#: All commands that the table may contain.
+#: All LaTeX commands that the table may contain.
 KNOWN = {
     "begin",
     "end",
@@ -57,14 +57,14 @@ def without_comments(text: str) -> str:
 
 
 def check_latex(body: str) -> None:
-    """Check that a text without comments uses only known and balanced LaTeX."""
+    """Check that a text without comments contains only known and balanced LaTeX."""
     assert body.isascii()
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", body)
     tokens = re.findall(r"\\([A-Za-z]+|.)|([{}$&#^_~%])", body)
     assert {name for name, _ in tokens if len(name) > 1} <= KNOWN
     assert {name for name, _ in tokens if len(name) == 1} <= set("\\{}$&%#_,. ")
     bare = [character for _, character in tokens if character]
-    assert set(bare) <= set("{}$&")  # groups, formulas and cell separators
+    assert set(bare) <= set("{}$&")  # only groups, formulas and cell separators
     assert bare.count("$") % 2 == 0
     depth = 0
     for character in bare:
@@ -86,7 +86,7 @@ def list_cells(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.removesuffix("\\\\").split(" & ")] for line in lines]
 
 
-# Empty reports
+# Tests of empty reports.
 
 
 def test_an_empty_report_is_a_table_of_dashes() -> None:
@@ -98,7 +98,7 @@ def test_an_empty_report_is_a_table_of_dashes() -> None:
     assert "% Methods, ready to paste:\n%   No bubble ratio could be measured" in text
 
 
-# Content
+# Tests of the content.
 
 
 def test_every_ratio_is_a_row_and_the_headline_is_the_first(report: Report) -> None:
@@ -170,7 +170,7 @@ def test_clock_intervals_and_contradictions_are_reported(report: Report) -> None
     check_latex(without_comments(text))
 
 
-# Hostile names
+# Tests of hostile names.
 
 
 def test_comments_name_the_first_of_many_profiles(report: Report) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def replicas() -> Report:
-    """Return a run of three replicas of a four-stage pipeline with reductions of gradients."""
+    """Return a run of three replicas of a four-stage pipeline that reduce their gradients."""
     planting = Planting(
         schedule="zb-h1",
         stages=4,

@@ -23,7 +23,7 @@ def draw_plot(points: list[MemoryPoint], **options: object) -> str:
 
 
 def measure_labels(svg: str, names: list[str]) -> dict[str, Box]:
-    """Return the bounding box of each label that names orders, keyed by its text."""
+    """Return the bounding box of each label that contains names of orders, keyed by its text."""
     boxes = {}
     for element in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text"):
         text = "".join(element.itertext())

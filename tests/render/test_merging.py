@@ -1,6 +1,6 @@
 """Narrow operations are merged by phase and marked, in bounded files.
 
-The heights agree with a slow count.
+The drawn heights agree with a slow computation.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def test_merged_operations_are_marked_and_counted() -> None:
     assert "merged: narrower than 0.5 px (10,000 operations)" in texts
     assert "Dotted below: 10,000 operations narrower than 0.5 px" in texts
     dotted = [path for path in parse_svg(svg).iter() if path.get("stroke-dasharray") == "1 1"]
-    # One path for each row, and one swatch for each phase.
+    # There is one path per row, and one swatch per phase.
     assert len(dotted) == 2 + 3
 
 
@@ -98,7 +98,7 @@ def test_the_legend_shows_merged_operations_in_their_colours(communication: bool
 
 
 def test_idle_time_between_merged_operations_stays_bubble() -> None:
-    # Work fills a quarter of each 10,000 ns; operations are narrow enough to be merged.
+    # Work fills a quarter of every 10,000 ns, and operations are narrow enough to be merged.
     ops = [Op(0, Phase.F, n, 10_000 * n, 10_000 * n + 2_500) for n in range(5_000)]
 
     svg = render(make_report(ops), View())
@@ -115,7 +115,7 @@ def test_idle_time_between_merged_operations_stays_bubble() -> None:
 
 def test_merged_communication_and_unattributed_compute_are_counted() -> None:
     ops = run_1f1b(1, 1)
-    # Each operation has two busy intervals but counts once.
+    # Each operation has two busy intervals but is counted once.
     ops += [
         Op(
             0,

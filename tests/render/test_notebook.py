@@ -1,4 +1,4 @@
-"""Notebooks show complete, well-formed and bounded output without scripts."""
+"""Notebooks show complete and well-formed output of limited size, without scripts."""
 
 from __future__ import annotations
 

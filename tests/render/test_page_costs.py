@@ -34,7 +34,7 @@ RUN = Planting(replicas=2, iterations=3, jitter=0.05, barrier=True, slow_rank=5,
 
 
 def read_cells(rows: Locator) -> list[list[str]]:
-    """Return the cells of table rows."""
+    """Return the texts of the cells of table rows."""
     return [row.locator("th, td").all_inner_texts() for row in rows.all()]
 
 
@@ -47,13 +47,13 @@ def contents_of(opened: Opened) -> list[str]:
 
 
 def saved(report: Report, folder: Path) -> str:
-    """Return the page of a report that was saved as JSON and read again."""
+    """Return the page of a report that was saved as JSON and loaded again."""
     file = folder / "report.json"
     file.write_text(as_json(report, View()), encoding="utf-8")
     return html.render_saved(str(file), read_summary(str(file)))
 
 
-# Slowdowns
+# Tests of slowdowns.
 
 
 def test_the_slow_rank_has_the_largest_slowdown(opened: Open, tmp_path: Path) -> None:
@@ -133,15 +133,15 @@ def test_a_page_of_many_ranks_says_where_slowdowns_are(
     panel = opened(report).page.locator("#slowdown-panel")
 
     assert "-v slowdown prints them, and -o FILE.json contains them" in panel.inner_text()
-    # The JSON report contains slowdowns, and so does the page made from it.
+    # The JSON report contains slowdowns, and so does the page that is made from it.
     assert opened(saved(report, tmp_path)).page.locator("#slowdowns tbody tr").count() == 2
 
 
-# Chunks
+# Tests of chunks.
 
 
 def analyze_serving(folder: Path) -> tuple[Report, list[int], list[float]]:
-    """Return a run whose chunks take 0.2 ms, 0.5 us per token and 0.1 ns per attended pair."""
+    """Return a run whose chunks take 0.2 ms, plus 0.5 us per token and 0.1 ns per attended pair."""
     tokens = ([1024] * 7 + [640] + [1024] * 5 + [100] + [512]) * 2
     prefixes = [1024 * number for number in (*range(8), *range(6), 0)] * 2
     noise = np.random.default_rng(3).normal(0, 5_000, len(tokens))
@@ -197,7 +197,7 @@ def test_runs_without_chunks_or_memory_have_no_such_section(opened: Open) -> Non
     assert "Slowdown" in contents_of(web_page)
 
 
-# Memory
+# Tests of memory.
 
 MB = 1_000_000
 TRUTH = (
@@ -208,7 +208,7 @@ TRUTH = (
 
 @pytest.fixture(scope="module")
 def in_bytes(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """Return a run of GPipe with planted allocations, compared with schedules within 1.1 GB."""
+    """Return a run of GPipe with planted allocations, and schedules that fit in 1.1 GB."""
     from tests.planting import plant
 
     folder = tmp_path_factory.mktemp("memory")
@@ -278,7 +278,7 @@ def test_the_line_connects_the_schedules_that_no_other_beats(
     assert line_points == unbeaten
 
 
-# Accessibility
+# Tests of accessibility.
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -33,7 +33,7 @@ RULES = "{ runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice'
 VIOLATIONS = f"""const found = await axe.run(document, {RULES});
 return found.violations.map((own) => own.id + ': ' + own.nodes.map((node) => node.html).join(' '));
 """
-#: Script that opens an operation, a window, the explanations of columns and all lanes.
+#: A script that opens an operation, a window, the explanations of columns and all lanes.
 OPENED = """for (const own of document.querySelectorAll('[aria-expanded]')) own.click();
 for (const own of document.querySelectorAll('input[data-lane]:not(:checked)')) own.click();
 timeline.select(run.compute.operation[3]);
@@ -55,7 +55,7 @@ def test_no_rule_of_accessibility_is_broken(scheme: str, opened: Open) -> None:
     assert find_violations(web_page) == []
 
 
-# The first screen
+# Tests of the first screen.
 
 
 def test_the_first_screen_answers_questions_in_order(opened: Open) -> None:
@@ -109,7 +109,7 @@ def test_the_contents_lead_to_every_section(opened: Open) -> None:
     assert len(links) >= titles - 2, "two charts belong to the section before them"
 
 
-# Numbers and their explanations
+# Tests of numbers and their explanations.
 
 
 def test_the_page_formats_numbers_by_the_same_rule(opened: Open) -> None:
@@ -146,11 +146,11 @@ def test_columns_are_explained_on_hover_on_demand_and_in_print(opened: Open) -> 
     assert meaning in terms.inner_text()
 
 
-# Bubbles
+# Tests of bubbles.
 
 
 def find_middle_of_bubble(page: Opened, condition: str) -> tuple[int, float, float]:
-    """Return (row, x, y) of the centre of the first bubble that satisfies a condition."""
+    """Return (row, x, y) of the center of the first bubble that satisfies a condition."""
     bubble, x, y = page.run(
         f"""const own = run.bubbleRows;
         const at = [...own.rank.keys()].find((i) => {condition});
@@ -203,7 +203,7 @@ def test_the_tip_disappears_when_the_pointer_keys_or_page_move_away(opened: Open
         tip.wait_for(state="hidden")
 
 
-# Keyboard
+# Tests of the keyboard.
 
 
 def test_every_control_is_reached_by_tab_and_shows_its_focus(opened: Open) -> None:
@@ -247,7 +247,7 @@ def test_keys_move_between_bubbles_and_are_announced(opened: Open) -> None:
     assert web_page.page.locator("#operation-part").is_hidden()
 
 
-# Work per frame
+# Tests of the work per frame.
 
 
 @pytest.mark.parametrize("fraction_in_view", [1.0, 0.1, 0.001])
@@ -272,12 +272,12 @@ def test_the_cost_of_a_frame_depends_on_pixels_and_not_on_operations(
     assert 0 < work <= 4 * rows * wide < 20_000
 
 
-# Firefox
+# Tests in Firefox.
 
 
 @pytest.fixture(scope="module")
 def firefox() -> Iterator[Firefox]:
-    """Start Firefox once, with the same width as the pages in Chromium."""
+    """Start Firefox once, with the page width used in Chromium."""
     with Firefox(1280) as started:
         yield started
 

@@ -1,4 +1,4 @@
-"""Colours are distinguishable with all kinds of colour vision, in grey and in terminals."""
+"""Colors are distinguishable with all kinds of color vision, in grayscale and in terminals."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def linear(colour: str) -> Matrix:
 
 
 def convert_to_lab(rgb: Matrix) -> Matrix:
-    """Return the CIELAB coordinates of a colour in linear RGB."""
+    """Return the CIELAB coordinates of a color in linear RGB."""
     relative = np.array(_XYZ) @ np.clip(rgb, 0, 1) / np.array(_WHITE)
     root = np.where(relative > 0.008856, np.cbrt(relative), 7.787 * relative + 16 / 116)
     return np.array(
@@ -60,7 +60,7 @@ def convert_to_lab(rgb: Matrix) -> Matrix:
 
 
 def convert_for_vision(colour: str, vision: str) -> Matrix:
-    """Return the CIELAB coordinates of a colour as seen with a kind of vision."""
+    """Return the CIELAB coordinates of a color as seen with a kind of color vision."""
     return convert_to_lab(np.array(VISIONS[vision]) @ linear(colour))
 
 
@@ -71,7 +71,7 @@ def test_causes_look_neither_like_each_other_nor_like_work_with_any_vision(visio
     ]
     work += [palette.OPTIMIZER, palette.COMMUNICATION, palette.UNATTRIBUTED]
 
-    # Adjacent colours at a distance of 10 are distinguishable at a glance.
+    # Adjacent colors at a distance of 10 are distinguishable at a glance.
     for pairs, min_distance in (
         (combinations(palette.CAUSES.values(), 2), 13),
         (product(palette.CAUSES.values(), work), 11),
@@ -87,14 +87,14 @@ def test_hatches_distinguish_causes_in_grey() -> None:
     assert list(palette.CAUSE_HATCHES) == list(palette.CAUSES) == [cause.label for cause in Cause]
     assert len(set(palette.CAUSE_HATCHES.values())) == len(palette.CAUSES)
     for name, colour in palette.CAUSES.items():
-        # Lines must be visible in grey on a colour of any lightness.
+        # Lines must be visible in grayscale on a color of any lightness.
         assert (
             palette.measure_contrast(palette.CAUSE_HATCHES[name].choose_ink(colour), colour) > 2
         ), name
 
 
 def compute_luma(colour: str) -> float:
-    """Return the lightness of a colour in grey, 0 to 255 (Rec. 709)."""
+    """Return the lightness of a color in grayscale, 0 to 255 (Rec. 709)."""
     channels = (int(colour[position : position + 2], 16) for position in (1, 3, 5))
     return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), channels, strict=True))
 
@@ -110,7 +110,7 @@ def test_adjacent_colours_differ_in_grey_and_with_few_colours() -> None:
     ]
 
     assert min(abs(compute_luma(one) - compute_luma(other)) for one, other in pairs) > 20
-    # Terminals draw work with colours only, and causes with shade characters.
+    # Terminals draw work with colors only, and causes with shade characters.
     terminal_colours = [*palette.TERMINAL.values(), *map(make_legible, palette.CAUSES.values())]
     downgraded = [
         Color.parse(colour).downgrade(ColorSystem.EIGHT_BIT) for colour in terminal_colours

@@ -1,4 +1,4 @@
-"""Panels have the same time scale and aligned rows, whatever their texts are."""
+"""All panels have the same time scale and aligned rows, whatever their texts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def drawn(*reports: Report, heading: str = "runs") -> str:
 
 
 def list_rows(svg: str) -> list[tuple[float, float, list[float]]]:
-    """Return (left, top, right edges of boxes) of each row that has boxes."""
+    """Return (left, top, right edges of boxes) of each row that contains boxes."""
     rows_of_boxes = []
     for group in parse_svg(svg).iter(f"{SVG}g"):
         translation = re.fullmatch(r"translate\(([\d.]+) ([\d.]+)\)", group.get("transform", ""))
@@ -54,7 +54,7 @@ def list_rows(svg: str) -> list[tuple[float, float, list[float]]]:
     return rows_of_boxes
 
 
-# Empty reports
+# Tests of empty reports.
 
 
 def test_no_panels_are_an_empty_picture() -> None:
@@ -71,7 +71,7 @@ def test_a_panel_without_work_says_so_next_to_others() -> None:
     )
 
 
-# Alignment
+# Tests of alignment.
 
 
 def test_equal_runs_are_aligned_to_the_pixel() -> None:
@@ -115,7 +115,7 @@ def test_there_is_one_axis_for_the_longest_run() -> None:
     assert "300\u00a0ms" in texts
 
 
-# Texts
+# Tests of texts.
 
 
 def test_panels_have_titles_and_ratios_and_one_legend() -> None:
@@ -125,7 +125,7 @@ def test_panels_have_titles_and_ratios_and_one_legend() -> None:
     assert [texts.count(title) for title in ("run 0", "run 1")] == [1, 1]
     assert sum(text.startswith("schedule bubble ratio") for text in texts) == 2
     assert texts.count("F forward") == 1
-    assert texts.count("bubble") == 3  # above the ratios of each panel, and in the legend
+    assert texts.count("bubble") == 3  # once above the ratios of each panel, and once in the legend
 
 
 def test_the_legend_has_the_shades_of_every_panel() -> None:

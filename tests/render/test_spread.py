@@ -43,7 +43,7 @@ FORWARD, BACKWARD = 10 * MS, 20 * MS
 
 @cache
 def make_run(pipelines: int, stages: int = 2, *, slow: tuple[int, ...] = ()) -> Report:
-    """Return ideal pipelines of 4 microbatches; slow pipelines take 1.5 times as long."""
+    """Return ideal pipelines of 4 microbatches. Slow pipelines take 1.5 times as long."""
     ops, ranks = make_pipelines(pipelines, stages, 4, slow)
     report = make_report(ops, ranks=ranks)
     busy = [
@@ -88,7 +88,7 @@ def few_ranks_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_means, "MANY_RANKS", 4)
 
 
-# Ranks that stand out
+# Tests of ranks that stand out.
 
 
 def test_ranks_of_a_slow_pipeline_stand_out_together() -> None:
@@ -147,12 +147,12 @@ def test_neither_of_two_ranks_stands_out() -> None:
     assert list_standouts(two, means) == ()
 
 
-# Tables
+# Tests of tables.
 
 
 @pytest.fixture(scope="module")
 def planted() -> Report:
-    """Return a run of ten two-stage pipelines; the last pipeline is slow."""
+    """Return a run of ten two-stage pipelines. The last pipeline is slow."""
     planting = Planting(
         stages=2,
         microbatches=4,
@@ -189,7 +189,7 @@ def test_all_ranks_or_some_are_listed_on_request(planted: Report) -> None:
 
 
 def _list_rank_numbers(text: str) -> list[int]:
-    """Return the rank numbers at the beginning of lines."""
+    """Return the rank numbers at the start of lines."""
     return [int(digits) for digits in re.findall(r"^ *([0-9]+) +[01] ", text, re.MULTILINE)]
 
 
@@ -209,7 +209,7 @@ def test_the_first_screen_shows_how_ranks_are_spread(width: int, unicode: bool) 
     assert unicode or "\n".join(lines).isascii()
 
 
-# Pictures
+# Tests of pictures.
 
 
 @pytest.mark.usefixtures("few_ranks_are_many")
@@ -245,7 +245,7 @@ def test_a_picture_of_many_ranks_stays_small() -> None:
     assert "300 ranks: " in " ".join(list_texts(svg))
 
 
-# The command line
+# Tests of the command line.
 
 
 def test_pipelines_and_hosts_are_selected(tmp_path: Path, cli: CommandLine) -> None:

@@ -54,7 +54,7 @@ def list_font_sizes(svg: str) -> list[float]:
     ]
 
 
-# Widths
+# Tests of widths.
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_letters_are_7_pt_at_the_width_on_paper(width: float, style: str | None)
     sizes = list_font_sizes(render(make_report(run_1f1b(4, 8)), view))
 
     assert max(sizes) == pytest.approx(7, abs=0.005)
-    # Numbers in boxes may be smaller, down to the size that journals accept.
+    # Numbers in boxes may be smaller, down to the minimum size that journals accept.
     assert min(sizes) >= 5 - 0.005
     assert sum(abs(size - 7) < 0.005 for size in sizes) > 10
 
@@ -107,11 +107,11 @@ def test_long_names_are_replaced_by_ranks_at_a_narrow_width() -> None:
     assert not any("…" in text for text in texts)
 
 
-# Labels
+# Tests of labels.
 
 
 def list_text_boxes(svg: str) -> list[tuple[float, float, float, float]]:
-    """Return (left, top, right, bottom) of the horizontal texts outside the rows."""
+    """Return (left, top, right, bottom) of all horizontal texts outside the rows."""
     boxes = []
     root = parse_svg(svg)
     turned = {t for g in root.iter(f"{SVG}g") if g.get("transform") for t in g.iter(f"{SVG}text")}
@@ -161,7 +161,7 @@ def test_no_text_overlaps_another_or_leaves_the_page(
             assert is_disjoint, (boxes[number], other)
 
 
-# Numbers
+# Tests of numbers.
 
 
 def count_numbered_boxes(report: Report, view: View) -> int:
@@ -186,7 +186,7 @@ def test_short_recomputation_takes_no_numbers_from_others() -> None:
     assert count_numbered_boxes(make_report(recomputed), View()) == 4
 
 
-# Captions
+# Tests of captions.
 
 
 def test_a_picture_is_described_in_one_sentence_and_a_note() -> None:
@@ -199,7 +199,7 @@ def test_a_picture_is_described_in_one_sentence_and_a_note() -> None:
     assert note.endswith(".")
 
 
-# The command line
+# Tests of the command line.
 
 
 def test_commands_draw_figures_for_a_paper(tmp_path: Path) -> None:

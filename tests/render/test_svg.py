@@ -1,4 +1,4 @@
-"""SVG pictures of empty reports, ties and hostile names; colours, size and a golden file."""
+"""SVG pictures of empty reports, ties and hostile names; colors, size and a golden file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tests.support.places import GOLDEN
 from tests.support.planted_runs import analyze_planting
 from tests.support.stage_times import make_durations
 
-# Windows
+# Tests of windows.
 
 
 def make_period_report(*windows: tuple[int, int], end: int) -> Report:
@@ -122,7 +122,7 @@ def test_the_plus_minus_sign_is_explained() -> None:
     assert re.search("\u00b1 [0-9.]+\u00a0% \\(95 % CI\\) mean over 3 iterations", text_of_three)
 
 
-# Content
+# Tests of the content.
 
 
 def test_an_operation_without_device_time_gets_no_box() -> None:
@@ -136,7 +136,7 @@ def test_an_operation_without_device_time_gets_no_box() -> None:
     assert any("Hollow mark: 1 without GPU work" in text for text in list_texts(svg))
 
 
-# Colours
+# Tests of colors.
 
 
 @pytest.mark.parametrize("shades", [1, 2, 3, 5, 8])
@@ -155,7 +155,7 @@ def test_text_is_legible_on_both_papers() -> None:
         assert palette.measure_contrast(ink.quiet, ink.paper) >= 4.5
 
 
-# Size and reproducibility
+# Tests of the size and reproducibility.
 
 
 def test_an_operation_inside_another_leaves_no_bubble_above_it() -> None:
@@ -172,7 +172,7 @@ def test_an_operation_inside_another_leaves_no_bubble_above_it() -> None:
 
 
 def list_boxes(svg: str) -> list[tuple[str, tuple[float, float, float, float]]]:
-    """Return (colour, (left, top, right, bottom)) of the boxes of rows in drawing order."""
+    """Return (color, (left, top, right, bottom)) of the boxes of rows, in drawing order."""
     shape = re.compile(r"M([\d.]+) ([\d.]+)h([\d.]+)v([\d.]+)h")
     boxes = []
     for path in parse_svg(svg).iter(f"{SVG}path"):
@@ -183,7 +183,7 @@ def list_boxes(svg: str) -> list[tuple[str, tuple[float, float, float, float]]]:
 
 
 def find_colour_at(svg: str, x: float, y: float) -> str:
-    """Return the colour of the topmost box at a point of the only row."""
+    """Return the color of the topmost box at a point of the only row."""
     visible_colour = ""
     for colour, (left, top, right, bottom) in list_boxes(svg):
         if left < x < right and top < y < bottom:
@@ -236,7 +236,7 @@ def test_numbers_are_written_upright_in_all_boxes_or_in_none() -> None:
     assert "rotate(-90" not in wide + narrow
 
 
-# Golden file
+# Test with a golden file.
 
 
 def make_golden_report() -> Report:
@@ -250,7 +250,7 @@ def make_golden_report() -> Report:
     return make_report(ops, limitations=(Limitation("no NIC metrics", "they were not recorded"),))
 
 
-# Several clocks and replicas
+# Tests of several clocks and replicas.
 
 
 def set_clocks(report: Report, *uncertainties: int | None, host: str | None = None) -> Report:
@@ -295,7 +295,7 @@ def test_clocks_have_error_bars_if_these_are_visible() -> None:
     assert "± and bars: clock uncertainty of a host." in " ".join(texts)
     (left, right), (lower, higher) = list_error_bars(svg)
     assert higher - lower == pytest.approx(2 * (right - left), abs=0.2)
-    # A bar is centred on the first start of its rank, which is one F later for each rank.
+    # A bar is centered on the first start of its rank, which is one F later for each rank.
     assert lower + higher > left + right
     assert list_error_bars(render(set_clocks(make_report(run_1f1b(2, 2)), 0, 1_000), View())) == []
     # Two machines with the same hostname have separate clocks.
@@ -305,7 +305,7 @@ def test_clocks_have_error_bars_if_these_are_visible() -> None:
 
 
 def render_with_ratio(**changes: object) -> list[str]:
-    """Return the texts of a picture after changes to the ratio of its iteration."""
+    """Return the texts of a picture after changing the ratio of its iteration."""
     report = make_report(run_1f1b(2, 2))
     (iteration,) = report.iterations
     ratio = replace(iteration.ratios["schedule"], **changes)  # type: ignore[arg-type]  # by name
@@ -356,7 +356,7 @@ def test_the_picture_equals_the_golden_file() -> None:
     )
 
 
-# Texts
+# Tests of texts.
 
 
 LEFT_OUT, CUT = {"averaged": False}, {"averaged": False, "complete": False}
@@ -500,7 +500,7 @@ def test_the_description_explains_numbers_only_if_boxes_have_some(microbatches: 
     assert ("the number in a box is its microbatch" in svg) == has_numbers
 
 
-#: Two pipelines; one rank is slow, but only in the last iteration.
+#: Two pipelines, in which one rank is slow in the last iteration only.
 SLOW_IN_ONE = Planting(
     stages=3, microbatches=6, replicas=2, iterations=3, slow_rank=1, slow_rank_from=2, kernels=1
 )

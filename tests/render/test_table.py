@@ -39,7 +39,7 @@ def split_ratio_table(text: str) -> tuple[str, list[str]]:
 def change_first_iteration(
     report: Report, ranks_of_report: tuple[Rank, ...] | None = None, **changes: Any
 ) -> Report:
-    """Return the report with other ranks, and with changes to its first iteration."""
+    """Return a copy of the report with other ranks, and with a changed first iteration."""
     first, *rest = report.iterations
     iterations = make_iteration_records((replace(first, **changes), *rest))
     return replace(report, ranks=ranks_of_report or report.ranks, iterations=iterations)
@@ -209,6 +209,6 @@ def test_a_stage_has_no_ratio_if_one_replica_has_none(report: Report) -> None:
     view = View(iterations=(0,), rows="stage")
     header, _, row, _ = find_section(render(changed, view), "Iteration 0")
 
-    # In the row, the cell of "#" is empty and the cell of "rank" has two words.
+    # In this row, the cell of "#" is empty, and the cell of "rank" contains two words.
     assert row.split()[header.split().index("ratio")] == "-"
     assert [r["pipeline"] for r in make_document(changed)["ranks"]] == [None] * 4

@@ -1,4 +1,4 @@
-"""An analysis of a written table gives the ratios and causes of the original report."""
+"""The analysis of a written table gives the same ratios and causes as the original report."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def analyze_written_table(report: Report, folder: Path, kind: str) -> Report:
 
 
 def collect_values(report: Report) -> dict[str, Any]:
-    """Return all values that must survive, such as ratios, windows and causes."""
+    """Return all values that must be preserved, such as ratios, windows and causes."""
     return {
         "headline": report.headline,
         "ranks": [(rank.stage, rank.pipeline, rank.host) for rank in report.ranks],

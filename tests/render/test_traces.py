@@ -65,7 +65,7 @@ def forward(start: int, end: int, rank: int = 0) -> Op:
 
 
 def load_checked_trace(report: Report, *, explained: bool = True) -> Loaded:
-    """Return the content of a report's trace after the checks that all traces must pass.
+    """Check a report's trace as all traces are checked, and return its content.
 
     Args:
         report: Any report.
@@ -94,7 +94,7 @@ def assert_nothing_overlaps(slices: Sequence[Slice]) -> None:
 
 
 def assert_flows_have_two_ends(slices: Sequence[Slice]) -> None:
-    """Check that each flow links two operations of a microbatch, forward in time."""
+    """Check that each flow links two operations of the same microbatch, forward in time."""
     leaving = {flow: slice_ for slice_ in slices for flow in slice_.leaving}
     entering = {flow: endpoint for endpoint in slices for flow in endpoint.entering}
     assert len(leaving) == sum(len(endpoint.leaving) for endpoint in slices)
@@ -149,7 +149,7 @@ def assert_operations(report: Report, trace: Loaded, base_ns: int) -> None:
 
 
 def assert_bubbles(report: Report, trace: Loaded, base_ns: int) -> None:
-    """Bubbles add up to the values in JSON for each rank, iteration and cause."""
+    """Check that bubbles add up to the values in the JSON, for each rank, iteration and cause."""
     ratio = report.bubbles.ratio
     total_ns: Counter[tuple[int, int, str]] = Counter()
     for slice_ in trace.of("bubble"):
@@ -284,7 +284,7 @@ def test_a_microbatch_passes_all_chunks(name: str) -> None:
     first = [slice_ for slice_ in forwards if not slice_.entering]
     stages = len({(slice_.process, slice_.arguments["chunk"]) for slice_ in forwards})
 
-    # Each forward after the first stage follows a forward of the previous stage.
+    # Each forward after the first stage follows a forward on the previous stage.
     assert stages > len(trace.processes) - 1
     assert len(first) * stages == len(forwards)
 
@@ -299,7 +299,7 @@ def test_no_flow_goes_back_in_time() -> None:
     entered = {slice_.process for slice_ in trace.slices if slice_.entering}
     left = {source.process for source in trace.slices if source.leaving}
 
-    # Inputs of rank 1 would flow back in time; its outputs flow forward.
+    # Inputs of rank 1 would flow backward in time, and its outputs flow forward.
     assert 2 not in entered
     assert left >= {2, 3}
     assert trace.facts["base_ns"] < 0

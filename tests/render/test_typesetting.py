@@ -1,7 +1,7 @@
-"""PDF contains vectors and text, PNG has twice the pixels, and both are reproducible.
+"""PDF files contain vectors and text, PNG files have double resolution, and both are reproducible.
 
-The tests read the content of a PDF from its streams. Its appearance was compared with the SVG by
-eye. Neither format is written to a terminal.
+The tests read the content of a PDF from its streams. The appearance of the PDF was compared with
+the SVG by eye. Neither format is written to a terminal.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def read_png_size(png: bytes) -> tuple[int, int]:
     return width, height
 
 
-# Content
+# Tests of the content.
 
 
 def test_a_pdf_contains_no_pixels_and_a_png_twice_those_of_the_svg() -> None:
@@ -92,7 +92,7 @@ def test_a_text_that_is_not_a_picture_is_refused_in_a_sentence() -> None:
         as_pdf("no picture")
 
 
-# The command line
+# Tests of the command line.
 
 
 @pytest.mark.parametrize("kind", ["pdf", "png"])

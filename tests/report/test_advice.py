@@ -1,4 +1,4 @@
-"""The first step of advice, and the findings that represent others."""
+"""The first step of the advice, and the findings that represent other findings."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_schedule_is_compared_with_the_simulation_of_the_one_that_ran() -> Non
     assert report.what_if is not None
     assert report.what_if.same_schedule is not None
     same_ns = 1e6 * report.what_if.same_schedule.makespan_ms
-    # The replay is longer, since operation times vary.
+    # The replay takes longer, because operation times vary.
     replayed = (Choice(name, 4, 8, 1, makespan_ns=2 * same_ns) for name in (MEASURED, NO_DELAY))
     rows = (*replayed, Choice("zb-h1", 4, 8, 1, makespan_ns=0.9 * same_ns, fits=True))
     what_if = replace(report.what_if, rows=rows, fastest_other=rows[-1])
@@ -122,7 +122,7 @@ def test_a_little_idle_time_between_iterations_is_reported(between: float, expec
     assert str(describe_first_steps(report)).startswith(expected)
 
 
-# Clocks that contradict each other, so that times between hosts are meaningless.
+# Tests of clocks that contradict each other, so that times between hosts are meaningless.
 
 
 CLOCK_SET = Planting(
@@ -179,7 +179,7 @@ def test_clocks_that_contradict_by_utc_are_aligned(tmp_path: Path) -> None:
     assert str(describe_first_steps(aligned)).startswith("The schedule itself")
 
 
-# Reports without averaged iterations.
+# Tests of reports without averaged iterations.
 
 
 @pytest.mark.parametrize("run", [Planting(), Planting(stages=1), Planting(stray="idle")], ids=str)
@@ -254,7 +254,8 @@ def test_launch_gaps_are_advised_once(tmp_path: Path) -> None:
     sentence = str(describe_first_steps(report))
     (only_advice,) = report.advice
 
-    # Receives that wait since the previous iteration do not count, so all iterations are equal.
+    # Receives that have been waiting since the previous iteration are not counted.
+    # All iterations are therefore equal.
     assert only_advice.saving_ratio == pytest.approx(0.5133, abs=1e-4)
     assert only_advice.error_ratio == pytest.approx(0, abs=1e-3)
     assert sentence.lower().count("launch fewer, larger kernels") == 1

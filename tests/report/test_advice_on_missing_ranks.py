@@ -1,4 +1,4 @@
-"""Advice on runs in which ranks of some pipelines are missing."""
+"""Advice on runs that lack ranks of some pipelines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.planting.ranks.tables import write_tables
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write 64 pipelines of four stages, eight pipelines per file, and return the folder."""
+    """Write 64 pipelines of four stages, with eight pipelines per file, and return the folder."""
     folder = tmp_path_factory.mktemp("run")
     run = plant_ranks(Recipe(256, microbatches=8, stages=4, iterations=2))
     write_tables(
@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def analyze_without(folder: Path, *servers: int) -> Report:
-    """Return the report of a run without the files of some servers."""
+    """Return the report on a run without the files of the given servers."""
     files = sorted(folder.glob("*.parquet"))
     return bubbleviz.analyze([str(file) for n, file in enumerate(files) if n not in servers])
 

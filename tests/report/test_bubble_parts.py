@@ -1,4 +1,4 @@
-"""The parts of a bubble add up to the headline, whatever the lengths of iterations."""
+"""The parts of a bubble add up to the headline ratio, whatever the lengths of iterations."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_invalid_flops_are_refused(text: str) -> None:
 
 
 def test_a_report_read_back_has_the_same_first_cause(tmp_path: Path) -> None:
-    """Activity that does not count as work is a part of the bubble, like idle time."""
+    """Activity that is not work is a part of the bubble, like idle time."""
     report = analyze_planting(RUNS["late host"])
     (largest_part, *_) = parts = compute_bubble_parts(report)
     saved = tmp_path / "report.json"
@@ -128,7 +128,7 @@ def test_rounded_shares_add_up_to_the_rounded_sum() -> None:
 
 @pytest.mark.parametrize("gap_ns", [0, 50_000])
 def test_the_share_of_launch_gaps_is_a_share_of_operation_time(gap_ns: int) -> None:
-    """Each operation takes 1 ms, or 2 ms if it is a full backward, and has two gaps."""
+    """Each operation takes 1 ms, or 2 ms for a full backward, and has two gaps."""
     report = analyze_planting(Planting(stages=2, microbatches=4, kernels=3, kernel_gap_ns=gap_ns))
 
     expected_ratio = 2 * 2 * gap_ns / 3_000_000
@@ -144,7 +144,7 @@ def test_a_report_without_operations_has_no_launch_gaps() -> None:
 def test_communication_inside_operations_is_no_launch_gap(
     tmp_path: Path, gap_us: int, saving: float | None
 ) -> None:
-    """Operations compute for 60 us, and communicate or run no kernel for 40 us."""
+    """Operations compute for 60 us. For another 40 us, they communicate or run no kernel."""
     rows = ExportRows()
     for number in range(8):
         begin_ns = 1000 * (100 * number + 10)
@@ -163,7 +163,7 @@ def test_communication_inside_operations_is_no_launch_gap(
     ]
     assert savings == ([] if saving is None else [pytest.approx(saving, rel=0.01)])
 
-    # A table of the operations does not contain kernels.
+    # A table of operations does not contain kernels.
     table = str(tmp_path / "operations.csv")
     assert main(["analyze", str(tmp_path), "--csv", table]) == 0
     (advice,) = [a for a in write_all_advice(bubbleviz.analyze(table)) if a.kind == "launch-gaps"]

@@ -1,4 +1,4 @@
-"""Comparisons of runs with the first run, and notes on doubtful differences."""
+"""Comparisons of runs with the first run, and notes on uncertain differences."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def make_run(
     interval: tuple[float, float] | None = None,
     **changes: Any,
 ) -> ComparedRun:
-    """Return a run with one ratio, or an unknown ratio if ``mean`` is None."""
+    """Return a run with one ratio, which is unknown if ``mean`` is None."""
     has_ratio = mean is not None
     bubble = make_average(mean, std if n > 1 else None, n) if has_ratio else NONE
     window = make_average(window_ms * MS, 0.1 * MS if n > 1 else None, n) if has_ratio else NONE
@@ -82,7 +82,7 @@ def make_run(
 
 
 def merge_ratios(first: ComparedRun, *other_runs: ComparedRun) -> ComparedRun:
-    """Return the first run with the ratios of all runs, in the order of the runs."""
+    """Return the first run with the ratios of all runs, in run order."""
     runs = [value.saved for value in (first, *other_runs)]
     bubble_ratio = {name: value for run in runs for name, value in run.summary.bubble_ratio.items()}
     window_ns = {name: value for run in runs for name, value in run.summary.window_ns.items()}
@@ -105,7 +105,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return files[0], files[1]
 
 
-# Missing values and ties
+# Tests of missing values and ties.
 
 
 def test_a_run_equals_itself() -> None:
@@ -119,7 +119,7 @@ def test_a_run_equals_itself() -> None:
     assert find_worse_runs(comparison) == []
 
 
-# Differences
+# Tests of differences.
 
 
 def test_differences_are_relative_to_the_first_run() -> None:
@@ -150,7 +150,7 @@ def test_differences_are_relative_to_the_first_run() -> None:
         ((34, 42), 4, "schedule windows equally long; iterations 23.53 % longer (period)", ["b"]),
         ((42, 34), 4, "schedule windows equally long; iterations 19.05 % shorter (period)", []),
         ((34, 34), 4, "the same; iterations equally long", []),
-        # A single value allows no test, so the step is compared.
+        # A single value allows no test, so the step times are compared.
         (
             (34, 42),
             1,
@@ -184,7 +184,7 @@ def test_one_iteration_gives_no_test_and_says_so() -> None:
     with pytest.raises(InputError, match="is unknown, so they cannot be compared"):
         find_worse_runs(none)
     assert none.notes == ("a test needs two iterations of each run; too few in a, b",)
-    # Without a test, any difference counts.
+    # Without a statistical test, any difference counts.
     assert find_worse_runs(compare([make_run("a", n=1), make_run("b", window_ms=100.1, n=1)])) == [
         "b"
     ]
@@ -221,7 +221,7 @@ def test_a_ratio_of_all_runs_is_compared_even_if_it_is_not_primary() -> None:
 
 
 def test_times_of_different_windows_are_never_subtracted() -> None:
-    """If primary ratios differ, runs in any order are compared by the longest common window."""
+    """If primary ratios differ, runs are compared by the longest common window, in any order."""
     parts: dict[str, Any] = {"bubble_parts": (("drain", 0.2), ("warmup", 0.05))}
     schedule = make_run("a", window_ms=40.0, **parts)
     period = make_run("b", window_ms=60.0, name="period", **parts)
@@ -243,7 +243,7 @@ def test_times_of_different_windows_are_never_subtracted() -> None:
         (16, 1.0, 57.0, "72.73 % longer, 13.64 % shorter per microbatch", []),
         (16, 1.0, 70.0, "112.12 % longer, 6.06 % longer per microbatch", ["b"]),
         (4, 1.0, 21.0, "36.36 % shorter, 27.27 % longer per microbatch", ["b"]),
-        # The batch is the same, but the microbatches are smaller.
+        # The batch has the same size, but the microbatches are smaller.
         (16, 0.5, 34.0, "iterations 3.03 % longer - ", ["b"]),
         (16, 0.6, 39.0, "in 8 microbatches 8.000 ms, in 16 9.600 ms (1.20x per token)", ["b"]),
         (8, 1.0, 57.0, "iterations 72.73 % longer - ", ["b"]),
@@ -290,7 +290,7 @@ def test_complete_captures_are_not_called_iterations() -> None:
     assert check.line == "ok: idle 25.00 % is at most 30 % (mean of 4 devices)"
 
 
-# Changes
+# Tests of changes.
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_changes_are_listed(now: dict[str, Any], expected: tuple[str, ...]) -> N
     )
 
 
-# Doubtful differences
+# Tests of uncertain differences.
 
 
 def test_a_smaller_ratio_in_a_longer_window_is_no_gain() -> None:
@@ -351,7 +351,7 @@ def test_a_smaller_ratio_in_a_longer_window_is_no_gain() -> None:
         "ms, was 25.00 % of 33.000 ms"
     )
 
-    # The headline comes first, and names the others.
+    # The headline comes first, and names the other stages.
     stages = [
         make_run("a", 0.25, name="stage", headline="schedule"),
         make_run("b", 0.2, window_ms=34.5, name="stage", headline="schedule"),
@@ -424,7 +424,7 @@ def test_runs_without_a_complete_pipeline_are_marked(kind: Restriction, first: b
     assert sorted(codes) == [[], [kind.code]]
 
 
-# Titles
+# Tests of titles.
 
 
 @pytest.mark.parametrize(
@@ -443,7 +443,7 @@ def test_titles_distinguish_paths(paths: tuple[str, ...], titles: tuple[str, ...
     assert make_titles(paths) == titles
 
 
-# Outputs
+# Tests of outputs.
 
 
 def test_csv_has_a_row_for_each_ratio_and_run() -> None:
@@ -508,7 +508,7 @@ def test_parts_without_a_row_count_once() -> None:
     assert complete.split()[1:3] == ["33.000", "33.000"]
 
 
-# The command line
+# Tests of the command line.
 
 
 def test_profiles_and_saved_reports_give_the_same_comparison(
@@ -570,7 +570,7 @@ def test_what_cannot_be_compared_is_refused(
     assert no_report.read_text() == "mine"
 
 
-# Welch's test agrees with scipy, and is left out if it is undefined.
+# Tests of Welch's test, which must agree with scipy and is left out if it is undefined.
 
 
 VALUES = st.lists(st.floats(0, 1).map(lambda x: round(x, 6)), min_size=0, max_size=12)

@@ -1,4 +1,4 @@
-"""Promises of advice are compared with the results in a later run."""
+"""Promises of advice are compared with the results of a later run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SLOW = Job(rank={6: 1.5})
 PAUSING = Job(between=40.0)
 ONE_SCHEDULE = Job(schedule="gpipe", microbatches=4, noise=0.0)
 
-#: A job, its changes, and the expected verdict and words on the first advice.
+#: (job, its changes, expected verdict, expected words) for the first advice.
 CHANGES: dict[str, tuple[Job, dict[str, Any], str, str]] = {
     "stages": (UNEVEN, {"even_stages": True}, "kept", "of stage 3 takes"),
     "nothing": (UNEVEN, {}, "not followed", "of stage 3 takes"),
@@ -112,7 +112,7 @@ def test_a_different_schedule_follows_the_advice(tmp_path: Path) -> None:
     simulate_job(ONE_SCHEDULE).written(tmp_path / "before.csv")
     earlier, path = str(tmp_path / "before.json"), str(tmp_path / "before.csv")
     assert main(["analyze", path, "--what-if", "-o", earlier]) == 0
-    # Only the advised schedule keeps the promise.
+    # Only the advised schedule fulfills the promise.
     for name, change, verdict in (
         ("zb-h1", "zb-h1, not interleaved-zb,", "not followed"),
         ("interleaved-zb", "interleaved-zb,", "kept"),
@@ -145,8 +145,8 @@ def test_overlapping_iterations_keep_the_saving_between_their_starts(
 
 GAPS = Job(gaps=dict.fromkeys(range(8), 0.3), noise=0.002)
 
-#: A job, its changes, and the expected words. Either the advised change has side changes, or there
-#: is none.
+#: (job, its changes, expected words).
+#: Either the advised change has side effects, or it was not made.
 NOT_FOLLOWED: dict[str, tuple[Job, dict[str, Any], str]] = {
     "the schedule alone": (GAPS, {"schedule": "zb-h1"}, "for 23.08 % of the time of operations"),
     "more gaps": (
@@ -211,7 +211,8 @@ def test_reducing_gaps_follows_the_advice(tmp_path: Path) -> None:
     assert first["change"].startswith("no kernel runs for 0.00 % of the time of operations, 23.")
 
 
-#: Changes that do not follow the advice on a job with gaps in operations, and words of the verdict.
+#: Changes that do not follow the advice, and words of the verdict.
+#: The job has gaps in operations.
 NO_PROMISE: dict[str, tuple[dict[str, Any], str]] = {
     "a faster schedule": ({"schedule": "zb-h1"}, "23.08 % of the time of operations, as before; "),
     "a slower schedule": ({"schedule": "gpipe", "transfer": 2.0}, ", as before; "),
@@ -239,7 +240,7 @@ def test_the_gate_checks_no_promise_of_advice_that_was_not_followed(
     )
     assert "Launch fewer, larger kernels inside operations" in sentence
     assert words in sentence
-    # A longer iteration still fails if a limit is given.
+    # A longer iteration still fails the gate if a limit is given.
     is_longer = " longer" in sentence and "0.0" not in sentence.partition("iterations are ")[2]
     code = 3 if is_longer else 0
     assert ("; --baseline limits their length" in sentence) == is_longer
@@ -249,7 +250,7 @@ def test_the_gate_checks_no_promise_of_advice_that_was_not_followed(
 def test_the_gate_passes_if_promises_are_smaller_than_noise(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No advice is worth following, so no run can break its promise."""
+    """No advice is worth following, so no run can break a promise."""
     earlier = Path(_write_report(GAPS, tmp_path, "before"))
     document = json.loads(earlier.read_text(encoding="utf-8"))
     for advice in document["advice"]:

@@ -1,4 +1,4 @@
-"""Verdicts and exit codes of the gate, and saved reports that are damaged."""
+"""Verdicts and exit codes of the gate, and damaged saved reports."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def write_altered_report(saved: Path, folder: Path, *path: str | int, value: Any
     return str(file)
 
 
-#: Memory of operations in bytes.
+#: Memory of operations, in bytes.
 OPERATION = dict.fromkeys(
     ("virtual_stage", "n", "net_bytes", "above_bytes", "held_bytes", "kept_bytes"), 0
 )
 
 
-# Missing values and ties
+# Tests of missing values and ties.
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_files_that_are_not_reports_are_refused_in_a_sentence(
 
 
 def make_report_with_mean(mean: float | None, n: int = 3) -> RunSummary:
-    """Return a report with the given mean of ``schedule``."""
+    """Return a report with the given mean of the ratio ``schedule``."""
     none = make_average(None, None, 0)
     std = 0.0 if n > 1 else None
     bubble = none if mean is None else make_average(mean, std, n)
@@ -120,7 +120,7 @@ def test_limits_that_do_not_fit_are_refused(
     assert expected in cli.refused("gate", str(saved), *options, code=code)
 
 
-# Verdicts
+# Tests of verdicts.
 
 
 def test_a_report_without_an_averaged_iteration_is_read(tmp_path: Path, cli: CommandLine) -> None:
@@ -226,7 +226,7 @@ def test_times_and_baselines_can_be_limits(
     # The last iteration has no period.
     expected_lines = [f"{line} (mean of {3 - ('period' in line)} iterations)" for line in lines]
     assert cli("gate", str(saved), *arguments)[:2] == (code, "\n".join(expected_lines) + "\n")
-    # Profiles give the same results as their report, also in JSON.
+    # Profiles give the same results as the report on them, also in JSON.
     document_of_gate = json.loads(cli("gate", str(FIXTURES / "1f1b"), *arguments, "--json", "-")[1])
     assert [check["text"] for check in document_of_gate["checks"]] == expected_lines
     assert document_of_gate["passed"] == (code == 0)
@@ -279,13 +279,13 @@ def test_damaged_idle_reports_are_refused_with_the_idle_command(
     assert "; write one with bubbleviz idle -o report.json" in error
 
 
-# Doubtful ratios
+# Tests of uncertain ratios.
 
 
 def write_doubtful_report(
     saved: Path, folder: Path, bounds: list[float] | None, **flags: bool
 ) -> str:
-    """Write a copy with other bounds of ``schedule`` and flags of an iteration."""
+    """Write a copy with other bounds of ``schedule`` and other flags of an iteration."""
     document = json.loads(saved.read_text())
     document["summary"]["bubble_interval"]["schedule"] = bounds
     document["iterations"][1].update(flags)
@@ -389,7 +389,7 @@ def test_a_single_stage_is_no_pipeline_to_check(
     )
 
 
-# Saved reports
+# Tests of saved reports.
 
 
 @pytest.mark.parametrize(

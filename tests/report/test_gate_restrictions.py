@@ -1,4 +1,4 @@
-"""The gate on runs and edited reports with restricted ratios."""
+"""The gate on runs and edited reports whose ratios are restricted."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 
 
 OF_DEVICE_1 = f"IN (SELECT globalPid >> 24 FROM {KERNELS} WHERE deviceId = 1)"
-#: Kernels of some forwards lost their calls as well.
+#: Kernels of some forwards have lost their calls as well.
 LOST = (
     "SELECT call.correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call JOIN NVTX_EVENTS AS own "
     "ON own.globalTid = call.globalTid AND call.start BETWEEN own.start AND own.end "
     f"WHERE own.text GLOB 'F[345].0.0' AND own.globalTid >> 24 {OF_DEVICE_1}"
 )
-#: Restrictions of a run: statements that edit the profile, and the expected text.
+#: Statements that edit the profile, and the expected text of the restriction.
 RESTRICTED = {
     "kernels-lost": (
         [f"DELETE FROM {KERNELS} WHERE rowid * 7 % 10 = 3"],
@@ -54,7 +54,7 @@ RESTRICTED = {
         "maybe incomplete: GPUs that computed as long as others ran no named operation",
     ),
 }
-#: Restrictions that only mean missing ranks or stages.
+#: Restrictions that only say that ranks or stages are missing.
 PARTS = {"ranks-without-operations", "stages-without-gpu-work"}
 
 
@@ -88,14 +88,14 @@ def test_a_restricted_ratio_fails_and_every_output_says_why(
     exit_code, line = _run_gate(cli, report)
     assert (exit_code, line.partition(":")[0]) == (3, "FAILED")
     assert words in line
-    # Only missing ranks and stages can be allowed by an option.
+    # An option can allow only missing ranks and stages.
     allowed, line = _run_gate(cli, report, "--allow-incomplete")
     assert (allowed, line.partition(":")[0]) == ((0, "ok") if code in PARTS else (3, "FAILED"))
 
 
 @pytest.fixture
 def complete_report(saved: Path) -> dict[str, Any]:
-    """Return the document of the 1F1B example, which passes the gate."""
+    """Return the document of the 1F1B example. It passes the gate."""
     document: dict[str, Any] = json.loads(saved.read_text())
     assert document["restrictions"] == []
     return document

@@ -122,15 +122,15 @@ def test_compute_outside_operations_that_outweighs_the_bubble_comes_first(tmp_pa
 
 
 def _analyze_shortened(folder: Path, source: str, condition: str = "1") -> Report:
-    """Shorten the kernels selected by an SQL condition to a twentieth, and analyse the fixture."""
+    """Shorten the kernels selected by an SQL condition to a twentieth, and analyze the fixture."""
     shorter = "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = start + (end - start) / 20"
     for path in sorted((FIXTURES / source).glob("*.sqlite")):
         edit_database(folder / path.name, f"{shorter} WHERE {condition}", source=path)
     return bubbleviz.analyze(folder)
 
 
-#: SQL condition for kernels that do not communicate. Shortened receives would end before their
-#: input arrives, which zb-v shows.
+#: SQL condition for kernels that do not communicate.
+#: Shortened receives would end before their input arrives, which is visible in zb-v.
 COMPUTE = "demangledName NOT IN (SELECT id FROM StringIds WHERE lower(value) LIKE '%nccl%')"
 
 
@@ -188,7 +188,7 @@ def test_one_rank_that_launches_slowly_is_named(tmp_path: Path) -> None:
 
 
 def _analyze_with_lost_calls(folder: Path, lost_every_n: int) -> Report:
-    """Return the report of a run that lost every n-th CUDA call, or none if n is 0."""
+    """Return the report on a run that lost every n-th CUDA call, or no call if n is 0."""
     plant(Planting(iterations=3), folder)
     is_lost = f"{lost_every_n} > 0 AND rowid % max({lost_every_n}, 1) = 0"
     edit_database(

@@ -1,4 +1,4 @@
-"""Memory of planted operations in bytes by stage, also in saved reports."""
+"""Memory of planted operations by stage, in bytes, also in saved reports."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ from tests.support.torch_traces import write_traces
 
 MB = 1_000_000
 BASE = Planting(stages=2, microbatches=4, devices="zero")
-#: Allocations of each rank. The last stage frees its output like an activation, in its backward.
+#: Planted allocations of each rank.
+#: The last stage frees its output like an activation, in its backward.
 TRUTH = (
     Allocations(held=50 * MB, kept=20 * MB, output=3 * MB, temporary=8 * MB, resident=400 * MB),
     Allocations(held=70 * MB, kept=10 * MB, temporary=2 * MB, resident=900 * MB),
@@ -85,7 +86,8 @@ def test_peaks_and_resident_memory_are_reported(tmp_path: Path) -> None:
 
     for peak, truth, max_microbatches in zip(report.memory.ranks, TRUTH, (2, 1), strict=True):
         assert peak.resident_bytes == truth.resident
-        # Stage 0 of 1F1B stores two microbatches; an output is freed when the next operation ends.
+        # Stage 0 of 1F1B stores two microbatches.
+        # An output is freed when the next operation ends.
         activations = max_microbatches * (truth.held + truth.kept)
         assert activations + truth.resident <= peak.peak_bytes
         assert peak.peak_bytes <= activations + truth.resident + truth.temporary + 2 * truth.output
@@ -118,7 +120,8 @@ def test_other_schedules_need_the_memory_of_their_orders(tmp_path: Path) -> None
     assert report.what_if is not None
     rows = {row.schedule: row for row in report.what_if.rows}
 
-    # GPipe stores four microbatches on each stage; 1F1B stores two and one.
+    # GPipe stores four microbatches on each stage. 1F1B stores two on one stage and one on the
+    # other.
     assert rows["gpipe"].peak_bytes == pytest.approx(902e6 + 4 * 80e6, rel=0.01)
     assert rows["1f1b"].peak_bytes == pytest.approx(902e6 + 80e6, rel=0.01)
     assert rows["measured"].peak_bytes == pytest.approx(rows["gpipe"].peak_bytes, rel=0.01)
@@ -133,7 +136,7 @@ def test_other_schedules_need_the_memory_of_their_orders(tmp_path: Path) -> None
 def test_the_picture_and_the_advice_choose_the_same_schedule(
     limit: str | None, tmp_path: Path
 ) -> None:
-    """GPipe stores all microbatches, so any schedule fits in its memory, but few in 1.1 GB."""
+    """GPipe stores all microbatches, so any schedule fits in its memory, but few fit in 1.1 GB."""
     traces = write_planted_traces(replace(BASE, schedule="gpipe", microbatches=6), tmp_path)
     report = bubbleviz.analyze(traces, what_if=True, memory_limit=limit)
     advised = next(entry for entry in write_all_advice(report) if entry.kind == "schedule")
@@ -204,7 +207,7 @@ def test_layers_have_the_memory_allocated_inside_their_ranges(tmp_path: Path) ->
     planting = replace(BASE, layers=(100, 100, 100, 100), layer_counts=(2, 2))
     model = measure_model(write_planted_traces(planting, tmp_path, layers=(30 * MB, 10 * MB)))
 
-    # Allocations of the operation itself are inside the range of its first layer.
+    # Allocations of the operation itself happen inside the range of its first layer.
     layer_bytes = [mb * MB for truth in TRUTH for mb in ((truth.held + truth.kept) / MB + 30, 10)]
     assert model.layers.activation == pytest.approx(layer_bytes)
     assert model.in_bytes
@@ -219,7 +222,7 @@ def test_plans_keep_within_bytes(cli: CommandLine, tmp_path: Path) -> None:
     assert main(["analyze", *traces, "--memory", "--json", file]) == 0
     for run in ([file], traces):
         plan = cli.json("plan", *run, "--memory-limit", "1GB", "--json", "-")
-        # Stage 1 needs 902 MB at all times, and 80 MB per microbatch.
+        # Stage 1 always needs 902 MB, plus 80 MB per microbatch.
         assert plan["workload"]["memory_in_bytes"]
         stage_bytes = [stage["memory"] for stage in plan["workload"]["virtual_stages"]]
         assert stage_bytes == [70e6, 80e6]
@@ -268,7 +271,7 @@ def test_the_memory_table_of_nsys_gives_the_same_memory(tmp_path: Path) -> None:
         assert (nsys_kind.held_bytes, nsys_kind.kept_bytes) == (kind.held_bytes, kind.kept_bytes)
         assert (nsys_kind.net_bytes, nsys_kind.above_bytes) == (kind.net_bytes, kind.above_bytes)
     assert report.memory is not None
-    # nsys does not record allocations from before the capture.
+    # nsys does not record allocations that precede the capture.
     assert [peak.resident_bytes for peak in report.memory.ranks] == [0, 0]
     directory = write_columnar(export, tmp_path)
     assert bubbleviz.analyze(directory, memory=True).memory == report.memory

@@ -1,4 +1,4 @@
-"""The methods sentence, also for unknown values."""
+"""The methods sentence, also with unknown values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A count of one is followed by a singular noun, in every output."""
+"""In every output, a count of one is followed by a singular noun."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from bubbleviz.model.texts import format_count
 from tests.planting import Planting, plant
 from tests.support.command_line import CommandLine
 
-#: Pattern of a count of 1 and a plural noun; "1 of 2 ranks" and decimals do not match.
+#: Matches a count of 1 followed by a plural noun.
+#: "1 of 2 ranks" and decimals do not match.
 PLURAL = re.compile(
     r"(?<![\d.,:/-])1 (?:(?:more|other|training|pipeline|model|CUDA API|Nsight Systems) )?"
     r"(stages|ranks|kernels|microbatches|iterations|operations|devices|GPUs|hosts|profiles|chunks"
@@ -46,5 +47,5 @@ def test_no_output_has_a_plural_after_one(run: Planting, tmp_path: Path, cli: Co
     texts = [text for _, *printed in outcomes for text in printed]
     texts += [file.read_text(encoding="utf-8") for file in outputs.values()]
     for text in texts:
-        # Two blanks separate cells of a table, which are not sentences.
+        # Two blanks separate table cells, which are not sentences.
         assert PLURAL.findall(re.sub(r"<[^>]*>", "  ", text)) == []

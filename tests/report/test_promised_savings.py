@@ -54,7 +54,7 @@ def test_nothing_is_promised_if_the_replay_misses_the_measurement(
     screen = " ".join(cli.printed("analyze", str(table)).split())
     text = " ".join(cli.printed("analyze", str(table), "-v", "advice").split())
 
-    # The replay drops the time for which each operation starts late without a known cause.
+    # The replay removes the time by which each operation starts late without a known cause.
     assert report.summary.window_ns["step"].mean == 84_000_000
     assert report.explanation.diagnosis is not None
     assert report.explanation.diagnosis.missed_ratio == pytest.approx(36 / 84, abs=1e-3)
@@ -95,7 +95,7 @@ def test_unknown_savings_are_null_and_are_not_checked_later(
 
 
 def test_savings_are_promised_if_the_replay_is_exact(tmp_path: Path) -> None:
-    # Operations follow each other without a delay: 4 ms of work and 1 ms of transfer.
+    # Operations follow each other without a delay, with 4 ms of work and 1 ms of transfer.
     report = bubbleviz.analyze(write_gpipe_table(tmp_path / "operations.csv", WORK_NS))
 
     assert report.explanation.diagnosis is not None

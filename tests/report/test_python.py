@@ -77,7 +77,7 @@ def test_a_row_per_stage_has_its_ratio_work_and_causes() -> None:
 
     assert frame["stage"].to_list() == [0, 1, 2, 3]
     assert frame["bubble_ratio"].to_list() == pytest.approx([3 / 11] * 4)
-    # Stage s of an ideal 1F1B waits s forwards of 1 ms.
+    # Stage s of an ideal 1F1B waits for s forwards of 1 ms.
     assert frame["idle_ns_warmup"].to_list() == [0, 1e6, 2e6, 3e6]
     causes = frame.select(polars.sum_horizontal(polars.selectors.starts_with("idle_ns_")))
     assert causes.to_series().to_list() == frame["bubble_ns"].to_list() == [9e6] * 4
@@ -150,14 +150,14 @@ def test_wrong_arguments_end_in_a_sentence_about_python(
     assert not re.search(r"(^|\s)--?[a-z]", str(refused.value))
 
 
-#: Public names and names in their annotations, each with its module.
+#: Public names, and names in their annotations, each with its module.
 NAMED = dict.fromkeys({*bubbleviz.__all__} - {"__version__"}, "bubbleviz")
 NAMED |= {name: home for own in bubbleviz._ANNOTATION_TYPES.values() for name, home in own.items()}
 
 
 @pytest.mark.parametrize(("name", "home"), sorted(NAMED.items()))
 def test_annotations_of_public_names_are_types(name: str, home: str) -> None:
-    # A separate process has not loaded the modules that the annotations name.
+    # The modules that the annotations name are not loaded in a separate process.
     script = f"import typing; from {home} import {name}; typing.get_type_hints({name})"
 
     run([sys.executable, "-c", script], check=True)

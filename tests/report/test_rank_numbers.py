@@ -1,4 +1,4 @@
-"""Ranks are named by their number in the job, independent of pipeline order."""
+"""Ranks are named by their number in the job, whatever their pipeline order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from tests.support.command_line import CommandLine
 from tests.support.nsys_exports import C, K, R, write_profile
 from tests.support.pipeline_jobs import Job, simulate_job
 
-#: Rank in the job for each position in pipeline order; stages of a replica are not consecutive.
+#: Rank in the job for each position in pipeline order.
+#: Stages of a replica are not adjacent.
 SHUFFLED = (0, 4, 2, 6, 1, 5, 3, 7)
 
 
@@ -41,9 +42,10 @@ def test_every_output_uses_the_rank_in_the_job(tmp_path: Path, cli: CommandLine)
     assert document["ranks"][index]["index"] == 3
     assert "Find out why rank 6 is slow" in " ".join(screen.split())
     assert "Find out why rank 6 is slow" in files["md"].read_text(encoding="utf-8")
-    # Positions are never printed as ranks: rank 3 is not the slow rank.
+    # Positions are never printed as ranks, so rank 3 is not the slow rank.
     assert not re.search(r"rank 3[^\n]{0,40}(slow|points)", screen)
-    # In Python, pictures and advice also use ranks of the job; columns use positions.
+    # Python, pictures and advice also use ranks of the job.
+    # Columns use positions.
     report = bubbleviz.analyze(table)
     (slow,) = {row.global_rank for row in report.operations if row.rank == index}
     assert report.advice[0].rank_numbers == (slow,) == (6,)
@@ -57,7 +59,7 @@ def test_every_output_uses_the_rank_in_the_job(tmp_path: Path, cli: CommandLine)
         len({re.sub(r"<desc>.*?</desc>|<metadata>.*?</metadata>", "", svg) for svg in pictures})
         == 1
     )
-    # Written tables keep the numbers, and options select by them.
+    # Written tables keep the rank numbers, and options select by rank number.
     table_path = str(tmp_path / "again.csv")
     cli.printed("analyze", table, "--csv", table_path)
     screen = cli.printed("analyze", table_path, "--ranks", "6", "-v", "ranks,advice")
@@ -67,7 +69,7 @@ def test_every_output_uses_the_rank_in_the_job(tmp_path: Path, cli: CommandLine)
 
 @pytest.mark.parametrize("is_always_slow", [True, False])
 def test_a_rank_has_a_score_for_its_slowness(is_always_slow: bool, tmp_path: Path) -> None:
-    """A rank is half as fast in all iterations, or only in the last one."""
+    """A rank runs at half speed, either in all iterations or in the last one only."""
     slow: dict[str, Any] = {
         "slow_rank": 5,
         "slow_rank_factor": 2.0,

@@ -1,4 +1,4 @@
-"""All outputs mark ratios of incomplete pipelines, and give no advice based on them."""
+"""All outputs mark ratios of incomplete pipelines, and give no advice based on these ratios."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.support.torch_traces import set_world_size, write_traces
 
 INCOMPLETE = "incomplete: ranks of the run are missing"
 NO_PIPELINE = "no pipeline was measured: one stage is no pipeline"
-#: Profiles of fixtures in which some stages of the pipeline are missing.
+#: Profiles of fixtures that lack some stages of the pipeline.
 PARTIAL = {
     "both ends of a V": ["zb-v/rank0.sqlite"],
     "a stage of a V": ["zb-v/rank1.sqlite"],
@@ -95,7 +95,7 @@ def test_a_complete_pipeline_has_no_restriction(name: str) -> None:
 
 
 def _analyze_rank(folder: Path, *transfers: str, launched: bool = True) -> Report:
-    """Return the report of one rank with F, B and the given transfers, with or without kernels."""
+    """Return the report on one rank with F, B and the given transfers, with or without kernels."""
     rows = ExportRows()
     for iteration in range(3):
         for number, name in enumerate(("F0.0.0", *transfers, "B0.0.0", "Optimizer")):
@@ -177,14 +177,14 @@ def test_stages_that_may_be_missing_are_marked_and_come_first(tmp_path: Path) ->
     assert get_first_restriction(stated) is None
 
 
-# Ranges whose GPU work was not recorded
+# Tests of ranges whose GPU work was not recorded.
 
 WITHOUT_WORK = "incomplete: the GPU work of some stages was not recorded"
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
 
 
 def _write_without_rows(folder: Path, *ranks: int, table: str = KERNELS) -> Path:
-    """Write the 1F1B example without the given ranks' rows of a table, and return its path."""
+    """Write the 1F1B example without the rows of some ranks in a table, and return its path."""
     column = "globalPid" if table == KERNELS else "globalTid"
     pids = f"SELECT DISTINCT deviceId AS rank, globalPid >> 24 AS pid FROM {KERNELS}"
     rows = f"{column} >> 24 = (SELECT pid FROM pids WHERE rank ="
@@ -200,7 +200,7 @@ def _write_without_rows(folder: Path, *ranks: int, table: str = KERNELS) -> Path
 def test_a_rank_without_gpu_work_is_a_missing_stage(rank: int, table: str, tmp_path: Path) -> None:
     report = bubbleviz.analyze(_write_without_rows(tmp_path, rank, table=table))
 
-    # Remaining transfers of the first and last stage are evidence of missing stages.
+    # The remaining transfers of the first and last stage show that stages are missing.
     missing = [] if rank in (1, 2) else [INCOMPLETE]
     words = list_restriction_texts(report)
     numbering_note = [] if rank else ["stages are counted from the first that has a profile"]
@@ -257,7 +257,7 @@ def test_a_helper_that_names_one_forward_is_not_a_stage(
 
 @pytest.fixture(name="report")
 def one_stage(tmp_path: Path) -> Report:
-    """Return the report of one rank without transfers, idle between forward and backward."""
+    """Return the report on one rank without transfers, idle between forward and backward."""
     kernels = [K(0, 40, 1), K(80, 140, 2), K(200, 240, 3), K(280, 340, 4)]
     calls = [C(1, 2, 1), C(71, 72, 2), C(201, 202, 3), C(271, 272, 4)]
     ranges = [

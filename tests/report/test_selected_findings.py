@@ -1,4 +1,4 @@
-"""The selection of findings that represent others of their family."""
+"""Selection of findings that represent other findings of their family."""
 
 from __future__ import annotations
 

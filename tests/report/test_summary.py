@@ -1,4 +1,4 @@
-"""Summaries of reports survive a round trip through JSON, which fits the JSON Schema."""
+"""Summaries of reports survive a round trip through JSON that fits the JSON Schema."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.places import FIXTURES
 
 
 def read_again(report: bubbleviz.Report) -> tuple[RunSummary, RunSummary]:
-    """Return the summary of a report, and the summary read from its JSON."""
+    """Return the summary of a report, and the summary that is read from its JSON."""
     summary = summarize(report)
     text = format_json(to_values(summary))
     return summary, msgspec_json.decode(text, type=RunSummary)
@@ -69,7 +69,7 @@ def check_schema(model: type[Struct], document: dict[str, Any], array: str = "ra
     Args:
         model: Model of the document.
         document: Values of the document.
-        array: Key of an array. The schema refuses a number in its place.
+        array: Key of an array. The schema must refuse a number in place of the array.
     """
     schema = json.loads(SCHEMA_FILES[model].read_text(encoding="utf-8"))
     Draft202012Validator.check_schema(schema)
