@@ -80,7 +80,7 @@ def test_a_different_number_of_stages_shares_the_work(tmp_path: Path, cli: Comma
 
     printed = cli.printed(*words, "-p", "4,8")
     document = cli.json(*words, "-p", "8", "--json", "-")
-    # 1 ms of each phase on three stages and 2 ms on one, over 8.
+    # The sum of 1 ms on three stages and 2 ms on one, divided by 8.
     times = ("--tf", "0.625", "--tb", "0.625", "--tw", "0.625", "--tcomm", "0.05")
     even = cli.json("simulate", "--schedule", "1f1b", "-p", "8", "-m", "8", *times, "--json", "-")
 

@@ -39,12 +39,12 @@ from tests.support.command_line import CommandLine
 from tests.support.needs import get_reference_file
 
 TIMES = ("--tf", "1", "--tb", "1", "--tw", "1")
-#: Unidirectional schedules, with their minimum number of microbatches per stage.
+#: Unidirectional schedules, each with its minimum number of microbatches per stage.
 NAMES = ("gpipe", "1f1b", "zb-h1", "interleaved-1f1b", "interleaved-zb", "zb-v", "looped-bfs")
 
 
 def workload_of(plan: Plan, seed: int) -> Workload:
-    """Return uneven times and transfers, determined by the seed."""
+    """Return a workload with uneven times and transfers, determined by the seed."""
     draw = random.Random(seed)
     count = plan.virtual_stages
 
@@ -78,7 +78,7 @@ def plans(draw: st.DrawFn) -> Plan:
 
 
 def list_lines(lowered_plan: LoweredPlan) -> list[str]:
-    """Return the lines of a lowered plan, as PyTorch writes them without parameter cells."""
+    """Return the lines of a lowered plan in PyTorch's format, without cells for parameters."""
     lines = []
     for line in lowered_plan.lines:
         cells = []
@@ -144,7 +144,7 @@ def test_an_order_by_time_is_never_slower_and_never_deadlocks(
 
 
 def test_a_receive_at_the_head_of_a_stream_is_moved_after_what_it_holds_up() -> None:
-    """Rank 0 starts to receive a gradient before it sends what rank 1 needs next."""
+    """Rank 0 starts to receive a gradient before it sends data that rank 1 needs next."""
     plan = find_schedule("1f1b").plan(2, 2, 1)
     times = build_device_workload((0, 1), 2, [(20, 10), (10, 60), (10, 10)], 5)
     plan_ = torch_csv.read(
@@ -162,7 +162,7 @@ def test_a_receive_at_the_head_of_a_stream_is_moved_after_what_it_holds_up() -> 
 def test_a_file_with_communication_is_simulated_with_it(cli: CommandLine, tmp_path: Path) -> None:
     plan = find_schedule("zb-h1").plan(3, 4, 1)
     file = tmp_path / "zb-h1.comms.csv"
-    # PyTorch also writes the operations on parameters and gradients.
+    # PyTorch also writes operations on parameters and gradients.
     lines = [
         f"{rank}UNSHARD,{line},{rank}RESHARD"
         for rank, line in enumerate(list_lines(lower_plan(plan)))
@@ -201,7 +201,7 @@ def test_a_file_whose_communication_deadlocks_is_refused(cli: CommandLine, tmp_p
     assert main(["simulate", "--plan", str(file), "--transport", "buffered", *TIMES]) == 0
     assert main(["simulate", "--plan", str(file), "--transport", "nccl", *TIMES]) == 2
     assert tuple(transport.name for transport in TRANSPORTS) == CARRIERS
-    # The same applies to a plan whose operations wait for each other.
+    # The same applies to plans whose operations wait for each other.
     file.write_text("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n", encoding="utf-8")
     assert "the order deadlocks" in cli.refused("simulate", "--plan", str(file), *TIMES, code=1)
 
@@ -223,13 +223,13 @@ def read_lowered(*rows: str) -> LoweredPlan:
             "rank 0 waits at 0I0 for rank 1's 1I0, which comes after 1F1; "
             "rank 1 waits at 1F1 for rank 0's 0F1, which comes after 0I0",
         ),
-        # The result of a forward that overlaps a backward is sent after both.
+        # The result of a forward that overlaps a backward is sent after both of them.
         (
             "0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,1F1,1B0,1B1\n",
             "rank 0 waits at 0B0 for rank 1's 1B0, which comes after 1F1; "
             "rank 1 waits at 1F1 for rank 0's 0F1, which comes after 0B0",
         ),
-        # A stage of a V before the one below it, on one rank.
+        # A rank of a V-shaped pipeline runs a stage before the stage that it depends on.
         ("0F0,3F0,3B0,0B0\n2F0,1F0,2B0,1B0\n", "rank 1 has 2F0 before 1F0, which it needs"),
         (
             "0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n2F1,2F0,2B1,2B0\n",
@@ -246,7 +246,7 @@ def test_a_deadlocked_order_is_named(text: str, sentence: str) -> None:
         assert f"the order deadlocks: {sentence};" in str(error.value)
 
 
-#: Valid line of the last of two ranks, for two microbatches.
+#: A valid line for the last of two ranks, with two microbatches.
 BEHIND = "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1"
 
 

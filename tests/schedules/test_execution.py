@@ -1,4 +1,4 @@
-"""Plans run by PyTorch on gloo: they load, train and give the gradients of the full model."""
+"""Plans that PyTorch runs on gloo: they load, train, and give the gradients of the full model."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_refused_plans_hang_or_train_wrongly() -> None:
 
 @pytest.mark.parametrize("job", ["one-way-2", "v-2"])
 def test_a_measured_job_is_planned_and_the_plan_runs(job: str) -> None:
-    """Run times are not tested, since other processes share the processors."""
+    """Run times are not tested, because other processes share the processors."""
     done = run("scripts.proving", job, "--iterations", "2", "--scale", "0.5")
 
     lines = [line for line in done.stdout.splitlines() if line.startswith(job)]

@@ -21,7 +21,7 @@ from tests.support.published_orders import WITH_ORDER
 from tests.support.published_rates import PUBLISHED_RUNS, STAGES
 
 EQUAL = StageTimes((1.0,), (1.0,), (1.0,))
-#: Options that a call needs in addition to a schedule.
+#: Options that every call needs in addition to a schedule.
 SIZES = ("-p", "4", "-m", "8", "--tf", "1", "--tb", "1", "--tw", "1")
 
 
@@ -84,7 +84,7 @@ def test_times_of_zero_give_no_ratio() -> None:
 def test_a_measurement_of_the_ideal_has_its_ratios(
     schedule: Any, stages: int, groups: int, times: list[int]
 ) -> None:
-    """The drawn report is analysed like a measurement and agrees with the simulation."""
+    """The drawn report is analyzed like a measurement, and agrees with the simulation."""
     forward, backward, weight, transfer = (float(time) for time in times)
     times_ = StageTimes((forward,), (backward,), (weight,), transfer)
     try:
@@ -93,7 +93,7 @@ def test_a_measurement_of_the_ideal_has_its_ratios(
         result = ideal(schedule.name, 2 * stages, 4 * stages * groups, times_)
     ratios = make_report(result).summary.bubble_ratio
 
-    # A report's times are whole nanoseconds.
+    # The times of a report are whole nanoseconds.
     assert ratios["stage"].mean == pytest.approx(result.stage_ratio, abs=1e-5)
     assert ratios["schedule"].mean == pytest.approx(result.schedule_ratio, abs=1e-5)
 

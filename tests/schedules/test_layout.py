@@ -1,4 +1,4 @@
-"""Layouts: the best of all layouts that fit in memory, by the times of the simulator."""
+"""Layouts: the best of all layouts that fit in memory, according to the simulator."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def model(
     weight_activation: Sequence[float] | None = None,
     resident: Sequence[float] | None = None,
 ) -> Layers:
-    """Return layers with these times. Omitted values equal the forward time, 1 or 0."""
+    """Return layers with these times. Omitted values default to the forward time, 1 or 0."""
     count = len(forward_ns)
     forward = np.array(forward_ns, np.int64)
     backward = forward if backward_ns is None else np.array(backward_ns, np.int64)
@@ -76,7 +76,7 @@ def all_layouts(layers: int, placement: tuple[int, ...]) -> list[Layout]:
 def simulated(
     plan: Plan, layers: Layers, layout: Layout, limit: Sequence[float] | None = None
 ) -> tuple[int, bool]:
-    """Return the makespan of a plan with a layout by the simulator, and whether it fits."""
+    """Return the simulated makespan of a plan with a layout, and whether the layout fits."""
     outcome = simulate_outcome(
         plan, build_layout_workload(layers, layout, plan.microbatches, limit)
     )
@@ -84,7 +84,7 @@ def simulated(
 
 
 def brute_force(plan: Plan, layers: Layers, limit: Sequence[float] | None = None) -> int | None:
-    """Return the shortest makespan of any layout that fits, or None if no layout fits."""
+    """Return the shortest makespan of all layouts that fit, or None if no layout fits."""
     layouts = [
         simulated(plan, layers, layout, limit)
         for layout in all_layouts(len(layers), plan.placement)
@@ -92,7 +92,7 @@ def brute_force(plan: Plan, layers: Layers, limit: Sequence[float] | None = None
     return min((makespan_ns for makespan_ns, fits in layouts if fits), default=None)
 
 
-#: Schedules with one order, and sizes that they allow: p, m, v.
+#: (schedule, p, m, v) of schedules that have a single order.
 ORDERS = [
     ("1f1b", 3, 5, 1), ("gpipe", 3, 4, 1), ("zb-h1", 3, 6, 1), ("zb-h2", 3, 6, 1),
     ("zb-v", 2, 5, 2), ("interleaved-1f1b", 2, 4, 2), ("looped-bfs", 2, 4, 2),
@@ -143,7 +143,7 @@ def test_the_recurrence_agrees_with_the_simulator(
     times: tuple[list[int], ...],
     activation: list[int],
 ) -> None:
-    """They also agree on the memory and on the longest path, whose length is the makespan."""
+    """Both also agree on the memory, and on the longest path, whose length is the makespan."""
     forward, backward, weight, fused, down, up = times
     layers = model(
         forward, backward_ns=backward, weight_ns=weight, fused_ns=fused, down_ns=down, up_ns=up,
@@ -216,7 +216,7 @@ def test_an_interrupted_search_does_not_claim_that_nothing_fits() -> None:
 
 
 def test_a_layout_is_compared_with_the_better_of_two_equal_ones() -> None:
-    """With 5 layers and a heavy last one, the odd layer is on the first stage."""
+    """With 5 layers, the last of which is heavy, the odd layer is on the first stage."""
     question = LayoutQuestion(model([10] * 4 + [20]), 2, 8)
     (row,) = find_best_layouts(question, ["1f1b"])
 
@@ -398,10 +398,10 @@ def test_megatron_reads_the_written_layout(counts: list[int]) -> None:
 
 
 def test_no_layout_is_written_that_megatron_refuses() -> None:
-    # Layers of multi-token prediction on two stages, and on the first chunk of a device.
+    # Layers for multi-token prediction are on two stages, or on the first chunk of a device.
     assert format_megatron_layout(*layout_of(["Et", "tm", "mL"])) is None
     assert format_megatron_layout(*layout_of(["Et", "m", "t", "L"], 2)) is None
-    # A head or an embedding on two stages, and a V.
+    # A head or an embedding is on two stages, or the placement is V-shaped.
     assert format_megatron_layout(*layout_of(["Et", "tL", "L"])) is None
     assert format_megatron_layout(*layout_of(["E", "Et", "tL"])) is None
     assert (
@@ -411,7 +411,7 @@ def test_no_layout_is_written_that_megatron_refuses() -> None:
 
 
 def test_modules_are_written_for_torchtitan() -> None:
-    """This includes ends that were not measured separately, and a head of several layers."""
+    """The modules include ends that were not measured separately, and a head of several layers."""
     layers, layout = layout_of(["Et", "LL"])
     names = replace(layers, names=("emb", "layers.0", "norm", "output"))
 

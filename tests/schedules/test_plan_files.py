@@ -61,7 +61,7 @@ def test_a_plan_equals_its_file(rule: Any, p: int, groups: int, chunks: int) -> 
 @settings(max_examples=60)
 @given(st.data())
 def test_any_valid_order_equals_its_file(data: st.DataObject) -> None:
-    """Stages are on any rank, with operations in any sequence that begins with F."""
+    """Stages may be on any rank, with operations in any sequence that begins with F."""
     p, v, m = (data.draw(st.integers(1, 3)) for _ in range(3))
     placement = data.draw(st.permutations([device for device in range(p) for _ in range(v)]))
     chains: list[list[list[PlannedOperation]]] = [[] for _ in range(p)]
@@ -102,7 +102,7 @@ def test_letters_of_old_and_new_files_are_read(line: str, phases: tuple[Phase, .
 
 
 def test_numbers_count_from_zero() -> None:
-    """So do forwards of the last rank, which PyTorch numbers 1 to m in single-stage 1F1B."""
+    """So do forwards of the last rank, which PyTorch numbers from 1 to m in single-stage 1F1B."""
     slipped = read("0F0,0F1,0B0,0B1\n1F1,1B0,1F2,1B1\n")
     from_one = read("0F1,0F2,0B1,0B2\n1F1,1B1,1F2,1B2\n")
     plan = find_schedule("1f1b").plan(2, 2, 1)

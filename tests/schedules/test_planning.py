@@ -1,4 +1,4 @@
-"""Planning: never worse than a fixed order, equal to brute force, and correct bounds."""
+"""Planning: never worse than a fixed order, equal to brute force, with correct bounds."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def all_orders(counts: dict[int, int]) -> Iterator[list[int]]:
 
 
 def shortest_of_all(work: Workload, *, fused: bool) -> int:
-    """Return the shortest makespan of all orders of all devices."""
+    """Return the shortest makespan over all orders of all devices."""
     problem = build_problem(work, fused=fused)
 
     @cache
@@ -106,7 +106,7 @@ def shortest_of_all(work: Workload, *, fused: bool) -> int:
 
 
 def checked(plan: Plan, work: Workload) -> None:
-    """Assert that a plan contains every operation once and fits in memory."""
+    """Assert that a plan contains every operation exactly once, and fits in memory."""
     ran = sorted(
         (op.virtual_stage, op.microbatch, phase)
         for order in plan.orders
@@ -173,7 +173,7 @@ def test_the_search_is_as_good_as_cp_sat(work: Workload, fused: bool) -> None:
     if exact.is_optimal:
         assert compute_lower_bound(problem) <= exact.makespan
         assert length <= exact.makespan * 1.05
-        # Both models of the time of an order agree.
+        # Both models of an order's time agree.
         replayed = improve_orders(problem, exact.codes, 0)
         assert replayed is not None
         assert replayed[0] == exact.makespan
@@ -206,7 +206,7 @@ def test_the_compiled_search_gives_the_same(
 def test_orders_that_deadlock_or_do_not_fit_are_refused() -> None:
     problem = build_problem(workload((0, 1), 2, limit=1.0), fused=True)
 
-    # B of the first needs B of the second, which waits for a second F.
+    # B of the first stage needs B of the second stage, which waits for a second F.
     assert improve_orders(problem, [[0, 1, 0, 1], [3, 3, 4, 4]], 10) is None
     assert improve_orders(problem, [[0, 0, 1, 1], [3, 4, 3, 4]], 10) is None
     assert improve_orders(problem, [[1, 0, 0, 1], [3, 4, 3, 4]], 10) is None
@@ -281,7 +281,7 @@ def test_what_cannot_be_planned_is_refused(work: Workload, expected: str) -> Non
 
 
 def test_memory_limits_by_virtual_stage_and_device_are_kept() -> None:
-    """The first device needs twice the memory per microbatch, and has memory for two."""
+    """The first device needs twice the memory per microbatch, and can store two microbatches."""
     work = replace(
         workload((0, 1, 2), 12), activation=(2.0, 1.0, 1.0), weight_activation=(2.0, 1.0, 1.0)
     )
@@ -315,7 +315,7 @@ def test_a_virtual_stage_that_holds_nothing_has_room_for_all(
     assert best.best.makespan_ns >= free.best.makespan_ns
 
 
-#: Schedules of one pipeline in the table, and whether they have a V-shaped placement.
+#: Schedules in the table with one pipeline, and whether their placement is V-shaped.
 PLACED = {
     **dict.fromkeys(["1F1B", "1F1B-I", "ZB-H1", "ZB-H2", "ZB-1p", "ZB-2p", "ZB-3p"], False),
     **dict.fromkeys(["1F1B-V", "ZB-V", "ZB-V-handcrafted", "V-Half", "V-Min"], True),
@@ -326,7 +326,7 @@ PLACED = {
 
 
 def workload_of(row: Row) -> Workload:
-    """Return the times and the memory of a published order, in ticks of 1 us / v."""
+    """Return the workload (times and memory) of a published order, in ticks of 1 us / v."""
     p, m, v, tf, tb, tw, tcomm = read_numbers(
         row, "p", "m", "chunks", "tf_us", "tb_us", "tw_us", "tcomm_us"
     )

@@ -1,4 +1,4 @@
-"""The independent orders of the planter and of bubbleviz agree, also with PyTorch's files."""
+"""The planter's orders agree with bubbleviz's orders and with PyTorch's files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.planting import orders
 from tests.support.needs import get_reference_file
 from tests.support.published_orders import OURS, parse_listed_plan, read_numbers, read_reference
 
-#: Names of the schedules whose order does not depend on times.
+#: Names of the schedules whose order does not depend on durations.
 NAMES = sorted(rule.name for rule in SCHEDULES if rule.has_one_order)
 
 
@@ -65,7 +65,7 @@ def test_both_packages_write_the_same_orders_of_few_microbatches(name: str, p: i
 
 @pytest.mark.real_files
 def test_planted_orders_are_the_published_ones() -> None:
-    """The test covers rows with an order, for schedules whose published order is unique."""
+    """The test covers rows that contain an order, for schedules whose published order is unique."""
     is_equal = (
         "1F1B",
         "torch:ScheduleGPipe",

@@ -1,4 +1,4 @@
-"""Schedules and the simulator compared with published tables."""
+"""Schedules and simulated times, compared with published tables."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ from tests.support.published_orders import (
 )
 from tests.support.stage_times import make_durations
 
-#: Ticks per microsecond, so that chunks of a quarter, a third or half of a stage are exact.
+#: Ticks per microsecond.
+#: A quarter, a third and half of a stage are then whole numbers of ticks.
 TICKS_A_US = 12
 
 
 def workload(plan: Plan, times: Sequence[int], transfer: int = 0) -> Workload:
-    """Return a workload with equal F, B and W on all virtual stages, and a transfer latency."""
+    """Return a workload with equal F, B and W on all virtual stages, and one transfer time."""
     of_devices = [(time,) * plan.stages for time in times]
     microbatches, replicas = plan.microbatches, plan.replicas
     return build_device_workload(
@@ -47,7 +48,7 @@ def simulated(row: Row, plan: Plan) -> Simulation:
 
 
 def planted_plan(plan: Plan) -> orders.Plan:
-    """Return a plan as one of the planter's."""
+    """Convert a plan to a plan of the planter."""
 
     def copy(op: PlannedOperation) -> orders.Operation:
         return orders.Operation(op.virtual_stage, op.phase, op.microbatch)
@@ -64,9 +65,9 @@ def planted_plan(plan: Plan) -> orders.Plan:
 
 
 def peak_activations(plan: Plan, weight_share: float = 1.0) -> float:
-    """Return the peak number of microbatches of a complete stage in memory on any device.
+    """Return the peak activation memory of any device, in microbatches of a complete stage.
 
-    ``weight_share`` is the part of the activations that is kept from B until W.
+    ``weight_share`` is the fraction of the activations that is kept from B until W.
     """
     stages = plan.virtual_stages
     return max(compute_peak_memory(plan, (1.0,) * stages, (weight_share,) * stages)) / plan.chunks
@@ -235,7 +236,8 @@ def test_overlapped_operations_begin_and_end_together() -> None:
     plan = Plan("beside", 2, 2, 1, (0, 1), operations, together=together)
     simulation = simulate(plan, workload(plan, (10, 10, 10), 1))
 
-    # F1 waits for stage 0 until 21, and so does B0, which could have run earlier. The results of
-    # both are available when both have ended.
+    # F1 waits for stage 0 until 21.
+    # So does B0, although it could run earlier.
+    # The results of both are available when both have ended.
     assert simulation.start_ns[simulation.device == 1].tolist() == [11, 21, 31, 41, 51, 61]
     assert simulation.start_ns[2] == 42

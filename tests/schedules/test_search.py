@@ -36,9 +36,10 @@ from tests.support.published_rates import PUBLISHED_RUNS, STAGES
 
 pytestmark = pytest.mark.thorough
 
-#: h and a of the models of Table 5; s is 1024.
+#: Hidden size h and number of heads a of the models in Table 5.
+#: The sequence length s is 1024.
 MODELS = {"1.5B": (2304, 24), "6.2B": (4096, 32)}
-#: Names of the searched schedules in bubbleviz, and their memory limit in M_B by p.
+#: bubbleviz's name of each searched schedule, and its memory limit in M_B as a function of p.
 SEARCHED: dict[str, tuple[str, Callable[[int], float]]] = {
     "ZB-1p": ("zb-1p", lambda p: p),
     "ZB-2p": ("zb-2p", lambda p: 2 * p),
@@ -51,7 +52,7 @@ ALL = [one for one in schedules() if one.searched]
 
 
 def checked(plan: Plan, memory: Memory) -> None:
-    """Assert that a plan is complete and executable, and fits in memory."""
+    """Assert that a plan is complete and executable, and that it fits in memory."""
     operations = [(o.virtual_stage, o.phase, o.microbatch) for each in plan.orders for o in each]
     phases = (Phase.F, Phase.B, Phase.W)
     assert sorted(operations) == sorted(
@@ -73,14 +74,14 @@ def searched(row: Row, name: str, memory: MemoryOptions, *, of_makespan: bool = 
 
 
 def of_model(hidden: int, heads: int) -> tuple[float, float]:
-    """Return M_B and M_W of a layer."""
+    """Return (M_B, M_W) of a layer."""
     return 34 * hidden + 5 * heads * 1024, 32 * hidden
 
 
 def published_orders() -> Iterator[tuple[str, Row, tuple[float, float]]]:
-    """Yield rows of the published table under the names of their schedules, with M_B and M_W.
+    """Yield rows of the published table with the names of their schedules, M_B and M_W.
 
-    Only a part of the results of the authors' code is tested, to limit the run time.
+    To limit the run time, only some results of the authors' code are tested.
     """
     parts = {
         ("4", "4", "paper_1.5B_m24"),
@@ -92,8 +93,9 @@ def published_orders() -> Iterator[tuple[str, Row, tuple[float, float]]]:
         name = row["schedule"]
         if name in SEARCHED and (row["p"], row["m"], row["times"]) in parts:
             yield name, row, of_model(4096, 32) if name.startswith("ZB-") else (1.0, 1.0)
-        # The paper draws ZB-H1 and ZB-H2 only for m >= 2p. With m = p the table has one order under
-        # both names: the best of eight greedy orders at equal times.
+        # The paper draws ZB-H1 and ZB-H2 only for m >= 2p.
+        # With m = p, the table has the same order under both names.
+        # It is the best of eight greedy orders at equal times.
         if row["m"] == row["p"] in {"4", "8"} and name == "ZB-H1":
             yield "ZB-1p", row, (1.0, 1.0)
 
@@ -104,7 +106,7 @@ def given_memory(limit: float, backward: float, weight: float) -> MemoryOptions:
     Args:
         limit: The limit in multiples of M_B.
         backward: M_B, the memory from a forward to its B.
-        weight: M_W, the part of it that is kept until the W.
+        weight: M_W, the part of M_B that is kept until the W.
     """
     memory_limit = MemorySize(limit * backward, in_bytes=False)
     backward_size = MemorySize(backward, in_bytes=False)
@@ -193,7 +195,7 @@ EACH = st.lists(st.integers(1, 9), min_size=5, max_size=5)
     limit=st.integers(1, 11),
     window=st.sampled_from(["cost_ms", "makespan_ms"]),
 )
-# One stage is the bottleneck; W are at positions that no filling produces.
+# One stage is the bottleneck, and W are at positions that no filling produces.
 @example("zb-1p", (3, 6), ([7, 7, 1], [8, 5, 4], [2, 6, 1]), 0, 3, "cost_ms")
 @example("zb-2p", (3, 9), ([3, 5, 5], [8, 6, 8], [8, 2, 1]), 0, 6, "cost_ms")
 @example("zb-v", (3, 9), ([3, 6, 7], [4, 5, 2], [7, 9, 6]), 1, 3, "cost_ms")
@@ -206,7 +208,7 @@ def test_no_order_that_fits_in_memory_is_better_than_the_searched_one(
     limit: int,
     window: str,
 ) -> None:
-    """Orders are compared by simulation with the times of the search."""
+    """Orders are compared by simulating them with the times of the search."""
     tf, tb, tw = (tuple(map(float, time[: sizes[0]])) for time in times)
     own = StageTimes(tf, tb, tw, transfer)
     memory, unit = (MemorySize(size, in_bytes=False) for size in (float(limit), 1.0))
@@ -238,7 +240,7 @@ def test_more_memory_never_hurts_and_one_microbatch_at_a_time_needs_the_least() 
 
     assert costs == sorted(costs, reverse=True)
     assert costs[-1] == ideal("zb-2p", 4, 8, times).cost_ms
-    # One microbatch at a time, forward and back, with a W in between to free its memory.
+    # One microbatch at a time goes forward and back, with a W in between to free its memory.
     assert costs[0] >= 8 * (6.0 * 4 + 7.0 * 4 + 0.5 * 6)
 
 
@@ -280,15 +282,15 @@ def test_a_large_search_repeats_the_middle_of_a_small_one(monkeypatch: pytest.Mo
 
     of_few = bubble(16)
     monkeypatch.setattr("bubbleviz.schedules.search.orders._MANY_OPERATIONS", 0)
-    # There is no bubble in the steady state, so the bubble is independent of m.
+    # The steady state has no bubble, so the bubble does not depend on m.
     assert bubble(40) <= of_few
 
 
 def test_few_trials_find_as_good_an_order_as_many() -> None:
-    """The default budget allows under a thousand trials for each start of this pipeline.
+    """The default budget allows fewer than a thousand trials for each start on this pipeline.
 
     The times resemble the model of 6.2 billion parameters of Qi et al. (arXiv 2401.10241) on 16
-    stages. A search that first tried steps that may lengthen the order did not recover within that
+    stages. A search that began with steps that may lengthen the order did not recover within this
     budget.
     """
     rule = find_schedule("zb-v")
@@ -330,11 +332,12 @@ def test_the_memory_limit_is_reported_with_the_peak(cli: CommandLine) -> None:
 
 def test_chimera_has_the_bubble_of_its_paper() -> None:
     for p in (2, 4, 8):
-        # Backward twice as long as forward, one group: (p-2) / (3p/2 + p-2).
+        # If a backward takes twice as long as a forward, the ratio of one group is (p-2) / (3p/2 +
+        # p-2).
         result = ideal("chimera", p, p, StageTimes((1.0,), (1.0,), (1.0,)))
         assert result.schedule_ratio == pytest.approx((p - 2) / (1.5 * p + p - 2))
         assert max(result.peak_activations) == p
         assert min(result.peak_activations) == p / 2 + 1
-        # Forward as long as backward: groups wait for the previous one only at the ends.
+        # If a forward takes as long as a backward, groups only wait for each other at the ends.
         even = ideal("chimera", p, 4 * p, StageTimes((2.0,), (1.0,), (1.0,)))
         assert even.makespan_ms == 4 * p * 4 + (p - 2) * 2

@@ -14,7 +14,7 @@ from bubbleviz.schedules.timing import (
     find_longest_path,
 )
 
-#: Meeting of each row, or -1 if it meets no other row.
+#: Index of the meeting of each row, or -1 if the row meets no other row.
 _MEETINGS = st.lists(st.sampled_from((-1, -1, 0, 1)), min_size=1, max_size=8)
 #: Pairs of (row, predecessor), possibly with cycles.
 _FOLLOWING = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=9)
@@ -30,9 +30,9 @@ def _timing_of(meeting: list[int], following: list[tuple[int, int]]) -> Timing:
 def _ends_one_by_one(
     meeting: list[int], following: list[tuple[int, int]], own_ns: list[int], delay_ns: list[int]
 ) -> list[int] | None:
-    """Return the end time of each row, or None if rows wait for each other."""
+    """Return the end time of each row, or None if rows wait for each other in a cycle."""
     count = len(meeting)
-    # A row without a meeting meets itself.
+    # A row without a meeting gets a meeting of its own.
     met = [-2 - row if meeting[row] == -1 else meeting[row] for row in range(count)]
     starts: dict[int, int] = {}
     end_of: dict[int, int] = {}
@@ -85,7 +85,7 @@ def test_rows_end_at_the_same_times_as_one_by_one(
     assert own_delays[by_row].T.tolist() == [expected, with_other_delay]
 
 
-#: For each row, its predecessors as (distance in rows, lag of the edge).
+#: Predecessors of each row as (distance in rows, lag of the edge).
 _FOLLOWED = st.lists(
     st.lists(st.tuples(st.integers(1, 9), st.integers(-1, 3)), max_size=3), min_size=1, max_size=9
 )

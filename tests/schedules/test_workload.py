@@ -1,4 +1,4 @@
-"""Workloads: times by virtual stage and edge, memory by device."""
+"""Workloads: times by virtual stage and edge, and memory by device."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def kinds(*rows: tuple[int, int, str, float, int]) -> list[OperationTimes]:
 def test_a_plan_is_timed_by_virtual_stage_and_by_direction() -> None:
     outcome = simulate_outcome(find_schedule("1f1b").plan(2, 2, 1), TWO)
 
-    # F0 F1 of stage 0 end at 10 and 20; stage 1 begins at 110: F B F B of 20 and 11 each.
+    # F0 and F1 of stage 0 end at 10 and 20.
+    # Stage 1 begins at 110 and runs F B F B, which take 20 and 11 each.
     assert outcome.makespan_ns == 110 + 2 * 31 + 1000 + 8
     assert outcome.simulation.cost_ns == outcome.makespan_ns
     assert outcome.peak_memory == (4.0, 3.0)
@@ -78,7 +79,8 @@ def test_a_measured_workload_has_the_transfers_of_each_edge() -> None:
         backward_ns=(11, 11, 12, 14),
         weight_ns=(10, 11, 5, 6),
         fused_ns=(21, 22, 17, 19),
-        # The gradient of the last edge never waited, so it takes as long as its activation.
+        # The gradient of the last edge never waited, so its transfer time equals that of its
+        # activation.
         down_ns=(100, 0, 300, 0),
         up_ns=(0, 200, 0, 300),
         activation=(0.5,) * 4,

@@ -1,6 +1,7 @@
 """Bad input: the command prints one sentence, exits with an error code and writes nothing.
 
-Each section covers one row of the table of refusals. The command line runs as a user runs it.
+Each section covers one row of the table of refusals. The tests run the command line in the same way
+as a user.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Bench:
-    """A folder of inputs, a folder for outputs, and the command line."""
+    """A folder of inputs, a folder for outputs, and a runner of the command line."""
 
     inputs: Path
     outputs: Path
@@ -76,7 +77,7 @@ class Bench:
         return self.run("analyze", *arguments, *options)
 
     def refused(self, *arguments: str | Path, code: int = 1) -> str:
-        """Return the message with which ``analyze`` refuses, and check that it writes nothing."""
+        """Check that ``analyze`` refuses and writes nothing, and return its message."""
         output_content = hash_files(self.outputs)
         outcome = self.analyze(*arguments)
 
@@ -106,7 +107,7 @@ def read_refusal(outcome: Outcome, code: int = 1) -> str:
 
 
 def hash_files(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 hashes of all files under a folder, by relative path."""
+    """Return the SHA-256 hashes of all files under a folder, keyed by relative path."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(folder.rglob("*"))
@@ -116,7 +117,7 @@ def hash_files(folder: Path) -> dict[str, str]:
 
 @pytest.fixture
 def bench(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Bench:
-    """Return two empty folders and the command line."""
+    """Return a bench that consists of two empty folders and the command line."""
     for name in ("in", "out"):
         (tmp_path / name).mkdir()
     return Bench(tmp_path / "in", tmp_path / "out", capsys)
@@ -130,7 +131,7 @@ def write_smallest_run(
     Args:
         folder: Folder to write to.
         name: File name.
-        late_ns: Start of the session after the default start.
+        late_ns: Time in ns from the default start of the session to its start.
         pid: Process id.
     """
     return write_profile(
@@ -182,7 +183,7 @@ def link_to_itself(path: Path) -> Path:
 
 NO_PROFILE = b"neither a profile nor a database"
 WRITING = ("still being written", "nsys export --type sqlite")
-#: Function that writes the inputs, and words of the message that refuses them.
+#: Functions that write the inputs, and words in the message that refuses these inputs.
 REFUSED: dict[str, tuple[Callable[[Bench], list[Path]], tuple[str, ...]]] = {
     "a missing file": (lambda b: [b.inputs / "nowhere.sqlite"], ("nowhere.sqlite", "no such file")),
     "a link to itself": (
@@ -331,7 +332,7 @@ def write_damaged(folder: Path, kind: str) -> Path:
             "half a header": undamaged[:50],
             "overwritten": undamaged[:4096] + noise * (len(undamaged) // len(noise)),
             "zeros": undamaged[:4096] + bytes(len(undamaged) - 4096),
-            # These are the root pages of the tables of kernels, calls and ranges.
+            # Clear the root pages of the tables of kernels, calls and ranges.
             "no roots": b"".join(
                 bytes(4096) if at in (6, 27, 35) else page for at, page in enumerate(pages)
             ),
@@ -353,7 +354,8 @@ def write_damaged(folder: Path, kind: str) -> Path:
         ("half a header", "cut short"),
         ("overwritten", "damaged"),
         ("zeros", "damaged"),
-        ("no roots", "CUPTI_ACTIVITY_KIND_KERNEL"),  # reported first, whatever the hash order
+        # this is reported first, whatever the hash order
+        ("no roots", "CUPTI_ACTIVITY_KIND_KERNEL"),
     ],
 )
 @pytest.mark.parametrize("command", ["analyze", "inspect"])
@@ -542,10 +544,11 @@ def test_hostile_names_are_inert(bench: Bench, text: str) -> None:
     assert all(line.isprintable() for line in report.split("\n"))
     assert json.loads(report)["profiles"][0]["host"] == text
     check_for_terminals(outcome.out)
-    # Standard output has the first screen, the file every table.
+    # Standard output contains the first screen, and the file contains every table.
     check_for_terminals(read_output(bench, "text"))
     path = bench.inputs / "profile.sqlite"
-    # The bound is on names of the profile; the path is the user's, and advice repeats it.
+    # The bound applies to names in the profile.
+    # The path is chosen by the user, and advice repeats it.
     check_for_terminals(bench.run("inspect", path).out.replace(str(path), path.name))
 
 
@@ -574,7 +577,7 @@ SECRET = "hunter2-0123456789abcdef"
 
 
 def add_secrets(path: Path) -> Path:
-    """Put a token wherever an export stores the environment and output of the host."""
+    """Add a token to every place where an export stores the environment and output of the host."""
     thread = pack_global_id(1, 1)
     return edit_database(
         path,
@@ -599,7 +602,7 @@ def add_secrets(path: Path) -> Path:
         "INSERT INTO PROCESS_STREAMS VALUES (1, 100000)",
         f"INSERT INTO PROCESSES VALUES (1, 1, '{SECRET}')",
         f"INSERT INTO DIAGNOSTIC_EVENT VALUES (1, '{SECRET}')",
-        # A mark is not a range; scripts put their arguments there.
+        # A mark is not a range, but scripts store their arguments in marks.
         "INSERT INTO NVTX_EVENTS (start, eventType, text, globalTid) "
         f"VALUES (1, 34, '{SECRET}', {thread})",
         "INSERT INTO NVTX_EVENTS (start, eventType, textId, globalTid) "

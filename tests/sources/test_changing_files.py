@@ -1,4 +1,4 @@
-"""Arrow files that change while they are read end in one error message."""
+"""Arrow files that change during reading lead to a single error message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.columnar_exports import ARROW, write_columnar
 from tests.support.operation_tables import write_columns
 from tests.support.places import CHECKOUT
 
-#: Runs a command in which every Arrow file is damaged while it is read.
+#: Program that runs a command, and damages every Arrow file while the command reads the file.
 _PROGRAM = """
 import sys
 from pathlib import Path
@@ -63,7 +63,7 @@ ROWS: dict[str, Sequence[Any]] = {
 
 @pytest.fixture(scope="module", params=["table", "directory"])
 def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a table of operations, or a directory of the tables of an export."""
+    """Return a table of operations, or the folder of tables of an export."""
     folder = tmp_path_factory.mktemp(request.param)
     if request.param == "table":
         columns: dict[str, Sequence[Any]] = {

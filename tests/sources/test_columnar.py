@@ -29,7 +29,8 @@ from tests.support.planted_runs import FULL
 pytestmark = pytest.mark.thorough
 
 EXAMPLE = FIXTURES / "1f1b" / "node0.sqlite"
-#: Matches the reader that inspect names, and labels, which contain the file name without a host.
+#: Matches the reader that ``inspect`` names, and labels.
+#: Without a host, a label contains the file name.
 _READER = re.compile(r'read by .*|"label": ".*"')
 COMMANDS = (
     ("analyze", "--json", "-"),
@@ -50,7 +51,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 def run_command(
     path: Path, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, str, str]:
-    """Return the exit code and output of a command, independent of the name of the profile."""
+    """Return the exit code and output of a command, without the name of the profile."""
     code = main([command[0], str(path), *command[1:]])
     printed = capsys.readouterr()
     texts = (
@@ -81,7 +82,7 @@ def test_reports_of_a_planted_run_are_equal(
 def test_reports_of_real_exports_are_equal(
     form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Half of the exports are tested in each format."""
+    """Each format is tested with half of the exports."""
     for original in sorted(get_real_file("nsys").glob("*.sqlite"))[form == "arrow" :: 2]:
         # Sentences are truncated, so the paths must have the same length.
         compare_outputs(Path(shutil.copy(original, tmp_path)), tmp_path, FORMS[form], capsys)
@@ -94,7 +95,7 @@ def compare_outputs(
     capsys: pytest.CaptureFixture[str],
     commands: Sequence[tuple[str, ...]] = COMMANDS,
 ) -> None:
-    """Compare the output of commands for a directory with the output for its export."""
+    """Compare the output of commands for a folder of tables with the output for its export."""
     directory = write_columnar(path, folder, form)
     for command in commands:
         expected = run_command(path, command, capsys)
@@ -102,7 +103,7 @@ def compare_outputs(
 
 
 def edit_export(path: Path, folder: Path, *statements: str) -> Path:
-    """Return a copy of an export that has been changed."""
+    """Return a copy of an export that is changed by SQL statements."""
     folder.mkdir(parents=True, exist_ok=True)
     return edit_database(Path(shutil.copy(path, folder)), *statements)
 
@@ -223,7 +224,7 @@ def test_parquet_tables_are_read_without_pyarrow(
 
 @pytest.mark.parametrize("name", ["a*b", "a[1]", "a?", "it's", "k=v", "a{x,y}", "a\\b"])
 def test_folders_may_have_any_name(name: str, tmp_path: Path, cli: CommandLine) -> None:
-    """As a DuckDB pattern, the name would match other folders or none."""
+    """As a DuckDB pattern, this name would match other folders or none."""
     write_columnar(FIXTURES / "zb-v" / "rank0.sqlite", tmp_path / "a1").rename(
         tmp_path / "a1" / "node0_pqtdir"
     )
@@ -234,7 +235,7 @@ def test_folders_may_have_any_name(name: str, tmp_path: Path, cli: CommandLine) 
 
 
 def report_and_nsys(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Path:
-    """Return a report, and install a script as nsys to export it."""
+    """Return a report, and install a script as the nsys program that exports it."""
     report = folder / "run" / "node0.nsys-rep"
     report.parent.mkdir()
     report.write_bytes(b"what nsys alone can read")

@@ -1,8 +1,8 @@
 """The contract with databases: a lost, renamed or added column is reported or has no effect.
 
-A full profile loses each of its tables and columns in turn. Afterwards the report is unchanged, or
-a limitation or an error names the missing table or column. There is never a traceback, and no
-number changes without a limitation.
+A full profile loses each of its tables and columns, one at a time. Afterwards, the report is
+unchanged, or a limitation or an error names the missing table or column. There is never a
+traceback, and no number changes without a limitation.
 """
 
 from __future__ import annotations
@@ -32,38 +32,39 @@ NVTX, KERNEL = "NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_KERNEL"
 RUNTIME, MEMCPY = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_MEMCPY"
 
 FULL = replace(planted_runs.FULL, library_depth=3, first_iteration=5, files="rank")
-#: Tables whose absence means that their data was not recorded; the remedy is to record again.
+#: Tables whose absence means that their data was not recorded.
+#: The user must record again.
 RECORDED = (KERNEL, RUNTIME, NVTX)
 
 
-#: Other words that report an empty table.
+#: Other words in messages about an empty table.
 EMPTY = {
     "TARGET_INFO_SESSION_START_TIME": ("does not record when its session started",),
     "TARGET_INFO_SYSTEM_ENV": ("hostname",),
     "StringIds": ("string",),
 }
-#: Columns in which NULL is a regular value.
+#: Columns in which NULL is a valid value.
 SHOWN_AS_NONE: dict[tuple[str, str], tuple[str, ...]] = {
     **{("TARGET_INFO_GPU", column): ("gpus",) for column in ("name", "uuid", "busLocation")},
     (NVTX, "endGlobalTid"): ("coverage",),
-    # Without threads, no kernel is known to belong to another thread.
+    # Without thread names, no kernel is known to belong to another thread.
     **dict.fromkeys(
         [(f"rocpd_{table}", "tid") for table in ("info_thread", "region", "api")], ("coverage",)
     ),
 }
 
 
-#: Part of the sentence that advises to record again, by format.
+#: Part of the sentence that advises to record again, for each format.
 AGAIN = {"nsys": "-t cuda,nvtx", "rocpd": "again", "rpd": "again"}
 
 
 @cache
 def plant_full_profile(form: str = "nsys") -> tuple[dict[str, bytes], dict[str, tuple[str, ...]]]:
-    """Return the files of the full profile in some format, and the columns of the first one."""
+    """Return the files of the full profile in some format, and the columns of the first file."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         files = [folder / file.path for file in plant(FULL, folder).files]
-        # A thread that ended another thread's backward range.
+        # One thread ends the backward range of another thread.
         backward = (
             "text GLOB 'B[0-9]*' OR textId IN (SELECT id FROM StringIds WHERE value GLOB 'B[0-9]*')"
         )
@@ -78,7 +79,7 @@ def plant_full_profile(form: str = "nsys") -> tuple[dict[str, bytes], dict[str, 
 
 
 def write_full_profile(folder: Path, form: str = "nsys") -> list[Path]:
-    """Write the full profile and return its files. Tests change the first one."""
+    """Write the full profile, and return its files. Tests change the first file."""
     paths = []
     for name, content in plant_full_profile(form)[0].items():
         paths.append(folder / name)
@@ -88,7 +89,7 @@ def write_full_profile(folder: Path, form: str = "nsys") -> list[Path]:
 
 @dataclass(frozen=True)
 class Facts:
-    """Content of a report, independent of the order of rows."""
+    """The content of a report, independent of the order of rows."""
 
     operations: tuple[tuple[object, ...], ...]
     ratios: tuple[object, ...]
@@ -160,10 +161,10 @@ def check(
     remedy: bool = False,
     but: tuple[str, ...] = (),
 ) -> str:
-    """Analyse, check that the outcome is allowed, and return which one it was.
+    """Analyze profiles, check that the outcome is allowed, and return the outcome.
 
     Args:
-        paths: Profiles to analyse.
+        paths: Profiles to analyze.
         form: Format of the profiles.
         words: Words that identify the lost table or column in a message.
         remedy: Whether an error may explain how to record again instead.
@@ -194,12 +195,12 @@ def check(
 
 
 def remove_guid(name: str) -> str:
-    """Return the name of a table without the identifier of its process."""
+    """Return the name of a table without the identifier of the process."""
     return name[:-37] if name[-37:-36] == "_" and name.count("_") > 4 else name
 
 
 TABLES = [(form, table) for form in AGAIN for table in plant_full_profile(form)[1]]
-#: Columns of exports of nsys that no query reads, by table.
+#: Columns of nsys exports that no query reads, keyed by table.
 UNREAD = {
     table: tuple(c for c in columns if c not in QUERIES.columns_read.get(table, ()))
     for table, columns in plant_full_profile()[1].items()
@@ -262,14 +263,14 @@ def test_columns_that_no_query_reads_change_nothing(tmp_path: Path) -> None:
 def test_a_lost_column_is_reported_or_changes_nothing(
     way: str, form: str, table: str, column: str, tmp_path: Path
 ) -> None:
-    """A dropped column is named; an empty column is reported in any words."""
+    """A dropped column is named in the message. An empty column is reported in any words."""
     paths = write_full_profile(tmp_path, form)
     names = [f'"{name}"' for name in plant_full_profile(form)[1][table] if name != column]
     names += [f'NULL AS "{column}"'] if way == "nulls" else [] if names else ["1 AS one"]
     edit_database(paths[0], *rebuild_table(table, ", ".join(names)))
 
     but = SHOWN_AS_NONE.get((remove_guid(table), column), ()) if way == "nulls" else ()
-    # Without a product name, the name of the architecture is shown.
+    # Without a product name, the architecture is shown instead.
     but = ("gpus",) if column == "product_name" else but
     check(paths, form, ("" if way == "nulls" else column,), remedy=form != "nsys", but=but)
 
@@ -412,7 +413,7 @@ def test_metadata_is_read_under_either_name(name: str | None, tmp_path: Path) ->
 
 
 def list_old_exports() -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the year of older exports and the statements that give the example their schema."""
+    """Yield the year of each older export, and statements that give the example its schema."""
     metadata = ("DROP TABLE META_DATA_EXPORT", "DROP TABLE META_DATA_CAPTURE")
     enums = tuple(f"DROP TABLE {t}" for t in plant_full_profile()[1] if t.startswith("ENUM_"))
     kernel = tuple(

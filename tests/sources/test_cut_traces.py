@@ -28,12 +28,12 @@ from tests.support.xla_profiles import make_tpu
 
 US = 1_000
 MARK = "incomplete: events are missing because a file is cut short or damaged"
-#: Kernels of a planted run.
+#: Number of kernels of a planted run.
 COUNT = 200
 
 
 def write_trace_file(folder: Path) -> Path:
-    """Return a PyTorch trace, not gzipped."""
+    """Write a PyTorch trace without compression, and return its path."""
     kernels = [K(1_000 * US * i + 10, 1_000 * US * i + 500 * US, i + 1) for i in range(COUNT)]
     calls = [C(1_000 * US * i, 1_000 * US * i + 5, i + 1) for i in range(COUNT)]
     packed = write_traces(write_profile(folder, kernels, calls), folder)[0]
@@ -44,7 +44,7 @@ def write_trace_file(folder: Path) -> Path:
 
 
 def write_cut_trace(path: Path, fraction: float, name: str) -> Path:
-    """Return the path of a copy of the first ``fraction`` of a file."""
+    """Copy the first ``fraction`` of a file, and return the path of the copy."""
     content = path.read_bytes()
     cut_path = path.with_name(name)
     cut_path.write_bytes(content[: int(fraction * len(content))])

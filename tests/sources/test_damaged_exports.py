@@ -1,4 +1,4 @@
-"""Damaged, edited and sparse exports of nsys are never silently wrong."""
+"""Damaged, edited and sparse nsys exports never give wrong numbers without a message."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ RUNTIME, OVERHEAD = "CUPTI_ACTIVITY_KIND_RUNTIME", "PROFILER_OVERHEAD"
 
 
 def edit_database_copy(path: Path, *statements: str) -> Path:
-    """Run statements on a database whose tables lost their constraints."""
+    """Run statements on a copy of a database whose tables have no constraints."""
     anew = [statement for table in read_columns(path) for statement in rebuild_table(table)]
     return edit_database(path, *anew, *statements)
 
 
 def write_example(folder: Path, *statements: str) -> Path:
-    """Write the 1F1B example, edited."""
+    """Write an edited copy of the 1F1B example."""
     path = folder / "node0.sqlite"
     shutil.copyfile(EXAMPLE, path)
     return edit_database_copy(path, *statements)
 
 
 def write_small_export(folder: Path, *statements: str) -> Path:
-    """Write two kernels and two copies, edited."""
+    """Write an edited export of two kernels and two copies."""
     calls = [C(10, 20, 1), C(110, 120, 2), C(200, 210, 3), C(300, 310, 4)]
     kernels, copies = [K(30, 80, 1), K(130, 180, 2)], [M(220, 250, 3), M(320, 350, 4)]
     return edit_database_copy(write_profile(folder, kernels, calls, copies=copies), *statements)
@@ -142,7 +142,7 @@ def test_no_kernel_of_a_damaged_export_is_lost_silently(export: Path, tmp_path: 
     refused = set()
     path = tmp_path / "damaged.sqlite"
     for page in range(1, len(undamaged) // 4096):
-        # Row numbers are at the end of a page, before each row.
+        # Row numbers are at the end of a page, before the content of each row.
         damaged = bytearray(undamaged)
         random = np.random.default_rng(page)
         offset = page * 4096 + 2048
@@ -220,7 +220,7 @@ def test_row_numbers_out_of_order_are_refused(
 def test_row_numbers_of_calls_out_of_order_are_damage(
     number: int, switch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Row 1 becomes a second row 2, or a row 9 before rows 2 and 3."""
+    """Row 1 becomes a second row 2, or a row 9 that precedes rows 2 and 3."""
     monkeypatch.setenv("BUBBLEVIZ_NATIVE", switch)
     calls = [C(10, 20, 1), C(110, 120, 2), C(210, 220, 3)]
     ranges = [R(0, 25, "F0.0.0"), R(100, 125, "B0.0.0")]
@@ -235,7 +235,7 @@ def test_row_numbers_of_calls_out_of_order_are_damage(
 
 
 def renumber_first_row(path: Path, table: str, number: int) -> None:
-    """Change the number (below 128) of the first row of a table that has one page."""
+    """Change the number of the first row of a single-page table. Numbers must be below 128."""
     with closing(sqlite3.connect(path)) as database:
         (page_bytes,) = database.execute("PRAGMA page_size").fetchone()
         query = "SELECT rootpage FROM sqlite_master WHERE name = ?"

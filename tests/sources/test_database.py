@@ -1,4 +1,4 @@
-"""Results of queries as rows and as columns, and the errors of queries that fail."""
+"""Query results as rows and as columns, and the errors of queries that fail."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make_query(text: str, columns: int = 1, *parameters: str) -> Query:
 def test_rows_have_their_own_types_whatever_rows_came_before(
     database: Database, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first batch sets the type of a column, unless that batch contains only NULLs."""
+    """The first batch sets the type of a column, unless the column contains only NULLs there."""
     monkeypatch.setattr(module, "_BATCH", batch)
     numbers_and_texts = make_query("SELECT a, CASE WHEN a = 9 THEN 'nine' END FROM n ORDER BY a", 2)
 

@@ -1,4 +1,4 @@
-"""The direct reader decodes the same rows that SQLite reads, or none at all."""
+"""The direct reader decodes the same rows as SQLite, or none at all."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ EXAMPLE = FIXTURES / "1f1b" / "node0.sqlite"
 GLOBS = ("*",), ("F*", "[BW]*"), ("*ward*", "*step_num=[0-9]*", "aten::*"), ("F[0-9].*.?",)
 TABLES = ("gpu_work/kernels", "gpu_work/kernels_and_streams", "calls/all")
 LASTING_NS = 0, 100, 20_000
-#: Number of queries decoded directly for a plain file.
+#: Number of queries that are decoded directly for a plain file.
 ALL = 4 + 2 * len(GLOBS) + len(LASTING_NS)
 
 
 @pytest.fixture(autouse=True)
 def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Load the library compiled from this source, even if another is installed."""
+    """Load the library compiled from the current source, even if another library is installed."""
     functions = build_library()
     monkeypatch.setattr(native, "_load_once", lambda: functions)
     monkeypatch.delenv(native.SWITCH, raising=False)
@@ -57,7 +57,7 @@ def _get_direct_reader(export: SqliteExport) -> DirectReader:
 
 
 def _read_by_sqlite(export: SqliteExport, name: str) -> Any:
-    """Return the columns of a query as SQLite reads them, or the error."""
+    """Return the columns of a query as SQLite reads them, or the error of the query."""
     binds = {"first": EVERY_ROW[0], "last": EVERY_ROW[1]}
     try:
         return export.database.query_columns(query(name), binds)
@@ -82,7 +82,7 @@ def _read_calls(export: SqliteExport) -> Iterator[tuple[Any, Any]]:
 
 
 def _find_call_names(export: SqliteExport) -> tuple[Any, Any]:
-    """Return the name ids that calls use: those decoded directly, and those found by SQLite."""
+    """Return the name ids of calls, once decoded directly and once found by SQLite."""
     numbers = [0, *sorted(export.find_strings(("cu*", "hip*")))]
     direct = export.direct
     decoded = direct.filter_called_names(numbers) if isinstance(direct, DirectReader) else None
@@ -99,7 +99,7 @@ def _find_call_names(export: SqliteExport) -> tuple[Any, Any]:
 
 
 def _select_by_name(export: SqliteExport, globs: tuple[str, ...]) -> Selection:
-    """Return a selection with some registered strings, as if their texts matched."""
+    """Return a selection of some registered strings, as if their texts matched."""
     rows = export.query_rows("strings/by_id", {"ids": json.dumps([1, 2, 3, 5, 8, 13, 21])})
     ids = sorted(export.to_integer(row[0]) for row in rows)
     return Selection(read_event_types(export), globs, tuple(ids))
@@ -144,7 +144,7 @@ def _read_strings(export: SqliteExport, *globs: str) -> list[tuple[int, str | No
 
 
 def _compare(path: Path) -> int:
-    """Compare decoded rows with the rows SQLite reads; return how many queries were decoded."""
+    """Compare decoded rows with SQLite's rows, and return the number of decoded queries."""
     decoded = 0
     with open_export(str(path)) as export:
         direct = export.direct
@@ -180,7 +180,7 @@ def test_rows_of_examples_equal_those_of_sqlite(path: Path) -> None:
 def test_rows_of_real_exports_equal_those_of_sqlite() -> None:
     decoded = [_compare(path) for path in sorted(get_real_file("nsys").glob("*.sqlite"))]
     assert len(decoded) >= 17
-    # Some are too old or lack a required table; most are plain.
+    # Some files are too old or lack a required table, but most are plain.
     assert sum(bool(count) for count in decoded) >= 14
 
 
@@ -219,8 +219,8 @@ def test_rows_that_touch_one_of_several_times_are_read() -> None:
     with open_export(str(EXAMPLE)) as export:
         (all_rows, texts), _ = _read_named(export, "ranges/lasting", _select_by_time(export, 0))
         start_ns, end_ns = np.array(all_rows[0]), np.array(all_rows[1])
-        # Some times begin at the end of one row and end at the start of another, so they touch
-        # neither.
+        # Some times begin at the end of one row and end at the start of another row.
+        # They touch neither of the two rows.
         since_ns, until_ns = union(np.sort(end_ns)[::9], np.sort(end_ns)[::9] + 40_000)
         until_ns[1::2] = [start_ns[start_ns > at].min(initial=at + 1) for at in since_ns[1::2]]
         times = since_ns.tolist(), until_ns.tolist()
@@ -232,7 +232,7 @@ def test_rows_that_touch_one_of_several_times_are_read() -> None:
             _select_by_time(export, 0), since_ns=(*times[0],), until_ns=(*times[1],)
         )
         threads, thread = selection.threads, np.array(all_rows[3])
-        # All threads share the times, or each has its own times, and some have none.
+        # All threads share the same times, or each thread has separate times, and some have none.
         bounds_of_threads = len(since_ns) * np.arange(len(threads) + 1) // len(threads) // 2 * 2
         for bounds in (
             (0, len(since_ns)) * len(threads),
@@ -271,7 +271,7 @@ def test_pages_that_an_earlier_scan_timed_are_skipped() -> None:
                 assert expected is not None
                 assert rows[0].tolist() == expected[0].tolist()
                 assert read_texts(rows) == read_texts(expected)
-        # Nearly all pages contain later ranges only.
+        # Nearly all pages contain only later ranges.
         assert np.mean(extents[:, 1] >= starts_ns[len(starts_ns) // 100]) > 0.5
 
 
@@ -302,7 +302,7 @@ texts = st.one_of(
 
 @st.composite
 def _draw_file(draw: st.DrawFn, folder: Path, odd: bool) -> Path:
-    """Draw a file of two tables with columns in any order; some rows are deleted again."""
+    """Draw a file of two tables whose columns are in any order. Some rows are deleted again."""
     path = folder / "drawn.sqlite"
     path.unlink(missing_ok=True)
     value = st.one_of(numbers, st.none(), st.floats(), texts, st.binary(max_size=9))
@@ -338,7 +338,7 @@ def _draw_file(draw: st.DrawFn, folder: Path, odd: bool) -> Path:
 @settings(max_examples=50)
 @given(st.data(), st.booleans())
 def test_rows_of_random_files_equal_those_of_sqlite(data: st.DataObject, odd: bool) -> None:
-    """Odd files have values of any type, which are left to SQLite."""
+    """Odd files have values of any type. These values are left to SQLite."""
     with TemporaryDirectory() as folder:
         decoded = _compare(data.draw(_draw_file(Path(folder), odd=odd)))
         assert odd or decoded == ALL - 1
@@ -358,7 +358,7 @@ def _reserve_most(path: Path) -> None:
     _write_byte(20, 33)(path)
 
 
-#: Changes of a file after which it is left to SQLite.
+#: Changes of a file after which the direct reader leaves the file to SQLite.
 UNUSUAL: dict[str, tuple[str, ...] | Callable[[Path], None]] = {
     "a log": ("PRAGMA journal_mode = WAL",),
     "moving pages": ("PRAGMA auto_vacuum = FULL", "VACUUM"),
@@ -452,7 +452,7 @@ _KEYED = {
     )
     for key in NVTX_COLUMNS
 }
-#: Changes of the tables of a file, and the number of queries that are still decoded.
+#: Changes of a file's tables, and the number of queries that are still decoded.
 ODD_ROWS: dict[str, tuple[tuple[str, ...], int]] = {
     "empty tables": ((f"DELETE FROM {KERNEL}", "DELETE FROM NVTX_EVENTS"), ALL),
     "a key that is the row number": (
@@ -560,7 +560,7 @@ def test_reserved_bytes_are_skipped(tmp_path: Path) -> None:
 
 
 def _write_damaged(folder: Path, seed: int) -> Path:
-    """Return a copy of the example with random bytes in one page."""
+    """Return a copy of the example in which one page contains random bytes."""
     chance = random.Random(seed)
     raw = bytearray(EXAMPLE.read_bytes())
     page = 4096 * chance.randrange(1, len(raw) // 4096)
@@ -600,7 +600,7 @@ def test_damaged_pages_are_read_as_sqlite_reads_them(tmp_path: Path) -> None:
             if not isinstance(reference, ProfileError):
                 compared += 1
                 assert decoded == reference, seed
-    # Most damage affects one table, or bytes that are not read.
+    # Most damage affects a single table, or bytes that are not read.
     assert compared > 100
 
 

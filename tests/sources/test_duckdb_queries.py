@@ -1,4 +1,4 @@
-"""DuckDB returns the rows that SQLite returns for every query of ``sql/nsys``."""
+"""For every query of ``sql/nsys``, DuckDB returns the same rows as SQLite."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NAMES = sorted(
     for path in FOLDER.rglob("*.sql")
     if path.parent.parent.name != "views"
 )
-#: Queries whose name patterns use another syntax in DuckDB.
+#: Queries whose name patterns have another syntax in DuckDB.
 BY_PATTERNS = ("ranges/named", "strings/matching")
 GLOBS = ("*",), ("F*", "[BW]*"), ("*ward*", "*step_num=[0-9]*", "aten::*", "?[^a]*"), ("nothing",)
 
@@ -56,7 +56,7 @@ def make_binds(export: Export, threads: list[int]) -> Binds:
 
 
 def run_queries(export: Export, threads: list[int]) -> dict[str, Any]:
-    """Return the rows of every query, or "error" if it fails, by query name."""
+    """Return the rows of every query, or "error" if the query fails, keyed by query name."""
     rows_of_queries: dict[str, Any] = {}
     for name in NAMES:
         if not export.has(name):
@@ -76,7 +76,7 @@ def run_queries(export: Export, threads: list[int]) -> dict[str, Any]:
 
 
 def compare(path: Path, folder: Path, form: Form) -> int:
-    """Compare the rows of all queries and return the number of rows."""
+    """Compare the rows of all queries, and return the number of rows."""
     query = "SELECT DISTINCT globalTid FROM NVTX_EVENTS WHERE globalTid IS NOT NULL LIMIT 9"
     try:
         with closing(sqlite3.connect(path)) as db:
@@ -95,7 +95,7 @@ def compare(path: Path, folder: Path, form: Form) -> int:
 
 
 def test_both_pattern_tests_of_a_query_are_replaced() -> None:
-    """For a remaining test, DuckDB would join all names with all patterns."""
+    """If one test remained, DuckDB would join all names with all patterns."""
     for name in BY_PATTERNS:
         text, n_replaced = columnar_export.PATTERN_TEST.subn("", QUERIES.query(name).text)
         assert n_replaced == 2

@@ -40,7 +40,7 @@ def export(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def _shuffle_tables(path: Path, source: Path, seed: int) -> Path:
-    """Write a copy of a database whose tables have their rows in another order."""
+    """Write a copy of a database in which the rows of each table are in another order."""
     order = f"(rowid * 2654435761 + {seed * 7919}) % 1000003"
     statements = [
         step for table in read_columns(source) for step in rebuild_table(table, order=order)
@@ -49,7 +49,7 @@ def _shuffle_tables(path: Path, source: Path, seed: int) -> Path:
 
 
 def _report(files: Sequence[Path]) -> dict[str, Any]:
-    """Return the content of a report without name ids and the folder of the files."""
+    """Return the content of a report without name ids and without the folder of the files."""
     report_document = make_document(bubbleviz.analyze([str(file) for file in files]))
     del report_document["timeline"]
     text = json.dumps(report_document, default=str)

@@ -1,4 +1,4 @@
-"""Garbage: files that no profiler wrote quickly give a report or an error message."""
+"""Files that no profiler wrote quickly lead to a report or an error message."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ from tests.support.places import CHECKOUT
 ONE = CHECKOUT / "fixtures" / "1f1b" / "node0.sqlite"
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
-#: Limit in seconds of CPU time. These cases once took minutes and now take a tenth of this.
+#: Limit in seconds of CPU time.
+#: The cases once took minutes, and now take a tenth of this limit.
 SOON_S = 10
 
 
@@ -42,7 +43,7 @@ def run_until_end(capsys: pytest.CaptureFixture[str], *arguments: str | Path) ->
     return stderr
 
 
-# Values that are out of range of every field
+# Tests of values that are out of range of every field.
 
 
 OVER, UNDER = 18_446_744_073_709_551_615, -9_223_372_036_854_775_809
@@ -82,7 +83,7 @@ def test_invalid_times_are_left_out_and_reported(
     assert "kernels and copies with impossible times" in message or "events that cannot" in message
 
 
-# Nesting
+# Tests of nesting.
 
 
 def make_nested_json(depth: int, opening: str) -> str:
@@ -103,7 +104,7 @@ def test_deeply_nested_traces_end_in_a_sentence(
     elif position == "tail":
         text = f'{text.rstrip()[:-1]}, "x": {deep}}}'
     else:
-        # A list larger than a block uses another decoder.
+        # A list that is larger than a block uses another decoder.
         filler = '{"ph": "i"}, ' * (200_000 if position == "many events" else 1)
         event = f'{{"ph": "X", "cat": "kernel", "args": {{"x": {deep}}}}}, '
         text = text.replace('"traceEvents": [', f'"traceEvents": [{filler}{event}')
@@ -112,7 +113,7 @@ def test_deeply_nested_traces_end_in_a_sentence(
     run_until_end(capsys, "idle", path)
 
 
-# SQLite
+# Tests of SQLite files.
 
 
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT"
@@ -186,7 +187,7 @@ def run_endless_query() -> None:
         database.query_rows(endless_query)
 
 
-# Times that are far apart
+# Tests of times that are far apart.
 
 
 @pytest.mark.parametrize("far_ns", [2**61, 2 * 365 * 86_400 * 10**9])

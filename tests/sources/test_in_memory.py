@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from bubbleviz.model.profile import IMPOSSIBLE_NS, UNCORRELATED
 from bubbleviz.sources.activities import ActivitiesBuilder
 
-#: Kernels as (start, end, device, thread, correlation id, name). Many times and ids are odd.
+#: Kernels as (start, end, device, thread, correlation id, name).
+#: Many times and ids are odd.
 _KERNELS = st.tuples(
     st.sampled_from((1, 2, 5, 0, -3, 1 << 60)),
     st.sampled_from((5, 9, 0, 1 << 60)),
@@ -50,7 +51,8 @@ def test_kernels_with_possible_times_are_kept(blocks: list[list[tuple[int, ...]]
         )
         for start, end, device, thread, id_, name in possible
     ]
-    # Rows are sorted by rank; kernels of a rank keep their order.
+    # Rows are sorted by rank.
+    # The kernels of a rank keep their order.
     assert rows == sorted(expected_rows, key=lambda row: row[2:4])
     assert builder.untimed["kernels"] == len(kernels) - len(timed)
     assert builder.impossible["kernels"] == len(timed) - len(possible)

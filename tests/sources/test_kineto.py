@@ -1,4 +1,4 @@
-"""Traces of PyTorch's profiler: a run gives the same report in every input format."""
+"""PyTorch profiler traces: a run gives the same report in every input format."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _make_range(start: float, dur: float, name: str, **changes: Any) -> dict[str
 
 _KEPT = [_make_range(0, 9, "F"), _make_call(1, 1, 1), _make_kernel(5, 2, 1)]
 _AT = {"pid": 1, "tid": 1, "ts": 3}
-#: Additional events, and the expected limitations: subject, count and end of the reason.
+#: Additional events, and the expected limitations as (subject, count, end of the reason).
 LIMITATIONS: dict[str, tuple[list[dict[str, Any]], dict[str, tuple[int, str]]]] = {
     "strays": (
         [_make_kernel(-1e12, 2, 2), _make_kernel(9, -3, 3), {**_make_range(0, 4, "G"), "ts": None}],
@@ -137,7 +137,7 @@ def test_times_count_from_the_first_event_except_strays(tmp_path: Path) -> None:
 
 
 def _collect_content(report: Report) -> dict[str, Any]:
-    """Return the content of a report independent of its input format, with times from the first."""
+    """Return the content of a report without format details, with times from the first start."""
     operations = report.operations
     zero_ns = int(operations.start_ns[operations.has_span == 1].min())
     columns = {}
@@ -186,7 +186,10 @@ def test_nsys_and_pytorch_files_give_the_same_report(tmp_path: Path, planting: P
 
 
 def test_file_names_give_stages_and_replicas(tmp_path: Path) -> None:
-    """SGLang names files like this. Parts shared by all files, or a single stage, label the run."""
+    """SGLang names files like this.
+
+    Parts that all files share, or a single stage, label the run.
+    """
     plant(Planting(stages=2, replicas=2, microbatches=4), tmp_path)
     (export,) = tmp_path.glob("*.sqlite")
     traces = write_traces(export, tmp_path)
@@ -331,7 +334,7 @@ def test_threads_and_processes_may_be_texts(tmp_path: Path) -> None:
     assert profile.activities.ranks.tolist() == [[call[0] >> 24, 0]]
 
 
-#: Kernels, copies and memsets, calls, annotations and operators of each file.
+#: Numbers of kernels, copies and memsets, calls, annotations and operators in each file.
 REAL = {
     "hta_nccl_data.json.gz": (2700, 1074, 8740, 42 + 14346),
     "hta_ns_resolution.json.gz": (4350, 1745, 15329, 70 + 23910),
@@ -367,7 +370,7 @@ def test_real_traces_contain_what_a_plain_reader_finds(subtests: pytest.Subtests
             assert [kernel.names[i] for i in kernel.name_id.tolist()] == [e["name"] for e in plain]
 
 
-#: How HolisticTraceAnalysis's own test data names its passes.
+#: Names of forward and backward passes in the test data of HolisticTraceAnalysis.
 HTA_NAMES = """
 name = "hta"
 [[pattern]]
@@ -442,7 +445,7 @@ def _list_operators(*names: str) -> list[dict[str, Any]]:
     return [_make_range(10.0 * at, 6.0, name, cat="cpu_op") for at, name in enumerate(names)]
 
 
-#: Category of work, category of calls, and name of the device.
+#: (category of work, category of calls, device name).
 ACCELERATORS = [
     ("kernel", "cuda_runtime", "GPU"),
     ("kernel", "hip_runtime", "GPU"),
@@ -458,7 +461,8 @@ ACCELERATORS = [
 def test_devices_of_any_accelerator_are_devices(
     tmp_path: Path, work: str, call: str, noun: str
 ) -> None:
-    # Busy for 30 of 100 us; operators cover all of it, but are not device activities.
+    # The device is busy for 30 of 100 us.
+    # Operators cover all of the time, but are not device activities.
     events = [
         _make_range(0, 120, "aten::linear", cat="cpu_op"),
         *(_make_call(start - 2, 1, number, cat=call) for number, start in enumerate((10, 60, 100))),
@@ -513,7 +517,7 @@ def test_a_host_without_devices_has_no_duty_cycle(tmp_path: Path, names: list[st
     assert document["ranks"][0]["duty_cycle"] is None
     assert document["ranks"][0]["compute_duty"] is None
     assert {step["duty_cycle"] for step in document["ranks"][0]["steps"]} == {None}
-    # Only its limitation names a GPU.
+    # A GPU is named only in the limitation.
     assert "GPU" not in draw_idle(report).replace("Limitations: GPU work", "")
     assert list(sections(report, 5))
 

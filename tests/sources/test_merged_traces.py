@@ -1,4 +1,4 @@
-"""Traces of several ranks merged into one file: the ranks are separated or refused."""
+"""Traces of several ranks in one file: the ranks are separated, or the file is refused."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_each_rank_of_a_merged_trace_is_a_device(
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Return the traces of a planted run of two stages and two replicas, one for each process."""
+    """Return the traces of a planted run of two stages and two replicas, one per process."""
     folder = tmp_path_factory.mktemp("run")
     plant(Planting(stages=2, replicas=2, microbatches=4), folder)
     (export,) = folder.glob("*.sqlite")
@@ -192,7 +192,7 @@ def test_concatenated_ranks_are_distinguished_by_their_devices(tmp_path: Path) -
 
 
 def test_few_shared_ids_link_no_kernel_to_another_rank(tmp_path: Path) -> None:
-    """Ranks count their launches differently, so most of their ids are unique in the file."""
+    """Ranks number their launches differently, so most of their ids are unique in the file."""
     starts_us = [100.0 * number for number in range(1, 201)]
     later = [
         {**event, "args": {**event["args"], "correlation": event["args"]["correlation"] + 199}}
@@ -243,7 +243,7 @@ REFUSED = {
         *_rename(_rank(5083, 0, [60, 160]), _label(0)),
         *_rename(_rank(5084, 0, [60, 160]), _label(1)),
     ],
-    # Either process may have launched either device's kernels.
+    # Each process may have launched the kernels of either device.
     "offsets below process ids, and launches far ahead": [
         *_rank(5083, 0, [100, 210], launch_us=90),
         *_rename(_rank(5084, 0, [160, 260], launch_us=140), _small_offset(1)),
@@ -275,7 +275,7 @@ def test_calls_recorded_as_runtime_and_driver_are_one_recording(tmp_path: Path) 
 
 
 def test_devices_may_be_numbered_differently_than_their_processes(tmp_path: Path) -> None:
-    """Visible devices may be numbered from 0, and processes by the machine's device ids."""
+    """Visible devices may be numbered from 0, and processes by the device ids of the machine."""
     events = [
         _make_launch(5083, 1, 5),
         _make_kernel(4, 1, 10, 0),
@@ -293,7 +293,7 @@ def test_devices_may_be_numbered_differently_than_their_processes(tmp_path: Path
 def test_replicas_that_launch_alike_are_refused_if_offsets_are_small(
     run: list[Path], tmp_path: Path
 ) -> None:
-    """The processes of two replicas fit either replica's kernels, and ids do not show which."""
+    """The processes of two replicas fit the kernels of either replica, and ids do not decide."""
     merged = [
         event
         for rank, trace in enumerate(run)

@@ -1,4 +1,4 @@
-"""XLA profiles of several processes in one file: planes of one name are separate devices."""
+"""XLA profiles of several processes in one file: planes with equal names are separate devices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.needs import get_real_file
 from tests.support.xla_files import E, L, P, make_space, make_trace_json
 from tests.support.xla_profiles import list_ratios, make_gpu, make_tpu, read_profile_of
 
-#: Index, compute time and span of a device.
+#: (index, compute time, span) of a device.
 _Device = tuple[int, int, int]
 
 
@@ -64,7 +64,7 @@ def test_joined_xplane_files_are_devices_of_two_processes(
 
 
 def test_joined_files_keep_their_clocks(tmp_path: Path) -> None:
-    """Times relative to a session start refer to the session of their own file."""
+    """Times that are relative to a session start refer to the session of the same file."""
     utc = 1_750_000_000_000_000_000
     contents = []
     for number in range(2):

@@ -37,9 +37,9 @@ def make_numbered_names(
         ([], 0),
         (make_numbered_names(), 0),
         (make_numbered_names(0, 63), 0),  # the first and last numbers are unknown
-        (make_numbered_names(3, count=8), 0),  # too few
-        (make_numbered_names(*range(1, 64, 8)), 0),  # too many are missing
-        ([f"{10**15 * n}.json.gz" for n in range(64)], 0),  # like time stamps
+        (make_numbered_names(3, count=8), 0),  # there are too few files
+        (make_numbered_names(*range(1, 64, 8)), 0),  # too many files are missing
+        ([f"{10**15 * n}.json.gz" for n in range(64)], 0),  # the numbers look like timestamps
         ([*make_numbered_names(3), "other.sqlite"], 0),
         ([f"a{n}-{n}.sqlite" for n in range(64) if n != 3], 0),  # several numbers vary
     ],

@@ -26,7 +26,7 @@ RECEIVE = Step(("RecvWait", "RecvFlushWait", "RecvGpuWait"), (60_500, 66_000, 66
 
 
 def parse_events(text: bytes) -> tuple[list[EventObject], int]:
-    """Return the events in some bytes and the number of unreadable objects."""
+    """Return the events in some bytes, and the number of unreadable objects."""
     objects = EventObjects(text[at : at + BLOCK] for at in range(0, len(text), BLOCK))
     return [*objects], objects.unreadable
 
@@ -54,7 +54,7 @@ TWO = (
 )
 
 
-# Empty files
+# Tests of empty files.
 
 
 @pytest.mark.parametrize("text", ["", "[\n{}]\n", "[", "{}", "[]", "\0" * 100, "{" * 100])
@@ -63,7 +63,7 @@ def test_a_file_without_events_is_refused(tmp_path: Path, text: str) -> None:
         read(tmp_path, text)
 
 
-# Fields
+# Tests of fields.
 
 
 @pytest.mark.parametrize("valid", [True, False])
@@ -82,20 +82,20 @@ def test_all_fields_of_an_operation_are_read(tmp_path: Path, valid: bool) -> Non
     assert [events.names[n] for n in events.name.tolist()] == ["AllReduce", "Send"]
     assert events.kind.tolist() == [OperationKind.COLLECTIVE, OperationKind.POINT_TO_POINT]
     assert events.peer.tolist() == [-1, 3]
-    # The root of an all-reduce is meaningless.
+    # An all-reduce has no meaningful root.
     assert events.root.tolist() == [-1, -1]
     assert events.sequence.tolist() == [0, -1]
     assert events.count.tolist() == [1 << 20, 10]
     assert events.names[events.algorithm[0]] == "RING"
     assert events.names[events.protocol[0]] == "SIMPLE"
     assert (events.host_start_ns - 10_000 + 20_000).tolist() == [56_000, 96_000]
-    # GPU times are the first start and last end of the channels.
+    # GPU times are the first start and the last end over the channels.
     ahead = Plugin().gpu
     assert (events.gpu_start_ns - ahead).tolist() == [60_000, 100_000]
     assert (events.gpu_end_ns - ahead).tolist() == [90_000, 130_000]
-    # The second channel is seen first.
+    # The kernel on the second channel is seen first.
     assert (events.kernel_start_ns + 10_000).tolist() == [60_300, 100_300]
-    # States of steps are summed and merged.
+    # The states of steps are summed and merged.
     times = dict(zip(STATES, events.state_ns[0].tolist(), strict=True))
     assert times == {
         "SendBufferWait": 0,
@@ -107,7 +107,8 @@ def test_all_fields_of_an_operation_are_read(tmp_path: Path, valid: bool) -> Non
         "RecvFlushWait": 500,
         "RecvGpuWait": 3_500,
     }
-    # Data moves in 64,000 to 69,000; peers are waited for in 60,500 to 66,000.
+    # Data moves from 64,000 to 69,000 ns.
+    # The rank waits for its peers from 60,500 to 66,000 ns.
     assert events.transfer_ns.tolist() == [5_000, 0]
     assert events.peer_wait_ns.tolist() == [3_500, 0]
     assert events.steps.tolist() == [2, 0]
@@ -200,7 +201,7 @@ def test_processes_of_one_file_are_kept_apart(tmp_path: Path) -> None:
     assert events.transfer_ns.tolist() == [5_000, 5_000]
 
 
-# The old proxy profiler
+# Tests of the old proxy profiler.
 
 
 def test_transfers_of_the_proxy_profiler_are_rows_by_operation_and_peer(tmp_path: Path) -> None:
@@ -243,7 +244,7 @@ def test_a_fork_writes_bytes_and_collective(tmp_path: Path) -> None:
     assert events.names[events.algorithm[0]] == "AllReduce-3"
 
 
-# Damage
+# Tests of damage.
 
 SMALL = plugin(Op("AllReduce", 60_000, 90_000, channels=1, steps=(SEND,)), valid=False).text()
 
@@ -365,7 +366,7 @@ def test_numbers_of_any_size_fit_or_are_ignored(tmp_path: Path, value: int) -> N
     assert events.host_end_ns.tolist() == [UNKNOWN]
 
 
-# Detection of formats
+# Tests of the detection of formats.
 
 _PROXY = [("Send", 1, 4, (1, 2, 3, 4)), ("Recv", 2, 4, (1, 2, 3, 4, 5))]
 _IDLE = format_line("Idle", "PROXY", "b", 0, 1, 5_000) + format_line(
@@ -398,7 +399,7 @@ def test_analyze_names_the_command_that_reads_event_files(tmp_path: Path, text: 
         find_reader(write_events_file(tmp_path, text))
 
 
-# Real files
+# Tests with real files.
 
 
 @pytest.mark.real_files
@@ -407,7 +408,7 @@ def test_the_trace_in_nccls_readme_is_read() -> None:
     events = file.events
 
     assert (sum(count for _, count in file.category_counts), file.unreadable) == (43, 0)
-    # The page leaves the middle out, so that four begins and four ends lack the other.
+    # The published file lacks its middle, so four starts have no end, and four ends have no start.
     assert (file.n_without_end, file.n_without_begin) == (4, 4)
     assert (len(events), events.count[0], events.channels[0]) == (1, 262_144, 2)
     assert events.gpu_end_ns[0] - events.gpu_start_ns[0] == 8_159_232
@@ -448,7 +449,7 @@ def test_a_real_ring_of_sends_and_receives() -> None:
     file = read_events(str(get_real_file("nccl/pha-z_sendrecv_v5.jsonlines")))
     events = file.events
 
-    # Six lines were shortened by hand and do not contain the phase.
+    # Six lines were shortened by hand, and lack the phase.
     assert (sum(count for _, count in file.category_counts), file.unreadable) == (370, 6)
     assert (file.n_without_end, file.n_without_begin, file.n_duplicates) == (0, 0, 0)
     assert events.communicators == (12_715_772_615_376_301_750,)

@@ -13,7 +13,7 @@ from bubbleviz.sources.operations.schema import COLUMNS, UNITS_NS, CellKind
 from tests.support.places import CHECKOUT, FIXTURES
 
 GUIDES = CHECKOUT / "bubbleviz" / "guides"
-#: A derived column, which is written for people and not read.
+#: A derived column, which is written for users and ignored by readers.
 DERIVED = {"busy_ns"}
 
 

@@ -1,4 +1,4 @@
-"""The page reader returns the columns that SQLite returns for the files of ``sql/``."""
+"""For the files in ``sql/``, the page reader returns the same columns as SQLite."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ MAKERS = {
     "rocpd": (ROCPD, database_parts.PAGE_QUERIES),
 }
 N_ROWS = 12
-#: Value of the column eventType in every planted row; queries select rows by it.
+#: Value of the column eventType in every planted row.
+#: Queries select rows by this value.
 KIND = 7
 GLOBS = ("name *",)
 Rows = list[tuple[object, ...]]
@@ -39,19 +40,19 @@ Rows = list[tuple[object, ...]]
 
 @pytest.fixture(autouse=True)
 def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Load the compiled part of this source, even if another is installed."""
+    """Load the library compiled from the current source, even if another library is installed."""
     functions = build_library()
     monkeypatch.setattr(native, "_load_once", lambda: functions)
     monkeypatch.delenv(native.SWITCH, raising=False)
 
 
 def get_table_read(queries: Queries, name: str, query: PageQuery) -> tuple[str, Sequence[str]]:
-    """Return the table that a declared query reads, and the columns that it requires."""
+    """Return the table that a declared query reads, and the columns that the query requires."""
     return next(iter(queries.query(query.view or name).requires.items()))
 
 
 def list_cases() -> Iterator[tuple[str, str, str]]:
-    """Yield each declared query with "", and with every column that may contain NULL."""
+    """Yield each declared query with "", and with each of its columns that may contain NULL."""
     for maker, (queries, declared) in MAKERS.items():
         for name, query in declared.items():
             for column in ("", *get_table_read(queries, name, query)[1]):
@@ -87,7 +88,7 @@ def plant_table(
 
 
 def read_by_sqlite(path: Path, queries: Queries, name: str) -> Rows:
-    """Return the rows that SQLite returns for a file of ``sql/``."""
+    """Return the rows that SQLite returns for a query file in ``sql/``."""
     schema = {table: frozenset(columns) for table, columns in read_columns(path).items()}
     binds = {
         **dict(zip(("first", "last"), EVERY_ROW, strict=True)),
@@ -126,7 +127,7 @@ def read_pages(path: Path, maker: str, name: str) -> Rows | None:
 def test_pages_of_planted_tables_give_the_rows_of_sqlite(
     maker: str, name: str, null: str, tmp_path: Path
 ) -> None:
-    """Every value differs, so exchanged columns would be noticed."""
+    """Every value is different, so swapped columns would be noticed."""
     queries, declared = MAKERS[maker]
     table, columns = get_table_read(queries, name, declared[name])
     for order in (1, -1):

@@ -1,4 +1,4 @@
-"""Reports that were not exported are exported with the user's nsys or refused."""
+"""Reports that were not exported are exported with the user's nsys, or refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIXTURE = FIXTURES / "1f1b" / "node0.sqlite"
 
 
 def put_nsys(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Make a program named nsys the only one on the PATH."""
+    """Write a program named nsys, and make its folder the only one on the PATH."""
     folder.mkdir()
     nsys = folder / "nsys"
     nsys.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
@@ -104,7 +104,7 @@ def test_an_export_is_kept_on_request_and_never_replaced(
     export = report.with_suffix(".sqlite")
     assert export.read_bytes() == FIXTURE.read_bytes()
     assert "exists already" in cli.refused("analyze", str(report), "--keep-export", code=1)
-    # In a directory, a report that was exported counts once.
+    # In a directory, a report that has been exported is read only once.
     assert main(["analyze", str(report.parent)]) == 0
 
 
@@ -119,21 +119,21 @@ def test_what_is_wrong_with_an_export_names_the_report(
     assert str(temporary) not in message
 
 
-#: An nsys that starts to export, creates a marker next to the report, and never finishes.
+#: An nsys that starts to export, creates a marker file next to the report, and never finishes.
 SLEEPS = 'shift 4; echo half > "$1"; touch "$2.begun"; exec sleep 60'
 
 
 def run_until_signal(
     number: signal.Signals, report: Path, temporary: Path, command: str
 ) -> tuple[int, str, str]:
-    """Return the exit code, stdout and stderr after a signal arrives while nsys exports."""
+    """Send a signal while nsys exports, and return the exit code, stdout and stderr."""
     environment = {
         **os.environ,
         "TMPDIR": str(temporary),
         "PYTHONPATH": os.pathsep.join([str(CHECKOUT), os.environ.get("PYTHONPATH", "")]),
     }
     start_marker = Path(f"{report}.begun")
-    # Background processes ignore Ctrl-C, and child processes would inherit that.
+    # Background processes ignore Ctrl-C, and child processes would inherit this.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(
         [sys.executable, "-m", "bubbleviz", command, str(report)],

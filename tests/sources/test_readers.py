@@ -35,7 +35,7 @@ PLANES = [
 
 
 def write_all_formats(folder: Path) -> dict[str, Path]:
-    """Write a file of each format and return the files by reader."""
+    """Write a file of each format, and return the files, keyed by reader."""
     export = write_profile(folder, [K(10, 20, 1)], [C(5, 8, 1)], [R(0, 50, "F0")])
     (trace,) = write_traces(export, folder)
     planes, trace_json = folder / "host.xplane.pb", folder / "host.trace.json.gz"
@@ -89,7 +89,7 @@ def test_unclaimed_json_is_read_as_a_last_resort(tmp_path: Path) -> None:
 def test_damaged_bytes_end_in_a_report_or_a_sentence(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Random bytes are changed, and the end may be missing."""
+    """Random bytes are changed, and the end of the file may be missing."""
     path = write_all_formats(tmp_path)[name]
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     for seed in range(40):
@@ -109,7 +109,8 @@ def test_damaged_bytes_end_in_a_report_or_a_sentence(
         file.write_bytes(undamaged)
 
 
-#: Readers of formats with kernels. Formats that contain operations have no kernels.
+#: Readers of formats that contain kernels.
+#: Formats that contain operations have no kernels.
 PROFILES = [name for name, reader in KNOWN.items() if not reader.operations]
 TABLES = [name for name, reader in KNOWN.items() if reader.operations]
 

@@ -1,6 +1,7 @@
-"""Real exports of many versions: each is analysed, or refused with the right message.
+"""Real exports of many versions: each one is analyzed, or refused with the right message.
 
-The exports are not part of the project; ``BUBBLEVIZ_DATA`` names the folder that contains them.
+The exports are not part of the project. ``BUBBLEVIZ_DATA`` names the folder that contains the
+exports.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from bubbleviz.cli.app import main
 from tests.support.command_line import CommandLine
 from tests.support.needs import get_real_file
 
-#: Beginnings of the messages with which ``analyze`` refuses.
+#: Beginnings of error messages of ``analyze``.
 NO_KERNELS = "no CUDA kernels were recorded; profile again with: nsys profile -t cuda,nvtx"
 NO_KERNELS_REASON = (
     "no CUDA kernels were recorded (nsys reported: CUDA profiling might have not been started "
@@ -33,9 +34,9 @@ class Expected:
     """Known facts about an export.
 
     Attributes:
-        refusal: Start of the message with which ``analyze`` refuses it.
+        refusal: Start of the message with which ``analyze`` refuses the export.
         version: Schema version, as ``inspect`` prints it.
-        kernels: Number of rows of its kernel table, or None if there is no such table.
+        kernels: Number of rows of the kernel table, or None if there is no kernel table.
         names: Range names that both commands show.
     """
 

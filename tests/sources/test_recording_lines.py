@@ -1,4 +1,4 @@
-"""Lines of recordings read back unchanged, whichever program wrote them."""
+"""Lines of recordings are read back unchanged, whichever program wrote them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bubbleviz.sources.operations.schema import MAX_RANK
 from tests.support.places import CHECKOUT
 
 TIMES = st.integers(0, 2**61)
-#: A process lives for less than 104 days.
+#: Clock times of a process that lives for less than 104 days.
 OFFSETS = st.integers(-(2**40), 2**52)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 CLOCKS = st.tuples(TIMES, TIMES, st.integers(0, 2**32))
@@ -32,7 +32,7 @@ CLOCKS = st.tuples(TIMES, TIMES, st.integers(0, 2**32))
 
 @st.composite
 def draw_block(draw: st.DrawFn) -> Block:
-    """Return an iteration with any value in each of its fields."""
+    """Return an iteration whose fields have arbitrary values."""
     start_ns = draw(st.integers(2**53, 2**60))
     on_device = draw(st.booleans())
     block = Block(
@@ -74,7 +74,7 @@ def list_rows(stretch: Stretch, names: tuple[str, ...]) -> list[tuple[object, ..
 
 
 def list_expected_rows(blocks: list[Block]) -> list[tuple[object, ...]]:
-    """Return the fields of the written iterations in the format of :func:`list_rows`."""
+    """Return the expected rows for written iterations, in the format of :func:`list_rows`."""
     threads: dict[int, int] = {}
     rows: list[tuple[object, ...]] = []
     for iteration, block in enumerate(blocks):

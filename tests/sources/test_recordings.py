@@ -1,4 +1,4 @@
-"""Reading of recordings: planted numbers, and intact iterations of damaged files."""
+"""Reading of recordings: planted numbers, and the intact iterations of damaged files."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_the_report_is_that_of_the_profile(tmp_path: Path, monkeypatch: pytest.M
 
     first, second = describe_first_steps(profile), describe_first_steps(recording)
     assert first is not None
-    # A recording contains the ranks of the job but no GPU.
+    # A recording contains the ranks of the job, but no GPU.
     assert second == first.replace("node0 GPU 1 (pipeline order 1)", "Rank 1 (node0)")
     assert second != first
     assert recording.headline == profile.headline
@@ -248,7 +248,7 @@ def test_a_torn_or_damaged_file_gives_only_complete_iterations(cut: int, seed: i
 
 
 def damage(path: Path, line: int, position: int = -20) -> None:
-    """Change a bit of a line, numbered from 0."""
+    """Flip a bit in a line. Lines are numbered from 0."""
     lines = path.read_bytes().splitlines(keepends=True)
     content = bytearray(lines[line])
     content[position] ^= 1
@@ -269,7 +269,7 @@ def test_damage_in_the_middle_is_skipped_and_reported(tmp_path: Path, cli: Comma
     assert "damaged      1 line (line 3: the checksum does not match)" in cli.printed(
         "inspect", path
     )
-    # The iteration before the damage has no next one.
+    # No iteration follows the iteration before the damage.
     assert get_ratios(report)["0"]["period"] is None
     assert get_ratios(report)["2"]["period"] is not None
 
@@ -305,7 +305,8 @@ def test_operations_whose_names_are_damaged_restrict_the_ratio(
     names, operations = lines[1]["names"], lines[1]["operations"]
     optimizer_id = next(number for number, name in names.items() if "Optimizer" in name)
     row = operations["name"].index(int(optimizer_id))
-    # The first iteration does not name the optimizer; the second one does, and is damaged.
+    # The first iteration does not name the optimizer.
+    # The second iteration does, and is damaged.
     for column in operations.values():
         del column[row]
     lines[2]["names"] = {optimizer_id: names.pop(optimizer_id)}
@@ -329,7 +330,7 @@ def encoded(line: dict[str, object]) -> bytes:
 
 
 def render_screen(report: bubbleviz.Report) -> str:
-    """Return the first screen, each block on one line."""
+    """Return the first screen, with each block on one line."""
     lines = render_first_screen(report, View(), Display(width=200))
     return join_plain_lines(lines)
 
@@ -486,7 +487,7 @@ def test_a_missing_part_is_a_gap(tmp_path: Path) -> None:
     parts = write_rotated(tmp_path)
     parts[1].unlink()
 
-    # Without the missing part, the last parts are not connected to the first.
+    # Without the missing part, the last parts are not connected to the first part.
     report = bubbleviz.analyze([parts[3]])
 
     names = [int(iteration.name) for iteration in report.iterations]

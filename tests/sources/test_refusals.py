@@ -1,4 +1,4 @@
-"""Refusals of files without a profile or without kernels: the reason and the next step."""
+"""Refusals of files that contain no profile or no kernels: the reason and the next step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COMMANDS = {
     "pgle": measure_costs,
     "inspect": lambda paths: bubbleviz.inspect(paths[0]),
 }
-#: Options that simulate needs in addition to a plan.
+#: Options that ``simulate`` needs in addition to a plan.
 TIMES = ("--tf", "1", "--tb", "1", "--tw", "1")
 LFS = (
     "version https://git-lfs.github.com/spec/v1\n"
@@ -124,7 +124,7 @@ def test_a_pytorch_trace_has_no_costs(tmp_path: Path) -> None:
     event = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 5.0, "dur": 1.0, "pid": 0, "tid": 7}
     call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 1.0, "dur": 1.0}
     args = {"args": {"correlation": 1, "device": 0}}
-    # Between two kernels there is idle time, which idle breaks down.
+    # There is idle time between two kernels, which the command idle breaks down.
     kernels = [{**event, **args}, {**event, **args, "ts": 9.0}]
     events = [*kernels, {**call, **args, "pid": 1, "tid": 1}]
     path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
@@ -196,7 +196,7 @@ SHOWING = ("analyze", "inspect", "idle", "nccl", "pgle")
 
 
 def _make_torch_trace(*, device: bool) -> bytes:
-    """Return a PyTorch trace whose kernels come last, after many operators."""
+    """Return a PyTorch trace in which kernels come last, after many operators."""
     times = {"ph": "X", "dur": 5, "pid": 1, "tid": 1}
     events: list[dict[str, object]] = [
         {"cat": "cpu_op", "name": f"aten::mm_{n}", "ts": 10 * n, **times, "args": {}}

@@ -1,4 +1,7 @@
-"""Profiles of ROCm's tools: a run gives the same report in every format; damage is reported."""
+"""Profiles of ROCm's tools: a run gives the same report in every format.
+
+Damage is reported.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ def write_apart(export: Path, folder: Path) -> list[Path]:
     return [write_rocpd(folder / f"{p.pid}_results.db", [p]) for p in read_processes(export)]
 
 
-#: A profile of each kind from the export of one node.
+#: Functions that convert the export of one node to a profile of each kind.
 DOORS: dict[str, Callable[[Path, Path], list[Path]]] = {
     "a merge of processes": write_merged,
     "SQLite": write_merged,
@@ -65,13 +68,13 @@ DAY_NS = 24 * 3600 * 10**9
 
 
 def find_table(path: Path, base: str) -> str:
-    """Return the table whose name starts in a given way, in a file of one process."""
+    """Return the table whose name starts with ``base``, in a file of one process."""
     (table_name,) = (name for name in read_columns(path) if name.startswith(f"{base}_"))
     return table_name
 
 
 def convert_to_tracks(path: Path) -> Path:
-    """Rewrite a file of one process in schema 4, with tracks instead of threads, and categories."""
+    """Rewrite a single-process file in schema 4, with tracks instead of threads, and categories."""
     views = "SELECT name FROM sqlite_master WHERE type = 'view'"
     with closing(sqlite3.connect(path)) as db:
         edit_database(path, *(f'DROP VIEW "{name}"' for (name,) in db.execute(views)))
@@ -117,16 +120,16 @@ def render_document(folder: Path, *paths: Path | str) -> dict[str, Any]:
     return report
 
 
-#: Columns of the timeline that contain name ids.
+#: Columns of the timeline that contain ids of names.
 NAMES = {"name", "call", "around"}
-#: Keys that label profiles, not the run.
+#: Keys that describe the profile, not the run.
 LABELS = {"path", "host", "format", "nsys_version", "schema_version", "session_utc_ns"}
 #: GPU fields that nsys records and ROCm does not.
 OF_NSYS = {"uuid", "gpu", "pci"}
 
 
 def make_comparable(report: dict[str, Any], exports: int) -> dict[str, Any]:
-    """Return a report without labels, with times relative to the first iteration."""
+    """Return a report without profile labels, and with times relative to the first iteration."""
     start_ns = report["iterations"][0]["start_ns"]
 
     def without(value: Any, key: str = "") -> Any:
@@ -256,7 +259,8 @@ def test_a_merge_of_two_hosts_is_refused(tmp_path: Path) -> None:
 def test_a_merge_is_opened_once_however_many_processes_it_holds(
     suffixed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The schema that SQLite reads when it opens a file grows with the number of processes.
+    # SQLite reads the schema when it opens a file.
+    # The schema grows with the number of processes.
     (path,) = write_merged(copy_exports(tmp_path)[0], tmp_path, suffixed=suffixed)
     (single_process, *_) = write_apart(copy_exports(tmp_path)[0], tmp_path)
     connect = Mock(wraps=sqlite3.connect)
@@ -365,7 +369,7 @@ def test_secrets_are_never_shown(
 
 
 def write_first_process(folder: Path) -> Path:
-    """Write the profile of only the first process of the run."""
+    """Write a profile that contains only the first process of the run."""
     (export,) = copy_exports(folder)
     return write_rocpd(folder / "1_results.db", read_processes(export)[:1])
 
@@ -458,7 +462,7 @@ def test_rccl_calls_name_what_their_kernels_do(tmp_path: Path) -> None:
     (export,) = copy_exports(tmp_path)
     processes = read_processes(export)
     for process in processes:
-        # RCCL has one kernel for all operations.
+        # RCCL uses a single kernel for all operations.
         process.kernels = [
             (*row[:5], "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)")
             if "nccl" in row[5]
@@ -525,7 +529,7 @@ def test_traces_with_one_name_come_from_separate_nodes(tmp_path: Path) -> None:
         folder = tmp_path / f"{number}"
         folder.mkdir()
         distinct_names.append(write_rpd(tmp_path / f"node{number}.rpd", processes))
-        # This is the default file name of runTracer.sh.
+        # runTracer.sh uses this file name by default.
         equal_names.append(write_rpd(folder / "trace.rpd", processes))
 
     actual, expected = bubbleviz.analyze(equal_names), bubbleviz.analyze(distinct_names)

@@ -1,4 +1,4 @@
-"""ROCm databases stored in different ways: equal numbers give equal profiles."""
+"""ROCm databases that store the same numbers in different ways give equal profiles."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WRITERS = {"rocpd": write_rocpd, "rpd": write_rpd}
 
 @pytest.fixture(scope="module", params=WRITERS)
 def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a planted profile of ROCm."""
+    """Return a planted ROCm profile."""
     folder = tmp_path_factory.mktemp("rocm")
     plant(Planting(stages=2, microbatches=4), folder)
     (export,) = folder.glob("*.sqlite")
@@ -77,7 +77,7 @@ STORAGES = {
 
 
 def _find_table(database: Path, *beginnings: str) -> str:
-    """Return the first table with one of these names, with or without a process id."""
+    """Return the first table whose name starts like this, with or without a process id."""
     return min(
         (name for name in read_columns(database) if name in beginnings),
         default=min(name for name in read_columns(database) if name.startswith(beginnings)),
@@ -158,7 +158,7 @@ def test_a_table_without_any_column_that_is_read_ends_in_no_traceback(
 
 
 def _swap_two_rows(path: Path, table: str) -> None:
-    """Exchange the first two rows of a leaf of a table, so that their numbers do not ascend."""
+    """Swap the first two rows of a leaf of a table, so that row numbers do not ascend."""
     with closing(sqlite3.connect(path)) as connection:
         ((root,),) = connection.execute(
             "SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)
@@ -166,7 +166,7 @@ def _swap_two_rows(path: Path, table: str) -> None:
         ((page_bytes,),) = connection.execute("PRAGMA page_size")
     content = bytearray(path.read_bytes())
     page = (root - 1) * page_bytes
-    while content[page] == 5:  # an inner page, which points to its last child
+    while content[page] == 5:  # this is an inner page, which points to its last child
         page = (int.from_bytes(content[page + 8 : page + 12], "big") - 1) * page_bytes
     cells = page + 8
     first, second = content[cells : cells + 2], content[cells + 2 : cells + 4]

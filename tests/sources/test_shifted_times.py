@@ -1,4 +1,4 @@
-"""Reports do not depend on the zero of times, even if times are negative."""
+"""Reports do not depend on the zero point of times, even if times are negative."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of operations as input: accepted and refused content."""
+"""Tables of operations as input: content that is accepted, and content that is refused."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.operation_tables import (
     write_trace,
 )
 
-#: Two microbatches on two stages, 1F1B, in units of 10 ns.
+#: 1F1B with two microbatches on two stages, in units of 10 ns.
 RANK = [0, 0, 0, 0, 1, 1, 1, 1]
 PHASE = ["F", "F", "B", "B", "F", "B", "F", "B"]
 MICROBATCH = [0, 1, 0, 1, 0, 0, 1, 1]
@@ -47,7 +47,7 @@ def get_ratio(report: Report) -> float | None:
 
 
 def get_refusal(path: Path, columns: Columns) -> str:
-    """Return the one-line reason why a table is refused, which is the same in every format."""
+    """Return the one-line reason why a table is refused. It is the same in every format."""
     messages = set()
     for file in write_columns(path, columns, "t").values():
         with pytest.raises(BubblevizError) as caught:
@@ -93,7 +93,7 @@ SHUFFLED = {
     for name, cells in (ONE | {"note": list("abcdefgh")}).items()
 }
 NODES = ["node0"] * 8
-#: Frames as Parquet.
+#: Data frames to write as Parquet files.
 FRAMES: dict[str, pl.DataFrame] = {
     **{
         str(kind): pl.DataFrame(ONE).with_columns(pl.exclude("phase").cast(kind))
@@ -109,7 +109,7 @@ FRAMES: dict[str, pl.DataFrame] = {
     "epochs": pl.DataFrame(LATE),
     "any order": pl.DataFrame(SHUFFLED),
 }
-#: Changes of a CSV file, and its ending.
+#: Changes of the text of a CSV file, keyed by the name of the new file.
 TEXTS: dict[str, Callable[[str], str]] = {
     "b.csv": lambda text: "\ufeff" + text,
     "s.csv": lambda text: text.replace(",", ";"),
@@ -231,7 +231,7 @@ def test_iterations_and_stages_are_as_told(tmp_path: Path) -> None:
 
 
 def test_a_rank_with_two_chunks_and_a_stage_finds_their_virtual_stages(tmp_path: Path) -> None:
-    """Two stages of two chunks: the forwards run 0, 1, 0, 1."""
+    """There are two stages of two chunks each, and forwards run in the order 0, 1, 0, 1."""
     columns: dict[str, Sequence[Any]] = {
         "rank": [0, 1, 0, 1, 1, 0, 1, 0],
         "stage": [0, 1, 0, 1, 1, 0, 1, 0],

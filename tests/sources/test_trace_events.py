@@ -1,4 +1,4 @@
-"""The stream of trace events does not depend on a file's layout, and survives damage."""
+"""The stream of trace events does not depend on the file's layout, and tolerates damage."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _read_content(tmp_path: Path, content: bytes) -> Read:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read files in small blocks, so that events cross block boundaries."""
+    """Read files in small blocks, so that events cross the boundaries of blocks."""
     for name, size in {"BLOCK": 40, "_MAX_BOUNDARY_DISTANCE": 60}.items():
         monkeypatch.setattr(trace_events, name, size)
     monkeypatch.setattr(gzip_files, "_PACKED_BYTES", 10)
@@ -244,7 +244,7 @@ def test_an_unreadable_event_costs_no_other(
 def test_events_that_cannot_be_read_are_counted_once_each(
     broken: str, n_fields: int, tmp_path: Path
 ) -> None:
-    """Objects inside a broken event are neither events nor further damage."""
+    """Objects inside a broken event are not events, and are not counted as further damage."""
     fields = ", ".join(f'"f{number}": {{"name": "x"}}' for number in range(n_fields))
     broken = broken.replace('"ph"', f'{fields}, "ph"', 1) if n_fields > 1 else broken
     readable_event = '{"ph":"X","name":"a","ts":1.5,"args": {"name": "y"}}'
@@ -273,13 +273,13 @@ def test_times_that_a_double_would_round_are_exact(tmp_path: Path) -> None:
     ]
 
 
-#: Microseconds with up to three decimals, in the range of times.
+#: Times in microseconds with up to three decimals, in the usual range.
 _PLAIN = st.builds(
     lambda whole, decimals: f"{whole}.{decimals}" if decimals else str(whole),
     st.integers(0, (1 << 53) - 1),
     st.text("0123456789", max_size=3),
 )
-#: Times in rarer forms that a double represents exactly.
+#: Times in rare formats that a double represents exactly.
 _RARE = st.one_of(
     st.integers(-(1 << 40), 1 << 40).map(lambda n: str(n / 1024)),
     st.integers(-(1 << 40), 1 << 40).map(lambda n: f'"{n}"'),
@@ -291,7 +291,7 @@ def _round_to_ns(text: str) -> int:
     return MISSING if text == "null" else round(Fraction(text.strip('"')) * 1000)
 
 
-#: Times that integer arithmetic reads, and times in forms that need a decoder.
+#: Times that integer arithmetic can read, and times in formats that need a decoder.
 _TEXTS = {"plain": _PLAIN, "any": st.one_of(st.integers(0, 1 << 42).map(str), _RARE)}
 
 

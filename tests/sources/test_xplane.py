@@ -45,7 +45,7 @@ from tests.support.xla_profiles import (
     write_planes,
 )
 
-#: Each operation is T_SEND shorter than its slot, and so is the complete run.
+#: Busy time: each operation is T_SEND shorter than its slot, and so is the complete run.
 BUSY = MICROBATCHES * (T_F + T_B - 2 * T_SEND)
 RATIO = 1 - BUSY / (LENGTH - T_SEND)
 
@@ -146,7 +146,7 @@ def test_transfers_that_overlap_instructions_are_separate_activities(tmp_path: P
 
     assert (len(activities), activities.kernels) == (5, 4)
     assert (activities.start_ns[4], activities.end_ns[4]) == (2, 5)
-    # Only a user may know that it is communication.
+    # Only the user may know that this operation is communication.
     assert activities.names[activities.name_id[4]] == "copy-start.4"
 
 
@@ -283,7 +283,7 @@ def test_planes_without_an_end_are_refused(tmp_path: Path) -> None:
 
 
 def count_events_slowly(path: Path) -> Mapping[tuple[str, str], tuple[int, int]]:
-    """Return the number and total duration (ps) of the events of every line, read by protobuf."""
+    """Return the number and total duration (ps) of the events of each line, read by protobuf."""
     space = build_space_type().FromString(path.read_bytes())
     return {
         (plane.name.decode(), line.name.decode()): (
@@ -416,7 +416,7 @@ def test_both_formats_of_a_real_run_agree(name: str) -> None:
     json_trace = read_profile_of(get_real_file(f"jax/{PAIRS[name]}"))
     ours, theirs = list_activity_rows(xplane), list_activity_rows(json_trace)
 
-    # One format truncates times to nanoseconds, the other one rounds them.
+    # One format truncates times to nanoseconds, and the other format rounds them.
     assert [row[:2] for row in ours] == [row[:2] for row in theirs]
     differences_ns = np.array([row[2:] for row in ours]) - np.array([row[2:] for row in theirs])
     assert np.abs(differences_ns).max() <= 1
