@@ -24,7 +24,7 @@ from bubbleviz.model.run_kinds import EVALUATION, INFERENCE, TRAINING, run_kind
 
 FORWARDS = (Phase.F, Phase.FB)
 BACKWARDS = (Phase.B, Phase.BW)
-#: Multiplier of a hash function. It is odd and half of its bits are set, so it spreads numbers over
+#: Multiplier of a hash function. An odd multiplier with half of its bits set spreads numbers over
 #: 64 bits.
 _MIX = 0x9E3779B97F4A7C15
 _GRADIENT = (Phase.B, Phase.BW, Phase.FB)

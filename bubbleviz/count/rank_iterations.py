@@ -258,8 +258,8 @@ def get_rank_column(ranks: RankIterations, name: str) -> Ints:
 def compute_rank_ratios(ranks: RankIterations, ratio: str) -> list[float | None]:
     """Return the bubble ratio of each rank alone, or None if it is unknown.
 
-    The ratio is ``(window - work) / window``. It is unknown if the window is unknown or empty, or
-    if the rank lacks work.
+    The ratio is ``(window - work) / window``. A ratio is unknown if the window is unknown or empty,
+    or if the rank lacks work.
     """
     window_ns = get_account_column(ranks, ratio, "window_ns")
     is_known = (window_ns > 0) & (get_rank_column(ranks, "missing") == 0)

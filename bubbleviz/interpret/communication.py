@@ -284,8 +284,8 @@ def _mask_concurrent_names(activities: Activities, kinds: naming.Kinds, by_name:
 def _sample_middle(rows: Ints, start_ns: Ints) -> Ints:
     """Return about ``_MAX_KERNELS`` rows that start in the middle of the run.
 
-    If there are no more rows than that, all are returned. The bounds of the middle are quantiles of
-    a sample of the starts.
+    If there are at most ``_MAX_KERNELS`` rows, all rows are returned. The bounds of the middle are
+    quantiles of a sample of the starts.
     """
     if len(rows) <= _MAX_KERNELS:
         return rows

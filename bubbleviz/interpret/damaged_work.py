@@ -217,10 +217,11 @@ def check_places(
         kernels of    process 1   process 2   process 7     a few: left out
                        GPU 0       GPU 1       GPU 1
 
-    A rank is suspicious if its device is not listed or its process made no call. It is left out if
-    it has at most ``1 / _FEW`` of all kernels and copies (or only a single one). If a suspicious
-    rank has more, the list of devices is incomplete. The rank is then kept, and a limitation
-    reports the number of devices that are not listed. If all ranks would be left out, all are kept.
+    A rank is suspicious if its device is not listed or its process made no call. A suspicious rank
+    is left out if it has at most ``1 / _FEW`` of all kernels and copies (or only a single one). If
+    a suspicious rank has more, the list of devices is incomplete. The rank is then kept, and a
+    limitation reports the number of devices that are not listed. If all ranks would be left out,
+    all are kept.
 
     Args:
         source: Source of the profile.
@@ -631,11 +632,11 @@ def find_recording_stops(
     - The process waited for all work of its only device. Everything launched before the last wait
       started had ended, so the time is at least the start of this wait.
     - Recording stopped before the process did. The process is last active at its last launch, or
-      when its last synchronizing call returns, whichever is later. Recording stopped if this is
-      more than a limit after the end of the last recorded work. The limit is ``patience`` times
-      the longest time from launch to end of any recorded work of the process. If a launch without
-      work is more than the limit before the last activity, the time of its thread becomes the
-      largest int64.
+      when its last synchronizing call returns, whichever is later. Recording stopped if the last
+      activity is later than the end of the last recorded work by more than a limit. The limit is
+      ``patience`` times the longest time from launch to end of any recorded work of the process.
+      If a launch without work is more than the limit before the last activity, the time of its
+      thread becomes the largest int64.
 
     If every launch without work is before the time of its thread, ``until_ns`` is returned
     unchanged.

@@ -14,8 +14,8 @@ from bubbleviz.model import grouping
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, join_tables, to_slice
 
-#: Initial minimum duration of a long call, in ns. It is doubled while there are too many long
-#: calls. For comparison, a launch takes a few microseconds.
+#: Initial minimum duration of a long call, in ns. While there are too many long calls, the minimum
+#: is doubled. For comparison, a launch takes a few microseconds.
 _LONG_NS = 20_000
 #: Maximum number of long calls that are kept. They take 7 MB.
 _MAX_LONG = 1 << 18

@@ -291,7 +291,8 @@ def find_backwards(operations: Operations) -> Backwards:
         operations: Operations of a rank, sorted by time.
 
     Returns:
-        The rows of the matching operations. They are -1 for operations other than F.
+        Rows of the matching operations, shape (operations,). All rows are -1 for operations other
+        than F.
     """
     row = np.arange(len(operations))
     order = np.lexsort((row, operations.sequence, operations.microbatch, operations.chunk))
@@ -374,7 +375,7 @@ def _summarize_operations(
 
     Medians of four quantities are computed: the net change, the peak above the start, the
     activations, and the activations that are kept for W. The medians of activations are taken over
-    the operations that have a backward. They are 0 if there is no such operation.
+    the operations that have a backward, and are 0 if there is no such operation.
 
     Args:
         rank: Index of the rank.

@@ -62,9 +62,9 @@ def list_limitations(
 ) -> tuple[Limitation, ...]:
     """Return the limitations of the operations and of the linking of one profile.
 
-    They are those of kernels without a range (``_UNLINKED``), of :func:`check_operations`, of
-    :func:`check_iteration_marks`, and of ranks whose iteration boundaries are unknown. Limitations
-    whose count is 0 are left out.
+    The limitations report kernels that are not linked (``_UNLINKED``), the problems found by
+    :func:`check_operations` and :func:`check_iteration_marks`, and ranks whose iteration boundaries
+    are unknown. Limitations whose count is 0 are left out.
 
     Args:
         profile: The profile.

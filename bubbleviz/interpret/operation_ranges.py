@@ -570,9 +570,9 @@ def _merge_ranges(
     """Merge the ranges of each operation into one row (step 5).
 
     An operation lasts from the host start of its first range to the latest host end of its ranges.
-    Its name is the name of its first range. It is cut if any of its ranges is cut. If the first
-    range is unnumbered, the microbatch is the number of earlier operations with the same rank,
-    iteration, phase, chunk and sequence. A B that never gets a W becomes a BW; see
+    Its name is the name of its first range. An operation is cut if any of its ranges is cut. If the
+    first range is unnumbered, the microbatch is the number of earlier operations with the same
+    rank, iteration, phase, chunk and sequence. A B that never gets a W becomes a BW; see
     :func:`fuse_backwards`. If a name contains a virtual stage but no chunk, the stage is used as
     the chunk.
 

@@ -45,12 +45,12 @@ _EARLY_START_NS = 1_000
 #: Minimum number of overlaps that counts as frequent. A smaller number may be damage, even in a
 #: small profile.
 _MIN_MANY = 10
-#: Share of overlapping work above which kernels really start before the previous kernel ends.
+#: If more than this share of kernels overlap the next kernel, kernels really start early.
 _MANY_EARLY_STARTS = 0.01
-#: Share of work containing the next work on its queue above which the queue is not serial.
+#: A hardware queue is not serial if more than this share of its kernels contain the next kernel.
 _MANY_CONTAINED = 0.2
-#: Ratio of a duration to the longest other duration with the same name above which the end is
-#: wrong, no matter how many such ends there are.
+#: A kernel is far longer if it takes more than this many times as long as all others of its name.
+#: The end of a far longer kernel is wrong, unless such kernels are common.
 _FAR_LONGER = 3
 #: Minimum duration of the last work on a stream for its end to be checked, as a share of the span
 #: of the profile.
@@ -439,9 +439,9 @@ def _is_frequent(number: int, max_share: float, n_work: int) -> bool:
 def _is_rare_of_name(activities: Activities, rows: Ints, is_counted: Bools) -> Bools:
     """Return a mask of the overruns that are rare among the activities with the same name.
 
-    They are rare if the number of counted overruns with the name is not larger than the number of
-    activities with the name that are not overruns. All overruns with the same name get the same
-    result.
+    The overruns of a name are rare if the number of counted overruns with the name is not larger
+    than the number of activities with the name that are not overruns. All overruns with the same
+    name get the same result.
 
     Args:
         activities: GPU activities of the profile, kernels before copies.

@@ -49,9 +49,9 @@ def find_partial_replays(
 
     The kernels of a partial replay are those of a complete launch with one contiguous stretch
     missing. A launch is checked if some larger number of kernels is at least ``_FAR_MORE`` times as
-    common as its number of kernels. It is a partial replay if the device had about as much time for
-    it as for a complete launch; see :func:`_is_partial`. Partial replays cannot be found if graph
-    launches run concurrently.
+    common as its number of kernels. A checked launch is a partial replay if the device had about as
+    much time for it as for a complete launch; see :func:`_is_partial`. Partial replays cannot be
+    found if graph launches run concurrently.
 
     Args:
         graph_launches: Graph launches with recorded work, sorted by row.

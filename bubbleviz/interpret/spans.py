@@ -526,8 +526,8 @@ def _cut_time(
 ) -> tuple[Ints, Ints]:
     """Cut the time axis into consecutive intervals, in and between iterations.
 
-    The bounds are the starts and ends of iterations. Between iterations, they are also the starts
-    and ends of the intervals in ``sets``.
+    The axis is cut at the starts and ends of iterations. Between iterations, it is also cut at the
+    starts and ends of the intervals in ``sets``.
 
     Args:
         sets: Sets of intervals on the time axis.

@@ -32,8 +32,7 @@ _LONG_WAIT = 0.05
 class RecordedDevice:
     """Start of the recording of a device, and communication kernels in which it may have waited.
 
-    Times are in ns. They are UTC or on the clock of the run if known, otherwise on the clock of the
-    profile.
+    Times in ns are UTC or on the clock of the run if known, otherwise on the clock of the profile.
 
     Attributes:
         path: Path of the profile.

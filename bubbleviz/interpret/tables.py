@@ -395,7 +395,7 @@ def _measure_ranks(
     unattributed: RankIntervals,
     exposed: RankIntervals,
 ) -> tuple[dict[str, Any], list[RankCoverage]]:
-    """Measure when each rank computed, ran anything, and only communicated.
+    """Measure when each rank ran work, when it computed, and when it ran only communication.
 
     Each interval of work is treated as a kernel. The times of the ranks are shifted onto one time
     axis, so that all ranks are measured at once.
