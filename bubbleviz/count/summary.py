@@ -42,9 +42,9 @@ class Summary:
 def summarize(iterations: Sequence[Iteration]) -> Summary:
     """Return the statistics over the averaged iterations.
 
-    ``bubble_interval`` contains the mean lower bound and the mean upper bound of each ratio. It is
-    None if the ratio is unknown in all averaged iterations, or if the interval is unknown in any
-    averaged iteration in which the ratio is known.
+    ``bubble_interval`` contains the mean lower bound and the mean upper bound of each ratio. The
+    value is None if the ratio is unknown in all averaged iterations, or if the interval is unknown
+    in any averaged iteration in which the ratio is known.
     """
     averaged = [i for i in iterations if i.averaged]
     names = [ratio.name for ratio in list_ratios()]

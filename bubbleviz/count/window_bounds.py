@@ -1,7 +1,7 @@
 """Window bounds: the shortest and longest window given the uncertainty of the clock alignment.
 
-Ranks of one machine share a clock, so a window between two of these ranks is exact. If the start
-and the end of a window are on two machines, both can move by the uncertainty of their clocks::
+Ranks of one machine share a clock, so a window between two of these ranks is exact. If a window
+starts on one machine and ends on another, both times are uncertain by the error of the clocks::
 
     machine 0      ├── first start         ┤
     machine 1      ┊          last end ───┤┊

@@ -49,7 +49,7 @@ class HostOrder(Table):
             stage, if names contain stages) have the same number.
         phase_key: Number of the operation key, which also distinguishes the phase, the second
             microbatch and the second chunk.
-        mark: Iteration number given by names, or -1 if there is none.
+        mark: Iteration number found in names, or -1 if there is none.
         forward: Mask of the ranges that are or contain a forward (F or FB).
         counted: Mask of the ranges that are an F, B, W, BW or FB.
         transfer: Mask of the ranges for communication between two ranks.
@@ -92,7 +92,7 @@ def build_host_order(
         key: Further columns that distinguish operations, such as chunk and sequence. The last
             column must be the microbatch.
         second: Columns that distinguish the second operation of fused ranges.
-        mark: Iteration number that names give each range, or -1 if there is none.
+        mark: Iteration number found in names for each range, or -1 if there is none.
         times_ns: Start and end of the compute kernels of each range, or of the range itself if
             unknown.
         post_validation: Mask of the ranges with optimizer work for the previous iteration, or None

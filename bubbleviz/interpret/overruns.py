@@ -263,7 +263,8 @@ def _find_late_ends(
 
     Args:
         activities: GPU activities of the profile, kernels before copies.
-        last: Row of the last activity on each stream, without streams where its launch is unknown.
+        last: Row of the last activity on each stream. The launches of these activities must be
+            known.
         launched_ns: Launch time of each activity.
         calls: All API calls of the profile.
 
