@@ -19,7 +19,7 @@ from bubbleviz.timing import time_step
 
 #: Matches the version in a call name, such as ``_v11060`` in ``cudaLaunchKernelExC_v11060_ptsz``.
 _VERSION = re.compile(r"_v[0-9]{4,}(?=_|$)")
-#: LIMIT of a query that must return all calls. SQLite's -1 for "no limit" fails in DuckDB.
+#: LIMIT for queries that must return all calls. SQLite's -1 for "no limit" fails in DuckDB.
 _MAX_CALLS = 1 << 60
 #: Maximum duration in ns of a call that starts at time 0.
 #: The start of a longer call is missing, because CUPTI writes 0 for a missing time.
@@ -38,7 +38,7 @@ def find_calls(
 
     Args:
         export: The open export.
-        call_names: Names of calls, keyed by their id in ``StringIds``.
+        call_names: Call names, keyed by id in ``StringIds``.
         beginnings: Prefixes of call names.
         max_calls: Maximum number of calls to return.
 
@@ -58,7 +58,7 @@ class ExportedCalls:
 
     Attributes:
         export: The export, which must stay open.
-        call_names: Names of the calls that launch GPU work, keyed by their id in ``StringIds``.
+        call_names: Names of the calls that launch GPU work, keyed by id in ``StringIds``.
     """
 
     export: Export
@@ -82,11 +82,11 @@ class ExportedCalls:
     def convert_block(self, numbers: range, columns: Ints) -> Calls:
         """Convert one part of the result of ``calls/all.sql`` to calls.
 
-        If the part has fewer rows than row numbers, the row numbers of its rows are read from the
-        export.
+        If the part has fewer rows than ``numbers`` covers, the row numbers have gaps, and are read
+        from the export.
 
         Args:
-            numbers: Range of the row numbers that the part covers.
+            numbers: Range of row numbers that the part covers.
             columns: Columns of the query for this part, shape (4, rows).
         """
         if columns.shape[1] == len(numbers):
@@ -155,7 +155,7 @@ class ExportedCalls:
         return tuple(names.get(number, "") for number in name_id.tolist())
 
     def select_by_prefix(self, rows: Ints, beginnings: tuple[str, ...]) -> Ints:
-        """Select the given rows whose call name starts with one of the prefixes.
+        """Keep only the given rows whose call name starts with one of the prefixes.
 
         Args:
             rows: Row numbers, distinct and ascending.
@@ -200,9 +200,10 @@ class ExportedCalls:
 def _make_calls(row: Ints, columns: Ints) -> Calls:
     """Build the table of the calls that have a correlation id and possible times.
 
-    For possible times, see :func:`~bubbleviz.model.profile.mask_possible`. In addition, the times
-    of a call are missing if it starts at 0 and either ends at 0 or lasts more than a second. Calls
-    that have a correlation id but no possible times are left out and counted in ``impossible``.
+    Calls that have a correlation id but no possible times are left out and counted in
+    ``impossible``. Times are impossible if :func:`~bubbleviz.model.profile.mask_possible` rejects
+    them. They are also impossible if a call starts at 0 and either ends at 0 or lasts more than a
+    second, because CUPTI writes 0 for a missing time.
 
     Args:
         row: Row numbers of the calls.

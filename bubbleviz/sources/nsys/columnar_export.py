@@ -43,7 +43,8 @@ from bubbleviz.sources.sqlite.queries import EVERY_ROW, Binds
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: DuckDB settings. Every reader thread runs separate queries, and DuckDB must not write files.
+#: DuckDB settings. DuckDB must not write files, and needs no threads of its own, because every
+#: reader thread runs separate queries.
 _SETTINGS = (
     "threads = 1",
     "temp_directory = ''",
@@ -57,8 +58,8 @@ _SETTINGS = (
     "autoinstall_known_extensions = false",
     "autoload_known_extensions = false",
 )
-#: Defines SQLite's ``JSON_EACH`` for DuckDB.
-#: The elements of the JSON array are returned as texts, so the queries cast them to numbers.
+#: Defines SQLite's ``JSON_EACH`` for DuckDB. This version returns the elements of a JSON array as
+#: texts, so the queries cast them to numbers.
 _JSON_EACH = (
     "CREATE MACRO JSON_EACH(given) AS TABLE "
     """SELECT UNNEST(FROM_JSON(given, '["VARCHAR"]')) AS value"""
@@ -78,13 +79,13 @@ _FORMATS = {".parquet": "Parquet", ".arrow": "Arrow", ".arrows": "Arrow"}
 _NARROW_TYPES = frozenset(
     ("BOOLEAN", "TINYINT", "SMALLINT", "INTEGER", "UTINYINT", "USMALLINT", "UINTEGER")
 )
-#: Columns that contain ids of ``StringIds``, or names in place of these ids.
+#: Columns that contain ids in ``StringIds``, or names in place of these ids.
 _ID_COLUMNS = ("nameId", "demangledName", "textId")
-#: The only column whose bytes are not an encoded text.
+#: The only column whose bytes do not encode a text.
 _BYTES_COLUMN = "binaryData"
 #: First id of the names that are stored in place of ids, larger than any id in ``StringIds``.
 _FIRST_NAME_ID = 1 << 40
-#: Name of the ENUM type that numbers these names, and SQL that returns rows of ``StringIds``.
+#: Name of the ENUM type that numbers these names, and SQL that returns them as ``StringIds`` rows.
 _NAMES_TYPE = "names_in_place_of_ids"
 _NAMES = (
     f"SELECT {_FIRST_NAME_ID} + ENUM_CODE(CAST(name AS {_NAMES_TYPE})) AS id, name AS value, "
@@ -93,9 +94,8 @@ _NAMES = (
 )
 #: Name of the column with row numbers that is added to Arrow tables.
 _ROW_NUMBER = "row number"
-#: Minimum number of rows per part, and maximum number of parts per table.
-#: More parts take more time, because DuckDB reads a row group again for every part.
-#: Larger parts take more memory.
+#: Minimum number of rows per part, and maximum number of parts per table. Larger parts take more
+#: memory. More parts take more time, because DuckDB reads a row group again for every part.
 _PART_ROWS, _MAX_PARTS = 1 << 16, 16
 #: Maximum number of characters of a DuckDB message that an error message quotes.
 _MAX_REASON = 120
@@ -122,7 +122,7 @@ class TableFile:
     types: Mapping[str, str]
 
     def has_names(self, column: str) -> bool:
-        """Return whether a column contains names instead of ids of ``StringIds``."""
+        """Return whether a column contains names instead of ids in ``StringIds``."""
         return column in _ID_COLUMNS and self.types.get(column) == "VARCHAR"
 
     def select(self, columns: Sequence[str]) -> str:
@@ -237,7 +237,7 @@ class ColumnarExport(export.Export):
     def _iter_parts(
         self, name: str, selection: export.Selection | None
     ) -> Iterator[export.Part[Ints | export.Named]]:
-        """Yield one function per part of a table. The function reads the part and returns its rows.
+        """Divide a table into parts, and yield for each part a function that reads its rows.
 
         All parts but the last one cover the same number of row numbers, which is at least 65,536. A
         table has at most 16 parts.
@@ -349,7 +349,7 @@ def _make_read_error(path: str, file: str, error: Exception) -> Exception:
 
 
 def _has_null(column: Any) -> bool:
-    """Return whether a column that DuckDB returned contains NULL, in which case it is masked."""
+    """Return whether a column that DuckDB returned contains NULL. DuckDB then masks the column."""
     return bool(np.any(getattr(column, "mask", False)))
 
 
@@ -367,10 +367,10 @@ def _stack_integers(columns: Sequence[Any]) -> Ints:
 
 
 def _loosen_patterns(binds: Binds) -> Binds:
-    """Return query parameters in which all GLOBs are converted from SQLite to DuckDB.
+    """Convert all GLOBs in query parameters from SQLite to DuckDB.
 
-    The converted GLOBs may match more texts, so the rows must be filtered afterwards. GLOBs that
-    match nothing because a ``[`` is never closed are removed.
+    The converted GLOBs may match more texts, so the rows must be filtered afterwards. A GLOB with
+    an unclosed ``[`` matches nothing, and is removed.
     """
     loose = dict(binds)
     for name in ("first_letters", "floating_first", "floating_second", "floating_guard"):
@@ -413,7 +413,7 @@ def _open_files(
         path: Path of the export.
 
     Returns:
-        files: Files of the tables, keyed by table name.
+        files: Table files, keyed by table name.
         arrow: Arrow tables in memory, keyed by the name under which DuckDB reads them.
 
     Raises:
@@ -472,7 +472,7 @@ def _describe_parquet(connection: duckdb.DuckDBPyConnection, path: str, file: Pa
 
 
 def _read_column_types(connection: duckdb.DuckDBPyConnection, source: str) -> dict[str, str]:
-    """Return the DuckDB types of the columns of a table, keyed by column name.
+    """Return the DuckDB column types of a table, keyed by column name.
 
     Args:
         connection: Connection to DuckDB.
@@ -539,7 +539,7 @@ def _create_views(
     Args:
         connection: Connection to DuckDB.
         path: Path of the export.
-        files: Files of the tables, keyed by table name.
+        files: Table files, keyed by table name.
 
     Returns:
         Column names of the tables, keyed by table name.

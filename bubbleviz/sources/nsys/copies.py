@@ -1,4 +1,4 @@
-"""Reads the sizes, directions and memory kinds of the copies in an nsys export."""
+"""Reads copy sizes, directions and memory kinds from an nsys export."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bubbleviz.sources.nsys.export import Export
 
 #: Copy kinds of page migrations by the driver: ``CUDA_MEMCPY_KIND_UVM_HTOD``, ``_DTOH``, ``_DTOD``.
 KINDS_OF_MIGRATION = (11, 12, 13)
-#: Directions of copies, keyed by id in ``ENUM_CUDA_MEMCPY_OPER``.
+#: Copy directions, keyed by id in ``ENUM_CUDA_MEMCPY_OPER``.
 _DIRECTIONS = {
     **dict.fromkeys((1, 3, 11), Direction.HOST_TO_DEVICE),
     **dict.fromkeys((2, 4, 12), Direction.DEVICE_TO_HOST),
@@ -23,7 +23,7 @@ _DIRECTIONS = {
     9: Direction.HOST_TO_HOST,
     10: Direction.PEER_TO_PEER,
 }
-#: Kinds of memory, keyed by id in ``ENUM_CUDA_MEM_KIND``.
+#: Memory kinds, keyed by id in ``ENUM_CUDA_MEM_KIND``.
 _MEMORY = {
     0: Memory.PAGEABLE,
     1: Memory.PINNED,
@@ -38,16 +38,16 @@ _MAX_ID = 15
 
 
 def read_copies(export: Export, activities: Activities, group: Codes | None) -> Copies:
-    """Read the sizes, directions and memory kinds of the copies of an export. Memsets are left out.
+    """Read the size, the direction and the memory kinds of each copy, without memsets.
 
-    Values that the export does not give are unknown. The memory of a page migration is managed
-    memory, unless the export gives a different kind.
+    Values that the export does not give are unknown. Page migrations are an exception: their memory
+    is managed memory, unless the export gives a different kind.
 
     Args:
         export: The open export.
         activities: Activities of the export.
-        group: Groups by which the activities were sorted, one per activity, in the order of the
-            export. None if the activities were not sorted.
+        group: Key by which each activity was sorted, in the order of the export. None if the
+            activities were not sorted.
 
     Raises:
         ProfileError: The export is damaged.

@@ -1,4 +1,4 @@
-"""Defines an nsys export, which answers the same queries for every file format.
+"""Base class for nsys exports, which answer the same queries in every file format.
 
 The schema of a file is checked before a query runs, and views hide the schema differences between
 nsys versions. All formats return the same rows::
@@ -37,7 +37,7 @@ GRAPH = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 STRINGS = "StringIds"
 #: The four kinds of NVTX ranges, as names of query parameters.
 KINDS = ("push_pop", "start_end", "nvtxt_push_pop", "nvtxt_start_end")
-#: Descriptions of the non-integer values that SQLite may return, keyed by Python type.
+#: Names for the non-integer values that SQLite may return, keyed by Python type.
 _TYPES = {type(None): "no value", str: "text", float: "a fraction"}
 #: Queries for the first and last row number of a table, keyed by the query that streams the table.
 BOUNDS = {
@@ -47,8 +47,8 @@ BOUNDS = {
     "ranges/lasting": "ranges/bounds",
     "calls/all": "calls/bounds",
 }
-#: Minimum number of rows of a table that the thread pool reads.
-#: For smaller tables, opening the file in each thread takes too long.
+#: Minimum number of rows in a table that the thread pool reads. For smaller tables, opening the
+#: file in each thread would take too long.
 _MIN_POOL_ROWS = 1 << 13
 #: Number of parts that may be read ahead, in addition to one part per thread.
 _MAX_PARTS_AHEAD = 4
@@ -69,20 +69,23 @@ _Ahead: TypeAlias = deque[tuple[Future[Any], Part[Any]]]
 
 @dataclass(frozen=True)
 class Selection:
-    """Criteria that select the rows of a table with names, by name or by thread and time.
+    """Criteria that select rows with names, either by name or by thread and time.
+
+    A row selected by time is a range on one of ``threads`` that lasts at least ``shortest_ns`` and
+    overlaps an interval. Every thread has its own intervals. A reader may also return ranges that
+    overlap no interval of their thread, if they overlap the span of all intervals.
 
     Attributes:
-        kinds: Codes of the four kinds of ranges, in the order of ``KINDS``.
-        globs: SQLite GLOBs, at least one of which must match the text of a row.
+        kinds: Codes for the four kinds of ranges, in the order of ``KINDS``.
+        globs: SQLite GLOBs. A row with a text must match at least one of them.
         text_ids: Ids of the registered strings that match, in ascending order.
         threads: Threads whose ranges are selected, in ascending order.
         shortest_ns: Minimum duration of a range.
-        since_ns: Start times of intervals, thread by thread. The intervals of a thread are disjoint
-            and ascending. A range outside the span of all intervals is never selected. A range that
-            overlaps no interval of its thread may be left out.
-        until_ns: End times of the intervals.
-        bounds: For each thread, the first index of its intervals in ``since_ns`` and the index
-            after the last one, flattened to one tuple.
+        since_ns: Interval start times, thread by thread. The intervals of a thread are disjoint and
+            ascending.
+        until_ns: Interval end times.
+        bounds: For each thread, the index of its first interval and the index after its last
+            interval, flattened to one tuple.
     """
 
     kinds: tuple[int, ...] = (0, 0, 0, 0)
@@ -96,7 +99,7 @@ class Selection:
 
 
 def make_binds(selection: Selection, first: int, last: int) -> Binds:
-    """Return the SQL parameters that select rows of a table.
+    """Convert selection criteria to SQL parameters.
 
     Only the earliest start and the latest end of the time intervals are passed to SQL, so rows
     between two intervals are selected as well.
@@ -152,7 +155,7 @@ class Export(ABC):
     """An open nsys export. Several threads may query it at the same time.
 
     A thread pool reads the parts of large tables in parallel, since compiled code and SQLite
-    release the global interpreter lock. The order of the parts does not depend on the number of
+    release the global interpreter lock. The order of the results does not depend on the number of
     threads::
 
         parts            | 0 | 1 | 2 | 3 | 4 | 5 |
@@ -165,8 +168,8 @@ class Export(ABC):
         schema: Column names of the tables, keyed by table name.
         noun: Kind of file with an article, such as "an SQLite database", for messages.
         jobs: Number of reader threads.
-        watch: Progress callback, called with the fraction of the rows of large tables that has been
-            read.
+        watch: Progress callback, called with the fraction of rows that have been read (large tables
+            only).
 
     Raises:
         ProfileError: The file has none of the tables of an nsys export.
@@ -190,7 +193,7 @@ class Export(ABC):
 
     @abstractmethod
     def describe_readers(self) -> str:
-        """Describe what has read the large tables so far, and why if SQLite has read them."""
+        """Name what has read the large tables so far, and if that is SQLite, say why."""
 
     @abstractmethod
     def count_rows(self, table: str) -> int:
@@ -279,9 +282,10 @@ class Export(ABC):
         )
 
     def filter_called_names(self, numbers: Sequence[int]) -> Sequence[int]:
-        """Return the given name ids, or () if no call has any of these names.
+        """Drop the names that no call has, given their ids.
 
-        Subclasses that can decode pages return only the ids that at least one call has.
+        The search is coarse: all ids are returned if any call has one of the names, and () if no
+        call has. Subclasses that can decode pages drop each name that no call has.
 
         Args:
             numbers: Ids of call names in ``StringIds``.
@@ -296,7 +300,7 @@ class Export(ABC):
     def find_missing(self, name: str) -> tuple[str, ...]:
         """Return the tables and columns that a query reads in current exports but this one lacks.
 
-        The query may still be able to run, using another variant of a view.
+        Even if some are missing, the query may be able to run with another variant of a view.
         """
         return find_missing(QUERIES.find_tables_read(name), self.schema)
 
@@ -376,9 +380,10 @@ class Export(ABC):
         return self._make_value_error(f"{NVTX} contains NULL (no value) in place of a number")
 
     def open_pool(self) -> ThreadPoolExecutor:
-        """Open the thread pool, and start to read kernels, which does not require range names.
+        """Open the thread pool, and start to read kernels, for which no range names are needed.
 
-        The first and last row numbers of all large tables are read first, to report progress.
+        The first and last row numbers of all large tables are read first, so that progress can be
+        reported.
         """
         # Use a fixed order, so that the same table is reported if several tables are damaged.
         bounds = map(self.find_bounds, dict.fromkeys(BOUNDS.values()))
@@ -400,10 +405,11 @@ class Export(ABC):
             self._begun[name, make] = of_parts, parts
 
     def stream(self, name: str) -> Iterator[tuple[range, Ints]]:
-        """Yield the int64 columns of a query in parts, each with the row numbers it covers.
+        """Yield the int64 columns of a query in parts, each after the row numbers it covers.
 
-        A part has fewer rows than row numbers if row numbers have gaps or the query leaves rows
-        out. Nothing is yielded if the query cannot run.
+        The row numbers are a range. A part may have fewer rows than its range has numbers, because
+        row numbers may have gaps and the query may leave rows out. Nothing is yielded if the query
+        cannot run.
 
         Raises:
             ProfileError: The file is damaged.
@@ -440,9 +446,10 @@ class Export(ABC):
     def _read_in_order(
         self, name: str, ahead: _Ahead, parts: Iterator[Part[Any]], window: int
     ) -> Iterator[tuple[range, Any]]:
-        """Yield the parts of a table in order, and report the progress.
+        """Yield the parts of a table in order while later parts are being read.
 
-        The iteration stops at the first part that is None.
+        The progress is reported after each part. The iteration stops at the first part that is
+        None.
 
         Args:
             name: Name of the query.
@@ -466,10 +473,11 @@ class Export(ABC):
                 future.cancel()
 
     def _read_unstarted_parts(self, ahead: _Ahead) -> None:
-        """Read parts in the current thread until the first part in ``ahead`` is available.
+        """Help the pool threads while the first part in ``ahead`` is not available.
 
-        Only parts that no pool thread has started are read. Their entries in ``ahead`` are replaced
-        by finished futures. Nothing is read unless ``any_order`` is true.
+        The current thread reads parts in ``ahead`` that no pool thread has started, and replaces
+        their entries by finished futures. It stops when the first part is available or all parts
+        have been started. Nothing is read unless ``any_order`` is true.
         """
         while self.any_order and ahead and not ahead[0][0].done():
             unstarted = (index for index, (future, _) in enumerate(ahead) if future.cancel())
@@ -482,8 +490,8 @@ class Export(ABC):
         """Submit a part to the thread pool, and return its future result.
 
         The part is instead read immediately, in the current thread, if the table has at most
-        ``_MIN_POOL_ROWS`` row numbers, if there is no pool, or if no thread can be started. In the
-        last case, all later parts are read in the current thread too.
+        ``_MIN_POOL_ROWS`` row numbers, or if there is no pool. If no thread can be started, this
+        part and all later ones are read in the current thread.
         """
         first, last = self.find_bounds(BOUNDS[name])
         if last - first >= _MIN_POOL_ROWS and self._pool:

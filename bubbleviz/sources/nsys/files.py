@@ -1,4 +1,4 @@
-"""Finds the files of columnar nsys exports, and exports ``.nsys-rep`` reports with the user's nsys.
+"""Finds the files in columnar nsys exports, and exports ``.nsys-rep`` reports with the user's nsys.
 
 ``nsys export --type parquetdir`` writes a directory ``REPORT_pqtdir`` with one ``TABLE.parquet``
 per table. ``--type arrowdir`` writes ``REPORT_arwdir`` with one ``TABLE.arrow`` per table. The
@@ -24,7 +24,7 @@ from bubbleviz.sources.sqlite.queries import SQLITE
 
 #: Suffixes that nsys appends to the names of columnar exports.
 ENDINGS = ("_pqtdir", "_arwdir")
-#: Suffixes of the files in a columnar export. If a table has several files, the first suffix wins.
+#: File suffixes in a columnar export. If a table has several files, the first suffix wins.
 TABLE_SUFFIXES = (".parquet", ".arrow", ".arrows")
 #: Every export has at least one of these tables.
 TABLES = ("StringIds", "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS")
@@ -85,7 +85,7 @@ def list_files(path: str) -> list[Path]:
 
 
 def find_table_files(path: str) -> Mapping[str, Path]:
-    """Return the files of the tables in a directory, keyed and sorted by table name.
+    """Return the table files in a directory, keyed and sorted by table name.
 
     If a table has several files, the file whose suffix comes first in ``TABLE_SUFFIXES`` wins.
 
@@ -127,8 +127,8 @@ def is_report(path: str) -> bool:
 def export_report(path: str, *, keep: bool = False) -> Iterator[str]:
     """Export a report with nsys, and yield the path of the export.
 
-    The export is a directory of Parquet tables if ``keep`` is false, DuckDB is installed, and nsys
-    can write such a directory. In all other cases, the export is an SQLite file. The export is
+    If ``keep`` is false and DuckDB is installed, the export is a directory of Parquet tables. In
+    all other cases, and if nsys cannot write such a directory, it is an SQLite file. The export is
     removed on exit, unless ``keep`` is true.
 
     Args:

@@ -21,15 +21,15 @@ from bubbleviz.sources.nsys.copies import KINDS_OF_MIGRATION
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import NOTHING, table_of
 
-#: Name ids for CUDA graphs and for migrations of managed memory, which both have no name.
+#: Name ids for CUDA graphs and for managed memory migrations, which have no names in the export.
 _WHOLE_GRAPH, _MIGRATION = -2, -3
 
 
 def _read_graphs(export: Export) -> Ints:
-    """Read the launches of CUDA graphs that were traced as a whole.
+    """Read the executions of CUDA graphs that were traced as a whole.
 
     Returns:
-        Array of shape (6, launches) with the same columns as kernels.
+        Array of shape (6, executions) with the same columns as kernels.
     """
     graphs = export.query_columns("gpu_work/graphs")
     return np.vstack((graphs, np.full(graphs.shape[1], _WHOLE_GRAPH)))
@@ -41,9 +41,10 @@ class GpuWork:
 
     Attributes:
         activities: Kernels and graphs, followed by copies and memsets.
-        group: Groups by which the activities were sorted, one per activity, in the order of the
-            export. None if the activities were not sorted.
-        streams: Stream of each activity, or -1 if unknown. An exception if the streams are damaged.
+        group: Key by which each activity was sorted, in the order of the export. None if the
+            activities were not sorted.
+        streams: Stream of each activity, or -1 if unknown. If the streams are damaged, the error
+            to raise when they are needed.
         limitations: Limitations that say which GPU work is missing, such as launches without
             recorded kernels.
     """
@@ -69,8 +70,8 @@ def read_gpu_work(export: Export, call_names: Mapping[int, str]) -> GpuWork:
 
     Args:
         export: The open export.
-        call_names: Names of the CUDA calls that launch GPU work (``WORK_CALLS``), keyed by their
-            id in ``StringIds``.
+        call_names: Names of the CUDA calls that launch GPU work (``WORK_CALLS``), keyed by id in
+            ``StringIds``.
 
     Raises:
         ProfileError: The export is damaged.
@@ -138,7 +139,7 @@ def _read_gpu_work(export: Export, call_names: Mapping[int, str], *, has_streams
 
 
 def _count_kernel_row_numbers(export: Export) -> int:
-    """Return the last row number minus the first row number of the kernels, plus 1.
+    """Count the row numbers from the first to the last kernel, including gaps.
 
     The result is 0 if there are no kernels, or if the query for kernels cannot run.
     """
@@ -187,10 +188,10 @@ def _read_memsets(export: Export) -> Ints:
 def _add_all_kernels(
     export: Export, builder: ActivitiesBuilder, max_kernels: int, *, has_streams: bool
 ) -> None:
-    """Add all kernels of an export to a builder, and check that no kernel was lost.
+    """Add all kernels in an export to a builder, and check that no kernel was lost.
 
-    If fewer kernels are read than there are row numbers, the rows of the table are counted. Kernels
-    were lost if the table has more rows than were read.
+    If there are fewer kernels than row numbers, there may be gaps, or kernels may be unreadable. To
+    find out, the rows of the table are counted.
 
     Args:
         export: The open export.
@@ -227,7 +228,7 @@ def _add_streams(export: Export, query: str, work: Ints) -> Ints:
     Args:
         export: The open export.
         query: Name of the query that returns the start, end and stream of the same rows.
-        work: Columns of shape (columns, rows).
+        work: Columns to which the stream is appended, shape (columns, rows).
 
     Raises:
         ProfileError: The export is damaged.
@@ -249,7 +250,7 @@ def find_processes(export: Export) -> tuple[int, ...]:
 
 
 #: Noun, name prefixes of the launching calls, and verb for launching, keyed by kind of GPU work.
-#: The keys are also the names of the queries.
+#: The kinds are also query names.
 _WORK_KINDS = {
     "kernels": (profile.KERNELS, KERNEL_LAUNCHES, "launch"),
     "graphs": ("CUDA graphs traced as a whole", (), ""),
@@ -259,7 +260,7 @@ _WORK_KINDS = {
 
 
 def _find_doubtful_names(call_names: Mapping[int, str], recorded: Mapping[str, bool]) -> list[int]:
-    """Return the ids of the names of calls whose GPU work may have been lost.
+    """Return the name ids of calls whose GPU work may have been lost.
 
     A name qualifies if calls with this name launch graphs, or a kind of work that was not recorded
     at all. The export may list names that no call has, so the caller must check which names occur.
@@ -283,9 +284,9 @@ def _iter_lost_work(
 ) -> Iterator[Limitation]:
     """Yield limitations for GPU work that cannot be read or was not recorded.
 
-    A limitation is yielded for each kind of work whose table lacks columns. Otherwise, a limitation
-    is yielded if calls launched this kind of work but the table contains no work of this kind. The
-    second check is skipped for graphs.
+    There is a limitation for each kind of work whose table lacks columns. Otherwise, there is one
+    for each kind of work that calls launched but the table does not contain. The second check is
+    skipped for graphs.
 
     Args:
         export: The open export.
@@ -335,8 +336,8 @@ def _report_lost_graphs(
 ) -> tuple[Limitation, ...]:
     """Return a limitation for processes that launched CUDA graphs but have no recorded kernels.
 
-    The limitation counts the graph launches of these processes. Launches without a thread or a
-    correlation id are ignored. The result is () if the count is 0. If a process has recorded
+    The limitation counts the graph launches by these processes. If there are none, the result is
+    (). Launches without a thread or a correlation id are ignored. For processes that have recorded
     kernels, graph launches without work are counted later, when calls are linked.
     """
     _, thread, ids = find_calls(export, call_names, GRAPH_LAUNCHES)

@@ -8,18 +8,17 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.memory_events import MemoryEvents
 from bubbleviz.sources.nsys.export import Export
 
-#: Codes of the kinds of host memory: pageable and pinned.
+#: Codes for the two kinds of host memory: pageable and pinned.
 _ON_HOST = (0, 1)
-#: Code of the operation that frees memory.
+#: Code for the operation that frees memory.
 _FREED = 1
 
 
 def read_memory(export: Export) -> MemoryEvents | None:
     """Return the allocations and frees of device memory in an export, or None if there are none.
 
-    The export does not give the thread of an event, so an event applies to all threads of its
-    process. The size change of a free is negative. The total number of bytes in use is unknown
-    (-1).
+    A free has a negative size. Threads are not recorded, so an event applies to all threads of its
+    process. The total number of bytes in use is unknown (-1).
 
     Raises:
         ProfileError: The export is damaged.

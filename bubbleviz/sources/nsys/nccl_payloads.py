@@ -44,7 +44,7 @@ _HEAD = 32
 _ROWS = 1 << 18
 _HEX = re.compile(r"(?:[0-9A-Fa-f]{2})+")
 
-#: Indices of the first rows of a payload array. The rows for ``_COLUMNS`` follow.
+#: Indices of the first rows in a payload array. The rows for ``_COLUMNS`` follow.
 _READ, _START, _THREAD, _HASH = range(4)
 
 Bytes = npt.NDArray[np.uint8]
@@ -52,7 +52,7 @@ _Key = tuple[int, int]
 
 
 class _Field(NamedTuple):
-    """A field of a layout: its name, its NumPy type, and its half-open byte range (at, end).
+    """A field in a layout: its name, its NumPy type, and its half-open byte range (at, end).
 
     The type is "" if the type code is unknown.
     """
@@ -92,8 +92,8 @@ def read_payloads(export: Export) -> tuple[Payloads, tuple[Limitation, ...]]:
 def _iter_blocks(export: Export) -> Iterator[list[tuple[object, ...]]]:
     """Yield blocks of (start, thread, payload) rows, one row per range that has a payload.
 
-    A block covers at least 262,144 row numbers, and there are at most about 1,024 blocks. Nothing
-    is yielded if the export lacks the tables or columns.
+    A block covers at least 262,144 row numbers, and there are at most about 1,024 blocks. If the
+    export lacks tables or columns, nothing is yielded.
     """
     if not (export.has("ranges/payloads") and export.has("ranges/bounds")):
         return
@@ -106,8 +106,8 @@ def _iter_blocks(export: Export) -> Iterator[list[tuple[object, ...]]]:
 def _read_layouts(export: Export) -> Mapping[_Key, Sequence[_Field]]:
     """Return the payload layouts of NCCL's functions, keyed by (domain, layout id).
 
-    A layout belongs to NCCL if it contains a communicator. A layout is left out if the export gives
-    two different definitions of it. Fields whose type is unknown are left out of their layouts.
+    A layout belongs to NCCL if it contains a communicator. If the export defines a layout twice
+    with different fields, the layout is left out. Fields whose type is unknown are left out.
     """
     fields: dict[_Key, dict[int, _Field]] = {}
     ambiguous: set[_Key] = set()
@@ -134,18 +134,18 @@ def _read_layouts(export: Export) -> Mapping[_Key, Sequence[_Field]]:
 def _make_field(
     layout: Mapping[int, _Field], index: int, kind: object, name: str, offset: object
 ) -> _Field:
-    """Make a field of a layout.
+    """Make a field in a layout.
 
     If the offset is unknown, the field starts where the previous field ends, rounded up to a
-    multiple of the field size. If the previous field is missing or its type is unknown, the offset
-    is 0. A field with an unknown type is assumed to be 1 byte long.
+    multiple of the field size. If the previous field is missing or its type is unknown, the field
+    starts at 0. A field with an unknown type is assumed to be 1 byte long.
 
     Args:
         layout: Fields of the layout so far, keyed by index.
         index: Index of the field.
         kind: Type code of the field.
         name: Name of the field.
-        offset: Offset of the field in bytes. Any value but a non-negative integer means unknown.
+        offset: Offset of the field in bytes. If it is not a non-negative integer, it is unknown.
     """
     numpy_type = _TYPES.get(kind, "") if isinstance(kind, int) else ""
     size = np.dtype(numpy_type).itemsize if numpy_type else 1
@@ -168,10 +168,14 @@ def _decode_payloads(
         layouts: Layouts, keyed by (domain, layout id).
 
     Returns:
-        Array of shape (4 + fields, rows), one column per range. The first four rows are a flag
-        that is 1 if the payload contains a communicator, the start and the thread of the range,
-        and the communicator hash, or 0 if there is no communicator. The fields follow in the order
-        of ``_COLUMNS``. An unknown start, thread or field is -1.
+        Array of shape (4 + fields, rows), one column per range. The first four rows are:
+
+        - 1 if the payload contains a communicator, otherwise 0;
+        - the start of the range;
+        - the thread of the range;
+        - the hash of the communicator, or 0 if there is none.
+
+        The fields follow in the order of ``_COLUMNS``. Unknown values are -1.
     """
     table = scatter((4 + len(_COLUMNS), len(rows)), [_READ, _HASH], 0)
     start_ns, thread, texts = (np.array(column, object) for column in zip(*rows, strict=True))
@@ -190,8 +194,8 @@ def _fill_payloads(
 ) -> None:
     """Decode payloads of equal length and write them to the payload array.
 
-    The fields start at the offset in the header. If the offset points into the header, or if offset
-    plus size exceed the number of bytes, the fields follow the header immediately.
+    The fields start at the offset that the header gives. If this offset is inside the header, or if
+    offset plus size exceed the number of bytes, the fields follow the header immediately.
 
     Args:
         table: Payload array as returned by :func:`_decode_payloads`, changed in place.

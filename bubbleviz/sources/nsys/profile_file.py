@@ -1,4 +1,4 @@
-"""Builds the profile of an nsys export, after checking that the export can be analyzed."""
+"""Builds a profile from an nsys export, after checking that the export can be analyzed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _RECORD_AGAIN = {
 _PLAIN_WORD = re.compile(r"\(?(?:[A-Za-z'-]{1,16}|[0-9][0-9.]{0,7}|CUPTI_[A-Z_]{1,60})\)?[.,:?]?")
 #: Maximum number of characters of an nsys warning about CUDA.
 _MAX_WARNING = 300
-#: Queries that must be able to run for an analysis.
+#: Queries without which no analysis is possible.
 _REQUIRED_QUERIES = ("gpu_work/kernels", "calls/all", "ranges/named")
 #: Tables whose rows an inspection counts, keyed by what a row is called.
 _TABLE_OF_KIND = {
@@ -92,9 +92,9 @@ def _explain_missing_kernels(export: Export) -> str:
 def _is_cuda_warning(text: str) -> bool:
     """Return whether a diagnostic text is an nsys warning about CUDA.
 
-    One of its first four words must start with ``CUDA`` or ``CUPTI``, all words must match
-    ``_PLAIN_WORD``, and it must not be longer than ``_MAX_WARNING`` characters. Other texts may
-    contain output of the profiled program.
+    A warning has at most ``_MAX_WARNING`` characters. One of its first four words starts with
+    ``CUDA`` or ``CUPTI``, and all of its words match ``_PLAIN_WORD``. Any other text may contain
+    output of the profiled program.
     """
     words = text.split() if len(text) <= _MAX_WARNING else []
     is_about_cuda = any(word.startswith(("CUDA", "CUPTI")) for word in words[:4])
@@ -205,15 +205,15 @@ def _describe_missing(
     return tuple(losses), readable
 
 
-#: Result of an inspection: name filter, matching ranges, number of ranges with impossible times.
+#: Ranges read by an inspection: name filter, matching ranges, number with impossible times.
 _Inspected: TypeAlias = tuple[nvtx.NameFilter, profile.Ranges, int]
 
 
 def _select_matching(inspected: _Inspected, globs: Sequence[str]) -> tuple[profile.Ranges, int]:
-    """Return the ranges of an inspection whose names match at least one of the GLOBs.
+    """Select the ranges that an inspection has read and whose names match one of the GLOBs.
 
     Args:
-        inspected: Result of the inspection.
+        inspected: Ranges read by the inspection.
         globs: SQLite GLOBs.
 
     Returns:
@@ -324,10 +324,10 @@ class NsysFile:
         )
 
     def _find_inspected(self, globs: Sequence[str]) -> _Inspected | None:
-        """Return the first earlier inspection that used all of these GLOBs, or None.
+        """Return the ranges of an earlier inspection that used all of these GLOBs, or None.
 
-        Inspections with ranges that were open at the end of the capture are not reused, because the
-        end times of these ranges depend on other tables.
+        The first such inspection is chosen. If a range was open at the end of the capture, the
+        inspection is not reused, because the end time of the range depends on other tables.
         """
         for inspected in self._inspected:
             names, ranges, _ = inspected
@@ -353,7 +353,7 @@ class NsysFile:
         """Return a summary of the contents of the export.
 
         In the summary, ``candidates`` is the number of ranges for each name that matches a GLOB,
-        and ``ranges`` is the number of rows of the table ``NVTX_EVENTS``. The matching ranges are
+        and ``ranges`` is the number of rows in the table ``NVTX_EVENTS``. The matching ranges are
         kept for a later :meth:`read`.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Provides the queries and views of ``sql/nsys``."""
+"""Provides the queries and views in ``sql/nsys``."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from bubbleviz.sources.in_memory import make_ranges
 from bubbleviz.sources.nsys.export import Export, Named, Selection
 from bubbleviz.sources.sqlite.queries import ABSENT
 
-#: Default codes of the four kinds of ranges in ``NVTX_EVENTS.eventType``, in ``KINDS`` order.
-#: Used for exports without the table ``ENUM_NSYS_EVENT_TYPE``.
+#: Default codes in ``NVTX_EVENTS.eventType`` for the four kinds of ranges, in ``KINDS`` order.
+#: They are used for exports without the table ``ENUM_NSYS_EVENT_TYPE``.
 _EVENT_TYPES = {
     "NvtxPushPopRange": 59,
     "NvtxStartEndRange": 60,
@@ -29,13 +29,13 @@ _EVENT_TYPES = {
 }
 #: Name prefixes of the CUDA calls that launch GPU work. nsys does not record HIP calls.
 _WORK_CALL_PREFIXES = tuple(start for start in WORK_CALLS if start.startswith("cu"))
-#: Approximate number of rows in a sample of ranges, and number of pieces that form the sample.
+#: Approximate number of rows in a range sample, and number of pieces that form the sample.
 SAMPLE_ROWS = 1 << 14
 _SAMPLE_PIECES = 64
 
 
 def read_event_types(export: Export) -> tuple[int, ...]:
-    """Return the codes of the four kinds of ranges, in the order of ``KINDS``.
+    """Return the codes for the four kinds of ranges, in the order of ``KINDS``.
 
     If the export does not list a kind, its code is taken from ``_EVENT_TYPES``.
     """
@@ -80,8 +80,8 @@ def _choose_sample_pieces(first: int, last: int, max_rows: int) -> list[tuple[in
     """Return the inclusive (first, last) row numbers of the pieces that form a sample.
 
     A table with at most ``max_rows`` row numbers is a single piece. A table without rows has no
-    pieces. In a larger table, pieces of ``max_rows // 64`` rows start at every 64th part of the row
-    numbers.
+    pieces. A larger table is divided into 64 equal parts, and each piece consists of the first
+    ``max_rows // 64`` rows of a part.
 
     Args:
         first: First row number of the table.
@@ -97,11 +97,11 @@ def _choose_sample_pieces(first: int, last: int, max_rows: int) -> list[tuple[in
 def _number_names(
     blocks: Sequence[tuple[Ints, Ints, Sequence[str]]], strings: Callable[[Ints], Mapping[int, str]]
 ) -> tuple[Ints, tuple[str, ...]]:
-    """Number the names of rows. If a row has no text, its registered string is its name.
+    """Assign each row an index for its name, which is its text or else its registered string.
 
     Args:
-        blocks: Blocks of rows. A block consists of the registered string ids of its rows, the
-            indices of their texts (-1 if a row has no text), and the texts.
+        blocks: Blocks of rows. A block is a tuple of three columns: the registered string id of
+            each row, the index of its text (-1 if it has no text), and the texts.
         strings: Function that takes ids and returns the registered strings with these ids, keyed by
             id.
 
@@ -141,7 +141,7 @@ class NameFilter:
 
 
 def make_name_filter(export: Export, globs: Sequence[str]) -> NameFilter:
-    """Look up the registered names of ranges and launching calls.
+    """Make a filter for range names, and look up the registered range and call names.
 
     The table ``StringIds`` may be long, so it is searched only once for both.
 
@@ -162,8 +162,8 @@ def read_ranges(
 ) -> tuple[Ranges, int]:
     """Read the ranges whose names match a filter.
 
-    A range that was open at the end of the capture is marked as ``cut``. Open ranges end at the
-    latest time that occurs in the ranges that were read and in the other tables.
+    A range that was open at the end of the capture is marked as ``cut``. Its end is set to the
+    latest time in any table, as far as the tables were read.
 
     Args:
         export: The open export.
@@ -206,7 +206,7 @@ def _read_named_columns(
     Args:
         export: The open export.
         names: Filter for the names of the ranges.
-        kinds: Codes of the kinds of ranges, as returned by :func:`read_event_types`.
+        kinds: Codes for the kinds of ranges, as returned by :func:`read_event_types`.
 
     Returns:
         columns: Array of shape (5, ranges). The first axis contains the start, the end, the kind,
@@ -224,7 +224,7 @@ def _read_named_columns(
 
 
 def _find_latest_time(start_ns: Ints, end_ns: Ints, keep: Bools | None, min_ns: int) -> int:
-    """Return the latest start or end time of ranges, or ``min_ns`` if it is later.
+    """Return the latest start or end time of any range, but at least ``min_ns``.
 
     Args:
         start_ns: Start times of the ranges.
@@ -252,18 +252,18 @@ class LongRanges:
     def lasting(
         self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
     ) -> Ranges:
-        """Return the ranges of the given threads that are long enough and overlap an interval.
+        """Return the ranges on the given threads that are long enough and overlap an interval.
 
         The result has only the start, end, thread and name of each range.
 
         Args:
             shortest_ns: Minimum duration of a range.
             threads: Threads whose ranges are returned.
-            since_ns: Start times of the intervals.
-            until_ns: End times of the intervals.
-            of: Thread of each interval, or None if all intervals apply to all threads. The thread
-                only reduces how much is read. A range that overlaps an interval of a different
-                thread may still be returned.
+            since_ns: Interval start times.
+            until_ns: Interval end times.
+            of: Thread of each interval, or None if all intervals apply to all threads. This is only
+                a hint for reading less: a range that overlaps an interval of a different thread may
+                still be returned.
         """
         times = intervals.union(since_ns, until_ns)
         columns, named_blocks = [np.empty((3, 0), np.int64)], []
@@ -280,7 +280,7 @@ class LongRanges:
     def _read_blocks(
         self, shortest_ns: int, threads: Ints, since_ns: Ints, until_ns: Ints, of: Ints | None
     ) -> Iterable[Named]:
-        """Return the rows that :meth:`lasting` needs in blocks, given the same arguments.
+        """Read the rows that :meth:`lasting` needs, given the same arguments, in blocks.
 
         The blocks may include rows that overlap no interval. There are no blocks if all intervals
         are empty, or if the export lacks tables or columns.
@@ -335,7 +335,7 @@ def _find_overlapping(start_ns: Ints, end_ns: Ints, times: Intervals) -> Ints:
 def _order_names(name_id: Ints, names: Sequence[str]) -> tuple[Ints, tuple[str, ...]]:
     """Renumber names in order of first appearance and drop unused names.
 
-    The result therefore does not depend on rows that were read and then left out.
+    The numbers then do not depend on rows that were read and later left out.
 
     Args:
         name_id: For each row, the index of its name in ``names``, or -1 if it has no name.

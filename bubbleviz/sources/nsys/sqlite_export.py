@@ -26,16 +26,16 @@ from bubbleviz.sources.sqlite import database as sqlite
 from bubbleviz.sources.sqlite.pages import PageQuery, Pages, PageTable, open_pages, unpack_rows
 from bubbleviz.sources.sqlite.queries import ABSENT, EVERY_ROW, Binds, PlainColumn, Query
 
-#: Name of the row number in queries. A column with this name would hide the row number.
+#: Name for the row number in queries. A column with this name would hide the row number.
 _ROW_NUMBER = "_rowid_"
-#: Number of rows per part. Reading a part takes about 10 ms.
-#: Larger parts would need more memory and make threads wait longer.
+#: Number of rows per part. Reading a part takes about 10 ms. Larger parts would need more memory
+#: and make threads wait longer.
 ROWS = 1 << 17
-#: Number of rows per part with names.
-#: The parts are larger because each of them looks up the selected strings again.
+#: Number of rows per part when names are read. These parts are larger, because each of them looks
+#: up the selected strings again.
 _NAMED_ROWS = 1 << 18
-#: Maximum number of pages of ``StringIds`` that one call searches.
-#: Ctrl-C has no effect during a call, which takes about 20 ms.
+#: Maximum number of ``StringIds`` pages that one call searches. A call takes about 20 ms, during
+#: which Ctrl-C has no effect.
 _STRING_PAGES = 4096
 #: Columns of ``gpu_work/kernels.sql``.
 _KERNEL_COLUMNS = (
@@ -82,7 +82,7 @@ PAGE_QUERIES: Mapping[str, PageQuery] = {
             PlainColumn("textId", ABSENT),
         ),
         text="text",
-        # Columns whose stored values decide which rows are selected.
+        # Columns by which rows are filtered.
         selected=("start", "end", "eventType", "globalTid", "endGlobalTid", "textId"),
     ),
     "strings/matching": PageQuery(
@@ -94,8 +94,8 @@ PAGE_QUERIES: Mapping[str, PageQuery] = {
 class DirectReader:
     """Decodes large tables from the pages of an open file.
 
-    A method returns None if it finds a page that is unusual and cannot be decoded. SQLite then
-    reads the rest of the file. Several threads may use the reader at the same time.
+    A method returns None if it finds an unusual page, which cannot be decoded. SQLite then reads
+    the rest of the file. Several threads may use the reader at the same time.
 
     Args:
         pages: The open file.
@@ -123,7 +123,7 @@ class DirectReader:
                 self._left_to_sqlite.append(table_of(name))
 
     def describe_readers(self) -> str:
-        """Describe what has read the file so far, and why if SQLite has read it."""
+        """Name what has read the file so far, and if that is SQLite, say why."""
         if self._unusual_table:
             reason = f"a page of {self._unusual_table} cannot be read directly, or memory was short"
             return f"compiled reader, then SQLite ({reason})"
@@ -163,7 +163,7 @@ class DirectReader:
         return self._read_or_leave(name, lambda table: table.read_selected(rows))
 
     def filter_called_names(self, numbers: Sequence[int]) -> Sequence[int] | None:
-        """Return the given name ids that at least one call has, in ascending order.
+        """Drop the given name ids that no call has, and return the others in ascending order.
 
         The result is None if SQLite must search for the names instead.
         """
@@ -199,9 +199,14 @@ class DirectReader:
     ) -> export.Named | None:
         """Return the selected rows of a query, or None if SQLite must read them.
 
-        The query ``ranges/named`` selects ranges by name, ``ranges/lasting`` by thread and time,
-        and ``ranges/sample`` by kind and text only. For the arguments, see
-        :meth:`Export.read_named`.
+        The query determines which criteria of the selection apply:
+
+        - ``ranges/named``: kind and name (text, or registered string);
+        - ``ranges/sample``: kind, and the text if there is one;
+        - ``ranges/lasting``: kind, thread and time;
+        - ``strings/matching``: text.
+
+        For the arguments, see :meth:`Export.read_named`.
         """
         by_time, sampled = name == "ranges/lasting", name == "ranges/sample"
         name = "ranges/named" if by_time or sampled else name
@@ -273,7 +278,7 @@ class SqliteExport(export.Export):
         return database
 
     def describe_readers(self) -> str:
-        """Describe what has read the large tables so far, and why if SQLite has read them."""
+        """Name what has read the large tables so far, and if that is SQLite, say why."""
         direct = self.direct
         return f"SQLite ({direct})" if isinstance(direct, str) else direct.describe_readers()
 
@@ -298,10 +303,10 @@ class SqliteExport(export.Export):
         return super()._read_rows(name, rows) if columns is None else columns
 
     def filter_called_names(self, numbers: Sequence[int]) -> Sequence[int]:
-        """Return the given name ids that at least one call has.
+        """Drop the given name ids that no call has, if the pages of the file can be decoded.
 
-        If SQLite must search for the names, all ids are returned if any call has one of the names,
-        and no ids otherwise.
+        Otherwise SQLite searches: all ids are returned if any call has one of the names, and no ids
+        if no call has.
         """
         direct = self.direct
         called = direct.filter_called_names(numbers) if isinstance(direct, DirectReader) else None
@@ -310,7 +315,7 @@ class SqliteExport(export.Export):
     def _iter_parts(
         self, name: str, selection: export.Selection | None
     ) -> Iterator[export.Part[Ints | export.Named]]:
-        """Yield one function per part of a table. The function reads the part and returns its rows.
+        """Divide a table into parts, and yield for each part a function that reads its rows.
 
         All parts but the last one cover the same number of row numbers. A table with sparse row
         numbers is read as a single part, because most smaller parts would be empty.

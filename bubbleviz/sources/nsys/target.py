@@ -65,11 +65,12 @@ def read_threads(export: Export) -> tuple[profile.Thread, ...]:
 def read_devices(export: Export) -> tuple[profile.Device, ...]:
     """Return the GPUs with their CUDA device numbers.
 
-    If the export has the table ``TARGET_INFO_CUDA_DEVICE``, the result has one entry per process
-    and device, with the device number that the process uses. Without this table, the result has one
-    entry per GPU, with the device number of the CUDA driver (``cuDevice``), which may differ from
-    ``id``. If no GPU has a ``cuDevice``, as in reports of 2020 that a newer nsys exported, ``id``
-    is used.
+    If the export lists the CUDA devices of each process (``TARGET_INFO_CUDA_DEVICE``), the result
+    has one entry per process and device, with the device number that the process uses.
+
+    Otherwise the result has one entry per GPU. The device number is that of the CUDA driver
+    (``cuDevice``), which may differ from ``id``. If no GPU has a ``cuDevice``, as in reports from
+    2020 that a newer nsys exported, ``id`` is used.
     """
     rows = export.query_rows_if_possible(_GPUS)
     gpus = {
@@ -99,7 +100,7 @@ def read_devices(export: Export) -> tuple[profile.Device, ...]:
 
 
 def _parse_uuid(text: str) -> str | None:
-    """Return a UUID, or None if it is empty or consists of zeros, which nsys writes if unknown."""
+    """Return a UUID, or None if it is unknown: nsys then writes nothing or only zeros."""
     return text if text.strip("0-") else None
 
 
