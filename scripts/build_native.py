@@ -1,9 +1,9 @@
 """Compile the C part of bubbleviz, as a build hook of hatchling or as a command.
 
-If a compiler is found (``CC``, or ``cc``, ``gcc``, ``clang``), the wheel contains the compiled
+If there is a compiler (``CC``, or ``cc``, ``gcc``, ``clang``), the wheel contains the compiled
 library and is specific to one platform. Otherwise the wheel is pure, and bubbleviz reads files
 through SQLite. ``BUBBLEVIZ_PLATFORM`` names the platform of a wheel if ``CC`` compiles for a
-different machine; ``any`` makes a pure wheel even if there is a compiler.
+different machine. ``any`` makes a pure wheel even if there is a compiler.
 
     python scripts/build_native.py FILE [FLAG...]
 """
@@ -24,7 +24,7 @@ from typing import Any
 
 try:
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface
-except ImportError:  # run as a command
+except ImportError:  # this file runs as a command
     BuildHookInterface = object
 
 _FOLDER = Path(__file__).resolve().parents[1] / "bubbleviz" / "native"
@@ -32,19 +32,19 @@ _FLAGS = ("-std=c11", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibili
 
 
 def library_name(platform: str) -> str:
-    """Return the file name under which bubbleviz/native/library.py looks for the library."""
+    """Return the file name that bubbleviz/native/library.py expects for the library."""
     return "libbubbleviz.dylib" if platform.startswith("macosx") else "libbubbleviz.so"
 
 
 def compiler() -> list[str] | None:
-    """Return the command that runs a C compiler, if there is a compiler."""
+    """Return the command that runs a C compiler, or None if there is no compiler."""
     configured = shlex.split(os.environ.get("CC", ""))
     commands = [configured] if configured else [["cc"], ["gcc"], ["clang"]]
     return next((command for command in commands if shutil.which(command[0])), None)
 
 
 def checksum(sources: Sequence[Path]) -> int:
-    """Return the checksum with which library.py detects changed sources."""
+    """Return the checksum of the sources, with which library.py detects changes."""
     return zlib.crc32(b"".join(source.read_bytes() for source in sources))
 
 
@@ -62,7 +62,8 @@ def compile_library(target: Path, flags: Sequence[str] = ()) -> str:
     if command is None or sys.platform == "win32":
         return "no C compiler was found"
     sources = sorted(_FOLDER.glob("*.c"))
-    # The library appears complete or not at all; a process may have the previous one open.
+    # The library appears only once it is complete.
+    # Another process may have the previous library open.
     with tempfile.TemporaryDirectory(prefix=".", dir=target.parent) as folder:
         part = Path(folder) / target.name
         run = subprocess.run(
@@ -86,12 +87,12 @@ def compile_library(target: Path, flags: Sequence[str] = ()) -> str:
 
 
 class NativeBuild(BuildHookInterface):  # type: ignore[misc]  # hatchling is there in builds only
-    """Adds the library to a wheel, or puts it into the checkout for an editable install."""
+    """Adds the library to a wheel, or to the checkout for an editable install."""
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile before files are collected."""
+        """Compile the library before hatchling collects files."""
         platform = os.environ.get("BUBBLEVIZ_PLATFORM") or sysconfig.get_platform()
         if platform == "any":
             return
@@ -110,13 +111,13 @@ class NativeBuild(BuildHookInterface):  # type: ignore[misc]  # hatchling is the
         build_data["tag"] = f"py3-none-{platform.replace('-', '_').replace('.', '_')}"
 
     def finalize(self, *_: object) -> None:
-        """Remove the compiled library."""
+        """Remove the compiled library after the build."""
         if hasattr(self, "_folder"):
             self._folder.cleanup()
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Compile into the first argument, with the others as flags; return the exit code."""
+    """Compile into the first argument with the other arguments as flags; return the exit code."""
     if not arguments or arguments[0].startswith("-"):
         example = f"bubbleviz/native/{library_name(sysconfig.get_platform())}"
         print(

@@ -1,8 +1,8 @@
 """Build all files of a release on any machine: source archive, pure wheel, platform wheels.
 
 Zig compiles the C part for each platform in :data:`TARGETS`. The wheels are built from the source
-archive, as users build them. Every library is checked: it must be for its machine and must not
-require a newer system. Everything is built twice, and both builds must be identical.
+archive, as users would build them. The script checks that every library is for the right machine
+and requires no newer system. Everything is built twice, and both builds must be identical.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from scripts.build_native import library_name
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Zig's name of each platform and the expected library, keyed by the platform's wheel tag.
+#: (Zig's name of the platform, description of the library), keyed by wheel tag.
 TARGETS: Mapping[str, tuple[str, str]] = {
     "manylinux_2_17_x86_64": ("x86_64-linux-gnu.2.17", "ELF x86_64, glibc 2.17"),
     "manylinux_2_17_aarch64": ("aarch64-linux-gnu.2.17", "ELF aarch64, glibc 2.17"),
@@ -33,15 +33,16 @@ TARGETS: Mapping[str, tuple[str, str]] = {
     # Only Apple's own processors refuse to load a library without a signature.
     "macosx_11_0_x86_64": ("x86_64-macos.11.0", "Mach-O x86_64, macOS 11.0"),
 }
-#: Maximum size of a file in a release.
+#: Maximum size of a release file, in bytes.
 MAX_BYTES = 3_000_000
 _PURE = "any"
 _ELF, _ELF_MACHINES = b"\x7fELF\x02\x01", {62: "x86_64", 183: "aarch64"}
 _GLIBC = re.compile(rb"\0GLIBC_2\.([0-9]+)(?:\.[0-9]+)?(?=\0)")
-#: Name of the C library that a library for musl requires. With glibc, the name includes a version.
+#: Name of the C library that a library for musl requires.
+#: With glibc, the name includes a version.
 _MUSL = b"\0libc.so\0"
 _MACH_O, _MACH_O_MACHINES = 0xFEEDFACF, {0x01000007: "x86_64", 0x0100000C: "arm64"}
-#: Load commands in a Mach-O file: the required system version, and the signature.
+#: Mach-O load commands of the required system version and of the signature.
 _BUILD_VERSION, _CODE_SIGNATURE, _MACOS = 0x32, 0x1D, 1
 
 
@@ -56,8 +57,8 @@ def kind_of(library: bytes) -> str:
         needed = max(map(int, _GLIBC.findall(library)), default=0)
         if machine and _MUSL in library:
             return f"ELF {machine}, musl"
-        # 2.17 is the first glibc for aarch64. A library built for 2.17 may require an older
-        # version.
+        # The first glibc for aarch64 is 2.17.
+        # A library that was built for 2.17 may require an older version.
         return f"ELF {machine}, glibc 2.{max(needed, 17)}" if machine else ""
     magic, processor = struct.unpack_from("<2I", library.ljust(8, b"\0"))
     if len(library) < 32 or magic != _MACH_O or processor not in _MACH_O_MACHINES:
@@ -130,7 +131,7 @@ def _build_environment(platform: str, folder: Path) -> Mapping[str, str]:
         return {"BUBBLEVIZ_PLATFORM": platform}
     zig = [sys.executable, "-m", "ziglang", "cc", "-target", TARGETS[platform][0], "-s"]
     if platform.startswith("macosx"):
-        # The library contains its path, which must be the same in every build.
+        # The library contains its own path, which must be the same in every build.
         zig += [f"-Wl,-install_name,@rpath/{library_name(platform)}"]
     return {
         "BUBBLEVIZ_PLATFORM": platform,
@@ -140,7 +141,7 @@ def _build_environment(platform: str, folder: Path) -> Mapping[str, str]:
 
 
 def _build(kind: str, source: Path, into: Path, variables: Mapping[str, str]) -> list[Path]:
-    """Build a source archive or a wheel and return the files."""
+    """Build a source archive or a wheel, and return the files."""
     run = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(into)],
         cwd=source,
@@ -155,7 +156,7 @@ def _build(kind: str, source: Path, into: Path, variables: Mapping[str, str]) ->
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build all files and print their sizes; return the exit code."""
+    """Build all files, print their sizes, and return the exit code."""
     parser = argparse.ArgumentParser(prog="scripts/wheels", description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=ROOT / "dist", help="default: dist")
     try:

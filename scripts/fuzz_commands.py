@@ -28,7 +28,7 @@ from scripts.fuzzing.campaign import Counts, run_campaign  # imported after the 
 from scripts.fuzzing.kinds import KINDS, write_inputs
 from scripts.fuzzing.worker import Answer, Request
 
-#: Limits on one input, in seconds of wall time and of processor time.
+#: Limits per input, in seconds of wall time and of CPU time.
 _MAX_S, _MAX_CPU_S = 60.0, 10.0
 #: Number of inputs between two progress lines.
 _PROGRESS = 1_000

@@ -38,8 +38,8 @@ _ROWS = 400
 _SANITIZED = "BUBBLEVIZ_SANITIZED"
 _ALL_ROWIDS = (-(1 << 63), (1 << 63) - 1)
 _NULL = -(1 << 62)
-#: Start of texts that are a JSON object with one member, and the pattern of those that the C part
-#: unpacks.
+#: Start of a text that is a JSON object with one member.
+#: The pattern matches the texts that the C part unpacks.
 _JSON_START = '{"message":'
 _PLAIN_JSON = re.compile(_JSON_START + r' ?"([ !#-\[\]-~]+)"\}')
 #: Values of the column ``kind`` that the C part selects.
@@ -63,7 +63,7 @@ def _write_database(path: Path, page_bytes: int, chance: random.Random) -> None:
 
 
 def _damage_pages(raw: bytes, page_bytes: int, chance: random.Random) -> bytes:
-    """Replace bytes in any page except the first, because only SQLite reads the schema there."""
+    """Replace bytes in any page except the first, whose schema only SQLite reads."""
     damaged = bytearray(raw)
     for _ in range(chance.choice([1, 1, 1, 2, 3, 8])):
         page = page_bytes * chance.randrange(1, len(raw) // page_bytes)
@@ -156,7 +156,7 @@ def _expect(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
 
 
 def _run_fuzzing(seconds: float, seed: int) -> Counter[str]:
-    """Compare damaged files for a given time; end the run at the first difference."""
+    """Compare damaged files for a given time, and end the run at the first difference."""
     counts: Counter[str] = Counter()
     end_s = time.monotonic() + seconds
     with tempfile.TemporaryDirectory() as folder:
@@ -213,7 +213,7 @@ def main() -> None:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else 0
     functions = _load_sanitized()
-    # Decode with this library instead of the installed one.
+    # Decode with the sanitized library instead of the installed one.
     library._load_once = lambda: functions  # type: ignore[assignment]  # a function without a cache
     for outcome, count in _run_fuzzing(seconds, seed).items():
         print(f"{count:10,} {outcome}")

@@ -2,8 +2,8 @@
 
     python -m scripts.json_schema
 
-Each schema is generated from the model of the report: types from its annotations, and descriptions
-from its docstrings. Run it after a change of a model.
+Each schema is generated from the model of the report: types come from annotations, and descriptions
+from docstrings. Run the script after changing a model.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from bubbleviz.report.idle_summary import IdleSummary
 from bubbleviz.report.summary import RunSummary
 
 _PACKAGE = Path(bubbleviz.__file__).parent
-#: The schema file of each model.
+#: The schema file for each model.
 SCHEMA_FILES: dict[type[Struct], Path] = {
     RunSummary: _PACKAGE / "report" / "report.schema.json",
     IdleSummary: _PACKAGE / "report" / "idle.schema.json",
     NcclSummary: _PACKAGE / "report" / "nccl.schema.json",
 }
-#: Pattern of a clause in a docstring that refers to Python's documentation.
+#: Matches a clause in a docstring that refers to Python's documentation.
 _REFERENCE = re.compile(r"; see (?::\w+:`[^`]*`)(?: for [^.;]*)?")
-#: Pattern of an attribute's entry in the section "Attributes:" of a docstring.
+#: Matches the entry of an attribute in the "Attributes:" section of a docstring.
 _ATTRIBUTE = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 
 

@@ -1,8 +1,8 @@
 """Write synthetic profiles: ``python scripts/make_fixture.py [options] DIRECTORY``.
 
-``--all fixtures`` writes the fixtures of the repository and their README, byte for byte the same.
-Every field of ``tests.planting.Planting`` is an option (``--late-stage 2``); ``--recipe 1f1b``
-starts from one of the fixtures. The truth is written next to the exports;
+``--all fixtures`` writes the fixtures of the repository and their README, and gives the same bytes
+every time. Every field of ``tests.planting.Planting`` is an option (``--late-stage 2``); ``--recipe
+1f1b`` starts from one of the fixtures. The truth is written next to the exports;
 ``tests/planting/truth.py`` describes its format.
 """
 
@@ -25,13 +25,13 @@ from tests.planting.options import CHOICES
 
 @dataclass(frozen=True)
 class Recipe:
-    """A fixture: a description, and the properties of the run."""
+    """A fixture: its description, and the properties of its run."""
 
     summary: str
     planting: Planting
 
 
-#: The fixtures, keyed by the name of their folder.
+#: The fixtures, keyed by folder name.
 RECIPES = {
     "1f1b": Recipe(
         "1F1B on one server with four GPUs. Backwards take twice as long as forwards, transfers "
@@ -127,7 +127,7 @@ def _write_truth(truth: Truth, directory: Path) -> None:
 
 
 def write_all(directory: Path) -> None:
-    """Write every fixture into a folder with its name, and the README that lists them."""
+    """Write every fixture into a folder of the same name, and the README that lists them."""
     sections = []
     for name, recipe in RECIPES.items():
         truth = plant(recipe.planting, directory / name)
@@ -180,7 +180,7 @@ def _format_section(name: str, recipe: Recipe, truth: Truth, folder: Path) -> st
 
 
 def _format_option(name: str, value: object) -> str:
-    """Return an option and its value as written on a command line."""
+    """Return an option and its value in the form of a command line."""
     flag = "--" + name.replace("_", "-")
     if isinstance(value, bool):
         return flag

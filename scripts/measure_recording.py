@@ -2,8 +2,9 @@
 
     python -m scripts.measure_recording
 
-Measures a range that is not recorded, a recorded operation on the host, and one with GPU timing
-events. The GPU is a stand-in whose events take no time, so only the recorder's work is measured.
+The script measures a range that is not recorded, a recorded operation on the host, and one with GPU
+timing events. The GPU is a stand-in whose events take no time, so only the recorder's work is
+measured.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def main() -> None:
 
 
 def _measure_recording(folder: Path) -> tuple[float, float]:
-    """Return how many microseconds and how many bytes a recorded operation takes."""
+    """Return the time in microseconds and the number of bytes that a recorded operation takes."""
     times_us = []
     for number in range(_ROUNDS):
         recording = annotate.record(str(folder / str(number)))

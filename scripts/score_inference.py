@@ -3,9 +3,10 @@
     python -m scripts.score_inference clocks
     python -m scripts.score_inference stages
 
-``clocks`` simulates runs of several hosts with wrong clocks, whose captures may contain different
-iterations. ``stages`` simulates runs with slow ranks and replicas. All properties are drawn with a
-fixed seed. Prints each wrong result, and how many results are right, unknown and wrong.
+``clocks`` simulates runs of several hosts with wrong clocks. The hosts' captures may contain
+different iterations. ``stages`` simulates runs with slow ranks and replicas. All properties are
+drawn with a fixed seed. The script prints each wrong result, and the number of right, unknown and
+wrong results.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from bubbleviz.report.report import Report
 from tests.planting import Planting, Truth, plant
 from tests.support import host_clocks
 
-#: Numbers of stages, replicas and microbatches.
+#: (stages, replicas, microbatches) of the runs.
 _SIZES = (
     (4, 2, 8), (2, 4, 4), (4, 4, 4), (8, 2, 8), (4, 3, 6), (8, 2, 4), (4, 2, 4), (2, 2, 6),
     (8, 4, 8), (3, 2, 12), (6, 2, 12), (1, 4, 4),
@@ -35,7 +36,7 @@ _SCHEDULES = ("1f1b", "gpipe", "zb-h1", "interleaved-1f1b", "zb-v")
 
 
 def draw_planting(number: int) -> Planting:
-    """Draw the properties of a run for ``stages``; most runs have one fault."""
+    """Draw the properties of a run for ``stages``. Most runs have one fault."""
     rng = np.random.default_rng((2_026, number))
 
     def one(*values: Any) -> Any:
@@ -78,7 +79,7 @@ def draw_planting(number: int) -> Planting:
 
 
 def compare_stages(report: Report, truth: Truth) -> str:
-    """Compare the stages and pipelines of a report with the true ones."""
+    """Compare the stages and pipelines in a report with the true ones."""
     true_ranks = {(rank.host, rank.pid, rank.device_id): rank for rank in truth.ranks}
     pairs = [(rank, true_ranks[rank.host, rank.pid, rank.device_id]) for rank in report.ranks]
     if any(rank.stage is None for rank, _ in pairs):
@@ -93,7 +94,7 @@ def compare_stages(report: Report, truth: Truth) -> str:
 
 
 def score_stages(number: int) -> str:
-    """Simulate and analyze one run of ``stages``; return the result."""
+    """Simulate and analyze one run of ``stages``, and return the result."""
     with tempfile.TemporaryDirectory() as folder:
         truth = plant(draw_planting(number), Path(folder))
         try:
@@ -103,13 +104,13 @@ def score_stages(number: int) -> str:
 
 
 def score_clocks(job: host_clocks.Job) -> str:
-    """Simulate and analyze one run of ``clocks``; return the result."""
+    """Simulate and analyze one run of ``clocks``, and return the result."""
     outcome = host_clocks.find_outcome(job)
     return f"wrong: {outcome.reason}" if outcome.kind == "wrong" else outcome.kind
 
 
 def main() -> int:
-    """Print the results; return 1 if any is wrong."""
+    """Print the results, and return 1 if any result is wrong."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("subject", choices=("clocks", "stages"))
     parser.add_argument("--runs", type=int, default=60, help="number of runs (default: 60)")

@@ -1,8 +1,8 @@
 """Compare ``bubbleviz analyze`` with a bare scan of generated profiles: time, memory, limits.
 
-The scan (scan.c) steps through the columns that any such analysis needs and keeps nothing. In each
-round the scan and bubbleviz run in turn, so all of them meet the same machine; times are medians
-over the rounds. Values above their limit are marked with "!".
+The scan (scan.c) steps through the columns that any such analysis needs and stores nothing. In each
+round, the scan and bubbleviz run one after the other, so that changes of the machine's load affect
+both. Times are medians over the rounds. Values above their limit are marked with "!".
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _TITLES = (
     *("MB", "M rows", "reader", "threads", "scan s", "bubbleviz s", "CPU s", "ratio", "limit"),
     *("peak MB", "limit MB"),
 )
-#: Maximum difference of a measured ratio from the true ratio, in which only the last division
-#: rounds.
+#: Maximum difference of a measured ratio from the true ratio.
+#: Only the last division rounds.
 RATIO_TOLERANCE = 1e-9
-#: Maximum wall time as a multiple of the scan's, keyed by size, kind and number of threads.
+#: Maximum wall time as a multiple of the scan's time, keyed by (size, kind, number of threads).
 _MAX_RATIOS = {
     ("2M", "light", 1): 1.3,
     ("2M", "light", 2): 1.2,
@@ -61,7 +61,7 @@ _MAX_RATIOS = {
 }
 #: Maximum memory in MB, keyed by size.
 _MAX_MB = {"2M": 300, "10M": 700}
-#: Maximum CPU time for the example, in seconds.
+#: Maximum CPU time for the shipped example, in seconds.
 _MAX_EXAMPLE_S = 0.4
 
 
@@ -75,13 +75,13 @@ class Profile:
 
     @property
     def parquet(self) -> Path:
-        """Directory with the same profile as Parquet tables, named the way nsys names it."""
+        """Directory that contains the same profile as Parquet tables, with nsys's file names."""
         return self.path.with_name(f"{self.path.stem}_pqtdir")
 
 
 @dataclass(frozen=True)
 class Setup:
-    """How bubbleviz is run: the reader, and the number of threads."""
+    """How bubbleviz runs: the reader and the number of threads."""
 
     reader: str
     jobs: int
@@ -92,7 +92,7 @@ class Setup:
         return {"BUBBLEVIZ_NATIVE": str(int(self.reader != "sqlite"))}
 
     def path_of(self, profile: Profile) -> Path:
-        """Return the file or directory that the reader reads."""
+        """Return the file or directory of a profile that the reader reads."""
         return profile.parquet if self.reader == "parquet" else profile.path
 
     def report_of(self, profile: Profile) -> Path:
@@ -177,7 +177,7 @@ def _parse_positive(text: str) -> int:
 
 
 def _generate(size: str, kind: str, folder: Path, *, with_parquet: bool) -> Profile:
-    """Return a profile; generate it if the folder does not contain it."""
+    """Return a profile, and generate it unless the folder contains it."""
     number, unit = _SIZE.fullmatch(size).groups()  # type: ignore[union-attr]  # checked by _size
     recipe = Recipe(int(number) * _UNITS[unit], kind)
     profile = Profile(size, recipe, folder / f"{size}-{kind}.sqlite")
@@ -191,7 +191,7 @@ def _generate(size: str, kind: str, folder: Path, *, with_parquet: bool) -> Prof
 
 
 def _run_module(name: str, *arguments: str) -> None:
-    """Run a module in a separate process, so that its memory does not count for this process."""
+    """Run a module in a separate process, so that this process does not use its memory."""
     print(f"generating: {name} {' '.join(arguments)}", file=sys.stderr)
     if subprocess.run([sys.executable, "-m", name, *arguments], cwd=ROOT, check=False).returncode:
         raise BenchmarkError(f"{name} failed")
@@ -202,8 +202,8 @@ def _measure_profile(
 ) -> Iterator[tuple[str, ...]]:
     """Yield one row of the table per setup."""
     for setup in setups:
-        # The first run of each command is not timed: it fills the page cache, and its result is
-        # checked.
+        # The first run of each command is not timed, because it fills the page cache.
+        # The result of the first run is checked.
         measure_command(setup.command(profile), setup.variables)
         _check_result(profile, setup)
     scans: list[Cost] = []
@@ -243,8 +243,8 @@ def _format_row(
     Args:
         profile: The measured profile.
         setup: The reader and the number of threads.
-        scans: Costs of scanning the file, one per round.
-        runs: Costs of analyzing the file, one per round.
+        scans: Cost of scanning the file, one per round.
+        runs: Cost of analyzing the file, one per round.
     """
     kind = profile.recipe.kind
     ratio = median(run.wall_s / scan.wall_s for scan, run in zip(scans, runs, strict=True))
@@ -267,7 +267,7 @@ def _format_row(
 
 
 def _measure_example(rounds: int) -> tuple[str, ...]:
-    """Return the row for the shipped example; most of its time is program startup."""
+    """Return the table row for the shipped example, which spends most of its time on startup."""
     command = [sys.executable, "-m", "bubbleviz", "analyze", str(_EXAMPLE)]
     measure_command(command)
     runs = [measure_command(command) for _ in range(rounds)]
@@ -290,7 +290,7 @@ def _measure_example(rounds: int) -> tuple[str, ...]:
 
 
 def _format_times(runs: Sequence[Cost]) -> tuple[str, str]:
-    """Return the median wall time and CPU time."""
+    """Return the median wall time and the median CPU time as text."""
     return f"{median(run.wall_s for run in runs):.2f}", f"{median(run.cpu_s for run in runs):.2f}"
 
 
@@ -300,7 +300,7 @@ def _format_peak(runs: Sequence[Cost], max_mb: int | None) -> str:
 
 
 def _mark(text: str, value: float, limit: float | None) -> str:
-    """Return a text with "!" appended if the value is above its limit."""
+    """Return a text, with "!" appended if the value is above the limit."""
     return f"{text}!" if limit is not None and value > limit else text
 
 

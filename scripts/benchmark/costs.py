@@ -1,4 +1,4 @@
-"""The time, CPU time and memory that commands take, and the machine that they run on."""
+"""Wall time, CPU time and memory of commands, and the machine on which they run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from pathlib import Path
 from time import perf_counter
 
 ROOT = Path(__file__).parents[2]
-#: Commands run in this folder, so that Python imports the installed bubbleviz, not the checkout.
+#: Commands run in this folder, so that Python imports the installed bubbleviz.
+#: Otherwise, Python would import the checkout.
 _FOLDER = Path(sys.prefix)
 
 
@@ -66,7 +67,7 @@ def measure_command(command: Sequence[str], variables: Mapping[str, str] | None 
         if process.returncode:
             errors.seek(0)
             _raise_failure(command, process.returncode, errors.read().decode(errors="replace"))
-    # macOS reports bytes, Linux kilobytes.
+    # macOS reports bytes, and Linux reports kilobytes.
     unit = 1 if sys.platform == "darwin" else 1024
     return Cost(wall_s, usage.ru_utime + usage.ru_stime, unit * usage.ru_maxrss)
 
@@ -91,7 +92,7 @@ def read_output(command: Sequence[str], variables: Mapping[str, str] | None = No
 
 
 def _build_environment(variables: Mapping[str, str] | None) -> Mapping[str, str]:
-    # Without cached bytecode, every start would compile all modules.
+    # Without cached bytecode, every process would compile all modules at its start.
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return {**environment, **(variables or {})}
 

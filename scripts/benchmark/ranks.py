@@ -3,9 +3,9 @@
     python -m scripts.benchmark.ranks 1024 4096
     python -m scripts.benchmark.ranks 16384 --kinds inferred
 
-A run is a 1F1B pipeline of 16 stages and 32 microbatches, three iterations with an optimizer step.
+A run is 1F1B with 16 stages, 32 microbatches, and three iterations that end with an optimizer step.
 "us/op" is the CPU time per forward or backward of the run. Each run is analyzed in a new process,
-as ``bubbleviz analyze`` does it, and all four ratios are compared with the true ones.
+like in ``bubbleviz analyze``. All four ratios are compared with the true ratios.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from tests.planting.ranks.tables import write_tables
 
 #: File formats: tables with or without stages and pipelines, recordings, and nsys exports.
 KINDS = ("told", "inferred", "recorded", "nsys")
-#: Maximum difference of a measured ratio from the true ratio, in which only the last division
-#: rounds.
+#: Maximum difference of a measured ratio from the true ratio.
+#: Only the last division rounds.
 _TOLERANCE = 1e-9
-#: Maximum error of a host's clock with ``--clocks``.
+#: Maximum error of a host's clock with ``--clocks``, in ns.
 _CLOCK_ERROR_NS = 2_000_000
 #: Steps that end before all files have been read.
 _READING = ("load the analysis", "find profiles", "profiles")
@@ -52,9 +52,9 @@ class Measured:
         wall_s: Wall time from reading to printing.
         cpu_s: CPU time of the process from reading to printing.
         steps: Name, nesting depth and CPU seconds of each step that ``--timings`` reports.
-        memory_bytes: Peak memory, without the memory that imported modules take.
-        counted: Number of forwards and backwards in the report.
-        ratios: Means of the ratios, keyed by name.
+        memory_bytes: Peak memory without the memory of imported modules.
+        counted: Number of forwards and backwards that the report contains.
+        ratios: Mean of each ratio, keyed by the name of the ratio.
         limitations: Limitations of the report.
     """
 
@@ -109,7 +109,7 @@ def _build_parser() -> argparse.ArgumentParser:
 
 
 def _measure(recipe: Recipe, kind: str, options: argparse.Namespace, console: Console) -> bool:
-    """Measure one run, print the result, and return whether all ratios are right."""
+    """Measure one run, print the result, and return whether all ratios are correct."""
     run = plant(recipe)
     extras = [name for name in ("transfers", "collectives", "clocks") if vars(options)[name]]
     folder = options.folder / "-".join([str(recipe.ranks), kind, *extras])
@@ -143,7 +143,7 @@ def _is_equal(measured: float | None, true: float) -> bool:
 
 
 def _write(run: PlantedRun, kind: str, options: argparse.Namespace, folder: Path) -> None:
-    """Write the files of a run in a format."""
+    """Write the files of a run in the given format."""
     errors = None
     if options.clocks:
         n_servers = -(-run.recipe.ranks // SERVER)

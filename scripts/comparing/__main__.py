@@ -1,12 +1,12 @@
 """Compare what two versions of bubbleviz print and write: ``scripts/compare_outputs OLD NEW``.
 
 Every command runs on the fixtures, on about 100 planted runs of all formats, and on the real files
-of BUBBLEVIZ_DATA. Differences are normalised and written as unified diffs. Exit codes: 0 there is
-no difference, or scripts/comparing/allowed.toml gives the reason of each, 1 there are others,
-2 the comparison cannot be made.
+of BUBBLEVIZ_DATA. Outputs are normalized, and differences are written as unified diffs. The exit
+code is 0 if there is no difference, or if scripts/comparing/allowed.toml allows all differences. It
+is 1 if there are other differences, and 2 if the comparison cannot be made.
 
-The results of a tree are kept until its package changes, so a second comparison runs NEW only. A
-full run of one tree takes some minutes of CPU time; --only selects cases.
+The results of a tree are kept until its package changes, so a second comparison only runs NEW. A
+full run of one tree takes some minutes of CPU time. --only selects cases.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from scripts.comparing.running import (
 
 _HERE = Path(__file__).parent
 _ALLOWED = _HERE / "allowed.toml"
-#: Suffix of the second tree's key if both trees are equal.
+#: Suffix of the second tree's key if both trees are the same version.
 _AGAIN = "-again"
 #: Number of differences that the summary lists.
 _MAX_LISTED = 60
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compare two trees and return the exit code."""
+    """Compare two trees, and return the exit code."""
     options = _build_parser().parse_args(arguments)
     try:
         return _compare(options)
@@ -95,7 +95,7 @@ def _compare(options: argparse.Namespace) -> int:
         return 0
     old, new = open_tree(options.old), open_tree(options.new)
     if old.key == new.key:
-        # Comparing a version with itself shows which outputs are not reproducible.
+        # A comparison of a version with itself shows which outputs are not reproducible.
         new = replace(new, key=new.key + _AGAIN)
     rules = read_rules(options.allowed)
     run_cases((old, new), cases, store, real=real, jobs=options.jobs, show_progress=_show_progress)
@@ -127,11 +127,11 @@ def _refuse_changed_trees(trees: Sequence[Tree], store: Store) -> None:
 
 
 def _ensure_inputs(work: Path, real: Path | None) -> Path:
-    """Return the folder of the inputs; plant the inputs if they are missing."""
+    """Return the folder of the inputs, after planting any missing inputs."""
     source = (_HERE / "inputs.py").read_bytes()
     folder = work / f"inputs-{digest(source, str(real).encode())}"
     if not folder.exists():
-        # Inputs from an earlier comparison do not need the planters.
+        # Existing inputs of an earlier comparison do not need the planters.
         from scripts.comparing.inputs import write_inputs
 
         print("planting the inputs", flush=True)
@@ -152,7 +152,10 @@ def _show_progress(n_done: int, total: int) -> None:
 def _write_differences(
     differences: Sequence[Difference], rules: Sequence[Rule], folder: Path
 ) -> list[tuple[Difference, list[str]]]:
-    """Write a diff for each difference, and return the unexplained differences with their lines."""
+    """Write a diff for each difference.
+
+    Return the differences that no rule explains, with their lines.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     unexplained = []
     for difference in differences:
@@ -177,8 +180,8 @@ def _show_summary(
     Args:
         cases: Number of cases that were run.
         differences: All differences.
-        unexplained: Differences that no rule allows, with the lines that are not allowed.
-        folder: Folder with the diffs.
+        unexplained: (difference, lines that no rule allows) pairs.
+        folder: Folder that contains the diffs.
     """
     for difference, lines in unexplained[:_MAX_LISTED]:
         print(f"{difference.case} {difference.file}: {len(lines)} lines, as {lines[0][:100]}")

@@ -1,9 +1,9 @@
-"""The commands that are compared, and their inputs.
+"""The commands whose outputs are compared, and their inputs.
 
 A case is one or more commands that run in the same new folder. Paths in commands are relative to
 that folder, which contains links to the inputs (``in``), the recordings of the tree (``rec``) and
 real files (``real``), so commands and messages are the same for both trees. Most profiles are read
-by one process (``-j 1``), which is cheaper and must give the same numbers.
+by a single process (``-j 1``), which is cheaper and must give the same numbers.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Formats that ``analyze`` writes for every input. Other formats take longer.
+#: Formats that ``analyze`` writes for every input.
+#: The other formats take longer.
 _COMMON_FORMATS = (
     *("svg", "panels.svg", "html", "json", "csv", "bubbles.csv", "parquet", "md", "tex", "txt"),
     "trace.json",
 )
-#: All formats of ``analyze``. Each format is also written by a separate command, because a format
-#: that one tree does not know makes the whole command fail.
+#: All formats of ``analyze``, each of which is also written by a separate command.
+#: If one tree does not know a format, the joint command fails.
 _FORMATS = (
     *(*_COMMON_FORMATS, "pdf", "png", "chunks.svg", "memory.svg", "slowdowns.svg", "pftrace"),
     *("bubbles.parquet", "iterations.parquet"),
 )
-#: Inputs on which all formats and options are tried.
+#: Inputs for which all formats and options are tried.
 _MAIN_INPUTS = ("fixtures/1f1b", "fixtures/zb-v", "kineto/memory", "nsys/replicas")
-#: Options of ``analyze``, keyed by the name of the case.
+#: Options of ``analyze``, keyed by case name.
 _OPTIONS = {
     "what-if": "--what-if",
     "what-if-memory": "--what-if --memory --memory-limit 80GB -o r.json",
@@ -55,14 +56,14 @@ _OPTIONS = {
     "named-options": "--svg r.svg --json r.json --csv r.csv --html r.html --force",
     "jobs": "--jobs 2 -v -o r.json",
 }
-#: Inputs whose saved reports other commands read.
+#: Inputs whose saved reports are read by other commands.
 _REPORTED = (
     *("in/fixtures/1f1b", "in/fixtures/zb-v", "in/nsys/interleaved", "in/nsys/replicas"),
     *("in/nsys/slow-stage", "in/nsys/clock-errors", "in/kineto/memory", "in/nsys/inference"),
     *("in/tables/slow-rank.csv", "in/tables/uneven-microbatches.csv", "in/tables/slow-link.csv"),
     "real/cases/pipemorph-zb-2_3-20ms.csv.gz",
 )
-#: Commands that read a saved report, keyed by the name of the case.
+#: Commands that read a saved report, keyed by case name.
 _OF_REPORT = {
     "plan": "plan report.json -o p.csv -o p.json -o p.svg",
     "plan-split": "plan report.json --backward split -m 6 -o p.csv -o p.comms.csv",
@@ -77,7 +78,7 @@ _OF_REPORT = {
 }
 #: One of two traces of the same run.
 _SAMPLED = "real/kineto/hta_sampled_rank-{}.json.gz"
-#: Cases with separate inputs, or without inputs.
+#: Cases that have separate inputs or no inputs.
 _OTHERS = {
     "overview": ("--help", "--version", "schedules", "conventions", "guide"),
     "interactive/mcp": ("mcp in/fixtures",),
@@ -249,7 +250,7 @@ def _list_main_input_cases(name: str) -> Iterator[Case]:
 
 
 def _list_recording_cases(path: str) -> Iterator[Case]:
-    """Yield the cases of a recording: the cases that every run has, and watching the recording."""
+    """Yield the cases of a recording: the cases of every run, and watching the recording."""
     yield from _list_run_cases(path)
     follow = f"watch {path} --plain --interval 0.1 --stop-after 0.2"
     commands = (

@@ -18,7 +18,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-#: Files with more different lines than this are compared as sets of lines.
+#: Maximum number of different lines for an aligned diff.
+#: Files with more differences are compared as sets of lines.
 _MAX_ALIGNED_LINES = 4_000
 #: Name of the file that represents the exit codes of a case.
 CODES = "exit-codes"
@@ -49,10 +50,11 @@ class Rule:
     """An entry of ``allowed.toml``.
 
     Attributes:
-        cases: Glob of names of cases.
-        files: Glob of names of outputs.
-        lines: Pattern to search for in a changed line, which starts with ``-`` or ``+``.
-        reason: Why the difference is wanted.
+        cases: Glob for case names.
+        files: Glob for output names.
+        lines: Regular expression that is searched for in changed lines, which start with ``-`` or
+            ``+``.
+        reason: Reason why the difference is intended.
         uses: Number of lines that the rule has explained so far.
     """
 
@@ -69,7 +71,7 @@ class Rule:
 
 
 def read_rules(path: Path) -> list[Rule]:
-    """Return the rules of a file of allowed differences.
+    """Return the rules in a file of allowed differences.
 
     Raises:
         TypeError: A rule lacks its reason or has an unknown key.

@@ -1,7 +1,7 @@
 """Plants the inputs that both trees read.
 
-Inputs are planted once, by the tree that this script belongs to, and kept, so both trees read the
-same bytes. Recordings are an exception, because bubbleviz itself defines their format: only the
+Inputs are planted once and kept, so that both trees read the same bytes. The tree of this script
+plants them. Recordings are an exception, because bubbleviz itself defines their format: only the
 operations are planted, and each tree writes them with its own recorder
 (:mod:`scripts.comparing.recording`).
 """
@@ -42,7 +42,7 @@ from tests.support.xla_runs import make_steps
 _MS = 1_000_000
 _LAYERS = (0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 2.0)
 
-#: Planted nsys exports, in addition to the exports that tests share.
+#: Planted nsys exports, in addition to the exports that tests also use.
 _EXPORTS = {
     "full": FULL,
     "clock errors": replace(
@@ -59,7 +59,7 @@ _EXPORTS = {
     ),
 }
 
-#: Jobs with planted faults, as tables of operations.
+#: Jobs with planted faults, written as tables of operations.
 _JOBS = {
     "slow-rank": Job(rank={5: 1.3}),
     "slow-stage": Job(stage={2: 1.25}, schedule="zb-h1"),
@@ -74,11 +74,12 @@ _JOBS = {
 
 
 def write_inputs(folder: Path, real: Path | None) -> None:
-    """Plant all inputs into a new folder: one subfolder for each kind.
+    """Plant all inputs into a new folder, with one subfolder for each kind.
 
     Args:
         folder: Folder to write into.
-        real: Folder of real files, some of which must be converted to tables, or None.
+        real: Folder of real files, some of which are converted to tables, or None to use no real
+            files.
     """
     for name in RUNS | _EXPORTS:
         plant((RUNS | _EXPORTS)[name], folder / "nsys" / _file_name(name))
@@ -205,7 +206,7 @@ def _write_communication(folder: Path) -> None:
 
 
 def _write_published(folder: Path, real: Path) -> None:
-    """Make tables of operations from published runs, because bubbleviz cannot read their files."""
+    """Convert published runs to tables of operations, because bubbleviz cannot read their files."""
     folder.mkdir()
     guide = (GUIDES / "tables.md").read_text(encoding="utf-8")
     examples = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
@@ -235,7 +236,7 @@ def write_operations(truth: Truth, path: Path) -> None:
 
     The JSON is a list of ranks. Each rank has its number, the number of ranks, its host, the error
     of the host's UTC clock, the offset of its monotonic clock, and its iterations. Each iteration
-    has a number and its operations: start, end and range name, in order of time.
+    has a number and a list of operations (start, end, range name), sorted by time.
     """
     hosts = list(dict.fromkeys(rank.host for rank in truth.ranks))
     ranks = []

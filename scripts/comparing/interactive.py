@@ -1,4 +1,4 @@
-"""Runs one tree's commands that answer while they run. It is started with that tree's Python.
+"""Runs interactive commands of one tree. The tree's Python runs this script.
 
 In the folder of a case, ``python interactive.py WORDS`` runs ``bubbleviz WORDS`` and plays the
 other side: the assistant of ``mcp`` or the browser of ``view``. Answers go to standard output.
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 _PROGRAM = (sys.executable, "-m", "bubbleviz")
-#: Tools of ``mcp``, each with its arguments.
+#: Tools of ``mcp``, each with the arguments of a call.
 _CALLS: tuple[tuple[str, dict[str, Any]], ...] = (
     *((tool, {"path": "1f1b"}) for tool in ("inspect", "analyze", "why", "plan", "timeline")),
     ("compare", {"before": "1f1b", "after": "zb-h2"}),
@@ -56,7 +56,7 @@ def _call_tools(words: list[str]) -> None:
 
 
 def _open_page(words: list[str]) -> None:
-    """Fetch the page that is served, then end the server as Ctrl-C does."""
+    """Fetch the page that is served, then end the server like Ctrl-C."""
     command = [*_PROGRAM, *words, "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None

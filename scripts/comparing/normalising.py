@@ -1,7 +1,7 @@
 """Converts outputs to lines that can be compared.
 
-This removes differences between two runs of the same version: paths, versions and times of day. It
-also removes differences that nobody can see: the order of JSON keys, the compression of a picture,
+The conversion removes differences between two runs of the same version: paths, versions and times
+of day. It also removes invisible differences: the order of JSON keys, the compression of a picture,
 and all digits after the tenth of a number in JSON or Parquet.
 """
 
@@ -19,9 +19,9 @@ from typing import Any
 
 from scripts.comparing.running import digest
 
-#: Patterns that are replaced in every text.
+#: (pattern, replacement) pairs that are applied to every text.
 _REPLACED = (
-    # The folder of a case, which has a random name, and the folders next to it.
+    # Match the folder of a case, whose name is random, and the folders next to it.
     (re.compile(r"(?:/[^\s/\"'<>,:]+)+/inputs-[0-9a-f]+/(?:tmp\w+|in|recordings-\w+)"), "PATH"),
     (re.compile(r"(?<=bubbleviz )\d+\.\d+\.\d+\w*"), "VERSION"),
     (
@@ -35,10 +35,10 @@ _ELEMENT_ID = re.compile(r"id=\"(\w+)\"")
 
 
 def lines_of(name: str, content: bytes) -> list[str]:
-    """Return the normalised lines of an output.
+    """Return the normalized lines of an output.
 
     Args:
-        name: Name of the file; its suffix tells the format.
+        name: Name of the file. Its suffix determines the format.
         content: Content of the file.
     """
     suffix = PurePosixPath(name).suffix
@@ -46,7 +46,7 @@ def lines_of(name: str, content: bytes) -> list[str]:
     try:
         return normalise(content)
     except (ValueError, KeyError, zlib.error) as error:
-        # If only one version writes an output that cannot be parsed, that is a difference.
+        # If only one version writes an output that cannot be parsed, the outputs differ.
         return [f"cannot be parsed as {suffix}: {error}", *_split_text(content)]
 
 
@@ -65,7 +65,7 @@ def _split_text(content: bytes) -> list[str]:
 
 
 def _remove_frames(lines: list[str]) -> list[str]:
-    """Return the lines without the stack frames of tracebacks, which contain source locations."""
+    """Return the lines without stack frames of tracebacks, which contain source locations."""
     remaining_lines, is_in_frame = [], False
     for line in lines:
         is_in_frame = line.startswith("Traceback (") or (is_in_frame and line.startswith(" "))
@@ -83,7 +83,7 @@ def _split_json(content: bytes) -> list[str]:
 
 
 def _list_values(value: Any, path: str = "") -> list[str]:
-    """Return one line per scalar value: its keys and the value.
+    """Return one line per scalar value, with the keys of the value and the value itself.
 
     Lines do not contain the indices of list entries, so that a new entry changes no other line.
     """

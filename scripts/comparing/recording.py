@@ -1,4 +1,4 @@
-"""Records planted operations with one tree's recorder. It is started with that tree's Python.
+"""Records planted operations with the recorder of one tree. The tree's Python runs this script.
 
 ``python recording.py OPERATIONS FOLDER`` writes one recording per JSON file in OPERATIONS, each
 into the subfolder of FOLDER with the same name. :func:`scripts.comparing.inputs.write_operations`
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-#: UTC and the monotonic clock of the first host at the first planted nanosecond.
+#: UTC and the monotonic clock of the first host at the first planted nanosecond, in ns.
 _UTC_NS, _UPTIME_NS = 1_760_000_000_000_000_000, 5_000_000_000_000
 
 
@@ -47,7 +47,7 @@ def _record_rank(rank: dict[str, Any], folder: Path) -> None:
     def utc() -> int:
         return now_ns + _UTC_NS + int(rank["clock_error_ns"])
 
-    # The recorder looks up both when it writes its first iteration.
+    # The recorder looks up host name and process id when it writes its first iteration.
     socket.gethostname = lambda: str(rank["host"])
     os.getpid = lambda: 4_000 + int(rank["rank"])
     recorder = Recorder(

@@ -1,4 +1,4 @@
-"""Runs the cases in a tree and keeps the results.
+"""Runs the cases with the commands of a tree, and stores the results.
 
 Results are keyed by the content of the tree's package, so an unchanged tree is not run again. Each
 file is written under a temporary name and then renamed, so several comparisons may share one work
@@ -32,13 +32,14 @@ from pathlib import Path
 from scripts.comparing.cases import Case
 
 _HERE = Path(__file__).parent
-#: Parts of a tree that determine what its commands write.
+#: Paths in a tree that determine what its commands write.
 _PRODUCT = ("bubbleviz", "sql", "pyproject.toml")
-#: Part of the keys of results. Change it when commands are run in a different way.
+#: Part of the keys of results.
+#: Change it when the way of running commands changes.
 _WAY_OF_RUNNING = b"1"
-#: Pattern of the names of TensorBoard's files, which contain a time, a host and a process id.
+#: Matches names of TensorBoard's files, which contain a time, a host and a process id.
 _EVENT_FILE = re.compile(r"events\.out\.tfevents\.\S+")
-#: Maximum time that one command may take.
+#: Maximum time that one command may take, in seconds.
 _MAX_SECONDS = 300
 #: Environment variables that change what commands print.
 _REMOVED_VARIABLES = ("COLUMNS", "FORCE_COLOR", "NO_COLOR", "PYTHONPATH", "BUBBLEVIZ_DATA")
@@ -63,12 +64,12 @@ class Result:
 
 
 def digest(*parts: bytes) -> str:
-    """Return the first 16 digits of the SHA-256 digest of some bytes."""
+    """Return the first 16 hexadecimal digits of the SHA-256 digest of some bytes."""
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name and rename it."""
+    """Write a file under a temporary name, and then rename the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(content)
@@ -78,8 +79,8 @@ def write_atomically(path: Path, content: bytes) -> None:
 class Store:
     """The stored results of all trees.
 
-    A result depends on the commands of a case and on the content of the inputs that they read, so
-    it stays valid when other inputs change.
+    A result depends on the commands of a case and on the content of their inputs. It therefore
+    stays valid when other inputs change.
 
     Args:
         work: Folder of everything that is stored.
@@ -113,11 +114,11 @@ class Store:
         write_atomically(self._path(key, case), result)
 
     def read_content(self, name: str) -> bytes:
-        """Return the content of a file by its digest."""
+        """Return the content of a file, given its digest."""
         return (self.work / "contents" / name).read_bytes()
 
     def forget(self, key: str) -> None:
-        """Remove the results of a tree."""
+        """Remove all results of a tree."""
         shutil.rmtree(self.work / "results" / key, ignore_errors=True)
 
     def _path(self, key: str, case: Case) -> Path:
@@ -142,11 +143,11 @@ class Store:
 
 @dataclass(frozen=True)
 class Tree:
-    """A clone or worktree of bubbleviz, with its environment.
+    """A clone or worktree of bubbleviz, with its Python environment.
 
     Attributes:
         folder: Root of the tree.
-        key: Digest of everything that its results depend on.
+        key: Digest of everything that affects the results of the tree.
     """
 
     folder: Path
@@ -159,10 +160,10 @@ class Tree:
 
 
 def open_tree(folder: Path) -> Tree:
-    """Return a tree, and make or update its environment.
+    """Return a tree after creating or updating its environment.
 
     Raises:
-        ComparisonError: The folder is not a tree, or its environment cannot be made.
+        ComparisonError: The folder is not a tree, or its environment cannot be created.
     """
     folder = folder.resolve()
     if not (folder / "scripts" / "environment").exists():
@@ -190,7 +191,7 @@ def key_of_tree(folder: Path) -> str:
 
 
 def record_with(tree: Tree, inputs: Path) -> Path:
-    """Return the folder of a tree's recordings; make the recordings if they are missing."""
+    """Return the folder of a tree's recordings, after creating any missing recordings."""
     folder = inputs / f"recordings-{tree.key}"
     if folder.exists():
         return folder
@@ -238,7 +239,7 @@ def run_cases(
     n_ended = 0
 
     def run_waiting() -> None:
-        """Run cases until none is left, with one worker for each tree."""
+        """Run cases until none is left, with one worker per tree."""
         nonlocal n_ended
         with ExitStack() as stack:
             workers: dict[str, _Worker] = {}
@@ -304,7 +305,7 @@ class _Worker:
         return [int(code) for code in json.loads(answer)]
 
     def _run_interactively(self, case: Case, folder: Path) -> int:
-        """Run a command that answers while it runs; see :mod:`scripts.comparing.interactive`."""
+        """Run a command that answers requests; see :mod:`scripts.comparing.interactive`."""
         words = [str(self.tree.python), str(_HERE / "interactive.py"), *case.commands[0].split()]
         files = folder / "stdout.0", folder / "stderr.0"
         with files[0].open("wb") as output, files[1].open("wb") as errors:

@@ -1,12 +1,12 @@
-"""Runs bubbleviz commands of one tree. It is started with that tree's Python and never imported.
+"""Runs bubbleviz commands of one tree. The tree's Python runs this script, which is never imported.
 
 Each line of standard input is a request in JSON: ``{"commands": [[...], ...], "folder": ...,
 "seconds": ...}``. The answer is one line with the exit code of each command. The output of command
 n goes to the files ``stdout.n`` and ``stderr.n`` of the folder.
 
-All modules of bubbleviz are imported once. Each command runs in a fork of this process, so no
-command sees what another command changed, and no command pays for the imports. The drawback is that
-imports are not tested: a module that is imported too late or not at all goes unnoticed here.
+All modules of bubbleviz are imported once. Each command runs in a fork of this process. No command
+sees changes by another command, and no command spends time on imports. The drawback is that imports
+are not tested: a missing or late import goes unnoticed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LATE_IMPORTS = (
 
 def main() -> None:
     """Answer requests until standard input ends."""
-    # No modules may be imported from the folder of this file.
+    # Modules must not be imported from the folder of this file.
     sys.path.pop(0)
     _import_all()
     for line in sys.stdin:
@@ -58,7 +58,7 @@ def _import_all() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in [*_LATE_IMPORTS, *(module.name for module in modules)]:
-            # Optional packages may be missing, and so may modules that other versions have.
+            # Optional packages may be missing, and so may modules that only other versions have.
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
     gc.collect()
@@ -95,7 +95,7 @@ def _run(words: list[str], folder: Path, number: int, seconds: int) -> int:
 
 
 def _run_command() -> int:
-    """Run the command line in ``sys.argv`` and return its exit code; 1 after an exception."""
+    """Run the command line in ``sys.argv``, and return its exit code, or 1 after an exception."""
     from bubbleviz.__main__ import main as run_bubbleviz
 
     try:

@@ -1,4 +1,4 @@
-"""The instruction budget: the counts that later counts are compared with."""
+"""The instruction budget, with which new counts are compared."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ else:
 
 FILE = Path(__file__).with_name("budget.toml")
 RENEW = "scripts/instructions --renew"
-#: Factor by which a stage may exceed its budget. Counts of the same program in the same environment
-#: differ by less than 0.7 %.
+#: Factor by which a stage may exceed its budget.
+#: Counts of the same program in the same environment differ by less than 0.7 %.
 _TOLERANCE = 1.15
-#: Number of instructions by which any stage may exceed its budget, however small the stage.
+#: Number of instructions by which even a small stage may exceed its budget.
 _MIN_INCREASE = 1_000_000
 _HEAD = """\
 # Millions of instructions that each stage of an analysis takes. scripts/instructions compares new
@@ -28,10 +28,10 @@ _HEAD = """\
 
 @dataclass(frozen=True)
 class Budget:
-    """The instructions that each stage may take.
+    """The number of instructions that each stage may execute.
 
     Attributes:
-        environment: Python, the machine and the packages with which the stages were counted.
+        environment: Versions of Python, the machine and the packages used for the counts.
         stages: Number of instructions of each stage.
     """
 
@@ -41,12 +41,12 @@ class Budget:
     def regressions(self, counts: Mapping[str, int], environment: tuple[str, ...]) -> list[str]:
         """Return a line for each stage that became more expensive.
 
-        Counts with other versions of Python or numpy differ by up to 20 %, so they are not
+        Counts from different versions of Python or numpy differ by up to 20 %, so these are not
         compared.
 
         Args:
             counts: Number of instructions of each stage.
-            environment: Python, the machine and the packages with which the counts were made.
+            environment: Versions of Python, the machine and the packages used for the counts.
         """
         if environment != self.environment:
             return []
@@ -58,7 +58,7 @@ class Budget:
         ]
 
     def table(self, counts: Mapping[str, int]) -> str:
-        """Return one line per stage: its count, and the difference to its budget."""
+        """Return one line per stage: its count, and the difference from its budget."""
         lines = []
         for name, count in counts.items():
             budget = self.stages.get(name)
@@ -75,7 +75,7 @@ class Budget:
 
 
 def _format_change(count: int, budget: int) -> str:
-    """Return the difference between a count and a budget, in percent."""
+    """Return the difference of a count from its budget, in percent."""
     percent = 100 * (count / budget - 1)
     return f"{abs(percent):.1f} % {'more' if percent > 0 else 'less'} than {budget / 1e6:,.1f}"
 

@@ -1,9 +1,9 @@
-"""The program whose instructions are counted, run under valgrind in an empty folder.
+"""The program whose instructions are counted. It runs under valgrind in an empty folder.
 
     counted PROFILE EXAMPLE COUNTER LIBRARY
 
-Each step of ``--timings`` is a stage, because the clock that times the steps counts instructions
-here. The program prints the instructions of each stage as JSON.
+Each step of ``--timings`` is a stage, because the clock that times the steps here counts
+instructions. The program prints the instructions of each stage as JSON.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 _COUNT = Path("count")
 _COMMAND = f"snapshot {_COUNT}".encode()
 _TIME = b"\ntime="
-#: A number of strings larger than the number that all stages intern.
+#: Number of strings to intern, larger than the number that all stages intern.
 _ROOM_FOR_STRINGS = 1 << 15
 counts: dict[str, int] = {}
 
@@ -35,13 +35,13 @@ class _Clock:
         self._counter = ctypes.CDLL(counter)
 
     def __call__(self) -> int:
-        """Return the instructions since the process began."""
+        """Return the number of instructions since the process began."""
         self._counter.count_into(_COMMAND)
         return int(_COUNT.read_bytes().partition(_TIME)[2].split(b"\n", 1)[0])
 
 
 class _Late:
-    """A task that runs when its result is requested, so that its instructions are counted."""
+    """A task that runs only when its result is requested, so that its instructions are counted."""
 
     def __init__(self, do: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         self._do, self._arguments = do, arguments
@@ -53,15 +53,15 @@ class _Late:
         return self._results[0]
 
     def done(self) -> bool:
-        """Return True, because callers need not wait."""
+        """Return True, because callers need not wait for the task."""
         return True
 
     def cancel(self) -> None:
-        """Do nothing; the task has either not begun or already ended."""
+        """Do nothing, because the task has either not begun or already ended."""
 
 
 class _LatePool:
-    """A replacement for a pool of threads."""
+    """A replacement for a thread pool that runs tasks late."""
 
     def __init__(self, *_: object) -> None: ...
 
@@ -82,7 +82,7 @@ class _LatePool:
 
 
 def _load_instead(library: str) -> None:
-    """Make bubbleviz load the C part from a file built from this source, whatever is installed."""
+    """Make bubbleviz load the given compiled library instead of the installed one."""
 
     class Redirected(ctypes.CDLL):
         def __init__(self, name: str, *arguments: Any, **options: Any) -> None:
@@ -110,7 +110,7 @@ def _count_stages(suffix: str = "") -> Iterator[None]:
 
 
 def _start_to_table(clock: _Clock, example: str) -> None:
-    """Count an entire run on a small example; almost all of it is startup."""
+    """Count an entire run on a small example, most of which is startup."""
     from bubbleviz.__main__ import main
 
     sys.argv = ["bubbleviz", "analyze", example]
@@ -132,7 +132,7 @@ def _count_analysis(profile: str) -> None:
     from bubbleviz.report.view import View
     from bubbleviz.timing import time_step
 
-    # The example prints without rich, because loading rich is not part of printing a table.
+    # The example is printed without rich, because loading rich is not part of printing a table.
     render_plain_text(iter(()))
     with _count_stages():
         report = bubbleviz.analyze(profile)
@@ -143,7 +143,7 @@ def _count_analysis(profile: str) -> None:
 
 
 def _count_reading(profile: str, suffix: str) -> None:
-    """Count the reading of everything that matches the patterns of any convention."""
+    """Count the reading of all rows that match the patterns of any convention."""
     from bubbleviz.conventions.convention import collect_globs
     from bubbleviz.conventions.convention_file import built_in
     from bubbleviz.interpret.record import open_profile
@@ -172,10 +172,11 @@ def main(profile: str, example: str, counter: str, library: str) -> None:
     _load_instead(library)
     clock()
     _start_to_table(clock, example)
-    # The stage in which a garbage collection happens depends on the objects of all earlier stages.
+    # The objects of all earlier stages determine in which stage a garbage collection happens.
     gc.disable()
-    # The number of interned strings depends on the environment, so the table of these strings would
-    # grow in different stages. It is made so large here that it never grows later.
+    # The number of interned strings depends on the environment.
+    # The table of interned strings would therefore grow in different stages.
+    # It is made so large here that it never grows later.
     interned = [sys.intern(f"interned {number}") for number in range(_ROOM_FOR_STRINGS)]
     from bubbleviz import timing
     from bubbleviz.sources.nsys import export as scan

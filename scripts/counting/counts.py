@@ -1,7 +1,7 @@
 """Count the instructions of each stage, on a generated profile, under valgrind.
 
-Valgrind's massif counts instructions exactly, at a fifth of the usual speed. Its counts of the same
-program agree to within 1 %, whatever else the machine does.
+Valgrind's massif counts instructions exactly, at a fifth of the usual speed. Counts of the same
+program agree to within 1 %, whatever the load of the machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _VALGRIND = (
     "valgrind", "--quiet", "--vgdb=no", "--tool=massif", "--heap=no", "--time-unit=i",
     "--massif-out-file=massif",
 )  # fmt: skip
-#: Settings that make runs alike.
+#: Environment variables that make runs reproducible.
 _VARIABLES = {
     "PYTHONHASHSEED": "0",
     "PYTHONPATH": str(ROOT),
@@ -55,7 +55,7 @@ def obstacle() -> str:
 
 
 def environment() -> tuple[str, ...]:
-    """Return what counts depend on: the machine, and the versions of Python and of packages."""
+    """Return what affects counts: the machine, and the versions of Python and of packages."""
     needed = [line for line in requires("bubbleviz") or () if ";" not in line]
     names = sorted(_NAME.match(line)[0] for line in needed)  # type: ignore[index]
     packages = [f"{name} {version(name)}" for name in names]
@@ -69,7 +69,7 @@ def count() -> Mapping[str, int]:
     Raises:
         CountingError: Instructions cannot be counted, or the counted program failed.
     """
-    # Modules that are compiled at their first import cost instructions once.
+    # Otherwise, modules that are compiled at their first import would cost extra instructions.
     compileall.compile_dir(ROOT / "bubbleviz", quiet=1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -82,18 +82,18 @@ def count() -> Mapping[str, int]:
 
 
 def _compile_counter(target: Path) -> str:
-    """Compile the counter, and return the reason if that failed, or ""."""
+    """Compile the counter. Return the reason if that failed, or "" on success."""
     command = [*(compiler() or ["cc"]), "-shared", "-fPIC", "-O2", str(_COUNTER), "-o", str(target)]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     return run.stderr if run.returncode else ""
 
 
 def _run_counted(folder: Path, counter: Path, library: Path) -> Mapping[str, int]:
-    """Run the counted steps under Valgrind and return the number of instructions of each.
+    """Run the counted steps under valgrind, and return the number of instructions of each step.
 
     Args:
-        folder: Folder with the profile, where the command runs.
-        counter: Compiled library that reads the counter of Valgrind.
+        folder: Folder that contains the profile, in which the command runs.
+        counter: Compiled library that reads valgrind's instruction counter.
         library: Compiled C part of bubbleviz.
 
     Raises:

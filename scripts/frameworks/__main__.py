@@ -3,10 +3,10 @@
     python -m scripts.frameworks                     # every version and schedule, for hours
     python -m scripts.frameworks "PyTorch 2.13.0" --case ZB-V --kept runs/
 
-Needs the package index and no GPU. Each version is installed into its own environment below
-``build/frameworks``, up to 5 GB each. Ranks are processes that communicate over gloo, and stages
-sleep for known times and log when they work, so four ranks run on two cores. Prints a line per
-case; fails if a check fails.
+The script needs the package index, but no GPU. Each version is installed into a separate
+environment below ``build/frameworks``, which takes up to 5 GB. Ranks are processes that communicate
+over gloo. Stages sleep for known times and log when they work, so four ranks can run on two cores.
+The script prints a line per case, and fails if a check fails.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TIMEOUT_S = 180.0
 
 
 def main() -> int:
-    """Run the cases on the command line, and return 1 if a check fails."""
+    """Run the cases given on the command line, and return 1 if a check fails."""
     environments = {environment.name: environment for environment in ENVIRONMENTS}
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     names = ", ".join(environments)
@@ -103,7 +103,7 @@ def run(python: Path, case: Case, folder: Path, wider: float = 1.0) -> Outcome:
         try:
             code = process.wait(_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            # The ranks belong to the process's session.
+            # The ranks belong to the session of the process.
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             where = "" if (folder / PLAIN).exists() else ", even without annotations"

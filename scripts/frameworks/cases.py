@@ -1,6 +1,6 @@
 """Cases: a schedule of a framework, the job that it trains, and the expected result.
 
-This module imports only the standard library, since every environment imports it.
+Every environment imports this module, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from scripts.proving.jobs import Job
 
-#: File that is created when the ranks have trained a batch without annotations.
+#: File that signals that the ranks have trained a batch without annotations.
 PLAIN = "plain"
 MEGATRON, TORCH, DEEPSPEED = "megatron", "torch_pipelining", "deepspeed"
 
@@ -22,12 +22,13 @@ class Case:
         name: Name of the case on the command line, in the output, and of its folder.
         framework: Name of the framework in :mod:`bubbleviz.annotate`.
         job: Placement and times of the stages.
-        recognised: Schedule that bubbleviz must recognize, or "" if the order has no name.
-        schedule: The framework's name of the schedule, or "" if it has only one.
-        forward_only: Whether there are no backwards.
+        recognised: Name of the schedule that bubbleviz must recognize, or "" if the order has no
+            name.
+        schedule: The framework's name for the schedule, or "" if it has only one schedule.
+        forward_only: Whether the case has no backwards.
         options: Options of the framework's schedule or configuration.
         since: First version of the framework that supports the case.
-        planned: Schedule whose order bubbleviz writes for the framework, or "".
+        planned: Schedule whose order bubbleviz writes for the framework, or "" for none.
     """
 
     name: str
@@ -85,9 +86,10 @@ _LONG, _LONG_TWO, _LONG_V = (
 _UNEVEN, _UNEVEN_TWO = (_make_job(p, 8, uneven=True) for p in (tuple(range(4)), _looped(4)))
 _LONG_UNEVEN = _make_job(tuple(range(4)), 8, uneven=True, ms=240.0)
 _P2P = (("overlap_p2p_comm", True), ("batch_p2p_comm", False))
-#: Option of Megatron-Core that runs a forward and a backward together, in one step.
+#: Option of Megatron-Core that runs a forward and a backward together in one step.
 OVERLAP = "overlap_moe_expert_parallel_comm"
-#: Megatron-Core opens its own NVTX ranges for warmup, steady state, cooldown and transfers.
+#: Option of a case in which Megatron-Core opens NVTX ranges itself.
+#: The ranges name warmup, steady state, cooldown and transfers.
 OWN_RANGES = "nvtx_ranges"
 
 _MEGATRON = (
@@ -144,8 +146,8 @@ _DEEPSPEED = (
     Case("forward only", DEEPSPEED, _LONG, "", forward_only=True),
 )
 CASES = (*_MEGATRON, *_TORCH, *_DEEPSPEED)
-#: Cases with two ranks, which together take a minute. On two ranks, Megatron-Core interleaves
-#: correctly only if P2P communication is overlapped.
+#: Cases with two ranks, which together take a minute.
+#: On two ranks, Megatron-Core interleaves correctly only if P2P communication is overlapped.
 _SHORT, _SHORT_TWO = _make_job((0, 1), 4, ms=200.0), _make_job(_looped(2), 4, ms=200.0)
 QUICK = tuple(
     replace(case, job=_SHORT if case.chunks == 1 else _SHORT_TWO)

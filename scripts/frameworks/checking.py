@@ -1,4 +1,4 @@
-"""Compares bubbleviz's reports of a run with the log of its stages."""
+"""Compares bubbleviz's report on a run with the log that its stages wrote."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from bubbleviz.progress import unwatched
 from bubbleviz.sources.operations.jsonl.sessions import read_session
 from scripts.frameworks.cases import Case
 
-#: Maximum error of the ratio ``schedule``, and maximum difference from PyTorch's profiler, in
-#: points.
+#: Maximum error of the ratio ``schedule``, in percentage points.
+#: The second number is the maximum difference from PyTorch's profiler.
 _POINTS, _POINTS_OF_PROFILER = 0.5, 1.0
-#: Maximum median share by which operations are longer than the work of their stage.
+#: Maximum median excess of an operation's duration over the work of its stage, as a fraction.
 _LONGER = 0.03
-#: Parts of a stage's work that an operation may run. PyTorch runs both halves of the first stage's
-#: backward in its W.
+#: Parts of a stage's work that an operation may contain.
+#: PyTorch runs both halves of the first stage's backward in its W.
 _PARTS = {Phase.F: {"F"}, Phase.B: {"B"}, Phase.W: {"W", "B"}, Phase.BW: {"B", "W"}}
 _PARTS[Phase.FB] = {"F", "B", "W"}
 
@@ -38,10 +38,11 @@ class Outcome:
     """The result of checking a run.
 
     Attributes:
-        wrong: Failed checks, one sentence each.
-        longer: Median share by which operations are longer than the work of their stage.
-        points: Median error of ``schedule`` over iterations, in points.
-        points_of_profiler: Median difference of ``schedule`` from PyTorch's profile, in points.
+        wrong: One sentence per failed check.
+        longer: Median excess of an operation's duration over the work of its stage, as a fraction.
+        points: Median error of ``schedule`` over iterations, in percentage points.
+        points_of_profiler: Median difference of ``schedule`` from PyTorch's profile, in percentage
+            points.
     """
 
     wrong: tuple[str, ...]
@@ -67,7 +68,7 @@ def check(case: Case, folder: Path, wider: float = 1.0) -> Outcome:
     Args:
         case: The case.
         folder: Folder of the run.
-        wider: Factor by which limits on times are multiplied; infinity on a busy machine.
+        wider: Factor by which limits on times are multiplied, or infinity on a busy machine.
     """
     ranks = [
         json.loads((folder / f"rank{rank}.json").read_text(encoding="utf-8"))
@@ -113,7 +114,7 @@ def _find_iteration(log: dict[str, Any], start_ns: int) -> int:
 def _list_operation_work(
     report: bubbleviz.Report, recorded_work: list[_Work]
 ) -> Iterator[tuple[int, list[_Work]]]:
-    """Yield the row of each F and each backward in a report, with the work inside it."""
+    """Yield the row of each F and each backward in a report, and the logged work inside it."""
     operations = report.operations
     rows = np.flatnonzero(np.isin(operations.phase, COUNTED))
     by_rank: dict[int, list[_Work]] = defaultdict(list)
@@ -155,7 +156,7 @@ def _check_names(report: bubbleviz.Report, recorded_work: list[_Work]) -> Iterat
 
 @dataclass(frozen=True)
 class _Transfer:
-    """A recorded transfer; ``places`` has one or two pairs (virtual stage, microbatch)."""
+    """A recorded transfer. ``places`` contains one or two (virtual stage, microbatch) pairs."""
 
     phase: Phase
     places: tuple[tuple[int, int], ...]
@@ -196,10 +197,10 @@ def _check_transfers(case: Case, recording: Path, recorded_work: list[_Work]) ->
     """Yield the transfers with wrong names, and the inputs that no transfer delivers.
 
     A send transfers the result of one of the last two operations before it. A receive transfers the
-    input of a later operation; if it waits, it ends after that input was sent.
+    input of a later operation. A receive that waits ends after its input was sent.
     """
     placement, last_stage = case.job.placement, {"F": 0, "B": len(case.job.placement) - 1}
-    # The gradient is complete after B, whether W follows or not.
+    # The gradient is complete after B, whether or not W follows.
     parts = [part for part in recorded_work if part.phase != "W"]
     runs = {(p.iteration, p.phase, p.stage, p.microbatch): p for p in parts}
     for rank, number, transfers in _read_transfers(recording):
@@ -264,7 +265,7 @@ def _check_order(case: Case, report: bubbleviz.Report, iterations: int) -> Itera
 
 
 def _check_iterations(report: bubbleviz.Report, ranks: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the iterations that begin before or end after the training loop's iterations."""
+    """Yield the iterations that begin before or end after the iterations of the training loop."""
     for number, iteration in enumerate(report.iterations):
         first_ns = min(of["spans"][number][0] for of in ranks)
         last_ns = max(of["spans"][number][1] for of in ranks)
@@ -276,7 +277,7 @@ def _check_iterations(report: bubbleviz.Report, ranks: list[dict[str, Any]]) -> 
 
 
 def _schedule_error(report: bubbleviz.Report, recorded_work: list[_Work]) -> float:
-    """Return the median error of ``schedule`` in points; the log of the stages is the truth."""
+    """Return the median error of ``schedule`` in points, measured against the log of the stages."""
     differences = []
     for number, iteration in enumerate(report.iterations):
         parts = _merge_backwards([part for part in recorded_work if part.iteration == number])
@@ -309,7 +310,7 @@ def _merge_backwards(parts: list[_Work]) -> list[_Work]:
 
 
 def _compute_excess(report: bubbleviz.Report, recorded_work: list[_Work]) -> float:
-    """Return the median share by which operations are longer than the work inside them."""
+    """Return the median excess of operations over the work inside them, as a fraction."""
     operations = report.operations
     shares = [
         (operations.end_ns[row] - operations.start_ns[row])

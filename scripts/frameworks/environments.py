@@ -1,4 +1,4 @@
-"""Virtual environments below ``build/frameworks``, one for each version of each framework."""
+"""Virtual environments below ``build/frameworks``, one per version of each framework."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _PIP = (
     *("-m", "pip", "--disable-pip-version-check", "--retries", "1"),
     *("install", "--quiet", "--no-compile"),
 )
-#: Version of PyTorch for the other frameworks.
+#: Version of PyTorch that the other frameworks use.
 _TORCH = "2.13.0"
 
 
 @dataclass(frozen=True)
 class Environment:
-    """A version of a framework and how to install it.
+    """A version of a framework, and the commands that install it.
 
     Attributes:
         framework: Name of the framework in :mod:`bubbleviz.annotate`.
         version: Version to install.
-        installs: Arguments of each run of ``pip install``.
+        installs: Arguments of each ``pip install`` command.
     """
 
     framework: str
@@ -40,12 +40,12 @@ class Environment:
 
     @property
     def name(self) -> str:
-        """Name on the command line and in the output."""
+        """Name of the environment on the command line and in the output."""
         return f"{TITLES[self.framework]} {self.version}"
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The version as numbers, for comparisons."""
+        """Version as a tuple of numbers, for comparisons."""
         return tuple(map(int, re.findall(r"\d+", self.version)[:3]))
 
 
@@ -57,7 +57,7 @@ class NotInstalledError(Exception):
 
 
 def _make_megatron(version: str, *extra_installs: tuple[str, ...]) -> Environment:
-    # The wheels require a newer Python than the code does, and packages that pipelines do not need.
+    # The wheels require a newer Python than their code, and packages that pipelines do not need.
     core = ("--no-deps", "--ignore-requires-python", f"megatron-core=={version}")
     packages = ("numpy", "packaging", "setuptools<81", "einops", "triton", "pyyaml")
     return Environment(MEGATRON, version, ((f"torch=={_TORCH}",), packages, core, *extra_installs))
@@ -88,7 +88,7 @@ ENVIRONMENTS = (
 
 
 def python_of(environment: Environment) -> Path:
-    """Return the Python of an environment; create the environment if it is missing.
+    """Return the Python of an environment, which is created if it is missing.
 
     Several processes may call this at the same time.
 
@@ -102,11 +102,11 @@ def python_of(environment: Environment) -> Path:
 
 
 def _create(environment: Environment) -> Path:
-    """Create the virtual environment, or reuse it if it is up to date; return its Python."""
+    """Create the virtual environment unless it is up to date, and return its Python."""
     folder = FOLDER / environment.name.lower().replace(" ", "-")
     installs = "\n".join(" ".join(install) for install in environment.installs)
     python, marker = folder / "bin" / "python", folder / "installed"
-    # An editable install's dependencies change with the project.
+    # The dependencies of an editable install change with the project.
     changed_s = (ROOT / "pyproject.toml").stat().st_mtime
     is_current = marker.is_file() and marker.stat().st_mtime >= changed_s
     if is_current and marker.read_text(encoding="utf-8") == installs:

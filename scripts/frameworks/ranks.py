@@ -28,14 +28,14 @@ from scripts.frameworks.cases import PLAIN, Case
 from scripts.proving.stages import Stage, Switch
 from scripts.proving.training import free_port
 
-#: Number of iterations that only bubbleviz records, and number that PyTorch's profiler also
-#: records.
+#: Number of iterations that only bubbleviz records.
+#: The second number counts the iterations that PyTorch's profiler also records.
 RECORDED, TWICE = 3, 3
 _UNRECORDED = 2
 
 
 class Trainer(Protocol):
-    """A framework's training of a case, on one rank.
+    """Training of a case with a framework, on one rank.
 
     Attributes:
         roots: Packages in which no function may remain wrapped after recording.
@@ -48,7 +48,7 @@ class Trainer(Protocol):
     def __init__(self, case: Case, rank: int, folder: Path) -> None: ...
 
     def iterate(self) -> list[float]:
-        """Train one batch, including the optimizer; return its losses if this rank knows them."""
+        """Train one batch, including the optimizer. Return its losses if this rank knows them."""
 
 
 def main() -> None:
@@ -56,7 +56,7 @@ def main() -> None:
     folder, file = map(Path, sys.argv[1:])
     case = pickle.loads(file.read_bytes())  # written by the process that started this one
     module = importlib.import_module(f"scripts.frameworks.training.{case.framework}")
-    # Loaded once, and shared by all ranks.
+    # The module is loaded once, and shared by all ranks.
     context, port = multiprocessing.get_context("fork"), free_port()
     processes = [
         context.Process(target=_run_rank, args=(rank, case, folder, port, module.Training))

@@ -21,7 +21,7 @@ def replace_byte(content: bytearray, offset: int, chance: Random) -> None:
 
 
 def damage_bytes(content: bytes, chance: Random) -> bytes:
-    """Replace a few bytes; remove, repeat, zero or insert a piece; or cut off the end."""
+    """Replace a few bytes; remove, repeat, zero or insert a block; or cut off the end."""
     if not content:
         return bytes(chance.randrange(256) for _ in range(chance.randrange(40)))
     damaged = bytearray(content)
@@ -47,7 +47,10 @@ def damage_bytes(content: bytes, chance: Random) -> bytes:
 
 
 def damage_file_bytes(path: Path, chance: Random) -> None:
-    """Damage the bytes of a file; in a gzipped file, damage the compressed or the plain bytes."""
+    """Damage the bytes of a file.
+
+    In a gzipped file, damage the compressed or the unpacked bytes.
+    """
     content = path.read_bytes()
     if content.startswith(_GZIP) and chance.random() < 0.6:
         edit_content(path, lambda text: damage_bytes(text, chance))

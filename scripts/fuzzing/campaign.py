@@ -17,7 +17,8 @@ from pathlib import Path
 from scripts.fuzzing.worker import Answer, Request, Started, keep_failure
 from tests.support.places import CHECKOUT
 
-#: Number of inputs per worker process. A new process starts with empty caches.
+#: Number of inputs per worker process.
+#: Each new process starts with empty caches.
 _BATCH = 500
 #: Maximum number of seeds listed for each problem.
 _MAX_SEEDS = 5

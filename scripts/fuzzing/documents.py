@@ -13,7 +13,7 @@ _Place = tuple[Any, Any]
 
 
 def damage_document(document: Any, chance: Random) -> Any:
-    """Return a document with a few changes, which are made in place if possible."""
+    """Return a document with a few changes. Changes are made in place if possible."""
     if chance.random() < 0.01 or not isinstance(document, dict | list):
         return draw_value(chance)
     for _ in range(chance.choice([1, 1, 1, 2, 5])):
@@ -71,7 +71,7 @@ def _change_one(container: Any, key: Any, chance: Random) -> None:
     elif choice == 6:
         container[draw_text(chance)] = container.pop(key)
     elif choice == 7:
-        # Swapped values remain valid.
+        # A swap of two values usually leaves both values valid.
         keys = list(container) if isinstance(container, dict) else range(len(container))
         other = chance.choice(keys)
         container[key], container[other] = container[other], container[key]
@@ -82,7 +82,7 @@ def _change_one(container: Any, key: Any, chance: Random) -> None:
 
 
 def _change_all(places: list[_Place], chance: Random) -> None:
-    """Change all values of one key in the same way, like a column of the document."""
+    """Change all values of one key in the same way, like a column of a table."""
     with_keys = [(container, key) for container, key in places if isinstance(key, str)]
     if not with_keys:
         return

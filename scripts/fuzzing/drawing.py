@@ -12,7 +12,7 @@ from scripts.fuzzing.byte_damage import damage_file_bytes
 from scripts.fuzzing.judging import list_contents
 from scripts.fuzzing.kinds import InputKind, folder_of
 
-#: Probability that a step damages bytes rather than values or structure.
+#: Probability that a step damages bytes instead of values or structure.
 _BYTES_SHARE = 0.3
 #: Probability that one of several files is removed or duplicated.
 _FILES_SHARE = 0.05
@@ -58,7 +58,7 @@ def draw_input(
     else:
         shutil.copyfile(good, path)
     existing_files = list_contents(path.parent)
-    # Some changes are impossible in a format and leave the input unchanged, so try again.
+    # In some formats, a change is impossible and leaves the input unchanged, so try again.
     while damaged and list_contents(path.parent) == existing_files:
         _damage(path, kind, chance)
     template = chance.choice(kind.commands)
@@ -69,7 +69,7 @@ def draw_input(
 
 
 def _damage(path: Path, kind: InputKind, chance: random.Random) -> None:
-    """Damage one or a few files of an input, each in one or a few steps."""
+    """Damage one or a few files of an input, each in one to three steps."""
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     if len(files) > 1 and chance.random() < _FILES_SHARE:
         file = files.pop(chance.randrange(len(files)))

@@ -1,4 +1,4 @@
-"""Damages files of each format: reads a document, damages it, and writes it in the same format."""
+"""Damages files of each format by reading, damaging and writing a document."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from scripts.fuzzing.byte_damage import edit_content
 from scripts.fuzzing.documents import damage_document, rearrange_lines
 from scripts.fuzzing.values import Random, draw_text
 
-#: Encodings that editors and spreadsheets write, and some encodings that they never write.
+#: Encodings that editors and spreadsheets write, and encodings that they never write.
 _ENCODINGS = ("utf-16", "utf-16-le", "utf-8-sig", "latin-1", "utf-32", "cp037")
 _LINE_ENDS = (b"\r", b"\r\n", b"\n\n", b"\0", b"\x85")
 #: Values that replace values in a TOML file.
@@ -119,7 +119,7 @@ def _rearrange_text(content: bytes, chance: Random) -> bytes:
 
 
 def _reencode(content: bytes, chance: Random) -> bytes:
-    """Return a text in a different encoding or with different line ends."""
+    """Return a text in a different encoding or with different line endings."""
     if chance.random() < 0.5:
         return content.replace(b"\n", chance.choice(_LINE_ENDS))
     text = content.decode("utf-8", "replace")
@@ -150,7 +150,7 @@ def damage_toml(path: Path, chance: Random) -> None:
 
 
 def damage_csv(path: Path, chance: Random) -> None:
-    """Change cells, columns or rows of a table, or its encoding, line ends and delimiter."""
+    """Change cells, columns or rows of a table, or its encoding, line endings and delimiter."""
 
     def edit(content: bytes) -> bytes:
         choice = chance.random()
@@ -185,7 +185,7 @@ def _damage_rows(rows: list[list[str]], chance: Random) -> list[list[Any]]:
 
 
 def _damage_columns(columns: dict[str, list[Any]], chance: Random) -> dict[str, list[Any]]:
-    """Damage a table of columns; all columns of the result have the same length."""
+    """Damage a table of columns. All columns of the result have the same length."""
     damaged = damage_document(columns, chance)
     if not isinstance(damaged, dict):
         damaged = {"": damaged}
@@ -200,7 +200,7 @@ def _damage_columns(columns: dict[str, list[Any]], chance: Random) -> dict[str, 
 
 
 def damage_arrow(path: Path, chance: Random) -> None:
-    """Change values, types and names of columns; the file stays a valid file of its format."""
+    """Change values, types and names of columns. The file stays valid in its format."""
     content = path.read_bytes()
     try:
         table = _read_arrow(content)
@@ -216,7 +216,7 @@ def damage_arrow(path: Path, chance: Random) -> None:
 
 
 def _make_array(values: list[Any], kind: Any) -> Any:
-    """Return values as an array of the given type if they fit, else of any type, else as text."""
+    """Return values as an array of the given type if possible, else of any type, else of text."""
     for type_ in (kind, None):
         try:
             return pa.array(values, type_)

@@ -16,7 +16,7 @@ _CODES = (0, 1, 2, 3)
 _REFUSED = (1, 2)
 #: Prefix of every line on standard error, and of warnings.
 _LINE, _WARNING = "bubbleviz: ", "bubbleviz: warning: "
-#: Maximum number of characters of an error.
+#: Maximum length of an error message, in characters.
 _MAX_SENTENCE = 1_000
 #: Bidirectional classes of characters that change how a terminal shows the following text.
 _DIRECTIONS = {"LRO", "RLO", "LRE", "RLE", "PDF", "LRI", "RLI", "FSI", "PDI"}
@@ -29,7 +29,7 @@ class Ended:
     Attributes:
         command: Name of the command, or a path.
         code: Exit code, or None if an exception escaped.
-        escaped: Exception that escaped, with its place, or "" if none escaped.
+        escaped: Exception that escaped, with its location, or "" if none escaped.
         out: Standard output.
         err: Standard error.
         cpu_s: Processor time in seconds.
@@ -74,7 +74,7 @@ def list_problems(process: Ended, outputs: Sequence[Path], max_cpu_s: float) -> 
 
 
 def _check_text(stream: str, content: bytes) -> list[str]:
-    """Return the problems of a text: it is not UTF-8, or contains control characters."""
+    """Return the problems of a text, which may not be UTF-8 or may contain control characters."""
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError:
@@ -142,7 +142,7 @@ def _check_output(path: Path, process: Ended) -> list[str]:
 
 
 def _check_json(suffix: str, content: bytes) -> list[str]:
-    """Return the problem of a JSON output that is not a valid object with finite numbers."""
+    """Return the problem of a JSON output that is not an object with finite numbers."""
 
     def refuse(token: str) -> float:
         raise ValueError(f"{token} is not a JSON number")

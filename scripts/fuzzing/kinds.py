@@ -43,11 +43,11 @@ from tests.support.xla_files import make_space, make_trace_json
 from tests.support.xla_profiles import make_gpu, make_tpu
 from tests.support.xla_runs import make_steps
 
-#: Function that damages one file in place.
+#: A function that damages one file in place.
 Damage: TypeAlias = Callable[[Path, random.Random], None]
 
-#: The smallest runs with all results: a plain run, and a run with everything that an export may
-#: contain.
+#: The smallest runs that have all results.
+#: One run is plain, and the other has everything that an export may contain.
 _SMALL = Planting(stages=2, microbatches=2, iterations=2)
 _FULL = replace(
     _SMALL,
@@ -63,7 +63,8 @@ _FULL = replace(
     overhead=True,
 )
 
-#: Commands that read a profile. ``{in}`` is the damaged input, ``{out}`` a folder for outputs.
+#: Commands that read a profile.
+#: ``{in}`` is the damaged input, and ``{out}`` is a folder for outputs.
 _PROFILE_COMMANDS = (
     "analyze {in} -j 1",
     "analyze {in} -j 1 -v",
@@ -127,7 +128,7 @@ class InputKind:
         write: Function that writes good inputs into an empty folder. Each file or folder in it is
             one input.
         damages: Functions that damage a file but keep its format. Byte damage is always possible.
-        commands: Command lines. One is drawn for each input.
+        commands: Command lines, one of which is drawn for each input.
     """
 
     name: str
@@ -212,7 +213,7 @@ def _write_flight_dumps(folder: Path, ending: str) -> None:
 
 
 def _list_operation_rows() -> list[tuple[int, int, int, str, int, int]]:
-    """Return rank, iteration, microbatch, phase, start and end of operations of two stages."""
+    """Return (rank, iteration, microbatch, phase, start, end) of operations on two stages."""
     return [
         (rank, iteration, number % 2, phase, start_ns, start_ns + 50_000)
         for iteration in range(2)
@@ -284,7 +285,7 @@ def _write_reports(folder: Path) -> None:
     """Write saved reports of two planted runs."""
     for name, planting in {"small": _SMALL, "full": _FULL}.items():
         export = _export(folder / "export", planting)
-        # A report contains the command line, and therefore the paths in it.
+        # A report contains the command line, and therefore the paths in the command line.
         with chdir(folder):
             _run_command("analyze", "export", "-q", "-j", 1, "-o", f"{name}.json")
         export.unlink()
@@ -406,12 +407,15 @@ KINDS: Mapping[str, InputKind] = {kind.name: kind for kind in _list_kinds()}
 
 
 def folder_of(kind: InputKind, inputs: Path) -> Path:
-    """Return the folder with the good inputs of a kind."""
+    """Return the folder that contains the good inputs of a kind."""
     return inputs / kind.name.replace(" ", "-")
 
 
 def write_inputs(inputs: Path) -> None:
-    """Write the good inputs of all kinds into a new folder. They are the same in every run."""
+    """Write the good inputs of all kinds into a new folder.
+
+    The inputs are the same in every run.
+    """
     for kind in KINDS.values():
         folder = folder_of(kind, inputs)
         folder.mkdir(parents=True)

@@ -39,7 +39,7 @@ _EXPRESSIONS = (
 
 
 def damage_database(path: Path, chance: Random) -> None:
-    """Change cells, columns, rows or tables of a database; the file stays a valid database."""
+    """Change cells, columns, rows or tables of a database. The file stays a valid database."""
     # An earlier step may have damaged the file, and constraints may refuse a change.
     refusals = (sqlite3.Error, UnicodeDecodeError, OverflowError)
     with closing(sqlite3.connect(path, isolation_level=None)) as database, suppress(*refusals):

@@ -1,8 +1,8 @@
 """Runs the inputs of a list of seeds in one process, one after the other.
 
-``python -m scripts.fuzzing.worker REQUEST`` takes a request in JSON. It prints one line of JSON
-before and one after each input, so that the process that started it knows which input ended it. If
-an input takes too long, all stacks go to standard error and the process ends.
+``python -m scripts.fuzzing.worker REQUEST`` takes a request in JSON. The worker prints one line of
+JSON before and one after each input, so that its parent process knows which input ended it. If an
+input takes too long, all stacks go to standard error and the process ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from scripts.fuzzing.drawing import DrawnInput, draw_input
 from scripts.fuzzing.judging import Ended, list_contents, list_problems
 from scripts.fuzzing.kinds import KINDS
 
-#: Bytes of memory that a worker may reserve; a good input takes a tenth of this.
+#: Maximum memory that a worker may reserve, in bytes.
+#: A good input takes a tenth of this.
 _MAX_MEMORY = 12 << 30
 
 
@@ -40,7 +41,7 @@ class Request:
     Attributes:
         inputs: Folder of the good inputs.
         folder: Folder that the worker may write to.
-        failures: Folder that inputs with a problem are copied to.
+        failures: Folder to which inputs with a problem are copied.
         seeds: Seeds of the inputs, in order.
         kinds: Names of the kinds to draw from.
         max_s: Maximum wall time per input, in seconds.
@@ -94,11 +95,11 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     stacks = os.fdopen(os.dup(2), "w", encoding="utf-8")
     resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
-    # A warning counts as a problem every time, not only the first time.
+    # Report a warning as a problem every time, not only the first time.
     warnings.simplefilter("always")
     faulthandler.enable(stacks)
-    # The handler writes the stack from the running thread, and then the signal ends the process. A
-    # watchdog thread could crash while it reads a changing stack.
+    # The handler writes the stack of the running thread, and then the signal ends the process.
+    # A watchdog thread could crash while it reads a changing stack.
     faulthandler.register(signal.SIGALRM, file=stacks, chain=True)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for seed in request.seeds:
@@ -192,7 +193,7 @@ def run_captured(
 
 @contextmanager
 def _redirect(number: int, file: IO[bytes]) -> Iterator[TextIO]:
-    """Redirect a standard stream to a file, including what libraries write; yield the stream."""
+    """Redirect a standard stream to a file, including output of libraries, and yield the stream."""
     saved = os.dup(number)
     os.dup2(file.fileno(), number)
     try:
@@ -209,7 +210,7 @@ def _read(file: IO[bytes]) -> bytes:
 
 
 def _describe(error: BaseException) -> str:
-    """Return the type of an exception and the innermost place in the package that it passed."""
+    """Return the type of an exception, and the innermost location in the package that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     own_frames = [frame for frame in frames if "/bubbleviz/" in frame.filename]
     frame = (own_frames or frames)[-1]

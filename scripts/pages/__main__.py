@@ -21,13 +21,13 @@ from scripts.pages import gallery, reference
 
 ROOT = gallery.ROOT
 _HERE = Path(__file__).parent
-#: Folder of the site's sources, and folder of the site.
+#: Folder of the site's sources, and folder of the finished site.
 _WORK, _SITE = ROOT / "build" / "pages", ROOT / "build" / "site"
-#: Formulas on separate lines, and formulas within the text of pages that have formulas on separate
-#: lines.
+#: Patterns of formulas on separate lines, and of formulas in the text.
+#: The second pattern applies only to pages that match the first one.
 _BLOCK, _INLINE = re.compile(r"\$\$(.+?)\$\$", re.DOTALL), re.compile(r"\$([^$\n]+)\$")
 _SHOWN = re.compile(r"^<!-- screen: (bubbleviz .+) -->$", re.MULTILINE)
-#: A mention of a guide, which becomes a link.
+#: Matches the mention of a guide, which becomes a link.
 _GUIDE = re.compile(r"`bubbleviz guide ([a-z-]+)`")
 _REPOSITORY = "https://github.com/bubbleviz/bubbleviz/blob/main/"
 
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = settings.replace("- reference/index.md", f"- reference/index.md{pages}")
     (_WORK / "mkdocs.yml").write_text(settings, encoding="utf-8")
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--clean"]
-    # The theme advertises its successor otherwise.
+    # Without this variable, the theme advertises its successor.
     quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run([*command, "-f", str(_WORK / "mkdocs.yml")], env=quiet, check=False)
     if not done.returncode:

@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Width of terminal output in columns.
 _WIDTH = 82
 _PLANT = "python scripts/make_fixture.py"
-#: Jitter, because real kernels and links never take exactly the same time.
+#: Options with jitter, because real kernels and links never take exactly the same time.
 _USUAL = "--iterations 4 --jitter 0.02 --transfer-ns 20000"
-#: Background colour from style.css, and colours whose contrast with it is at least 4.5.
+#: Background color from style.css, and colors whose contrast with it is at least 4.5.
 _THEME = TerminalTheme(
     (28, 33, 40),
     (208, 215, 222),
@@ -46,7 +46,7 @@ class Shown:
         name: Name of the page and folder.
         title: Title of the page.
         text: Description of the run.
-        planted: Command that writes the run, without the folder at the end.
+        planted: Command that writes the run, without its last argument, the folder.
         run: Folder of the run inside the folder that the command writes.
         options: Options of ``bubbleviz analyze`` in addition to the outputs.
     """
@@ -144,7 +144,7 @@ def terminal(folder: Path, command: str) -> str:
     console = Console(record=True, width=_WIDTH, file=io.StringIO(), legacy_windows=False)
     console.print(Text.from_ansi(done.stdout), soft_wrap=True)
     code = console.export_html(inline_styles=True, code_format="{code}", theme=_THEME)
-    # A blank line would end the block in Markdown.
+    # In Markdown, a blank line would end the block.
     lines = "\n".join(line or " " for line in code.rstrip().splitlines())
     return f'<pre class="terminal" tabindex="0">{lines}</pre>'
 
@@ -178,7 +178,7 @@ def _write_profiles(run: Shown, folder: Path) -> None:
     temporary = folder.with_name(f".{folder.name}")
     words = [*shlex.split(run.planted), str(temporary)]
     words[0] = sys.executable
-    # The folder comes first, because an option with several numbers would take it for a number.
+    # The folder comes first, because an option with several values would read it as a value.
     words = [*words[:2], str(temporary), *words[2:-1]] if words[1].endswith(".py") else words
     subprocess.run(words, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
     shutil.rmtree(folder)

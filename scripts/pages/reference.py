@@ -14,7 +14,7 @@ import typer
 import bubbleviz
 from bubbleviz.cli.app import make_application
 
-#: Pattern of an option in text.
+#: Matches an option in text.
 _OPTION = re.compile(r"(?<![\w`-])--?[a-z][\w-]*(?![\w`])")
 #: Titles of the first columns of tables that do not list options.
 _HEADS = {"Arguments": "argument"}
@@ -81,7 +81,7 @@ def _format_names(parameter: Any, context: Any) -> str:
 
 
 def _format_cell(text: str) -> str:
-    """Return text as a table cell."""
+    """Return text in a form that is valid in a table cell."""
     return _format_text(" ".join(text.split()).replace("|", "\\|"))
 
 
@@ -99,7 +99,7 @@ def _format_python_page() -> Iterator[str]:
         "",
     )
     public = [name for name in bubbleviz.__all__ if not name.startswith("__")]
-    # Functions come first, because programs start with them.
+    # Functions come first, because programs start by calling them.
     for name in sorted(public, key=lambda name: (not name.islower(), name)):
         home = getattr(bubbleviz, name).__module__
         yield from (f"::: {home}.{name}", "    options:", f"      heading: bubbleviz.{name}", "")

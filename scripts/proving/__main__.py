@@ -3,11 +3,11 @@
     python -m scripts.proving
     python -m scripts.proving uneven-4 slow-link-4 --scale 1.5
 
-Needs PyTorch next to bubbleviz, and no GPU: ranks are processes that communicate over gloo, and
-stages sleep, so eight ranks run on two cores. Each job runs PyTorch's schedules for its layout. The
-first run is recorded and planned within the memory of the most common schedule of the layout, and
-the plan runs on ``_PipelineScheduleRuntime``. Fails if a plan is slower than a PyTorch schedule
-that fits in the same memory, or if gradients are wrong.
+The script needs PyTorch in addition to bubbleviz, but no GPU. Ranks are processes that communicate
+over gloo, and stages sleep, so eight ranks can run on two cores. Each job runs PyTorch's schedules
+for its layout. The first run is recorded and planned within the memory of the most common schedule
+of the layout, and the plan runs on ``_PipelineScheduleRuntime``. The script fails if a plan is
+slower than a PyTorch schedule that fits in the same memory, or if gradients are wrong.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from scripts.proving.command_line import run_bubbleviz
 from scripts.proving.jobs import JOBS, Job, scaled
 from scripts.proving.training import MAX_GRADIENT_ERROR, Order, Ranks, Result, RunError
 
-#: bubbleviz's names of PyTorch's schedules.
+#: Names that bubbleviz uses for PyTorch's schedules.
 _NAMES = {
     "InterleavedZeroBubble": "interleaved-zb",
     "1F1B": "1f1b",
@@ -40,7 +40,7 @@ _NAMES = {
     "ZBVZeroBubble": "zb-v",
     "DualPipeV": "dualpipev",
 }
-#: Schedule whose memory limits the plan, keyed by layout.
+#: Schedule whose memory is the limit for the plan, keyed by layout.
 _REFERENCES = {"one": "1F1B", "looped": "Interleaved1F1B", "v": "ZBVZeroBubble"}
 #: Factor by which a plan may be slower than a schedule, to allow for noise.
 _TOLERANCE = 1.02
@@ -48,7 +48,7 @@ _TOLERANCE = 1.02
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a job, under one order.
+    """One run of a job in one order.
 
     Attributes:
         name: Name of the schedule, or ``plan``.
@@ -64,7 +64,10 @@ class Run:
 
 
 def main() -> int:
-    """Run the jobs on the command line, and return 1 if a plan is slower or a gradient is wrong."""
+    """Run the jobs given on the command line.
+
+    Return 1 if a plan is slower or a gradient is wrong.
+    """
     names = [job.name for job in JOBS]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("jobs", nargs="*", metavar="JOB", choices=names, help=", ".join(names))
@@ -124,11 +127,11 @@ def _find_peak_memory(name: str, job: Job, workload: Workload) -> float:
 
 
 def _plan(report: Path, limit: float, job: Job) -> tuple[Path, float]:
-    """Plan a recorded run; return the file of the order and the predicted time in seconds.
+    """Plan a recorded run. Return the file of the order, and the predicted time in seconds.
 
     Args:
-        report: Report of the run. The plan is written next to it.
-        limit: Memory of each rank in microbatches.
+        report: Report on the run. The plan is written next to the report.
+        limit: Memory limit of each rank, in microbatches.
         job: The job that ran.
     """
     order, document = report.with_name("plan.csv"), report.with_name("plan.json")

@@ -3,9 +3,9 @@
     python -m scripts.proving.advised
     chrt -r 5 python -m scripts.proving.advised microbatch
 
-Each piece of advice is followed alone. Prints the predicted saving, the measured saving, and the
-verdict of ``bubbleviz compare``. Real-time priority (``chrt``) keeps other programs from delaying
-the ranks.
+Each piece of advice is followed by itself. The script prints the predicted saving, the measured
+saving, and the verdict of ``bubbleviz compare``. Real-time priority (``chrt``) keeps other programs
+from delaying the ranks.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from scripts.proving.training import MAX_GRADIENT_ERROR, Order, Ranks, RunError
 _PLACEMENT = (0, 1, 2, 3)
 _EVEN, _UNEVEN = (100.0,) * 4, (100.0, 100.0, 160.0, 100.0)
 _LENGTHS = (1.0, 1.0, 1.0, 3.0, 1.0, 1.0, 1.0, 1.0)
-#: The jobs and the schedules that they run under.
+#: The jobs, each with the schedule under which it runs.
 _JOBS = (
     (Job("stages", _PLACEMENT, 8, _UNEVEN, _UNEVEN, _UNEVEN), "1F1B"),
     (Job("microbatch", _PLACEMENT, 8, _EVEN, _EVEN, _EVEN, lengths=_LENGTHS), "1F1B"),
     (Job("order", _PLACEMENT, 8, _EVEN, _EVEN, _EVEN), "GPipe"),
     (Job("rank", (0, 1), 8, *(_EVEN[:2],) * 3, replicas=2, slow=((1, 0, 1.5),)), "1F1B"),
 )
-#: Maximum error of a predicted saving, as a share of the iteration.
+#: Maximum error of a predicted saving, as a fraction of the iteration.
 _MAX_ERROR = 0.02
 
 
 def main() -> int:
-    """Run the jobs on the command line, and return 1 if a prediction is wrong."""
+    """Run the jobs given on the command line, and return 1 if a prediction is wrong."""
     names = [job.name for job, _ in _JOBS]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("jobs", nargs="*", metavar="JOB", choices=names, help=", ".join(names))
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def _follow_advice(job: Job, schedule: str, folder: Path, iterations: int) -> bool:
-    """Follow each piece of advice on a job; return whether all predictions are right.
+    """Follow each piece of advice on a job, and return whether all predictions are right.
 
     Raises:
         RunError: A rank failed.
@@ -66,14 +66,14 @@ def _follow_advice(job: Job, schedule: str, folder: Path, iterations: int) -> bo
     first_s = _measure(job, Order(schedule, record=folder_before, iterations=iterations))
     run_bubbleviz("analyze", folder_before, "--what-if", "-o", report)
     are_right = True
-    # The first piece of advice of each kind.
+    # Keep only the first piece of advice of each kind.
     advice_of_kind = {advice.kind: advice for advice in reversed(read_summary(str(report)).advice)}
     for kind, advice in reversed(advice_of_kind.items()):
         changed_job, order = repaired(job, kind), Order(schedule)
         if kind == "schedule":
             changed_job, order = _change_schedule(job, advice.place, folder / "order.csv")
         elif changed_job == job:
-            # Other programs disturbed the run; the job does not contain this fault.
+            # Other programs disturbed the run, because the job does not contain this fault.
             print(f"{job.name}: not a fault of the job: {advice.action}", file=sys.stderr)
             continue
         folder_after = folder / f"after-{kind}"

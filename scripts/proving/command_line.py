@@ -1,4 +1,4 @@
-"""Runs bubbleviz the way a user does."""
+"""Runs bubbleviz in the same way as a user."""
 
 from __future__ import annotations
 

@@ -17,13 +17,13 @@ class Job:
         placement: Rank of each virtual stage.
         microbatches: Number of microbatches, m.
         forward_ms: T_F of each virtual stage.
-        backward_ms: T_B of each virtual stage, the backward for the input.
-        weight_ms: T_W of each virtual stage, the backward for the weights.
-        links: Sender, receiver and delay in milliseconds of each slow link.
+        backward_ms: T_B of each virtual stage, the time of the backward for the input.
+        weight_ms: T_W of each virtual stage, the time of the backward for the weights.
+        links: (sender, receiver, delay in milliseconds) of each slow link.
         streams: Whether transfers between two ranks run one after the other, as with NCCL.
-        lengths: Factor of the times of each microbatch, or () if all are equal.
+        lengths: Relative length of each microbatch, or () if all microbatches are equal.
         replicas: Number of pipelines that train together and average their gradients.
-        slow: Stage, replica and slowdown factor of each slow rank.
+        slow: (stage, replica, slowdown factor) of each slow rank.
     """
 
     name: str
@@ -52,7 +52,10 @@ class Job:
 
     @property
     def shipped(self) -> tuple[str, ...]:
-        """PyTorch's schedules for the layout. The first one splits backwards, so it is recorded."""
+        """PyTorch's schedules for the layout.
+
+        The first one is recorded, because it splits backwards.
+        """
         return {
             "one": ("InterleavedZeroBubble", "1F1B", "GPipe"),
             "looped": ("InterleavedZeroBubble", "Interleaved1F1B", "LoopedBFS"),
@@ -80,9 +83,10 @@ def cut(job: Job, placement: tuple[int, ...]) -> Job:
 
 
 def repaired(job: Job, kind: str) -> Job:
-    """Return a job without the faults of an advice's kind.
+    """Return a job without the faults that a kind of advice is about.
 
-    The work of stages and microbatches is distributed evenly. Slow ranks become as fast as others.
+    The work of stages and microbatches is distributed evenly. Slow ranks become as fast as the
+    other ranks.
     """
     kinds = kind.split("+")
     if "stage" in kinds:

@@ -2,7 +2,7 @@
 
     python -m scripts.proving.known
 
-Prints the largest difference between the gradients of each schedule and of the undivided model.
+The script prints the largest gradient difference between each schedule and the undivided model.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RANKS, _MICROBATCHES = 4, 8
 
 
 def main() -> int:
-    """Train under every schedule with one direction; return 1 if a gradient is wrong."""
+    """Train under every unidirectional schedule, and return 1 if a gradient is wrong."""
     plans = [
         schedule.plan(_RANKS, _MICROBATCHES, schedule.chunks)
         for schedule in schedules()
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def _train(plan: Plan, ranks: Ranks, folder: Path) -> float:
-    """Return the gradient error of training in the order that bubbleviz writes."""
+    """Train in the order that bubbleviz writes, and return the gradient error."""
     order = folder / f"{plan.name}.csv"
     sizes = ("-p", _RANKS, "-m", _MICROBATCHES, "--tf", 1, "--tb", 1, "--tw", 1)
     run_bubbleviz("simulate", "--schedule", plan.name, *sizes, "--csv", order)

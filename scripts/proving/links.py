@@ -1,4 +1,4 @@
-"""Slow links: messages that take a given time without blocking their sender."""
+"""Slow links: messages take a given time without blocking their sender."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Links:
 
     Args:
         rank: Rank of this process.
-        delay_s: Time that a message takes in seconds, keyed by sender and receiver.
+        delay_s: Time that a message takes in seconds, keyed by (sender, receiver).
         streams: Whether transfers with one rank run one after the other, in the order in which
             they were started, like NCCL's transfers on a stream.
     """
 
     def __init__(self, rank: int, delay_s: dict[tuple[int, int], float], *, streams: bool) -> None:
         self._rank, self._delay_s, self._streams = rank, delay_s, streams
-        #: One thread per other rank; it runs transfers in the order in which they were started.
+        #: One thread per other rank, which runs transfers in the order in which they were started.
         self._threads: dict[int, ThreadPoolExecutor] = {}
 
     def start(self, p2p_ops: list[Any], desc: str | None = None) -> list[Any]:

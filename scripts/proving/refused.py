@@ -3,7 +3,7 @@
     python -m scripts.proving.refused
 
 Each plan runs on gloo, which is the transport ``buffered``, and on links that run transfers one
-after the other, like NCCL's streams. ``deferred`` is what PyTorch makes of a schedule with
+after the other, like NCCL's streams. ``deferred`` is a schedule as PyTorch lowers it with
 ``defer_pp_recv=True``.
 """
 
@@ -26,12 +26,13 @@ from scripts.proving.jobs import Job, job_without_times
 from scripts.proving.training import MAX_GRADIENT_ERROR, Order, Ranks, RunError
 
 _RANKS, _MICROBATCHES = 2, 4
-#: A run that does not hang takes less than a second.
+#: Time after which a run is considered hung, in seconds.
+#: Other runs take less than a second.
 _TIMEOUT_S = 10.0
 
 
 def main() -> int:
-    """Check that exactly the schedules that bubbleviz refuses fail; return 1 if not."""
+    """Check that exactly the schedules that bubbleviz refuses fail, and return 1 otherwise."""
     n_wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         for name, deferred in (("1f1b", False), ("1f1b", True), ("zb-v", False), ("zb-v", True)):
@@ -54,7 +55,7 @@ def main() -> int:
 
 
 def _lower(name: str, *, deferred: bool) -> str:
-    """Return a schedule with PyTorch's sends and receives; if deferred, receives come late."""
+    """Return a schedule with PyTorch's sends and receives. If ``deferred``, receives come late."""
     schedule = find_schedule(name)
     text = torch_csv.write(schedule.plan(_RANKS, _MICROBATCHES, schedule.chunks))
     rows = [

@@ -15,7 +15,7 @@ ROWS = 2
 
 
 class Worked(NamedTuple):
-    """An interval in which a stage worked, which means that it slept and computed its layers.
+    """An interval in which a stage worked: it slept and computed its layers.
 
     Attributes:
         phase: F, B or W.
@@ -37,14 +37,14 @@ class Switch:
 
     Attributes:
         asleep: Whether stages sleep and log their work. Stages are awake while a job is set up.
-        worked: Log of this process.
-        factors: Factor of the times of each microbatch, or () if all are equal.
+        worked: Log of the work of this process.
+        factors: Relative length of each microbatch, or () if all microbatches are equal.
     """
 
     asleep = False
     factors: tuple[float, ...] = ()
     worked: list[Worked] = []  # noqa: RUF012  # one process is one rank
-    #: Arrival time of each output gradient, keyed by stage and microbatch.
+    #: Arrival time of each output gradient in ns, keyed by (stage, microbatch).
     _came_ns: dict[tuple[int, int], int] = {}  # noqa: RUF012  # likewise
 
     @classmethod
@@ -54,7 +54,7 @@ class Switch:
 
     @classmethod
     def lasting(cls, seconds: float, position: tuple[int, int]) -> float:
-        """Return how long a microbatch takes, given the usual time, in seconds."""
+        """Return the time that a microbatch takes in seconds, given the usual time."""
         return seconds * cls.factors[position[1]] if cls.factors else seconds
 
     @classmethod
@@ -113,7 +113,7 @@ class _Output(torch.autograd.Function):  # type: ignore[misc]  # likewise
 
 
 class Stage(torch.nn.Module):  # type: ignore[misc]  # likewise
-    """A layer whose backward PyTorch runs as B and W, or in one piece if it is not split.
+    """A layer whose backward PyTorch runs as B and W, or as one operation if it is not split.
 
     The first stage also has an embedding, because it would have no B otherwise. PyTorch runs both
     halves of the first stage's backward in its W. The first number of each row is the microbatch,
@@ -137,7 +137,7 @@ class Stage(torch.nn.Module):  # type: ignore[misc]  # likewise
         """Return the output of a microbatch."""
         begun = time.monotonic_ns()
         number = rows[..., :1].detach()
-        # PyTorch infers shapes with rows that have no microbatch.
+        # PyTorch infers shapes with rows that contain no microbatch number.
         place = (self._stage, 0 if number.is_meta else int(number.flatten()[0].item()))
         if self.embedding is not None:
             rows = rows @ self.embedding

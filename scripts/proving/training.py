@@ -1,4 +1,4 @@
-"""Ranks: processes that train a job under one schedule after another and measure the time."""
+"""Ranks: processes that train a job under several schedules in turn, and measure the times."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Order:
         name: Name of the schedule, or path of the file.
         format: Format of the file for ``_load_csv``, or "" for a schedule.
         record: Folder to record to, or None to record nothing.
-        iterations: Number of timed iterations, after one that is not timed.
+        iterations: Number of timed iterations, which follow one iteration that is not timed.
     """
 
     name: str
@@ -149,7 +149,7 @@ def _serve(rank: int, job: Job, port: int, pipe: Any) -> None:
 
 
 def _create_groups(job: Job) -> tuple[list[Any], list[Any]]:
-    """Create a group per pipeline and a group per set of copies, numbered as Megatron does."""
+    """Create one group per pipeline and one per set of copies, numbered like in Megatron."""
     numbers = [
         [stage * job.replicas + replica for stage in range(job.ranks)]
         for replica in range(job.replicas)
@@ -169,7 +169,7 @@ def _train(
         job: The job to train.
         order: The order of the operations.
         pipelines: Groups of the ranks of each pipeline.
-        copies: Groups of the ranks with the same stages.
+        copies: Groups of the ranks that have the same stages.
 
     Returns:
         spans: Start and end of each iteration.

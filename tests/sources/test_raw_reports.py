@@ -23,7 +23,7 @@ FIXTURE = FIXTURES / "1f1b" / "node0.sqlite"
 
 
 def put_nsys(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Write a program named nsys, and make its folder the only one on the PATH."""
+    """Write a program named nsys, and set the PATH so that no other nsys is found."""
     folder.mkdir()
     nsys = folder / "nsys"
     nsys.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
