@@ -1,6 +1,7 @@
-/* scan FILE SQL...: step through all rows of each query, look at every column, keep nothing.
+/* scan FILE SQL...: step through all rows of each query, read every column, and store nothing.
  *
- * The floor of any reader that goes through SQLite. Prints the rows seen and SQLite's version.
+ * The time is a lower bound for any reader that uses SQLite. Prints the number of rows and SQLite's
+ * version.
  */
 #include <sqlite3.h>
 #include <stdio.h>
@@ -8,7 +9,7 @@
 
 enum { MAX_COLUMNS = 64 };
 
-static sqlite3_int64 seen; /* of every value: keeps the compiler from leaving out the reads */
+static sqlite3_int64 seen; /* updated by every value, so that the compiler keeps the reads */
 
 static int is_text(sqlite3_stmt *query, int column)
 {
@@ -26,7 +27,7 @@ static void look(sqlite3_stmt *query, int columns, const int *text)
     }
 }
 
-/* Returns the number of rows, or -1 where SQLite refuses. */
+/* Returns the number of rows, or -1 if SQLite reports an error. */
 static long scan(sqlite3 *database, const char *sql)
 {
     sqlite3_stmt *query;

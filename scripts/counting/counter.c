@@ -1,5 +1,5 @@
-/* Has valgrind's massif write how many instructions this process has run to a file. */
+/* Makes valgrind's massif write the number of instructions of this process to a file. */
 #include <valgrind/valgrind.h>
 
-/* Returns 0, also where no valgrind listens: then there is no file. */
+/* Returns 0. Without valgrind, no file is written. */
 int count_into(const char *command) { return (int)VALGRIND_MONITOR_COMMAND(command); }

@@ -1,6 +1,6 @@
-"""Ranks: processes that train a case without and with annotations, and write their results.
+"""Ranks are processes that train a case without and with annotations, and write their results.
 
-Runs in the environment of a framework, with the checkout on the path:
+This module runs in the environment of a framework, with the checkout on the path:
 
     python -m scripts.frameworks.ranks FOLDER CASE.pickle
 """

@@ -320,7 +320,7 @@ def test_a_forked_process_leaves_the_files_alone(tmp_path: Path) -> None:
         child = os.fork()
         if child == 0:
             train(5)
-            ranges._recorders.recorder.stop()  # the recorder exists
+            ranges._recorders.recorder.stop()  # type: ignore[union-attr]  # the recorder exists
             os._exit(0)
         os.waitpid(child, 0)
         train(1)

@@ -504,7 +504,7 @@ def test_one_iteration_that_differs_decides_how_all_are_numbered() -> None:
 def test_replicas_are_recognised_like_one_pipeline(
     rule: Schedule, copies: int, with_stages: bool, swaps: list[tuple[int, int]]
 ) -> None:
-    """Replicas are recognised with and without known pipelines."""
+    """Replicas are recognized with and without known pipelines."""
     orders = list_devices(planned(rule.name))
     for device, index in swaps:
         orders[device][index : index + 2] = reversed(orders[device][index : index + 2])

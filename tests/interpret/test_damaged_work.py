@@ -227,7 +227,7 @@ def test_damaged_kernels_of_pytorch_traces_are_also_left_out(
 
 # Tests of processes and devices that occur only in kernels.
 
-#: SQL that moves kernels to another process or device, and the apparent place.
+#: SQL that moves kernels to another process or device, and where the kernels seem to run.
 ELSEWHERE = {
     "another process": (f"globalPid = globalPid + {5 << 24}", "pid 2070 GPU 1"),
     "another host": (f"globalPid = globalPid + {1 << 48}", "pid 2065 GPU 1"),

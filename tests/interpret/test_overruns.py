@@ -281,7 +281,7 @@ def test_ends_agree_with_a_slow_reference(rows: list[tuple[int, int, int, int, i
     assert corrected(activities, stream)[0] == expected
 
 
-# Tests of all formats that record streams, in both analyses.
+# Tests of all formats that record streams, with both commands.
 
 
 def run(folder: Path, *, damaged: bool) -> Path:

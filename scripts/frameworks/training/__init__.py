@@ -1,1 +1,1 @@
-"""How each framework trains: one module per framework, named as in `bubbleviz.annotate`."""
+"""Training with each framework: one module per framework, named as in `bubbleviz.annotate`."""

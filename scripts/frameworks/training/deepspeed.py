@@ -1,4 +1,4 @@
-"""DeepSpeed's pipeline engine."""
+"""Training with DeepSpeed's pipeline engine."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from scripts.proving.stages import ROWS, Stage, batch
 
 
 class Training:
-    """One rank."""
+    """One rank of a training with DeepSpeed."""
 
     roots = ("deepspeed.pipe", "deepspeed.runtime.pipe")
 
     def __init__(self, case: Case, _rank: int, _folder: Path) -> None:
-        # DeepSpeed would compile its own reductions, which a pipeline with one replica does not
-        # need.
+        # DeepSpeed would compile reductions, which a pipeline with one replica does not need.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         deepspeed.init_distributed("gloo", auto_mpi_discovery=False)
         self._case, job = case, case.job

@@ -1,6 +1,6 @@
-"""Megatron-Core's schedules, run on models that are not Megatron-Core's.
+"""Training with Megatron-Core's schedules on simple models that are not part of Megatron-Core.
 
-Megatron-Core requires GPUs; everything that it would put on a GPU is put on the CPU instead.
+Megatron-Core requires GPUs. Everything that it would put on a GPU is put on the CPU instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from scripts.proving.stages import ROWS, WIDTH, Stage, batch, make_stages
 
 
 class _OnTheCpu(TorchFunctionMode):  # type: ignore[misc]  # PyTorch is not there to be checked
-    """Creates tensors on the CPU even if a GPU is requested."""
+    """Creates all tensors on the CPU, even if a GPU is requested."""
 
     def __torch_function__(
         self,

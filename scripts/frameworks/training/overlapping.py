@@ -16,7 +16,7 @@ from megatron.core.pipeline_parallel.utils import (  # type: ignore[import-not-f
 
 
 class Plan(AbstractSchedulePlan):  # type: ignore[misc]  # PyTorch is not there to be checked
-    """A forward that has yet to run, and later its backward."""
+    """A forward that has not run yet, and later the backward of the same microbatch."""
 
     def __init__(self, model: Any, rows: Any) -> None:
         self.event, self.vp_stage = torch.cuda.Event(), model.vp_stage

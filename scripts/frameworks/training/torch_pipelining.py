@@ -1,4 +1,4 @@
-"""torch.distributed.pipelining: all of its schedules, and orders from a file."""
+"""Training with torch.distributed.pipelining: all of its schedules, and orders from a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scripts.proving.stages import ROWS, WIDTH, batch, make_stages
 
 
 class Training:
-    """One rank."""
+    """One rank of a training with PyTorch."""
 
     roots = ("torch.distributed.pipelining", "torch.optim")
 
@@ -70,7 +70,7 @@ class _Transfers:
         self._works = works
 
     def wait(self) -> None:
-        """Wait for all of them."""
+        """Wait for all transfers of the group."""
         for work in self._works:
             work.wait()
 

@@ -1,4 +1,4 @@
-"""A first microbatch that compiles on one stage after another is no uneven microbatch."""
+"""A first microbatch that compiles on one stage after another is not reported as uneven."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tests.support.pipeline_jobs import Job, simulate_job
 
 
 def get_first_advice(job: Job, slow: set[tuple[int, int]], folder: Path) -> AdviceEntry:
-    """Return the first advice if the microbatches ``slow`` take 1.4 times as long.
+    """Return the first piece of advice if the microbatches in ``slow`` take 1.4 times as long.
 
     Args:
-        job: The job; its microbatch 0 is slow in every iteration.
-        slow: Pairs (iteration, microbatch) that stay slow.
+        job: The job. Its microbatch 0 is slow in every iteration.
+        slow: (iteration, microbatch) pairs that stay slow.
         folder: Folder for the table of operations.
     """
     simulated = simulate_job(job)

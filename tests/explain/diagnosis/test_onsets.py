@@ -1,4 +1,4 @@
-"""Faults that begin during a run are reported with their first iteration and their own cost."""
+"""Faults that begin during a run are reported with their first iteration and their cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ APART_NS = 50_000
 
 
 def join_jobs(before: SimulatedJob, after: SimulatedJob, since: int) -> SimulatedJob:
-    """Return a job with the iterations of ``before``, from ``since`` on those of ``after``."""
+    """Return a job that changes during the run.
+
+    Iterations before ``since`` come from ``before``, and later iterations from ``after``.
+    """
     rows: list[Row] = []
     lengths_ns = []
     start_ns = 10**9

@@ -1,4 +1,4 @@
-"""A stage that runs its operations in another order than its schedule is named with its cost."""
+"""A stage whose order of operations differs from the schedule is named with its cost."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.support.pipeline_jobs import Job, simulate_job
 
 @dataclass(frozen=True)
 class WarmUpJob(Job):
-    """A job of 1F1B in which one stage runs another number of forwards before its first backward.
+    """A 1F1B job in which one stage has an unusual number of forwards before its first backward.
 
     Attributes:
-        odd_stage: The stage with the other number.
-        n_more: How many more forwards it runs, or fewer if negative.
+        odd_stage: The stage whose number of forwards is unusual.
+        n_more: Number of additional forwards of this stage, or of missing forwards if negative.
     """
 
     odd_stage: int = 1
