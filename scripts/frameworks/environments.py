@@ -78,8 +78,8 @@ def _make_deepspeed(version: str) -> Environment:
 
 
 ENVIRONMENTS = (
-    # Tests marked ``frameworks`` run plans in this environment, so bubbleviz is also installed in
-    # it.
+    # Tests marked ``frameworks`` run plans in this environment.
+    # They need bubbleviz to be installed in it.
     _make_megatron("0.19.2", ("--editable", str(ROOT))),
     *map(_make_megatron, ("0.18.2", "0.16.1", "0.13.1", "0.10.0", "0.8.0", "0.5.0")),
     *map(_make_torch, ("2.14.1", "2.13.0", "2.10.0", "2.8.0", "2.6.0", "2.5.1")),

@@ -54,8 +54,8 @@ def test_waits_of_hosts_in_real_exports_are_explained(subtests: pytest.Subtests)
         with subtests.test(name=name):
             rank = get_only_rank(bubbleviz.idle(get_real_file(f"nsys/{name}.sqlite")))
 
-            # The cause of every wait is known: each call waits for one stream, or for the only
-            # device.
+            # The cause of every wait is known.
+            # Each call waits for one stream, or for the only device.
             (waiting,) = (part for part in rank.activities if part.activity == "waiting")
             assert sum(wait.idle_ns for wait in rank.waits) == waiting.idle_ns
             assert {wait.waiting for wait in rank.waits} == {f"host, {call}" for call in calls}

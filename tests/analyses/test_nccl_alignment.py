@@ -180,8 +180,8 @@ def test_a_host_in_a_file_name_distinguishes_processes_with_equal_ids(tmp_path: 
 @pytest.mark.parametrize(
     ("host", "second", "aligned_by", "starts_ns"),
     [
-        # Another session of the same machine is aligned by the steady clock, since NTP may change
-        # UTC.
+        # Another session of the same machine is aligned by the steady clock.
+        # NTP may change UTC in the meantime.
         ("a", (2_500_000_000, 3_000_000_000), "reference", 2_000_000_000),
         # The steady clock of this session began a day later.
         # It is another machine, or another boot of the machine with this name.

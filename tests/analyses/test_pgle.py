@@ -124,8 +124,8 @@ def test_the_default_percentile_is_that_of_jax(tmp_path: Path) -> None:
     path = run.written(tmp_path)
 
     assert list_costs(measure_costs(path)) == {"custom-call": 0.090, "psum.2": 0.090}
-    # A separate rule may apply to collectives, which are detected by the kernel and not by the
-    # name.
+    # A separate rule may apply to collectives.
+    # Collectives are detected by the kernel and not by the name.
     costs = measure_costs(path, aggregate="min", aggregate_collectives="max")
     assert list_costs(costs) == {"custom-call": 0.0, "psum.2": 0.1}
 

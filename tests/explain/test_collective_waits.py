@@ -76,8 +76,7 @@ def list_transfers(waits: CollectiveWaits) -> list[tuple[int, int, int]]:
             [],
             [(800, -1, -1), (700, 0, -1), (800, 0, -1), (900, 0, -1)],
         ),
-        # The awaited rank still runs the operation that it started before it entered the
-        # collective.
+        # When it enters the collective, the awaited rank still runs an earlier operation.
         (
             [(0, 500, 1_000, 7), (1, 800, 1_000, 7)],
             [(1, 0, 400), (1, 400, 900), (1, 900, 950)],

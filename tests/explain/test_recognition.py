@@ -167,7 +167,7 @@ def split(op: Op) -> list[Op]:
 
 
 def swapped(orders: list[list[Op]]) -> list[list[Op]]:
-    """Return orders in which the first backward of rank 1 and the operation before it are swapped."""
+    """Return orders in which rank 1 swaps its first backward with the operation before it."""
     order = [*orders[1]]
     turn = next(n for n, op in enumerate(order) if op.phase in (B, BW))
     order[turn - 1 : turn + 1] = reversed(order[turn - 1 : turn + 1])
@@ -534,8 +534,8 @@ def test_replicas_of_a_pipeline_fed_from_both_ends_are_recognised() -> None:
     recognition = recognise(make_measured(cells, [(None, 0)] * 12))
     assert (recognition.name, recognition.exact) == ("dualpipe", True)
 
-    # Each direction may have separate microbatch numbers, and the stages may be wrong: waiting
-    # times place the first and the last stage next to each other.
+    # Each direction may have separate microbatch numbers, and the stages may be wrong.
+    # Waiting times place the first and the last stage next to each other.
     shifted_orders = [
         [replace(op, microbatch=op.microbatch + 4 * op.chunk) for op in o] for o in orders
     ]

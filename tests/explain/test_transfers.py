@@ -7,8 +7,9 @@ from pathlib import Path
 import bubbleviz
 
 MS = 1_000_000
-#: Rank, phase, microbatch, start and end in ms. Activations take 30 ms to arrive, gradients 5 ms,
-#: and operations that do not wait are 1 ms apart.
+#: (rank, phase, microbatch, start, end) of operations, in ms.
+#: Activations take 30 ms to arrive, and gradients take 5 ms.
+#: Operations that do not wait are 1 ms apart.
 TWO_STAGES = (
     (0, "F", 0, 0, 10),
     (0, "F", 1, 11, 21),

@@ -104,8 +104,8 @@ def test_no_work_has_no_overruns() -> None:
     [
         # The first kernel contains the next two, which take 10 us.
         ([(10, 1020), (500, 510), (1010, 1020)], [20, 510, 1020], {WHAT: 1}),
-        # The first kernel is cut at the start of the next one, and other kernels of its name are as
-        # long.
+        # The first kernel is cut at the start of the next one.
+        # Other kernels of its name are as long.
         ([(0, 300), (100, 110), (200, 310)], [100, 110, 310], {WHAT: 1}),
         # The first kernel overlaps the next one, and is longer than all other kernels of its name.
         ([(0, 150), (120, 220), (300, 400)], [100, 220, 400], {WHAT: 1}),

@@ -85,8 +85,8 @@ def test_a_loss_may_begin_and_end_inside_launches(tmp_path: Path) -> None:
     assert list_restriction_texts(report) == [
         "incomplete: 2 of 10 graph launches have no recorded kernels, and 2 only some"
     ]
-    # The unknown time lasts from the first of these launches to the kernels of the next complete
-    # one.
+    # The unknown time begins at the first of these launches.
+    # It ends with the kernels of the next complete launch.
     assert list_times(report.ranks[0])[UNRECORDED] == 4_020 - 500 - 200
 
 

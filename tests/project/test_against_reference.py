@@ -223,8 +223,8 @@ ATTRIBUTIONS = {
         f"{name} is no backward": ([K(10, 12, 1)], _ONE_CALL, (R(0, 9, name),), (), "none")
         for name in ("F0.0.0", "Optimizer", "RECV_BACKWARD.0.0.0")
     },
-    # Threads 2 and 3 open F and Optimizer elsewhere, thread 4 is a loader, and thread 5 has no
-    # name.
+    # Threads 2 and 3 open F and Optimizer elsewhere.
+    # Thread 4 is a loader, and thread 5 has no name.
     "threads that never cross": (
         [K(10, 12, n) for n in (2, 3, 4, 5)],
         tuple(C(4, 5, n, tid=n) for n in (2, 3, 4, 5)),

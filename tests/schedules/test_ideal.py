@@ -61,8 +61,10 @@ def test_a_slow_stage_sets_the_pace() -> None:
     slow = StageTimes((1.0, 3.0, 1.0, 1.0), (1.0,), (1.0,))
 
     assert ideal("1f1b", 4, 8, EQUAL).cost_ms == 33.0
-    # Stage 1 begins after one F of stage 0, works 8 x 5, idles for 2 while its last microbatch goes
-    # to the end and back (1 + 1 + 2 + 2, less two backwards of 2), and stage 0 ends it in 2.
+    # Stage 1 begins after one F of stage 0, and works for 8 x 5.
+    # Its last microbatch goes to the end and back, which takes 1 + 1 + 2 + 2.
+    # Meanwhile, stage 1 runs two backwards of 2 and is idle for 2.
+    # Stage 0 ends the iteration in 2.
     assert ideal("1f1b", 4, 8, slow).cost_ms == 1 + 8 * 5 + 2 + 2
     assert ideal("gpipe", 4, 8, EQUAL).peak_activations == (8.0,) * 4
     assert ideal("1f1b", 4, 8, EQUAL).peak_activations == (4.0, 3.0, 2.0, 1.0)

@@ -332,8 +332,8 @@ def test_the_memory_limit_is_reported_with_the_peak(cli: CommandLine) -> None:
 
 def test_chimera_has_the_bubble_of_its_paper() -> None:
     for p in (2, 4, 8):
-        # If a backward takes twice as long as a forward, the ratio of one group is (p-2) / (3p/2 +
-        # p-2).
+        # Here, a backward takes twice as long as a forward.
+        # The ratio of one group is (p-2) / (3p/2 + p-2).
         result = ideal("chimera", p, p, StageTimes((1.0,), (1.0,), (1.0,)))
         assert result.schedule_ratio == pytest.approx((p - 2) / (1.5 * p + p - 2))
         assert max(result.peak_activations) == p

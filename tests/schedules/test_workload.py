@@ -79,8 +79,8 @@ def test_a_measured_workload_has_the_transfers_of_each_edge() -> None:
         backward_ns=(11, 11, 12, 14),
         weight_ns=(10, 11, 5, 6),
         fused_ns=(21, 22, 17, 19),
-        # The gradient of the last edge never waited, so its transfer time equals that of its
-        # activation.
+        # The gradient of the last edge never waited.
+        # Its transfer time therefore equals that of the activation.
         down_ns=(100, 0, 300, 0),
         up_ns=(0, 200, 0, 300),
         activation=(0.5,) * 4,

@@ -572,8 +572,7 @@ def iterations_by_repetition(entries: Sequence[Entry]) -> list[int]:
     forwards = [i for i, e in enumerate(entries) if e.is_forward]
     leading = [i for i, e in enumerate(entries) if e.is_step and forwards and i < forwards[0]]
     if leading:
-        # If a capture begins after the last forward of an iteration, the remainder is a separate
-        # iteration.
+        # If a capture begins after the last forward of an iteration, the remainder is an iteration.
         first_index.append(leading[-1] + 1)
     for forward_index in forwards:
         while True:
