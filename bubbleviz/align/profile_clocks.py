@@ -69,7 +69,7 @@ class ProfileClock:
 
     Attributes:
         offset_ns: Offset to add to the times.
-        uncertainty_ns: Bound on the error at every instant of the capture, or None if unbounded.
+        uncertainty_ns: Maximum error at any time in the capture, or None if it is not bounded.
         drift_ppm: Drift of the clock in parts per million.
         t0_ns: Time at which the drift term is 0.
     """
@@ -135,8 +135,8 @@ def find_machines(
     A profile is compared with the first profile that has the same hostname or declares the same
     clock. The two profiles share a machine, except in these cases:
 
-    - Either profile does not record its host, because files of several nodes may have the same
-      name. If the profile declares a clock, it does not matter whether hosts are recorded.
+    - Either profile does not record its host, and the profile declares no clock. Files from several
+      nodes may have the same name.
     - The machine ids of the profiles differ.
     - UTC and steady clock show that the machines were switched on at different times.
     - The time between the two session starts is unknown.
@@ -184,12 +184,14 @@ def _has_known_offset(source: Source, other: Source) -> bool:
 
 
 def _can_share(source: Source, other: Source) -> bool:
-    """Return whether two profiles of one hostname or declared clock can be from one machine.
+    """Return whether two profiles with one hostname or declared clock can be from one machine.
 
-    The time between the session starts must be known. The hosts of both profiles must be known,
-    unless ``source`` declares a clock. Machine ids must not differ, and boot times must differ by
-    less than ``_MAX_BOOT_DIFFERENCE_NS``. Unknown machine ids and unknown boot times are not
-    treated as different.
+    All of these conditions must hold:
+
+    - The time between the session starts is known.
+    - The hosts of both profiles are known, or ``source`` declares a clock.
+    - The machine ids are equal, or one of them is unknown.
+    - The boot times differ by less than ``_MAX_BOOT_DIFFERENCE_NS``, or one of them is unknown.
     """
     if source.clock is None and not (source.host_known and other.host_known):
         return False
@@ -220,13 +222,14 @@ def build_session_clocks(
 ) -> tuple[ProfileClock, ...]:
     """Return the clock of each profile relative to the first profile, from the session starts.
 
-    A profile is related to the first profile of its machine by the steady clock. If either profile
-    does not record that clock, or if their boot times differ by ``_MAX_BOOT_DIFFERENCE_NS`` or
-    more, UTC is used instead. The uncertainty is copied from the first profile of the machine.
+    Each profile is converted to the clock of the first profile of its machine, using the steady
+    clock. If either profile does not record that clock, or if their boot times differ by
+    ``_MAX_BOOT_DIFFERENCE_NS`` or more, UTC is used instead. The uncertainty is that of the first
+    profile of the machine.
 
-    The first profile of every other machine is related to the very first profile by UTC, and its
-    uncertainty is unbounded (None). If either UTC start is unknown, its times are used unchanged. A
-    profile that cannot be related to the first profile of its machine is treated in the same way.
+    The first profile of every other machine is converted to the clock of the very first profile by
+    UTC, and its uncertainty is unbounded (None). If either UTC start is unknown, its times are used
+    unchanged. The same is done with a profile that cannot be converted to its machine's clock.
 
     Args:
         sources: Descriptions of the profile files, one per profile.
@@ -254,13 +257,13 @@ def build_session_clocks(
 
 
 def _measure_session_offset(source: Source, other: Source, steady: bool) -> int | None:
-    """Return the session start of a profile minus the session start of another one, in ns.
+    """Return the session start of ``source`` minus the session start of ``other``, in ns.
 
     The result is None if either profile does not record the clock.
 
     Args:
-        source: Profile whose session start is returned, relative to the other profile.
-        other: Profile whose session start is subtracted from it.
+        source: Profile to compare.
+        other: Profile to compare it with.
         steady: Whether to compare the steady clocks instead of UTC.
     """
     name = "session_clock_ns" if steady else "session_utc_ns"
@@ -291,10 +294,10 @@ def list_untimed_profiles(
 
 
 def mask_typical_sizes(ranks: Ints, operations: Ints) -> Bools:
-    """Return a mask of the profiles with the most frequent pair (ranks, operations) of counts.
+    """Return a mask of the profiles whose size, the pair (ranks, operations), is the most frequent.
 
-    If several pairs are equally frequent, the mask covers the profiles with any of these pairs. If
-    all profiles differ, the mask is False everywhere.
+    If several sizes are equally frequent, profiles of all these sizes are in the mask. If all
+    profiles differ in size, the mask is False everywhere.
 
     Args:
         ranks: Number of ranks in each profile.
@@ -313,19 +316,20 @@ def refuse_unrelated(
     *,
     is_numbered: bool = False,
 ) -> tuple[Limitation, ...]:
-    """Refuse captures that are more than a minute apart in UTC.
+    """Refuse captures that are more than a minute apart in UTC, unless a few clocks are wrong.
 
-    Gaps of more than a minute divide the captures into groups. Captures outside the largest group
-    (the earliest one if tied) are accepted in spite of the gap if all of these conditions hold:
+    Gaps of more than a minute divide the captures into groups. The largest group (the earliest one
+    if tied) is assumed to have correct clocks. The other captures are outliers. They are accepted
+    if all of these conditions hold:
 
-    - At most one in ``_MAX_WRONG_DIVISOR`` captures is outside the largest group, or at most one in
+    - At most one in ``_MAX_WRONG_DIVISOR`` captures is an outlier, or at most one in
       ``_MAX_UNNUMBERED_WRONG_DIVISOR`` if not all ranks have unique numbers.
     - All captures start within an hour.
-    - Either all ranks have unique numbers, or every capture outside the largest group has a typical
-      size and a host that no capture in that group has.
+    - Either all ranks have unique numbers, or every outlier has a typical size and a host that no
+      capture in the largest group has.
 
-    The UTC clocks of accepted captures are then wrong, which the returned limitation reports. If
-    there is no gap, the result is an empty tuple. Profiles without UTC are ignored.
+    The returned limitation then reports that the UTC clocks of the outliers are wrong. If there is
+    no gap, the result is an empty tuple. Profiles without UTC are ignored.
 
     Args:
         sources: Descriptions of the profile files, one per profile.
@@ -409,7 +413,7 @@ def _are_typical(
 
 
 def _describe_gap(sources: Sequence[Source], starts_ns: Ints, ends_ns: Ints, gap: int) -> str:
-    """Return the message that two captures are too far apart to be from one run.
+    """Return the error message that says that two captures are too far apart to be from one run.
 
     Args:
         sources: Descriptions of the captured files, sorted by start time.

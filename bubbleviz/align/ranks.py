@@ -105,8 +105,7 @@ def find_excluded_ranks(recordings: JoinedRecordings) -> Iterator[Limitation]:
     - Ranks without forwards and backwards that computed at least half as long as the median working
       rank (:func:`_mask_computing`). The names of their operations were probably not recorded or
       not recognized.
-    - Ranks whose forwards and backwards all lack GPU work, if those of any other rank have GPU
-      work.
+    - Ranks whose forwards and backwards have no GPU work, unless this is true of all ranks.
     """
     operations, count = recordings.operations, len(recordings.ranks)
     working = make_mask(count, recordings.working)
@@ -146,10 +145,11 @@ def find_excluded_ranks(recordings: JoinedRecordings) -> Iterator[Limitation]:
 
 
 def _mask_computing(recordings: JoinedRecordings, working: Bools) -> Bools:
-    """Return a mask of the ranks that compute outside operations for at least half the usual time.
+    """Return a mask of the ranks that compute about as long as others, but outside operations.
 
-    The usual time is the median active time of the working ranks. A rank must compute for at least
-    1 ns. If there are no working ranks, the mask is False everywhere.
+    A rank is in the mask if its compute time outside operations is at least 1 ns and at least half
+    the median active time of the working ranks. If there are no working ranks, the mask is False
+    everywhere.
 
     Args:
         recordings: The recordings of all ranks.

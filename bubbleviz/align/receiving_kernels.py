@@ -1,7 +1,7 @@
 """Receiving kernels: kernels with unknown names that count as compute but wait for their input.
 
-A receive begins in an operation whose input does not exist yet, and ends once the input exists.
-Compute kernels that need no input may also begin before the input exists, but some of them then end
+A receive begins before the input of its operation exists, and ends once the input exists. Compute
+kernels that need no input may also begin before the input exists, but some of them then also end
 before the input exists::
 
     rank 0   F1 █████████ F2 █████████
@@ -28,10 +28,10 @@ from bubbleviz.model.intervals import group_latest
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.operations import Operations
 
-#: Minimum number of receives on a rank, and their minimum fraction of the early kernels.
+#: Minimum number of receives on a rank, and minimum fraction of early kernels that are receives.
 #: An early kernel begins before the input of its operation exists.
 _MIN_RECEIVES, _MIN_RECEIVING = 3, 0.95
-#: Minimum fraction of a name's kernel time on a rank that passes before the inputs exist.
+#: Minimum fraction of the time of a rank's kernels with one name that passes before inputs exist.
 _MIN_WAITED = 0.5
 #: Maximum time by which a receive may end before its input exists, as a fraction of its duration.
 _EARLY_END_SHARE = 0.02
@@ -75,10 +75,10 @@ def find_contradicting_kernels(
     sessions: Sequence[ProfileClock],
     joined_recordings: JoinedRecordings,
 ) -> Iterator[Limitation]:
-    """Yield a limitation for each kernel name whose waiting explains why clocks contradict.
+    """Yield a limitation for each kernel name whose waiting would explain contradicting clocks.
 
-    An operation that begins with a waiting kernel begins before its input exists, which no
-    correction of the clocks can explain. A kernel name is reported if both conditions hold:
+    An operation that begins with a waiting kernel begins before its input exists, so the clocks
+    seem to contradict each other. A kernel name is reported if both conditions hold:
 
     - The clocks no longer contradict each other if each operation that begins with a kernel of this
       name is assumed to begin when the kernel ends.
@@ -136,8 +136,6 @@ def _number_over_recordings(
 ) -> Iterator[UnknownKernels]:
     """Yield the kernels with unknown names, with ranks numbered over all recordings.
 
-    Times are converted to the given clocks.
-
     Args:
         recordings: All recordings of a run.
         sessions: For each recording, the clock to which its times are converted.
@@ -157,9 +155,9 @@ def _number_over_recordings(
 def _find_ready_times(recordings: JoinedRecordings, precedences: Precedences) -> Ints:
     """Return the time from which all inputs of each operation exist, or ``NEVER`` if unknown.
 
-    The time is the latest ``earlier_ns`` of the precedences of the operation. The time is left
-    unknown for operations whose input arrived with a recorded receive, and for operations without
-    precedences.
+    The inputs exist once all operations that produce them have ended (the latest ``earlier_ns`` of
+    the operation's precedences). The time is unknown for operations without precedences. It is also
+    left unknown for operations whose input arrived with a recorded receive.
 
     Args:
         recordings: The recordings with stages, pipelines and iterations.
@@ -172,11 +170,11 @@ def _find_ready_times(recordings: JoinedRecordings, precedences: Precedences) ->
 
 
 def _move_starts(of_ranks: Sequence[UnknownKernels], operations: Operations) -> Ints:
-    """Return the start of each operation, moved to the end of the kernel with which it begins.
+    """Return the operation starts, as if operations that begin with one of the kernels began later.
 
-    An operation begins with a kernel if both start at exactly the same time. If an operation begins
-    with none of the given kernels, or has no span, its start is unchanged. No start is moved beyond
-    the end of its operation.
+    If an operation and one of the kernels start at exactly the same time, the start of the
+    operation is moved to the end of the kernel, but not beyond the end of the operation. All other
+    starts are unchanged.
 
     Args:
         of_ranks: Kernels of one name, one element per rank.
@@ -210,10 +208,11 @@ def _are_receiving(
 def _is_receiving(kernels: UnknownKernels, operations: Operations, ready_ns: Ints) -> bool:
     """Return whether kernels of one name on one rank wait for the inputs of their operations.
 
-    A kernel belongs to the operation that contains its middle. A kernel is early if it begins
-    before the input of its operation exists. An early kernel waits if it does not end before the
-    input exists. Both comparisons allow a tolerance: ``_EARLY_END_SHARE`` of the kernel's duration,
-    but at least ``GRAIN_NS``. The result is True if all of these conditions hold:
+    A kernel belongs to the operation that contains its middle. Its deadline is the time at which
+    the input of this operation exists, minus a tolerance of ``_EARLY_END_SHARE`` of the kernel's
+    duration, or of ``GRAIN_NS`` if that is larger. A kernel is early if it begins before its
+    deadline. An early kernel waits if it ends at or after its deadline. The result is True if all
+    of these conditions hold:
 
     - At least ``_MIN_RECEIVES`` kernels wait.
     - At least ``_MIN_RECEIVING`` of the early kernels wait.

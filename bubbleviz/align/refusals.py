@@ -1,7 +1,7 @@
 """Checks that all profiles are from a single run.
 
-Profiles are refused if their captures are far apart in time, if the shapes of their iterations or
-their naming conventions differ, or if a process occurs twice.
+Profiles are refused if their captures are far apart in time, if they ran different numbers of
+microbatches or model chunks, if their naming conventions differ, or if a process occurs twice.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def refuse_other_runs(
         joined_recordings: The joined tables of all recordings.
 
     Raises:
-        MismatchError: Shapes of iterations or naming conventions differ, or two recordings contain
-            the same process.
+        MismatchError: Two recordings contain different numbers of microbatches or chunks, use
+            different naming conventions, or contain the same process.
     """
     # Recordings in which range names were lost are not compared by names.
     names_lost = LimitationKind.RANGE_NAMES_LOST
@@ -106,9 +106,9 @@ def _refuse_other_shapes(
 def _refuse_other_numbers(
     recordings: Sequence[Recording], profile: Ints, number: Ints, noun: str
 ) -> None:
-    """Raise MismatchError if the most frequent numbers of two profiles differ.
+    """Raise MismatchError if two profiles differ in their most frequent number.
 
-    If several numbers of a profile are equally frequent, the smallest one is used.
+    If several numbers in a profile are equally frequent, the smallest one is used.
 
     Args:
         recordings: All recordings.
@@ -153,9 +153,9 @@ def _refuse_duplicates(recordings: Sequence[Recording], machines: Sequence[str])
     """Raise MismatchError if two profiles contain the same process, or the same rank of a table.
 
     The cause is either that a process was captured twice (``--capture-range-end=repeat``), or that
-    the profiles are from two runs. Processes are the same if machine, host and pid are equal. The
-    processes of a profile that does not record its host are not compared. Ranks of tables are the
-    same if their declared numbers are equal.
+    the profiles are from two runs. Processes are the same if machine, host and pid are equal. They
+    are not compared if a profile does not record its host. Ranks in tables are the same if their
+    declared numbers are equal.
     """
     paths: dict[tuple[str | int, ...], str] = {}
     clauses = (
@@ -210,10 +210,10 @@ def _find_complete_iterations(
 
 
 def _find_complete_in(operations: Operations, sure: bool) -> tuple[Ints, Ints, Ints]:
-    """Return the rank and the numbers of forwards and chunks of each complete iteration.
+    """Find the complete iterations of a subset of the ranks, which limits memory use.
 
-    This function is :func:`_find_complete_iterations` for a subset of the ranks, which limits
-    memory use.
+    The conditions and the three columns of the result are the same as in
+    :func:`_find_complete_iterations`.
 
     Args:
         operations: Operations of the ranks in this subset.

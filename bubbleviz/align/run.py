@@ -90,10 +90,10 @@ class Run:
         active_ns: Time for which at least one compute kernel ran, shape (iterations, ranks).
         kernel_ns: Time for which any kernel or copy ran between the first start and the last end of
             the work of an iteration on a rank, shape (iterations, ranks).
-        gap_ns: Time in launch gaps, in which an operation kept the rank busy but no kernel or copy
-            ran, shape (iterations, ranks).
-        collective_gap_ns: Time for which a collective but no compute kernel ran while an operation
-            kept the rank busy, shape (iterations, ranks).
+        gap_ns: Time for which an operation kept the rank busy but no kernel or copy ran (launch
+            gaps), shape (iterations, ranks).
+        collective_gap_ns: Time for which an operation kept the rank busy and a collective ran, but
+            no compute kernel, shape (iterations, ranks).
         running: Running times of kernels and copies in and between iterations.
         unattributed: Intervals in which a rank ran compute kernels outside all compute operations.
         exposed: Intervals in which a rank ran no operation, only communication between more than
@@ -118,8 +118,8 @@ class Run:
         layers: Kernel times of the layers of each virtual stage. Empty if no profile has layer
             ranges.
         recorded_start_ns: For each rank, the time of the first kernel or call in its profile.
-        recorded: Recording of each device: its start, its span and its first and longest
-            communication kernels.
+        recorded: What was recorded on each device: the start and span of the recording, and its
+            first and longest communication kernels.
         profile_hosts: Host name of each profile. Machines that share a hostname have different
             names here.
         has_kernels: Whether all profiles contain kernels, which tables of operations do not.
@@ -279,7 +279,7 @@ def _split_by_profile(rank_index: Ints, recordings: Sequence[Recording]) -> tupl
 
 @dataclass(frozen=True)
 class _Alignment:
-    """Stages, matching iterations and clocks, for an assumed assignment of profiles to machines.
+    """Stages, paired iterations and clocks, if each profile is from the assumed machine.
 
     Attributes:
         machines: Assumed machine name of each profile.
@@ -304,12 +304,13 @@ class _Alignment:
 
 
 def _align_recordings(parts: Recordings, hints: RunHints) -> _Alignment:
-    """Find the stages, matching iterations and clocks of recordings.
+    """Find the stages, paired iterations and clocks of recordings.
 
-    Captures that are far apart in UTC are refused unless the user sets the method ``causal``. If
-    the method is ``causal`` or None, and the clocks of profiles with the same hostname contradict
-    each other, these profiles are assigned to several machines and all recordings are aligned
-    again.
+    Captures that are far apart in UTC are refused unless the user sets the method ``causal``.
+
+    Profiles with the same hostname may be from several machines. If the method is ``causal`` or
+    None, and the clocks of these profiles contradict each other, the profiles are assigned to
+    several machines and all recordings are aligned again.
 
     Args:
         parts: The recordings, one per clock of a profile.
@@ -401,11 +402,15 @@ def _split_contradicting(
 ) -> tuple[_Alignment, tuple[Limitation, ...]]:
     """Assign profiles of one hostname to several machines if their clocks contradict each other.
 
-    After the recordings are aligned with separate machines, iterations may no longer match, or a
-    contradiction may remain. In that case, the stages or the times of operations are probably
-    wrong, so the machines stay as they are, and a limitation reports the contradiction. Nothing is
-    checked if the user or a table declares which clocks are shared, if every profile has a separate
-    machine, or if iterations are not paired.
+    All recordings are then aligned again. If iterations can no longer be paired, or if a
+    contradiction remains, the stages or the times of operations are probably wrong. In this case,
+    the machines stay as they are, and a limitation reports the contradiction.
+
+    Nothing is checked in these cases:
+
+    - The user or a table declares which clocks are shared.
+    - Every profile has a separate machine.
+    - Iterations are not paired.
 
     Args:
         alignment: The alignment with one machine per hostname.
@@ -444,10 +449,12 @@ def _find_waiting_kernels(
 ) -> tuple[Limitation, ...]:
     """Return limitations for kernels with unknown names that count as compute but probably wait.
 
-    Kernels that end together with kernels of other ranks are always reported. If clocks contradict
-    each other and the method is not ``utc``, kernels whose waiting would explain the contradiction
-    are also reported. In all other cases, kernels that wait for an input from a rank of the same
-    machine are also reported.
+    These kernels are reported:
+
+    - Kernels that end together with kernels of other ranks.
+    - If clocks contradict each other and the method is not ``utc``: kernels whose waiting would
+      explain the contradiction.
+    - In all other cases: kernels that wait for an input from a rank of the same machine.
 
     Args:
         parts: The recordings, one per clock of a profile.

@@ -1,4 +1,4 @@
-"""Layers of virtual stages: kernel time per layer and phase, summed over the ranks of a stage."""
+"""Stage layers: kernel time per layer and phase, summed over the ranks of a virtual stage."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ StageLayers = tuple[dict[tuple[Phase, LayerName | None], int], dict[LayerName, i
 def find_chunk_stages(
     rank: Ints, chunk: Ints, operations: Operations, rank_of_local: Ints
 ) -> Mapping[tuple[int, int], int]:
-    """Return the virtual stage of each chunk of a profile, keyed by (rank in the profile, chunk).
+    """Return the virtual stage of each chunk in a profile, keyed by (rank in the profile, chunk).
 
-    The chunks and the virtual stages of a rank are both sorted, and matched in this order. A rank
-    is left out if its number of chunks differs from its number of virtual stages.
+    The n-th smallest chunk of a rank is on the rank's n-th smallest virtual stage. A rank is left
+    out if its number of chunks differs from its number of virtual stages.
 
     Args:
         rank: Ranks as numbered in the profile. Pairs of rank and chunk may repeat.
@@ -47,7 +47,7 @@ def find_chunk_stages(
 def build_stage_layers(
     recordings: Sequence[Recording], operations: Operations, rank_of_local: Sequence[Ints]
 ) -> tuple[StageLayers, ...]:
-    """Return the layer times of each virtual stage, summed over all ranks of the stage.
+    """Return the kernel time of each layer on each virtual stage, summed over the stage's ranks.
 
     The result is empty if no forward has layer ranges. Chunks whose virtual stage is unknown are
     left out. Kernel time outside all layer ranges is stored under the layer None.

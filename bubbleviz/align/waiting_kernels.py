@@ -33,7 +33,7 @@ _MAX_END_NS, _MAX_END_SHARE = 10_000, 0.02
 #: A forward takes between a third and a half of the time of a backward.
 #: If a forward and a backward end together by chance, their starts differ by less than this.
 _MIN_START_SHARE = 0.7
-#: Minimum fraction of the kernel time of a name on a rank that is in waiting kernels.
+#: Minimum fraction of the time of a rank's kernels with one name that is spent in waiting kernels.
 #: The second number is the maximum probability that two kernels end together by chance.
 _MIN_WAITING, _MAX_CHANCE = 0.5, 0.2
 #: Maximum number of ranks that are compared for each kernel name.
@@ -119,12 +119,13 @@ def describe_waiting(
 
 
 def _is_waiting(kernels: UnknownKernels, other_ranks: Sequence[UnknownKernels]) -> bool:
-    """Return whether at least ``_MIN_WAITING`` of the kernel time of a rank is in waiting kernels.
+    """Return whether the kernels of one name on a rank mostly wait for other ranks.
 
     A kernel waits if it lasts at least ``_MIN_WAIT_NS`` and ends at the same time as a kernel of
-    another rank that began much earlier or later (:func:`_mask_ending_with`). The result is False
-    if kernels are so frequent that their ends often agree by chance: the mean probability of an
-    equal end must not exceed ``_MAX_CHANCE``.
+    another rank that began much earlier or later (:func:`_mask_ending_with`). Waiting kernels must
+    take at least ``_MIN_WAITING`` of the time of all kernels. The result is False if kernels are so
+    frequent that their ends often agree by chance: the mean probability of an equal end must not
+    exceed ``_MAX_CHANCE``.
 
     Args:
         kernels: Kernels of one name on one rank.

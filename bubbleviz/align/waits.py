@@ -61,7 +61,7 @@ def get_pass_keys(operations: Operations, forward: Ints, backward: Ints) -> tupl
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Waits(Table):
-    """Times for which microbatches are away from a (rank, chunk), one row per pair of F and B.
+    """How long microbatches are away from a (rank, chunk), one row per pair of F and B.
 
     Attributes:
         rank: Index of the rank.
@@ -154,9 +154,8 @@ def _match_passes(operations: Operations) -> tuple[Ints, Ints]:
 def _measure_work(operations: Operations, ready_ns: Ints, rows: Ints) -> Ints:
     """Return for how long, in ns, operations keep their rank busy after their input has arrived.
 
-    The result is the busy time of the operation, limited to the time from the arrival to the end of
-    the operation, and never negative. For an FB, which overlaps a forward and a backward, half of
-    this time is returned.
+    The result is ``min(busy_ns, end_ns - ready_ns)``, or 0 if that is negative. For an FB, which
+    overlaps a forward and a backward, half of this time is returned.
 
     Args:
         operations: Operations of all ranks.
@@ -196,9 +195,9 @@ def _match_first_rows(key: Ints, n_first: int) -> tuple[Ints, Ints]:
 
 
 def measure_median_waits(operations: Operations, inputs: Arrivals) -> Waits:
-    """Measure the median wait of each microbatch of each (rank, chunk).
+    """Measure the typical wait of each microbatch on each (rank, chunk).
 
-    The median is over iterations and sequence splits (:func:`_reduce_to_medians`).
+    It is the median over iterations and sequence splits (:func:`_reduce_to_medians`).
 
     Args:
         operations: Operations of all ranks, sorted by rank.

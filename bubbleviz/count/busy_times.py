@@ -39,11 +39,16 @@ def measure_use(
         windows: Windows of all ranks, keyed by ratio name.
 
     Returns:
-        Times in ns, keyed by (ratio, use). The key ``(ratio, use)`` gives the time of a use in the
-        windows of a ratio, shape (iterations, ranks). The key ``("", "phase_ns")`` gives the busy
-        time of each phase in ``COMPUTE``, shape (iterations, ranks, phases). The key
-        ``("", "compute_ns")`` gives the busy time of F, B, W, BW, R and FB together, shape
-        (iterations, ranks). Busy times count overlaps once.
+        Times in ns, with these keys:
+
+        - ``(ratio, use)``: Time of a use from :data:`USES` in the windows of a ratio, shape
+          (iterations, ranks).
+        - ``("", "phase_ns")``: Busy time of each phase in ``COMPUTE``, shape
+          (iterations, ranks, phases).
+        - ``("", "compute_ns")``: Busy time of F, B, W, BW, R and FB together, shape
+          (iterations, ranks).
+
+        Busy times count overlaps once.
     """
     n_ranks = part.shape[1]
     compute = _select_compute(part)
@@ -91,10 +96,10 @@ def _measure_rank_cover(
 def _subtract_covered_times(
     ratios: Sequence[str], covered_ns: Sequence[Ints], window_ns: Ints
 ) -> dict[tuple[str, str], Ints]:
-    """Compute the time of each use from the times that nested sets of intervals cover.
+    """Compute the time of each use from the times covered by nested sets of intervals.
 
-    Each set contains the previous one, so the time of a use is the difference of two covered times.
-    The last use (bubble) is the rest of the window.
+    Each set contains the previous one, so the time of a use is
+    ``covered_ns[use] - covered_ns[use - 1]``. The last use (bubble) is the rest of the window.
 
     Args:
         ratios: Names of the ratios.
@@ -219,8 +224,8 @@ def _add_intervals(
 def measure_within_windows(times: RunningTimes, time_ns: Ints, low_ns: Ints, high_ns: Ints) -> Ints:
     """Sum a measured time over the intervals inside each window.
 
-    If a window cuts an interval, the time of the interval counts in proportion to the part inside
-    the window. The first start and the last end of an iteration cut no interval.
+    If only part of an interval is inside a window, the same part of its measured time is added. The
+    first start and the last end of an iteration cut no interval.
 
     Args:
         times: Intervals of ranks with measured times.

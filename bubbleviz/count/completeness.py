@@ -1,4 +1,4 @@
-"""Completeness of iterations: their kind, whether the capture cut them, and what each rank lacks.
+"""Completeness: the kind of each iteration, whether the capture cut it, and what each rank lacks.
 
 Tables have the shape (iterations, ranks). A cell is one iteration of one rank. In this module,
 cells are numbered ``rank * iterations + iteration``, which is the order of the operations.
@@ -28,7 +28,7 @@ BACKWARDS = (Phase.B, Phase.BW)
 #: 64 bits.
 _MIX = 0x9E3779B97F4A7C15
 _GRADIENT = (Phase.B, Phase.BW, Phase.FB)
-#: Work that a rank may lack for a bubble ratio. The index is the code; code 0 means nothing.
+#: Work that a rank may lack for a bubble ratio. The index is the code. Code 0 means nothing.
 LACKS = (None, "no F with GPU work", "no backward with GPU work")
 
 
@@ -45,8 +45,8 @@ class IterationStatuses:
         microbatches: Number of microbatches, or None if the names contain no microbatch numbers.
         missing: Work that each rank lacks for a ratio, as an index into :data:`LACKS`, shape
             (iterations, ranks).
-        unmatched: Whether an F has no B although its rank ran on, so the end of the capture does
-            not explain the missing B.
+        unmatched: Whether an F has no B although its rank continued, so that the end of the capture
+            does not explain the missing B.
         is_uniform: Whether all ranks ran the same microbatches, and every backward has its F.
         idle: Mask of the ranks that had no forward or backward to run in a training iteration,
             shape (iterations, ranks).
@@ -105,21 +105,23 @@ class Evidence:
     def has_beginning(self) -> Bools:
         """Whether the capture contains the start of the rank's part of the iteration.
 
-        The start is contained if the rank starts with the F of the smallest microbatch
-        (``starts_regularly``). Otherwise, the part must be ``closed``, and it must either follow an
-        Optimizer of the rank or have the largest number of microbatches of all cells. The reasons:
-        if the capture cut only a forward, its backward shows that the part is not closed. If it cut
-        complete passes, fewer microbatches are left.
+        The part must meet one of these conditions:
+
+        - The rank starts with the F of the smallest microbatch (``starts_regularly``).
+        - The part is ``closed``, and an earlier iteration of the rank contains an Optimizer.
+        - The part is ``closed``, and no cell has more microbatches. If the capture had cut only a
+          forward, the part would not be closed. If it had cut complete passes, microbatches would
+          be missing.
 
         Without Optimizers, a repeated forward ends an iteration. The rest of a cut iteration may
         then be merged with the start of the next iteration::
 
             cut  F2 B2 F3 B3 F0 B0 F1 B1  F2 B2 ...
 
-        If names leave out forwards, they do so in every iteration, while the capture cuts only the
-        first iteration. Therefore, up to the first Optimizer of a rank, ``without_forward`` must
-        not exceed its second largest value over those iterations of the rank that contain a
-        backward and fulfill the conditions above.
+        The backwards of cut forwards then have no F. Names may also leave out forwards, but they do
+        so in every iteration, while the capture cuts only the first iteration. Therefore, up to the
+        first Optimizer of a rank, ``without_forward`` must not exceed the rank's second largest
+        value. Only iterations with a backward that meet a condition above are compared.
         """
         has_maximum = self.microbatches == self.microbatches.max(initial=NONE)
         has_stepped = _mask_later(self.optimizer)
@@ -142,23 +144,23 @@ def _mask_later(flags: Bools) -> Bools:
 
 
 def find_idle_ranks(present: Bools, is_whole: Bools, can_idle: Bools, is_recorded: Bools) -> Bools:
-    """Return a mask of the iterations in which ranks had nothing to run.
+    """Return a mask of the ranks that had nothing to run in an iteration.
 
     A vision encoder, for example, has no forward in a step that contains only text samples. A rank
     that works in other iterations is idle only if it is certain that the capture did not cut its
-    work. This is proven in two cases:
+    work. This is certain in two cases:
 
     - The recording of the rank covers the iteration (``is_recorded``).
-    - The rank works before and after the iteration. The last iteration before and the first
-      iteration after in which it works, and all iterations in between, are complete.
+    - The rank works before and after the iteration, and all iterations from its last working
+      iteration before to its first working iteration after are complete.
 
     ::
 
         stage 0   F0 B0                Optimizer   F0 B0     idle in the second iteration
         stage 1   F0 B0   F0 B0        Optimizer   F0 B0
 
-    An iteration is complete if the capture cut no rank in it, and all missing ranks are idle. Since
-    this depends on the result, candidates are removed until nothing changes.
+    An iteration is complete if the capture cut no rank in it, and all missing ranks are idle. This
+    depends on the result, so candidates are removed from the mask until nothing changes.
 
     Args:
         present: Mask of the ranks that work in each iteration, shape (iterations, ranks). All
@@ -188,17 +190,17 @@ def find_idle_ranks(present: Bools, is_whole: Bools, can_idle: Bools, is_recorde
 
 
 def _find_surrounding_iterations(present: Bools) -> tuple[Bools, Ints, Ints]:
-    """For each iteration and rank, find the nearest iterations in which the rank works.
+    """Find the nearest working iterations of each rank before and after each iteration.
 
     Args:
         present: Mask of the ranks that work in each iteration, shape (iterations, ranks).
 
     Returns:
         works_around: Mask of the cells for which both results exist, shape (iterations, ranks).
-        first: Last iteration up to and including this one in which the rank works, or 0 if there is
-            none.
-        last: First iteration from this one on in which the rank works, or the last iteration if
-            there is none.
+        first: This iteration if the rank works in it, or else the nearest earlier working
+            iteration, or 0 if there is none.
+        last: This iteration if the rank works in it, or else the nearest later working iteration,
+            or the last iteration if there is none.
     """
     row, count = np.arange(len(present))[:, None], len(present)
     previous = np.maximum.accumulate(np.where(present, row, NONE), axis=0)
@@ -268,11 +270,13 @@ def _classify_training(
     """Determine the kind of each iteration of a training run, and whether it is complete.
 
     An iteration without a backward is an evaluation. The exception is the last iteration of a run
-    with backwards, if ranks are missing or the ranks did not run the same microbatches: the capture
-    may have cut a training iteration. An iteration with backwards is complete if all ranks take
-    part or are idle, and if the part of each rank is whole (``is_whole``). An iteration without
-    backwards is complete if all ranks take part and ran the same microbatches, and if the capture
-    cut no forward at its start or end.
+    with backwards, if ranks are missing or the ranks did not run the same microbatches. It is
+    classified as training, because the capture may have cut a training iteration.
+
+    - An iteration with backwards is complete if all ranks take part or are idle, and if the part of
+      each rank is whole (``is_whole``).
+    - An iteration without backwards is complete if all ranks take part and ran the same
+      microbatches, and if the capture cut no forward at its start or end.
 
     Args:
         ran: Evidence on what each rank ran in each iteration.
@@ -309,13 +313,17 @@ def _mask_uniform_iterations(ran: Evidence) -> Bools:
 
 
 def _find_whole_parts(ran: Evidence) -> Bools:
-    """Return a mask of the cells that the capture contains completely, if the iteration trains.
+    """Return a mask of the training cells that the capture contains completely.
 
-    A cell is complete if the capture contains its start (:attr:`Evidence.has_beginning`) and cut no
-    operation, and if every F has its B and every B its W. If no range marks a backward of the rank
-    in any iteration (inner stages of DeepSpeed), the last condition is replaced: an Optimizer or a
-    later iteration must show that the iteration ended. Cells of ranks that are not present are in
-    the mask.
+    A cell is complete if all of these conditions hold:
+
+    - The capture contains its start (:attr:`Evidence.has_beginning`).
+    - The end of the capture cut no operation.
+    - Every F has its B, and every B has its W. If no range marks a backward of the rank in any
+      iteration (inner stages of DeepSpeed), an Optimizer or a later iteration must show instead
+      that the iteration ended.
+
+    Cells of ranks that are not present are in the mask.
     """
     has_ended = ~ran.backward.any(axis=0) & (ran.optimizer | ran.later)
     is_whole = ran.has_beginning & ~ran.cut & (ran.settled | has_ended)
@@ -575,7 +583,8 @@ def _group_passes(operations: Operations, cell: Ints) -> _Passes:
 def _find_unpaired_operations(operations: Operations, cell: Ints, is_forward: Bools) -> _Unpaired:
     """Find forwards without a backward, backwards without a W, and passes without a forward.
 
-    A pass also lacks its forward if its first forward comes after its first backward.
+    A pass whose first forward comes after its first backward is treated as a pass without a
+    forward.
 
     Args:
         operations: Operations, sorted by (cell, host start).
@@ -617,7 +626,7 @@ def _find_backward_extents(operations: Operations, passes: _Passes) -> tuple[Int
 
 
 def _find_weights(operations: Operations, cell: Ints, passes: _Passes) -> tuple[Bools, Bools]:
-    """Find the passes with a W of their microbatch, and the B operations that no W completes.
+    """Find the passes that have a W with their microbatch, and the B operations that lack a W.
 
     A W with a microbatch completes the B of its pass. A W without a microbatch completes all B of
     its cell and chunk. If it has no chunk either, it completes all B of its cell.
@@ -628,7 +637,7 @@ def _find_weights(operations: Operations, cell: Ints, passes: _Passes) -> tuple[
         passes: Passes of these operations.
 
     Returns:
-        has_weight: Mask of the passes with a W of their microbatch.
+        has_weight: Mask of the passes that have a W with their microbatch.
         owes_weight: Mask of the B operations that no W completes.
     """
     is_weight, owes_weight = operations.phase == Phase.W, operations.phase == Phase.B

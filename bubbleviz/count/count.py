@@ -1,4 +1,4 @@
-"""Counting: computes the bubble ratios of every iteration and rank, and summarizes them."""
+"""Counting: compute the bubble ratios of every iteration and rank, and summarize them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from bubbleviz.model.phases import COMPUTE, COUNTED, WORK, Phase
 from bubbleviz.model.run_kinds import INFERENCE, TRAINING
 from bubbleviz.model.window import Window
 
-#: Wait for another recording above which an iteration is excluded, as a fraction of the median
-#: iteration length.
+#: Maximum time that ranks may wait for the recording of another rank to start, as a fraction of the
+#: median iteration length. Iterations with longer waits are excluded.
 _LONG_WAIT = 0.05
 #: Maximum time between two operations of a rank in ns, one year. No capture is that long, and sums
 #: of longer times over many ranks would overflow 64 bits.
@@ -53,8 +53,8 @@ class Counts:
         is_in_window: Mask of the iterations in the requested window. All other iterations have no
             ranks.
         is_uniform: Mask of the iterations in which certainly no rank lacks a forward or backward.
-        awaited_ns: Latest start of a recording for which other ranks waited, or None if no rank
-            waited.
+        awaited_ns: Start of the latest recording that other ranks had to wait for, or None if no
+            rank waited.
     """
 
     iterations: tuple[Iteration, ...]
@@ -126,8 +126,8 @@ def _mask_in_window(iterations: Sequence[Iteration], window: Window | None) -> B
 def _choose_averaged(candidates: Sequence[Iteration], skip: int) -> set[int]:
     """Return the indices of the iterations that the summary averages.
 
-    These are the complete inference iterations, and the complete training iterations with the usual
-    number of microbatches. The usual number is the most frequent number among complete training
+    Complete inference iterations are averaged. Complete training iterations are averaged if they
+    have the usual number of microbatches, which is the most frequent number among complete training
     iterations, including skipped ones. If several numbers are equally frequent, the largest wins.
 
     Args:
@@ -185,8 +185,8 @@ class _Measurements:
 def _measure_iterations(run: Run) -> _Measurements:
     """Measure all iterations of a run. The averaged iterations are chosen later.
 
-    If ranks waited for the recording of another rank to start, all iterations that began before the
-    start of that recording are incomplete.
+    If ranks had to wait until the recording of another rank started, all iterations that began
+    before that start are incomplete.
     """
     extents, evidence, may_have_run, has_stepped = _collect_presence(run)
     starts_ns = find_iteration_starts(extents)
@@ -230,8 +230,10 @@ def _collect_presence(run: Run) -> tuple[Extents, completeness.Evidence, Bools, 
     Returns:
         extents: First start and last end of all ranks in all iterations.
         evidence: Evidence on whether the iterations are complete.
-        may_have_run: Mask described in :func:`find_presence`, shape (iterations, ranks).
-        has_stepped: Mask described in :func:`find_presence`, shape (iterations, ranks).
+        may_have_run: Mask of the ranks that may have run a forward or backward in the iteration,
+            shape (iterations, ranks).
+        has_stepped: Mask of the ranks that ran an Optimizer of the iteration to its end, shape
+            (iterations, ranks).
     """
     parts = [find_presence(part) for part in rank_slices.split_ranks(run)]
     columns = rank_slices.join_ranks([columns for columns, _ in parts])
@@ -250,8 +252,10 @@ def _make_accounts(
 ) -> tuple[dict[str, Windows], rank_iterations.RankColumns]:
     """Measure how each rank used the time in the windows of all ratios.
 
-    A window is unknown if it depends on clocks that cannot be compared, or if it depends on several
-    ranks and their iterations were not matched.
+    A window is marked as unknown in two cases:
+
+    - It depends on clocks that cannot be compared.
+    - It depends on several ranks, and the iterations of the ranks are not paired.
 
     Args:
         run: The run, merged from all its profiles.
@@ -299,11 +303,11 @@ def _make_account(
     bounds: WindowBounds | None,
     uses: Mapping[str, Ints],
 ) -> rank_iterations.AccountColumns:
-    """Build the account of the windows of one ratio.
+    """Build the account of one ratio: how the ranks used the time in its windows.
 
-    ``work_ns`` is the compute time of the iteration. If the ratio counts the Optimizer as work, the
-    time of the Optimizer is added. If it counts everything as work, the time of other iterations is
-    added, too.
+    ``work_ns`` is the compute time of the iteration. If the ratio counts the Optimizer as work,
+    ``optimizer_ns`` is added. If the ratio counts everything as work, ``overlap_ns`` (time spent on
+    other iterations) is also added.
 
     Args:
         run: The run, merged from all its profiles.
@@ -379,9 +383,9 @@ def find_presence(
 
     Returns:
         columns: Arrays of shape (iterations, ranks), keyed by name: the columns of
-            :class:`Extents` and two masks. ``may_have_run`` marks ranks that may have run a forward
-            or backward in the iteration. ``has_stepped`` marks ranks that ran an Optimizer of the
-            iteration to its end.
+            :class:`Extents` and two masks. The mask ``may_have_run`` contains the ranks that may
+            have run a forward or backward in the iteration. The mask ``has_stepped`` contains the
+            ranks that ran an Optimizer of the iteration to its end.
         evidence: Evidence on whether the iterations are complete.
     """
     operations, shape = part.operations, part.shape
@@ -415,9 +419,10 @@ def find_presence(
 def find_possible_work(operations: Operations, cell: Ints) -> Bools:
     """Return a mask of the forwards and backwards that may have run on the device.
 
-    These are the F, B, W, BW and FB operations of iterations, except those that certainly ran
-    nothing. An operation certainly ran nothing if it launched nothing, was not cut, and if other
-    GPU work in the same cell, for example an Optimizer, shows that the rank was recorded::
+    The mask contains the F, B, W, BW and FB operations of iterations, except those that certainly
+    ran nothing. An operation certainly ran nothing if it launched nothing, was not cut, and if
+    other GPU work in the same cell (iteration and rank), for example an Optimizer, shows that the
+    rank was recorded::
 
         launches      F0 B0   Optimizer   F0 B0       Optimizer   F0 B0   Optimizer
         recorded      F0 B0   Optimizer               Optimizer                         not recorded
@@ -448,11 +453,10 @@ def find_iteration_starts(extents: Extents) -> Ints:
 
 
 def _find_awaited_recording(run: Run, extents: Extents) -> int | None:
-    """Return the latest start of a recording for which other ranks waited, or None if none waited.
+    """Return the start of the latest recording that other ranks had to wait for, or None.
 
-    A wait for a recording is not a bubble, because the awaited rank may be late only because its
-    profiler was starting. The wait must take more than ``_LONG_WAIT`` of the median length of an
-    iteration.
+    Such a wait is not a bubble, because the awaited rank may be late only because its profiler was
+    starting. Only waits that take more than ``_LONG_WAIT`` times the median iteration length count.
     """
     starts_ns = find_iteration_starts(extents)
     parts_ns = np.where(extents.present, extents.step_last_ns - starts_ns, 0)
@@ -463,11 +467,11 @@ def _find_awaited_recording(run: Run, extents: Extents) -> int | None:
 
 
 def _find_possibly_idle(run: Run, extents: Extents) -> Bools:
-    """Return a mask of the iterations in which each rank may have had nothing to run.
+    """Return a mask of the ranks that may have had nothing to run in an iteration.
 
-    The mask has the shape (iterations, ranks). It is all False if the iterations of the ranks were
-    not matched, or if the clocks of any ranks cannot be compared. Otherwise, it is False where the
-    recording of the rank paused during the iteration.
+    The mask has the shape (iterations, ranks). It is False where the recording of the rank paused
+    during the iteration. It is all False if the iterations of the ranks are not paired, or if the
+    clocks of any ranks cannot be compared.
     """
     can_idle = np.zeros(extents.present.shape, bool)
     is_comparable = run.timebase.comparable[run.timebase.machine]
@@ -485,10 +489,9 @@ def _find_possibly_idle(run: Run, extents: Extents) -> Bools:
 
 
 def add_idle_ranks(extents: Extents, is_idle: Bools) -> Extents:
-    """Make idle ranks take part in their iterations with work of zero length.
+    """Mark idle ranks as present, with work of zero length at the start of the iteration.
 
-    The work of an idle rank is placed at the start of the iteration, so that the rank has the same
-    windows as the other ranks.
+    Idle ranks then have the same windows as the other ranks.
 
     Args:
         extents: First start and last end of each rank in each iteration.
@@ -536,7 +539,7 @@ def _find_paused_iterations(pauses: RankIntervals, first_ns: Ints, present: Bool
 
 
 def _compute_idle_share(work_ns: int, window_ns: int) -> float | None:
-    """Return the fraction of a window that is not work, or None if the window is empty."""
+    """Return the fraction of a window not spent on work, or None if the window is empty."""
     return (window_ns - work_ns) / window_ns if window_ns > 0 else None
 
 
@@ -550,10 +553,13 @@ def _compute_ratio(
 ) -> Ratio:
     """Compute one ratio of one iteration over its ranks.
 
-    The values are None if the iteration is incomplete, if a rank lacks a forward or backward, if
-    the window is unknown, if the iterations of the ranks were not matched, or if no rank takes
-    part. For the ratio that counts the Optimizer of the iteration as work, they are also None if a
-    rank did not finish its Optimizer.
+    The values are None in each of these cases:
+
+    - The iteration is incomplete, or no rank takes part.
+    - A rank lacks a forward or backward.
+    - The window is unknown, or the iterations of the ranks are not paired.
+    - The ratio counts the Optimizer of the iteration as work, and a rank did not finish its
+      Optimizer.
 
     Args:
         run: The run, merged from all its profiles.

@@ -1,6 +1,6 @@
-"""Damage: finds the iterations that are affected by lost work or work with impossible times.
+"""Damage: find the iterations that are affected by lost work or by work with impossible times.
 
-Damage outside the averaged iterations changes no average.
+Damage outside the averaged iterations does not change any average.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED
 from bubbleviz.model.run_kinds import EVALUATION
 
-#: Minimum share of unknown time in an averaged iteration for the ratio to be marked as uncertain.
+#: Minimum share of unknown time in an averaged iteration that makes a ratio uncertain.
 _NOTICEABLE = 0.01
-#: Minimum length of a suggested window without damage, as a share of the number of averaged
-#: iterations.
+#: Minimum number of iterations in a suggested window, as a share of the averaged iterations.
 _MIN_WINDOW_SHARE = 1 / 3
 _LEFT_OUT = "; iterations are left out in which ranks may have had nothing to run"
 _ELSEWHERE = "; none of it lies in the averaged iterations, so no average is wrong"
@@ -32,12 +31,13 @@ _ELSEWHERE = "; none of it lies in the averaged iterations, so no average is wro
 def locate_damage(
     recordings: Sequence[Recording], run: Run, counts: Counts
 ) -> tuple[tuple[Limitation, ...], ...]:
-    """Update the limitations of recordings according to the iterations that are damaged.
+    """Update the limitations of recordings according to where the damage is.
 
-    If all damage of a limitation is outside the averaged iterations, the limitation no longer
-    restricts the ratios. If averaged iterations are damaged, the limitation suggests the longest
-    window of complete iterations without damage, if that window is long enough. Nothing changes if
-    no iteration is averaged.
+    - If all damage of a limitation is outside the averaged iterations, the limitation no longer
+      restricts the ratios.
+    - If averaged iterations are damaged, the limitation suggests the longest window of complete
+      iterations without damage, if that window is long enough.
+    - If no iteration is averaged, the limitations are left unchanged.
 
     Args:
         recordings: One recording per profile, in the order of the run.
@@ -73,12 +73,12 @@ def locate_damage(
 
 
 def _update_kind(note: Limitation, profile: int, run: Run, averaged: Bools) -> Limitation:
-    """Give a limitation its noticeable kind if it noticeably affects any averaged iteration.
+    """Set the kind of a limitation to ``noticeable_kind`` if it affects any averaged iteration.
 
-    Even a few losses may distort the ratio of an iteration if they are all in this iteration. In
-    one averaged iteration, ``unknown_ns`` must take at least ``_NOTICEABLE`` of the total time of
-    the profile's ranks. A limitation without ``noticeable_kind`` or ``unknown_ns`` is returned
-    unchanged.
+    Even a few losses may distort the ratio of an iteration if they are all in this iteration. An
+    iteration is affected if ``unknown_ns`` takes at least ``_NOTICEABLE`` of the total time of the
+    profile's ranks in the iteration. A limitation without ``noticeable_kind`` or ``unknown_ns`` is
+    returned unchanged.
 
     Args:
         note: A limitation of any kind.
@@ -101,10 +101,10 @@ def _update_kind(note: Limitation, profile: int, run: Run, averaged: Bools) -> L
 
 
 def _sum_lengths_before(times_ns: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return the total length of all intervals before each of the times.
+    """Return, for each time, the total length of the parts of all intervals before this time.
 
     Args:
-        times_ns: Times to cut at.
+        times_ns: Times at which the intervals are cut.
         start_ns: Start of each interval, at least one.
         end_ns: End of each interval.
 
@@ -128,12 +128,12 @@ def _sum_lengths_before(times_ns: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
 def _add_place(
     note: Limitation, is_damaged: Bools | None, averaged: Bools, window: str
 ) -> Limitation:
-    """Add to the reason of a limitation where the damage is.
+    """Add the place of the damage to the reason of a limitation.
 
-    If no averaged iteration is damaged, the reason says so, and the kind becomes ``COSTS``, which
-    does not restrict the ratios. If any averaged iteration is damaged, the reason suggests
-    ``window``. The limitation is returned unchanged if ``is_damaged`` is None, or if there is no
-    window to suggest.
+    - If no averaged iteration is damaged, the reason says so, and the kind becomes ``COSTS``, which
+      does not restrict the ratios.
+    - If any averaged iteration is damaged, the reason suggests ``window``, if it is not "".
+    - If ``is_damaged`` is None, the limitation is returned unchanged.
 
     Args:
         note: A limitation of any kind.
@@ -154,11 +154,15 @@ def _add_place(
 def _find_damaged_iterations(
     note: Limitation, profile: int, run: Run, counts: Counts
 ) -> Bools | None:
-    """Return a mask of the iterations that a limitation damages, or None if unknown.
+    """Return a mask of the iterations that are damaged according to a limitation, or None.
 
-    If the limitation reports operations without GPU work, the mask contains the iterations of these
-    operations. Otherwise, it contains the iterations during which ``times_ns`` of the limitation
-    are, or which ``unknown_ns`` overlaps if there are no ``times_ns``.
+    The first rule that applies gives the mask:
+
+    1. If the limitation reports operations without GPU work: the iterations of these operations.
+    2. If it has ``times_ns``: the iterations that contain any of these times.
+    3. If it has ``unknown_ns``: the iterations that overlap any of these intervals.
+
+    Otherwise, the damage is unknown, and the result is None.
 
     Args:
         note: A limitation of any kind.
@@ -217,11 +221,11 @@ def _find_operations_without_work(profile: int, run: Run, counts: Counts) -> Int
 def _explain_idle_ranks(
     recording: Recording, profile: int, run: Run, counts: Counts
 ) -> Iterator[Limitation]:
-    """Yield the limitations of a recording. Idle ranks explain operations without GPU work.
+    """Yield the limitations of a recording, after explaining operations without GPU work.
 
-    If all operations without GPU work belong to ranks that had nothing to run in an iteration, the
-    limitation for these operations gets another reason and no longer restricts the ratios. All
-    other limitations stay the same.
+    Idle ranks (ranks that had nothing to run in an iteration) may explain all operations without
+    GPU work. If so, the limitation for these operations says this as its reason, and no longer
+    restricts the ratios. All other limitations are unchanged.
 
     Args:
         recording: Recording of one profile.
@@ -266,9 +270,9 @@ def _measure_iteration_times(run: Run, ranks: Ints) -> tuple[Ints, Ints]:
     """Return the start and end of each iteration on the hosts and GPUs of some ranks.
 
     An iteration starts with the first host start of its operations. It ends with the last end of
-    its operations, or at the start of the next iteration if that is later, because work between two
-    iterations counts in ``period``. For an iteration without operations on these ranks, the end is
-    before the start.
+    its operations, or with the start of the next iteration if that is later, because the ratio
+    ``period`` includes work between two iterations. For an iteration without operations on these
+    ranks, the end is before the start.
 
     Args:
         run: The run, merged from all its recordings.
@@ -289,10 +293,10 @@ def _measure_iteration_times(run: Run, ranks: Ints) -> tuple[Ints, Ints]:
 def _choose_undamaged_window(is_damaged: Bools, counts: Counts) -> str:
     """Return the longest window of complete iterations without damage, as text for ``--window``.
 
-    An example is ``iteration:3-7``. If several windows are longest, the first one is returned.
-    Evaluations interrupt a window. Iterations whose name is not a number interrupt it, too, because
-    ``--window`` takes numbers. The result is "" if the window has fewer iterations than
-    ``_MIN_WINDOW_SHARE`` times the number of averaged iterations.
+    An example is ``iteration:3-7``. If several windows are longest, the first one is returned. A
+    window must not contain evaluations, or iterations whose name is not a number, because
+    ``--window`` takes numbers. The result is "" if there is no window, or if the longest one has
+    fewer iterations than ``_MIN_WINDOW_SHARE`` times the number of averaged iterations.
     """
     usable = [
         i.complete and i.kind != EVALUATION and i.name.isdecimal() and not is_damaged[i.index]

@@ -1,4 +1,4 @@
-"""Trials that apply drafted conventions to the profile from which they were drafted."""
+"""Draft trials: apply drafted conventions to the profile from which they were drafted."""
 
 from __future__ import annotations
 
@@ -36,16 +36,20 @@ def choose_draft(
 ) -> tuple[str, DraftTrial, Recordings] | None:
     """Try drafted conventions on a profile, and return the best one.
 
-    The profile is read only once for all drafts. Drafts are ranked by whether they yield a ratio,
-    then by whether all ranks have the same number of passes, then by the share of compute time that
-    they attribute. The search ends early at a draft that yields a ratio with equal numbers of
-    passes and attributes at least ``_GOOD_SHARE`` of the compute time.
+    The best draft is the first one in this order of criteria:
+
+    1. It yields a ratio.
+    2. All ranks have about the same number of passes.
+    3. It attributes the largest share of compute time to operations.
+
+    The profile is read only once for all drafts. The search ends early at a draft that meets
+    criteria 1 and 2 and attributes at least ``_GOOD_SHARE`` of the compute time.
 
     Args:
         file: The open profile.
         drafted: Drafted conventions, keyed by their TOML text, most likely drafts first.
-        additions: Conventions without patterns. Their name patterns for kernels and threads are
-            added.
+        additions: Conventions without range patterns. Their name patterns for kernels and threads
+            are used together with those of each draft.
 
     Returns:
         The TOML text of the best draft, the result of its trial, and the profile interpreted with
@@ -83,9 +87,7 @@ def choose_draft(
 
 
 def is_drafted(file: OpenFile, names: Mapping[str, int]) -> bool:
-    """Return whether any generated draft is usable for a profile.
-
-    A usable draft names both forwards and backwards; see :func:`choose_draft`.
+    """Return whether any generated draft is usable for a profile (see :func:`choose_draft`).
 
     Args:
         file: The open profile.
@@ -143,9 +145,13 @@ def _try_draft(read: Recordings, *, parts: bool) -> DraftTrial | None:
 def _count_uneven_passes(operations: Operations) -> int:
     """Return how unevenly passes are distributed over ranks, or 0 if they are even.
 
-    On each rank, forwards and backwards with GPU work are counted separately. Of B or BW and W, the
-    larger number is used. The result is the difference between the largest and the smallest of all
-    these counts, plus the number of F, B, W, BW and FB operations without GPU work on all ranks.
+    On each rank, these passes with GPU work are counted:
+
+    - Forwards: F and FB.
+    - Backwards: B, BW and FB. If there are more W than B and BW, W and FB are counted instead.
+
+    The result is the largest minus the smallest of all these counts, plus the number of F, B, W, BW
+    and FB operations without GPU work on all ranks.
     """
     is_pass = mask_phases(operations.phase, COUNTED)
     _, rank = np.unique(operations.rank[is_pass], return_inverse=True)

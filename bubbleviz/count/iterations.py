@@ -50,11 +50,11 @@ class Iteration:
         end_ns: Last end of the iteration's work on any rank, including the Optimizer.
         ratios: Bubble ratios, keyed by ratio name.
         ranks: Ranks that take part in the iteration.
-        unmatched: Whether an F has no B although its rank ran on, so the end of the capture does
-            not explain the missing B.
+        unmatched: Whether an F has no B although its rank continued, so that the end of the capture
+            does not explain the missing B.
         bubble_ratio: Primary ratio of the report in this iteration, or None if unknown.
-        began_unrecorded: Whether the iteration began before the start of a recording for which
-            other ranks waited. Such an iteration is incomplete.
+        began_unrecorded: Whether the iteration began before the start of a recording that other
+            ranks had to wait for. Such an iteration is incomplete.
     """
 
     index: int
@@ -80,7 +80,7 @@ class Iteration:
     def clock_set(self) -> bool:
         """Whether a clock was set during the iteration.
 
-        This contradicts even the ratios that need no common clock.
+        Even the ratios that need no common clock are then marked as contradicted.
         """
         without_clock = (one.name for one in list_ratios() if not one.common_clock)
         ratios = (self.ratios[name] for name in without_clock if name in self.ratios)
@@ -147,9 +147,15 @@ _COLUMNS: Mapping[str, Kind] = {
 def choose_typical(iterations: Sequence[Iteration], headline: str) -> Iteration | None:
     """Choose the iteration of median length, or None if no iteration has ranks.
 
-    The first nonempty group of iterations is used: averaged iterations whose headline ratio is
-    known, averaged iterations, complete iterations other than evaluations, and all iterations with
-    ranks. Of two middle lengths, the shorter one is used. Among iterations of equal length, the
+    The iteration is chosen from the first of these groups that is not empty. Only iterations with
+    ranks are considered:
+
+    1. Averaged iterations whose headline ratio is known.
+    2. Averaged iterations.
+    3. Complete iterations, except evaluations.
+    4. All iterations.
+
+    If there are two middle lengths, the shorter one is used. Among iterations of equal length, the
     first one wins. See :meth:`.report.Report.typical_iteration`.
 
     Args:

@@ -29,17 +29,19 @@ from bubbleviz.model.run_kinds import TRAINING
 def find_missing_operations(run: Run, iterations: Iterable[Iteration]) -> Ints:
     """Count the missing forwards and backwards of each rank in complete training iterations.
 
-    Two kinds of missing operations are counted, and the counts are summed over the iterations:
+    Two kinds of missing operations are counted and added up over the iterations:
 
-    - A forward is missing if a rank ran a B or BW but no F with the same microbatch, chunk and
-      sequence. It counts 1.
-    - Both passes of a microbatch are missing if another rank of the pipeline ran the microbatch but
-      this rank ran neither pass of it. It counts 2, whatever the number of chunks.
+    - 1 for each B or BW without an F of the same microbatch, chunk and sequence.
+    - 2 for each microbatch that another rank of the pipeline ran but this rank did not, whatever
+      the number of chunks. Both its forward and its backward are missing.
 
-    An FB counts as one forward and one backward. A forward without a backward is not counted here,
-    because it makes the iteration incomplete. Passes without a microbatch number are ignored.
-    Nothing is missing on a rank that has no forward in the iteration. Ranks whose stage is unknown
-    are not compared with other ranks, because they may be replicas that run other microbatches.
+    An FB counts as one forward and one backward. These cases are not counted:
+
+    - Forwards without a backward, because they make the iteration incomplete.
+    - Passes without a microbatch number.
+    - Ranks without any forward in the iteration.
+    - The second kind on ranks whose stage is unknown, because they may be replicas that run other
+      microbatches.
 
     Args:
         run: The run, merged from all its profiles.
@@ -139,9 +141,9 @@ def _list_passes(part: RankSlice, is_complete: Bools) -> _Passes:
 
 
 def _count_absent_microbatches(pipeline: Ints, cell: Ints, microbatch: Ints) -> Ints:
-    """Count the microbatches that other ranks of the same pipeline ran but a rank did not.
+    """Count, for each rank, the microbatches that only other ranks of its pipeline ran.
 
-    The count of a rank is the sum over the iterations in which the rank has at least one pass. It
+    The counts are added up over the iterations in which the rank has at least one pass. The count
     is 0 for ranks whose pipeline is unknown.
 
     Args:

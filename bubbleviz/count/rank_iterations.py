@@ -77,7 +77,7 @@ class RankIteration:
     gap_ns: int = 0
 
 
-#: Names of the fields of :class:`Account` and of :class:`RankIteration` that are columns in ns.
+#: Field names of :class:`Account`, and names of the fields of :class:`RankIteration` in ns.
 _ACCOUNT_FIELDS = tuple(f.name for f in fields(Account))
 _RANK_FIELDS = ("compute_ns", "active_ns", "first_ns", "last_ns", "kernel_ns", "gap_ns")
 
@@ -270,11 +270,11 @@ def compute_rank_ratios(ranks: RankIterations, ratio: str) -> list[float | None]
 
 
 def compute_rank_intervals(ranks: RankIterations, ratio: str) -> list[tuple[float, float] | None]:
-    """Return the bounds of each rank's bubble ratio, given the uncertainty of the clocks.
+    """Return (lower, upper) bounds of each rank's bubble ratio, given the clock uncertainty.
 
     The bounds of a rank are None if the rank lacks work, or if the uncertainty is unknown or too
-    large. All bounds are None if the ratio does not compare clocks, or if all ranks of the
-    iteration are on one machine.
+    large. All bounds are None if the ratio does not compare clocks, or if all ranks that take part
+    in the iteration are on one machine.
     """
     bounds, k = ranks.columns.accounts[ratio].bounds, ranks.iteration
     if bounds is None or not bounds.across[k]:

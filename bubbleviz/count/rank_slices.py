@@ -1,4 +1,4 @@
-"""Slices of ranks. A run is processed slice by slice to save memory.
+"""Rank slices: process a run a few ranks at a time, to save memory.
 
 Operations are sorted by rank, so the operations of a slice of ranks are consecutive rows.
 """

@@ -130,9 +130,9 @@ def _find_common_windows(extents: Extents, last_ns: Ints) -> Windows:
 
 
 def _find_longest_windows(extents: Extents) -> Windows:
-    """Return windows of equal length that start at the first start of each rank.
+    """Return a window for each rank that starts at its first start. All windows are equally long.
 
-    The length is the longest time from first start to last end of any rank in the iteration.
+    Their length is the longest time from first start to last end on any rank in the iteration.
     """
     length = np.where(extents.present, extents.last_ns - extents.first_ns, 0)
     longest = length.max(axis=1, keepdims=True, initial=0)
@@ -142,9 +142,12 @@ def _find_longest_windows(extents: Extents) -> Windows:
 def _find_periods(extents: Extents) -> Windows:
     """Return windows from each rank's first start to its first start in the next iteration.
 
-    The windows of an iteration are unknown if it is the last one, if a recording paused before the
-    next iteration, if a rank of the iteration does not take part in the next one, or if a rank
-    starts the next iteration at the same time or earlier.
+    The windows of an iteration are unknown in each of these cases:
+
+    - It is the last iteration.
+    - A recording paused before the next iteration.
+    - A rank takes part in the iteration but not in the next one.
+    - A rank starts the next iteration no later than this one.
     """
     next_ns = np.roll(extents.first_ns, -1, axis=0)
     is_in_both = extents.present & np.roll(extents.present, -1, axis=0)

@@ -13,7 +13,8 @@ from bubbleviz.count.ratios import list_ratios
 from bubbleviz.count.statistics import Spread, measure_spread
 from bubbleviz.model.run_kinds import EVALUATION, INFERENCE, TRAINING
 
-#: Overlap of iterations, as a share of a rank's window, above which ``period`` is the headline.
+#: Maximum overlap of consecutive iterations, as a share of a rank's window. If iterations overlap
+#: more, ``period`` is the headline.
 OVERLAP_SHARE = 0.01
 
 
@@ -42,9 +43,9 @@ class Summary:
 def summarize(iterations: Sequence[Iteration]) -> Summary:
     """Return the statistics over the averaged iterations.
 
-    ``bubble_interval`` contains the mean lower bound and the mean upper bound of each ratio. The
-    value is None if the ratio is unknown in all averaged iterations, or if the interval is unknown
-    in any averaged iteration in which the ratio is known.
+    ``bubble_interval`` contains the mean lower bound and the mean upper bound of each ratio, over
+    the averaged iterations in which the ratio is known. The value is None unless there is such an
+    iteration and the interval is known in all of them.
     """
     averaged = [i for i in iterations if i.averaged]
     names = [ratio.name for ratio in list_ratios()]
@@ -75,9 +76,15 @@ def summarize(iterations: Sequence[Iteration]) -> Summary:
 def choose_headline(iterations: Sequence[Iteration]) -> tuple[str, str]:
     """Choose the ratio to quote.
 
-    The ratio is ``period`` if consecutive iterations overlap by more than ``OVERLAP_SHARE`` of a
-    rank's window, or if the run is inference. Otherwise, it is ``schedule``, or ``stage`` if
-    ``schedule`` is unknown. Ratios that are unknown in all averaged iterations are skipped. If
+    Ratios that are unknown in all averaged iterations are skipped. The first rule that applies
+    gives the ratio:
+
+    1. ``period``, if consecutive iterations overlap by more than ``OVERLAP_SHARE`` of a rank's
+       window, or if the run is inference.
+    2. ``schedule``.
+    3. ``stage``.
+
+    If iterations overlap, but ``period`` is unknown, the ratio is also chosen by rules 2 and 3. If
     there are no averaged iterations, or if all ratios are unknown, the ratio is ``schedule``.
 
     Args:
@@ -148,20 +155,18 @@ def _choose_single_iteration_ratio(
 
 
 def _compute_overlaps(iterations: Sequence[Iteration]) -> Iterator[tuple[float, str]]:
-    """Yield (overlap, name) for each averaged iteration.
-
-    The overlap is the result of :func:`_compute_overlap`.
-    """
+    """Yield the overlap (:func:`_compute_overlap`) and the name of each averaged iteration."""
     for iteration in iterations:
         if iteration.averaged:
             yield _compute_overlap(iteration), iteration.name
 
 
 def has_training_overlap(iterations: Sequence[Iteration]) -> bool:
-    """Return whether training iterations overlap each other, and not only evaluations.
+    """Return whether training iterations overlap other training iterations.
 
-    Only averaged training iterations whose neighbors are also training iterations are checked. The
-    overlap must exceed ``OVERLAP_SHARE`` of a rank's window.
+    Overlaps with evaluations do not count, so only averaged training iterations whose neighbors are
+    also training iterations are checked. The overlap must exceed ``OVERLAP_SHARE`` of a rank's
+    window.
     """
     between_training = []
     for iteration in iterations:

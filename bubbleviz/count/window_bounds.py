@@ -45,11 +45,13 @@ class WindowBounds:
     def compute_interval(self, k: int, work_ns: int, n_ranks: int) -> tuple[float, float] | None:
         """Return the bounds of a bubble ratio, or None if the uncertainty is unknown or too large.
 
-        The uncertainty is too large if the shortest possible window is empty. Otherwise, the lower
-        bound combines the shortest window with the most work, and the upper bound combines the
-        longest window with the least work. The clocks of several machines may run at different
-        speeds, so work over several machines is uncertain by a factor of ``1 +- DRIFT``. A clock
-        that was set makes the work of every rank uncertain by ``jump_ns``.
+        The lower bound combines the shortest possible window with the most work, and the upper
+        bound combines the longest possible window with the least work. The uncertainty is too large
+        if the shortest possible window is empty.
+
+        Work is also uncertain for two reasons. The clocks of several machines may run at different
+        speeds, which changes the work by a factor of ``1 +- DRIFT``. If a clock was set, the work
+        of every rank is uncertain by ``jump_ns``.
 
         Args:
             k: Index of the iteration.
@@ -110,7 +112,7 @@ def bound_windows(ratio: RatioDefinition, extents: Extents, timebase: Timebase) 
 def _find_machine_windows(
     ratio: RatioDefinition, extents: Extents, timebase: Timebase
 ) -> tuple[Ints, Ints, Bools]:
-    """Compute the windows that result if only the ranks of one machine are considered.
+    """Compute the windows of each machine, as if only the ranks of this machine took part.
 
     Args:
         ratio: Definition of the ratio.

@@ -1,4 +1,4 @@
-"""Pairing by time: match the iterations of ranks on one clock if some ranks skip some iterations.
+"""Pairing by time: match iterations of ranks on one clock, although some ranks skip iterations.
 
 A stage may have no work in an iteration, such as a vision encoder in a step with text samples only.
 The rank of this stage then has fewer iterations than other ranks, and no constant shift of
@@ -37,9 +37,13 @@ def pair_by_time(
     Returns:
         Common number of each iteration of each rank, shape (ranks, iterations). An iteration whose
         time is unknown gets the number of the previous iteration of its rank plus 1. An iteration
-        without work has the same number as the previous one, or -1 if there is none. The result is
-        None if there are no operations, if an iteration overlaps no reference iteration, if the
-        numbers of a rank do not ascend, or if two iterations of a rank would get the same number.
+        without work has the same number as the previous one, or -1 if there is none.
+
+        The result is None in each of these cases:
+
+        - There are no operations.
+        - An iteration overlaps no reference iteration.
+        - The numbers of a rank are not strictly ascending.
     """
     shape = is_worked.shape
     first_ns, last_ns = _find_extents(rank, iteration, (start_ns, end_ns), shape)
@@ -85,10 +89,10 @@ def _find_extents(
 
 
 def _number_untimed(numbers: Ints, is_untimed: Bools) -> bool:
-    """Number the iterations whose time is unknown.
+    """Give each iteration whose time is unknown the next number on its rank.
 
-    The new number is the largest number of the earlier iterations of the rank plus 1, or 0 if there
-    is none.
+    The next number is 1 plus the largest number of the rank's earlier iterations, or 0 if they have
+    no numbers.
 
     Args:
         numbers: Common number of each iteration of each rank, or -1 if it has none, shape

@@ -3,7 +3,7 @@
 Ranks of a pipeline wait for each other. Every F ends on the upstream rank before the input of the
 downstream rank is available. Every B ends on the downstream rank before the input of the upstream
 rank is available. Replicas of a stage run their iterations at the same time. Pairs of ranks are
-computed in batches, as arrays.
+processed in batches, as arrays.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def find_possible_shifts(
     events: CommonEvents | None,
     shifts: Ints,
 ) -> tuple[Floats, Floats, Floats]:
-    """Weigh candidate shifts of pairs of ranks by all evidence except the fit of iteration times.
+    """Weigh candidate shifts by all evidence except how well iteration times agree.
 
     Evidence for a shift:
 
@@ -108,11 +108,10 @@ def find_possible_shifts(
 
 
 def _weigh_equal_counts(is_equal: Bools, timed: Bools, distance_ns: Floats) -> Floats:
-    """Return the evidence that captures with equal numbers of iterations contain the same ones.
+    """Return the evidence from equal iteration counts: the captures probably match one to one.
 
     A shift in ``is_equal`` gets ``_EQUAL_COUNT_EVIDENCE``. If UTC is known and no other shift needs
-    a smaller clock correction, ``_EQUAL_TIME_EVIDENCE`` is added. The evidence for all other shifts
-    is 0.
+    a smaller clock correction, ``_EQUAL_TIME_EVIDENCE`` is added. All other shifts get 0.
 
     Args:
         is_equal: Mask of the shifts that pair two captures with equal numbers of iterations from
@@ -163,10 +162,10 @@ def _estimate_offsets(
 def _compare_shapes(
     histories: Histories, pair: tuple[Ints, Ints], shifts: Ints
 ) -> tuple[Floats, Floats]:
-    """Compare the numbers of forwards and backwards ("shapes") of the iterations that shifts pair.
+    """Compare the shapes (numbers of forwards and backwards) of the iterations that a shift pairs.
 
-    Two iterations rarely have the same unusual shape, such as the shape of an evaluation, by
-    chance. The evidence of two equal shapes is the negated logarithm of the fraction of the first
+    Two iterations rarely have the same unusual shape by chance, for example that of an evaluation.
+    Two equal shapes give the evidence ``-log(fraction)``, where fraction is the part of the first
     rank's iterations that have this shape. Iterations of unknown shape are ignored.
 
     Args:
@@ -216,13 +215,14 @@ def _is_clock_set(start_ns: Floats, lower: Floats, upper: Floats) -> Bools:
 
 
 def _count_unrecorded(histories: Histories, a: Ints, b: Ints, shifts: Ints) -> Ints:
-    """Count the ends of rank b's capture at which an iteration should be recorded but is missing.
+    """Count iterations that rank b should have recorded before its first or after its last one.
 
-    The starts of the iterations before b's first iteration and after b's last iteration are
-    predicted from rank a (:func:`_predict_starts`). The iteration before b's first one is missing
-    if b's capture began more than half an iteration before its predicted start. The iteration after
-    b's last one is missing if b's capture ended more than half an iteration after its predicted
-    start.
+    The starts of these two iterations are predicted from rank a (:func:`_predict_starts`):
+
+    - The iteration before b's first one is missing if b's capture began more than half an iteration
+      before its predicted start.
+    - The iteration after b's last one is missing if b's capture ended more than half an iteration
+      after its predicted start.
 
     Args:
         histories: Iteration times of all ranks.
@@ -242,12 +242,11 @@ def _count_unrecorded(histories: Histories, a: Ints, b: Ints, shifts: Ints) -> I
 
 
 def _predict_starts(histories: Histories, a: Ints, b: Ints, shifts: Ints) -> tuple[Floats, Floats]:
-    """Predict the starts of the iterations before rank b's first one and after its last one.
+    """Predict when rank b started the iteration before its first one and the one after its last.
 
-    A step is the time from one iteration start to the next. The start before b's first iteration is
-    the first start minus a step, and the start after b's last iteration is the last start plus a
-    step. The steps are taken from the iterations of rank a that the shift pairs with these
-    iterations of rank b.
+    A step is the time from one iteration start to the next. One step of rank a is subtracted from
+    b's first start, and another step is added to b's last start. Each step is the one between the
+    iterations of rank a that the shift pairs with these iterations of rank b.
 
     Args:
         histories: Iteration times of all ranks.
@@ -277,10 +276,10 @@ def find_shifts(
     """Find the shift between the iterations of each pair of ranks whose clocks agree.
 
     Every F of a microbatch ends on the upstream rank before it ends on the downstream rank, and
-    every B ends on the downstream rank first. The violation of a shift is the largest violation of
-    this order, in ns (:func:`_measure_violations`). Ends are compared because a span may begin with
-    kernels that need no input. For replicas, which run their iterations at the same time, the
-    violation is the median difference of the iteration starts.
+    every B ends on the downstream rank first. The violation of a shift says by how many ns it
+    breaks this order (:func:`_measure_violations`). Ends are compared because a span may begin with
+    kernels that need no input. Replicas run their iterations at the same time, so their violation
+    is the median difference of the iteration starts.
 
     The first rule that applies gives the shift:
 
@@ -322,7 +321,7 @@ def _find_shifts_of_batch(
     events: CommonEvents | None,
     shifts: Ints,
 ) -> list[int | None]:
-    """Find the shift of each pair of a batch, as :func:`find_shifts` describes.
+    """Find the shift of each pair in a batch, using the rules of :func:`find_shifts`.
 
     Args:
         histories: Iteration times of all ranks.
@@ -356,15 +355,14 @@ def _find_shifts_of_batch(
 def _choose_shift(
     shifts: Ints, cost: Floats, max_cost: float, *, can_stay: bool, is_replica: bool
 ) -> int | None:
-    """Choose the shift of a pair of ranks with the smallest violation, or None if none qualifies.
+    """Choose the shift with the smallest violation for a pair of ranks, or None if none qualifies.
 
-    See :func:`find_shifts` for the conditions.
+    The rules are rules 2 to 4 of :func:`find_shifts`.
 
     Args:
         shifts: Candidate shifts, closest to 0 first.
         cost: Violation of each shift, or NaN if the pair has no dependencies under the shift.
-        max_cost: Maximum violation of the chosen shift if it is the only one with the smallest
-            violation.
+        max_cost: Maximum violation of the shift that rule 3 chooses.
         can_stay: Whether both ranks have equal numbers of iterations, at least one. Shift 0 may
             then be used even if no shift qualifies otherwise.
         is_replica: Whether the ranks are replicas.
@@ -378,10 +376,10 @@ def _choose_shift(
 
 
 def list_shifts(histories: Histories) -> Ints:
-    """List the shifts under which two ranks can have common iterations, closest to 0 first.
+    """List the shifts at which two ranks can have common iterations, for example 0, -1, 1, -2, 2.
 
-    Of two shifts at the same distance from 0, the negative one comes first. Shifts range from
-    ``-_MAX_SHIFT`` to ``_MAX_SHIFT``.
+    The largest shift is ``_MAX_SHIFT``, or the maximum number of iterations minus 1 if that is
+    smaller.
     """
     max_shift = min(histories.start_ns.shape[1] - 1, _MAX_SHIFT)
     shifts = np.arange(-max_shift, max_shift + 1)
@@ -393,10 +391,9 @@ def _measure_violations(
 ) -> Floats:
     """Measure by how many ns each shift violates data dependencies, shape (pairs, shifts).
 
-    The result is the size of the largest violation, or 0 if no dependency is violated. The result
-    is NaN if the pair has no dependencies under this shift. For replicas (``events`` is None), it
-    is instead the median absolute difference of the iteration starts, rounded down, or NaN if there
-    is no common iteration.
+    The result is the size of the largest violation, or 0 if no dependency is violated. For replicas
+    (``events`` is None), it is the median absolute difference of the iteration starts, rounded
+    down. The result is NaN if the pair has no dependencies, or no common iteration, at this shift.
 
     Args:
         starts: Iteration starts of the first and of the second rank of each pair, on one clock.

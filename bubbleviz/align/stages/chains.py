@@ -26,11 +26,12 @@ Fits = Callable[[Ints, Ints], Bools]
 
 
 def find_pipelines(stages: Sequence[Ints], fits: Fits, ranks: int) -> Ints | None:
-    """Divide the ranks of stages into pipelines.
+    """Divide the ranks of stages into pipelines, by building chains from stage to stage.
 
-    The ranks of the first stage with the most ranks start chains 0, 1, 2 and so on. The chains are
-    continued to the later stages first, and then to the earlier stages (:func:`_continue_chains`).
-    A rank whose chain is unknown starts a new chain with the next number. Each chain is a pipeline.
+    The chains start at the stage with the most ranks (the first one if tied). Its ranks start
+    chains 0, 1, 2 and so on. The chains are continued to the later stages first, and then to the
+    earlier stages (:func:`_continue_chains`). A rank whose chain is unknown starts a new chain with
+    the next number. Each chain is a pipeline.
 
     Args:
         stages: Ranks of each stage, sorted by rank number.
@@ -74,9 +75,9 @@ def _continue_chains(
 ) -> Ints | None:
     """Find the chain that each rank of the next stage continues.
 
-    Chains that end at the adjacent stage are matched first (:func:`_match_adjacent`). If the number
-    of remaining ranks equals the number of chains with a gap, and they fit in order, these ranks
-    continue these chains.
+    Chains that end at the adjacent stage are matched first (:func:`_match_adjacent`). Other chains
+    have a gap. If there are as many remaining ranks as chains with a gap, and all of them fit in
+    order, the remaining ranks continue the chains with a gap.
 
     Args:
         chains: Last rank of each chain, and the distance of this rank from the next stage, in
@@ -144,13 +145,15 @@ def _fit_in_order(tips: Ints, away: Ints, ranks: Ints, fits: Fits) -> bool:
 
 
 def find_forced_matches(can_match: Bools, *, rows_have_one: bool, columns_have_one: bool) -> Ints:
-    """Find the matches of a bipartite graph that are forced because no other choice remains.
+    """Find the matches between rows and columns that are forced because no other choice remains.
 
-    Each row is matched with at most one column, and each column with at most one row. If every
-    column (or every row) must have a match, columns (or rows) with a single choice are matched
-    repeatedly, and each match removes a choice from the others. If rows and columns may stay
-    unmatched, a pair is forced only if the row is the only choice of the column and the column is
-    the only choice of the row.
+    Each row is matched with at most one column, and each column with at most one row.
+
+    - If every column must have a match, a column with a single choice is matched with it, and this
+      row is no longer a choice of other columns. This is repeated until no column has a single
+      choice. If every row must have a match, rows are treated in the same way.
+    - If rows and columns may stay unmatched, a pair is forced only if the row is the only choice of
+      the column and the column is the only choice of the row.
 
     Args:
         can_match: Mask of the possible matches, shape (rows, columns). Not modified.

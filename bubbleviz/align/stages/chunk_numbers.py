@@ -1,7 +1,7 @@
-"""Chunk numbers: equal numbers for equal chunks of tokens on all ranks of an inference run.
+"""Chunk numbers: give a chunk of tokens the same number on all ranks of an inference run.
 
-Range names of serving frameworks do not number chunks, so each rank counts its chunks from 0. If a
-recording begins mid-stream, later stages are still working on earlier chunks::
+Range names from serving frameworks do not number chunks, so each rank counts its chunks from 0. If
+a recording begins mid-stream, later stages are still working on earlier chunks::
 
     recording     │
     stage 0   F7 ─┼─ F8 ──── F9 ────        counts F8 as 0
@@ -27,8 +27,8 @@ from bubbleviz.model.phases import Phase
 MIN_CHUNKS, MIN_FITTING = 2, 0.95
 
 
-#: An operation may start before its input arrives, by its busy time divided by this number.
-#: The reason is that operations may begin with work that needs no input.
+#: Operations may begin with work that needs no input. Therefore an operation may start before its
+#: input arrives, by up to its busy time divided by this number.
 EARLY_PART = 4
 
 
@@ -57,13 +57,12 @@ def align_chunk_numbers(
     """Shift the chunk numbers of each rank so that a chunk has the same number on all ranks.
 
     Each rank is compared with the previous one in order of stages. A shift of the rank's chunk
-    numbers fits if all paired chunks have equal token counts (:func:`_match_tokens`), with one
-    additional condition:
+    numbers fits if both of these conditions hold:
 
-    - If both ranks are on one machine, the times of the paired chunks must fit
-      (:func:`_can_pass`).
-    - If the ranks are on two machines, and all chunks of the first rank have the same token count,
-      the shift must be 0.
+    - All paired chunks have equal token counts (:func:`_match_tokens`).
+    - If both ranks are on one machine, the times of the paired chunks also fit
+      (:func:`_can_pass`). Times on two machines cannot be compared. If all chunks of the first rank
+      have the same token count, only shift 0 then fits.
 
     Shift 0 is used if it fits, otherwise the largest shift that fits. Shifts are added up along the
     ranks. Finally, the same number is subtracted from all shifts, so that the smallest is 0.
@@ -108,9 +107,9 @@ def align_chunk_numbers(
 def order_by_tokens(operations: Operations, ranks: Ints) -> Ints | None:
     """Order ranks by how long after the first rank they start the same chunks.
 
-    Each rank is compared with the first rank in ``ranks``. Token counts must allow exactly one
-    shift of the rank's chunk numbers (:func:`_match_tokens`). The shift pairs the chunks of the two
-    ranks. Ranks are sorted by the median delay of the paired chunks.
+    Each rank is compared with the first rank in ``ranks``. Their chunks are paired by token counts,
+    which must allow exactly one shift (:func:`_match_tokens`). Ranks are sorted by the median delay
+    of the paired chunks.
 
     Args:
         operations: Operations of all ranks.
@@ -139,10 +138,10 @@ def _select_chunks(operations: Operations, rank: int) -> Operations:
 
 
 def _match_tokens(upper: Operations, lower: Operations) -> Iterator[tuple[int, Ints, Ints]]:
-    """Yield the shifts of the second rank's chunk numbers that pair chunks of equal length.
+    """Yield the shifts of the second rank's chunk numbers for which all token counts agree.
 
-    All paired chunks must have equal token counts. At least ``MIN_CHUNKS`` chunks, and at least
-    half (rounded down) of the chunks of the rank with fewer chunks, must be paired. Shifts from
+    At least ``MIN_CHUNKS`` chunks, and at least half (rounded down) of the chunks of the rank with
+    fewer chunks, must be paired. All paired chunks must have equal token counts. Shifts from
     ``-_MAX_SHIFT`` to ``_MAX_SHIFT`` are tried in ascending order.
 
     Args:
@@ -164,11 +163,12 @@ def _match_tokens(upper: Operations, lower: Operations) -> Iterator[tuple[int, I
 def _can_pass(upper: Operations, lower: Operations, is_replica: bool) -> bool:
     """Return whether the times of paired chunks fit two consecutive stages, or two replicas.
 
-    On consecutive stages, at least ``MIN_FITTING`` of the chunks must start on the second rank
-    after they ended on the first rank. A chunk may start early by its busy time divided by
-    ``EARLY_PART``. On replicas, at least ``MIN_FITTING`` of the chunks must overlap on both ranks:
-    on each rank, the chunk starts more than half of the other rank's busy time before it ends on
-    the other rank.
+    At least ``MIN_FITTING`` of the chunks must meet the condition:
+
+    - On consecutive stages, a chunk starts on the second rank after it ended on the first rank. It
+      may start early by its busy time divided by ``EARLY_PART``.
+    - On replicas, the chunk overlaps on both ranks. It starts on each rank before
+      ``end_ns - busy_ns // 2`` of the other rank.
 
     Args:
         upper: Chunks on the first rank.

@@ -25,14 +25,14 @@ def find_missing_ranks(
 ) -> tuple[Limitation, ...]:
     """Return a limitation for ranks of the run that are known to be in no profile, or ().
 
-    The recorded ranks are compared with all ranks of ``parallel``. If ``parallel`` is None and
-    fewer than ``world`` ranks were recorded, the recorded ranks are compared with ranks 0 to
-    ``world - 1``. In all other cases, gaps in the rank numbers in names show missing ranks. Numbers
-    in equal steps have no gap, because they may be the ranks of one of several pipelines.
+    The first rule that applies shows which ranks are missing:
 
-    The limitation usually lists the missing ranks. It only contains their number if they follow
-    from ``world``, and either names do not number the ranks or at least half of the ranks are
-    missing.
+    1. If ``parallel`` is given, all ranks of ``parallel`` that were not recorded.
+    2. If fewer than ``world`` ranks were recorded, ranks 0 to ``world - 1`` that were not recorded.
+       If names do not number the ranks, or if at least half of the ranks are missing, the
+       limitation only contains the number of missing ranks instead of a list.
+    3. If names number the ranks, the gaps between the numbers. Numbers in equal steps have no gap,
+       because they may be the ranks of one of several pipelines.
 
     Args:
         numbers: Numbers of the recorded ranks.

@@ -97,7 +97,7 @@ class RankNumbers:
 
 
 def get_rank_numbers(ranks: Sequence[JoinedRank]) -> RankNumbers:
-    """Return the rank numbers in names, or else numbers by host, device and process.
+    """Return the rank numbers in names, or else numbers in order of host, device and process.
 
     Numbers in names are used only if every rank has one and all are different. Otherwise, the ranks
     are sorted by host (in natural order), device id and process id, and numbered from 0.
@@ -112,7 +112,7 @@ def get_rank_numbers(ranks: Sequence[JoinedRank]) -> RankNumbers:
 
 
 def refuse_misfit(parallel: Parallel, numbers: RankNumbers) -> None:
-    """Refuse ranks that do not match the parallel sizes that the user gives.
+    """Refuse ranks that do not match the parallel sizes given by the user.
 
     Raises:
         MismatchError: A rank number is too large for the run, or there are fewer ranks than in the
@@ -169,10 +169,9 @@ def find_pipelines(stage: Ints, numbers: RankNumbers, world: int = 0) -> Ints:
     """Find the pipeline of each rank from rank numbers.
 
     If every stage has one rank, all ranks are in pipeline 0. Otherwise, pipelines are known only if
-    names number the ranks, and if the ranks are numbered in Megatron's order: stage by stage, with
-    equally many ranks per stage. Some ranks may be missing. The pipeline of a rank is then its
-    index among the ranks of its stage, in order of rank numbers. Missing ranks are counted as well
-    if the rank numbers show which ranks are missing.
+    names number the ranks in Megatron's order: stage by stage, with the same number of ranks per
+    stage. The pipeline of a rank is then its index among the ranks of its stage, in order of rank
+    numbers. If ``world`` shows which ranks are missing, they are counted as well.
 
     Args:
         stage: Stage of each rank, or -1 for a rank without forwards and backwards.
@@ -209,9 +208,8 @@ def find_reducing_groups(stage: Ints, machine: Ints, numbers: RankNumbers) -> In
     """Find the ranks that reduce gradients together, without parallel sizes from the user.
 
     The ranks of a group are on one stage. Replicas of a stage on one machine may be
-    tensor-parallel, so they are put into different groups: the first replica on each machine forms
-    a group with the first replicas on the other machines, the second replica with the second
-    replicas, and so on. Replicas are sorted by rank number.
+    tensor-parallel, so they are put into different groups: the n-th replicas of all machines form a
+    group. Replicas are sorted by rank number.
 
     Args:
         stage: Stage of each rank, or -1 for a rank without forwards and backwards.

@@ -1,4 +1,4 @@
-"""Orders: the sequence of operations in each iteration of a rank, as launched by its host."""
+"""Rank orders: the sequence of operations in each iteration of a rank, as launched by its host."""
 
 from __future__ import annotations
 

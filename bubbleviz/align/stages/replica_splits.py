@@ -1,4 +1,4 @@
-"""Splits: divide ranks into stages and replicas if replicas are not equally fast.
+"""Replica splits: divide ranks into stages and replicas if replicas are not equally fast.
 
 A slow rank makes its whole pipeline wait, so sorting all ranks by their waits mixes the pipelines.
 The following properties show the stages:
@@ -117,8 +117,9 @@ def _group_by_timetable(operations: Operations, orders: Orders, ranks: int) -> I
 def _divide_ranks(table: Timetable, kinds: Ints, number: Ints) -> tuple[VirtualStages, bool] | None:
     """Divide ranks into stages and replicas by their timetable.
 
-    If the size of every group equals the number of pipelines, each group is a stage. Larger groups
-    contain several stages and are divided by rank numbers, provided that exactly one division fits.
+    Ranks that run the same operations form a group. If the size of every group equals the number of
+    pipelines, each group is a stage. Larger groups contain several stages and are divided by rank
+    numbers, provided that exactly one division fits.
 
     Args:
         table: Timetable of all ranks.
@@ -127,10 +128,13 @@ def _divide_ranks(table: Timetable, kinds: Ints, number: Ints) -> tuple[VirtualS
         number: Number of each rank in the run.
 
     Returns:
-        The stages and ``by_number``, as returned by :func:`find_division`. The result is None if no
-        division or several divisions fit, if a rank is in no group, if there is only one group, if
-        there are fewer than two pipelines, or if the size of a group is not a multiple of the
-        number of pipelines.
+        The stages and ``by_number``, as returned by :func:`find_division`. The result is None in
+        each of these cases:
+
+        - No division fits, or several divisions fit.
+        - A rank is in no group, or there is only one group.
+        - There are fewer than two pipelines, or their number is unknown.
+        - The size of a group is not a multiple of the number of pipelines.
     """
     ranks = np.flatnonzero(table.has_microbatch.any(axis=(1, 2)))
     sizes = np.bincount(kinds[ranks] + 1)
@@ -151,10 +155,10 @@ def _divide_ranks(table: Timetable, kinds: Ints, number: Ints) -> tuple[VirtualS
 def _count_replicas(table: Timetable, kinds: Ints) -> int:
     """Return the number of pipelines, or 0 if unknown.
 
-    If no rank of a group can follow another rank of the group in a pipeline, the group is a single
-    stage, and its size is the number of pipelines. The number is unknown if no group is a single
-    stage, or if the groups that are single stages differ in size. Groups of a single rank, or of
-    more than ``MAX_REPLICAS`` ranks, are ignored.
+    A group is a single stage if none of its ranks can follow another one in a pipeline. Its size is
+    then the number of pipelines. The number is unknown if no group is a single stage, or if the
+    groups that are single stages differ in size. Groups of one rank, or of more than
+    ``MAX_REPLICAS`` ranks, are ignored.
 
     Args:
         table: Timetable of all ranks.
@@ -177,11 +181,11 @@ def _count_replicas(table: Timetable, kinds: Ints) -> int:
 
 
 def _order_groups(table: Timetable, ranks: Ints, group: Ints) -> VirtualStages | None:
-    """Order groups of ranks by their total waits in descending order. Each group is a stage.
+    """Order groups of ranks by their waits, longest first. Each group becomes a stage.
 
-    The waits of a (group, chunk) are added up over its ranks and over the microbatches that all
-    ranks run in every chunk. The index of a (group, chunk) in descending order of these sums is its
-    virtual stage.
+    The waits of each pair (group, chunk) are added up over its ranks and over the microbatches that
+    all ranks run in every chunk. The pairs are sorted by this sum in descending order. The position
+    of a pair is its virtual stage.
 
     Args:
         table: Timetable of all ranks.
@@ -190,9 +194,11 @@ def _order_groups(table: Timetable, ranks: Ints, group: Ints) -> VirtualStages |
             ``ranks``.
 
     Returns:
-        Virtual stage of each (rank, chunk). The result is None if no microbatch is run by all ranks
-        in every chunk, if the virtual stages of any chunk are not consecutive, or if the ranks of
-        two consecutive stages cannot be paired (:func:`_can_pair`).
+        Virtual stage of each (rank, chunk). The result is None in each of these cases:
+
+        - No microbatch is run by all ranks in every chunk.
+        - The virtual stages of a chunk are not consecutive.
+        - The ranks of two consecutive stages cannot be paired (:func:`_can_pair`).
     """
     numbers, of_rank = np.unique(group[ranks], return_inverse=True)
     members = [ranks[of_rank == stage] for stage in range(len(numbers))]
@@ -224,7 +230,7 @@ def _order_groups(table: Timetable, ranks: Ints, group: Ints) -> VirtualStages |
 
 
 def _group_by_number(ranks: Ints, kinds: Ints, number: Ints, replicas: int) -> list[Ints]:
-    """Return the possible divisions into stages by rank number, with equal kinds in each stage.
+    """Return the divisions into stages by rank number in which each stage has only one kind.
 
     Frameworks number ranks ``tp + TP (pp + PP dp)``. With TP = 1, each pipeline is a block of
     consecutive ranks. If all replicas are tensor-parallel, each stage is a block of consecutive
@@ -252,7 +258,7 @@ def _group_by_number(ranks: Ints, kinds: Ints, number: Ints, replicas: int) -> l
 
 
 def _can_pair(fits: Bools) -> bool:
-    """Return whether a perfect matching of rows and columns exists.
+    """Return whether all rows can be matched with different columns (perfect matching).
 
     Args:
         fits: Mask of the possible matches, a square matrix.

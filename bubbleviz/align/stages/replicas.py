@@ -1,4 +1,4 @@
-"""Replicas: match ranks of consecutive stages into pipelines, by the times of microbatches.
+"""Replicas: match ranks of consecutive stages into pipelines, by microbatch times.
 
 A rank starts to work on a microbatch only after the other rank has passed it on. The clocks of the
 two ranks may differ, but the offset between them is the same throughout an iteration::
@@ -48,10 +48,12 @@ def match_replicas(
         machine: Machine of each rank. Ranks of one machine share its clock.
 
     Returns:
-        Pipeline of each rank, or -1 for a rank on no stage. All pipelines are -1 if there is no
-        unambiguous matching (:func:`find_pipelines`), if the sizes of stages are too uneven
-        (:func:`has_uneven_sizes`), if there are no waits, or if a stage has more than
-        ``MAX_REPLICAS`` ranks.
+        Pipeline of each rank, or -1 for a rank on no stage. All pipelines are -1 in these cases:
+
+        - The matching is ambiguous or incomplete (:func:`find_pipelines`).
+        - The stage sizes are too uneven (:func:`has_uneven_sizes`).
+        - There are no waits.
+        - A stage has more than ``MAX_REPLICAS`` ranks.
     """
     unknown = np.full(len(stage), NONE, np.int64)
     by_number = np.argsort(number)

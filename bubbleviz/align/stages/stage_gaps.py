@@ -55,12 +55,12 @@ _OF_ANOTHER_STAGE = 0.75
 _OF_STAGE_AND_TRANSFERS = 1.0
 #: Maximum number of ranks per stage that are checked.
 _MAX_RANKS = 16
-#: Minimum time for which a microbatch on a later stage is away, as a fraction of its F and B.
+#: Minimum time for which a microbatch is away on a later stage, as a fraction of its F and B.
 _AWAY = 0.75
 
 
-#: Maximum median idle time before backwards, as a fraction of the median before first backwards.
-#: A larger fraction shows that the host is late.
+#: Maximum median idle time before all backwards, as a fraction of the median idle time before the
+#: first backward of each iteration. A larger fraction shows that the host is late.
 _MAX_IDLE_FRACTION = 0.5
 #: Columns that identify an iteration of a rank.
 _ITERATION = ("rank", "iteration")
@@ -69,17 +69,17 @@ _ITERATION = ("rank", "iteration")
 def find_stages_before_gaps(
     operations: Operations, inputs: Arrivals, machine: Ints, iteration: Ints | None
 ) -> tuple[int, ...]:
-    """Return the virtual stages after which microbatches are away long enough for another stage.
+    """Return the virtual stages after which a stage may be missing, according to times.
 
-    The time between two stages is the time for which a microbatch is away from the first stage,
+    The slack between two stages is the time for which a microbatch is away from the first stage,
     minus recorded transfers, the work on the second stage, and the time away from the second stage.
-    The microbatch with the shortest time between the stages decides
-    (:func:`_find_stages_with_slack`). If no stage is missing, the time between the stages is the
-    duration of two transfers. If transfers are recorded and no rank is late, it is 0.
+    A stage may be missing if even the microbatch with the smallest slack has time for another stage
+    (:func:`_find_stages_with_slack`). If no stage is missing, the slack is the duration of two
+    transfers, or 0 if transfers are recorded and no rank is late.
 
     If the ranks of the second stage also run an earlier stage as another chunk, microbatches may
-    wait until these ranks have run other chunks. A gap before a later chunk is reported only if its
-    ranks run unusually many forwards of the earlier chunk (:func:`runs_ahead_of_chunk`).
+    wait until these ranks have run other chunks. Such a gap is reported only if the ranks run
+    unusually many forwards of the earlier chunk (:func:`runs_ahead_of_chunk`).
 
     Args:
         operations: Operations of all ranks with their virtual stages, and with iterations numbered
@@ -117,10 +117,10 @@ def find_stages_before_gaps(
 def _find_stages_with_slack(waits: Waits, sent: Waits, sending: Ints) -> list[int]:
     """Return the virtual stages from which every microbatch is away long enough for another stage.
 
-    The slack after a stage is the wait of a microbatch on this stage, counted from the end of the
-    send, minus its wait and its work on the next stage. A stage is returned if the smallest slack
-    of its microbatches exceeds ``_OF_ANOTHER_STAGE`` times the smallest work of a microbatch on
-    either stage. If the stage has no recorded sends, the factor is ``_OF_STAGE_AND_TRANSFERS``.
+    The slack of a microbatch after a stage is ``wait - (wait on next stage + work on next stage)``,
+    with waits counted from the end of the send. A stage is returned if the smallest slack exceeds
+    ``_OF_ANOTHER_STAGE`` times the smallest work of a microbatch on either stage. If the stage has
+    no recorded sends, the factor is ``_OF_STAGE_AND_TRANSFERS``.
 
     Args:
         waits: Median waits of all ranks. The ``chunk`` column contains virtual stages.
@@ -144,10 +144,10 @@ def _has_time_for_stage(
 ) -> bool:
     """Return whether there is time for another stage between two stages, in both directions.
 
-    The transit from the first stage to the second must take longer than ``_OF_ANOTHER_STAGE`` of
-    the shortest forward, and the transit back longer than this fraction of the shortest backward.
-    Microbatches that arrive at a busy rank wait there, so only the fastest microbatch of each
-    iteration and direction is used (:func:`_measure_transits`).
+    The transit from the first stage to the second must take longer than ``_OF_ANOTHER_STAGE`` times
+    the shortest forward. The transit back must take longer than ``_OF_ANOTHER_STAGE`` times the
+    shortest backward. Microbatches that arrive at a busy rank wait there, so only the fastest
+    microbatch in each iteration and direction is used (:func:`_measure_transits`).
 
     The result is also True if the transits cannot be measured, for one of these reasons:
 
@@ -226,9 +226,10 @@ def _is_sent(operations: Operations, inputs: Arrivals) -> Bools:
 
 
 def _extend_until_sent(operations: Operations, inputs: Arrivals, is_sent: Bools) -> Operations:
-    """Return the operations, with end and busy time extended to the end of their recorded send.
+    """Return the operations, extended until their recorded send ends.
 
-    Operations that end after their send, or have no recorded send, are unchanged.
+    The end and the busy time grow by the same amount. Operations that end after their send, or have
+    no recorded send, are unchanged.
 
     Args:
         operations: Operations of all ranks.
@@ -296,10 +297,10 @@ def describe_first_number(number: Ints, stage_of_rank: Ints) -> Limitation | Non
     """Return a limitation if the rank numbers leave room for stages before stage 0, or None.
 
     Frameworks number ranks stage by stage, so the lowest rank numbers of the stages increase in
-    equal steps. If the lowest number of stage 0 is at least one step, lower numbers belong to
-    earlier stages, or to another pipeline if ranks are numbered pipeline by pipeline. The result is
-    None if the steps are not equal and positive, if the lowest number is less than one step, or if
-    there are fewer than two stages.
+    equal steps, for example 8, 12, 16. If the lowest number on stage 0 is at least one step, lower
+    numbers belong to earlier stages, or to another pipeline if ranks are numbered pipeline by
+    pipeline. The result is None if the steps are not equal and positive, or if there are fewer than
+    two stages.
 
     Args:
         number: Rank number of each rank.
@@ -342,11 +343,11 @@ def find_turns(operations: Operations) -> frozenset[int]:
 def runs_ahead_of_chunk(operations: Operations, inputs: Arrivals, stage: int) -> bool:
     """Return whether ranks run unusually many forwards of a model chunk before their next chunk.
 
-    In each iteration of a rank, the microbatches are counted whose forwards of the previous chunk
-    end before the first forward of the next chunk ends. The usual maximum is the number of virtual
-    stages from one chunk to the next. The result is True if more than half of the iterations exceed
-    this maximum without running all forwards first. The result is False if the ranks have no
-    earlier chunk.
+    A forward of the previous chunk is early if it ends no later than the first forward of the next
+    chunk in this iteration. The usual maximum number of microbatches with early forwards is the
+    number of virtual stages from one chunk to the next. The result is True if, in more than half of
+    the iterations, more microbatches than that are early, but not all. The result is False if the
+    ranks have no earlier chunk.
 
     Args:
         operations: Operations of all ranks, with their virtual stages.
@@ -365,8 +366,8 @@ def runs_ahead_of_chunk(operations: Operations, inputs: Arrivals, stage: int) ->
 def runs_ahead_of_backward(operations: Operations, inputs: Arrivals, stage: int) -> bool:
     """Return whether ranks of the last stage usually run several forwards before a backward.
 
-    The result is True if, in more than half of the iterations, more than one forward but not all
-    forwards end before the input of the first backward arrives.
+    In more than half of the iterations, more than one forward must end before the input of the
+    first backward arrives. Iterations that run all forwards first are not counted.
 
     Args:
         operations: Operations of all ranks, with their virtual stages.
@@ -379,9 +380,10 @@ def runs_ahead_of_backward(operations: Operations, inputs: Arrivals, stage: int)
 
 
 def _take_waits(operations: Operations, inputs: Arrivals, stage: int) -> Waits:
-    """Return all waits of the first ``_MAX_RANKS`` ranks that run a stage, on all their stages.
+    """Return the waits of the ranks that run a stage, on all stages of these ranks.
 
-    The ``chunk`` column of the result contains virtual stages.
+    Only the first ``_MAX_RANKS`` ranks are used. The ``chunk`` column of the result contains
+    virtual stages.
     """
     is_of_stage = operations.virtual_stage == stage
     ranks = grouping.find_distinct(operations.rank[is_of_stage])[:_MAX_RANKS]
@@ -393,8 +395,8 @@ def _take_waits(operations: Operations, inputs: Arrivals, stage: int) -> Waits:
 def _runs_ahead(forward: Waits, later: Waits, begun_ns: Ints, max_usual: int) -> bool:
     """Return whether most iterations run unusually many forwards before some later work begins.
 
-    An iteration of a rank runs unusually many forwards if more than ``max_usual`` microbatches, but
-    not all of them, end their forward before the later work begins. The result is True if this is
+    An iteration of a rank runs unusually many forwards if the forwards of more than ``max_usual``
+    microbatches, but not of all, end before the later work begins. The result is True if this is
     the case in more than half of the iterations that have a forward.
 
     Args:
@@ -432,10 +434,10 @@ def _count_microbatches(forward: Waits, group: Ints, is_counted: Bools, count: i
 def are_adjacent_by_order(stages: Sequence[int], operations: Operations) -> bool:
     """Return whether the orders of operations show that no stage is missing after given stages.
 
-    The result is True if every given stage runs exactly one more forward before its first backward
-    than the next stage does, as in 1F1B (:func:`_count_warmup`). Schedules that run all forwards
-    first, or as many as fit in memory, give False, because their orders do not depend on the number
-    of stages.
+    In 1F1B, each stage runs exactly one more forward before its first backward than the next stage
+    does (:func:`_count_warmup`). The result is True if this is the case for every given stage.
+    Schedules that run all forwards first, or as many as fit in memory, give False, because their
+    orders do not depend on the number of stages.
 
     Args:
         stages: Virtual stages to check.
@@ -448,10 +450,10 @@ def are_adjacent_by_order(stages: Sequence[int], operations: Operations) -> bool
 
 
 def _count_warmup(operations: Operations, stage: int) -> float:
-    """Return the median number of forwards of a stage before its first backward in an iteration.
+    """Return how many forwards a stage runs before its first backward in a typical iteration.
 
-    The median is over the iterations of all ranks. Iterations without a backward of the stage are
-    left out. The result is NaN if no iteration has a backward of the stage.
+    The result is the median over the iterations of all ranks that have a backward on the stage. The
+    result is NaN if there are none.
     """
     is_of_stage = (operations.has_span == 1) & (operations.virtual_stage == stage)
     forward = np.flatnonzero(is_of_stage & (operations.phase == Phase.F))
@@ -551,9 +553,9 @@ def _measure_idle_before(
 ) -> Ints:
     """Measure how long a rank was idle before each of several operations, in ns.
 
-    The idle time begins at the latest end of all operations, kernels outside operations, and
-    exposed collectives that started before the operation. The idle time is negative if any of them
-    ends after the operation starts.
+    The idle time begins when all earlier work has ended: operations, kernels outside operations,
+    and exposed collectives that started before the operation. The idle time is negative if earlier
+    work ends after the operation starts.
 
     Args:
         recordings: The recordings of all ranks.

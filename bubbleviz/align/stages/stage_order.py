@@ -1,4 +1,4 @@
-"""The order of stages, inferred from durations that are each measured on the clock of one rank.
+"""Stage order: infer the order of stages from durations measured on the clocks of single ranks.
 
 A microbatch passes down the pipeline and comes back. On every rank, the time from the end of its F
 to the start of its B therefore contains all its work on later stages, and these times nest::
@@ -43,10 +43,11 @@ _MAX_LATE_FRACTION = 0.25
 def order_virtual_stages(operations: Operations, inputs: Arrivals) -> VirtualStages:
     """Infer the virtual stage of every (rank, chunk) that ran forward and backward, from its waits.
 
-    The median waits of each (rank, chunk) are added up over the microbatches that every
-    (rank, chunk) runs. The sums are sorted in descending order and grouped by similar length
-    (:func:`_group_by_wait`). Each group is a virtual stage, counted from 0. Whether ranks that
-    share a stage run equal orders of operations is not checked.
+    Early stages wait longest for a microbatch to come back. The median waits of each (rank, chunk)
+    are added up over the microbatches that every (rank, chunk) runs. The sums are sorted in
+    descending order, and similar sums are grouped (:func:`_group_by_wait`). Each group is a virtual
+    stage, counted from 0. It is not checked whether ranks on one stage run the same order of
+    operations.
 
     Args:
         operations: Operations of all ranks, sorted by rank.
@@ -85,7 +86,7 @@ def order_virtual_stages(operations: Operations, inputs: Arrivals) -> VirtualSta
 
 
 def _mask_shared(microbatch: Ints, n_chunks: int) -> Bools:
-    """Return a mask of the waits of microbatches that every (rank, chunk) runs.
+    """Return a mask of the waits whose microbatch is run by every (rank, chunk).
 
     Args:
         microbatch: Microbatch of each wait. A (rank, chunk) has one wait per microbatch.
@@ -144,7 +145,7 @@ def _group_by_wait(waited_ns: Ints, worked_ns: Ints) -> Ints:
 
 
 def has_uneven_sizes(sizes: Sequence[int]) -> bool:
-    """Return whether the sizes of stages differ too much for equal stages with a few missing ranks.
+    """Return whether stage sizes differ by more than a few missing ranks can explain.
 
     All stages are assumed to be as large as the largest stage, so smaller stages lack ranks. The
     result is False if all sizes are equal, or if both of these conditions are met:
@@ -173,10 +174,9 @@ def has_uneven_sizes(sizes: Sequence[int]) -> bool:
 def transfers_or_orders_differ(operations: Operations, orders: Orders) -> bool:
     """Return whether transfers or orders show that ranks are stages of a pipeline.
 
-    Waiting times alone also give an order of stages, but this order is not reliable. Data-parallel
-    replicas wait for each other as well, and for different times if a replica is late or slow. One
-    replica may therefore look like the previous stage of another. Unlike the ranks of a pipeline,
-    replicas transfer no activations and run the same order of operations.
+    Unlike the ranks of a pipeline, data-parallel replicas transfer no activations and run the same
+    order of operations. Waiting times alone cannot tell replicas and stages apart: replicas also
+    wait for each other, and a late or slow replica looks like another stage.
 
     Only range names are used to find transfers. Kernels are not used, because an all-to-all also
     consists of sends and receives.
@@ -197,12 +197,13 @@ def transfers_or_orders_differ(operations: Operations, orders: Orders) -> bool:
 
 
 def can_nest(operations: Operations, inputs: Arrivals) -> bool:
-    """Return whether the wait of each microbatch contains its work and wait on the next stage.
+    """Return whether each microbatch waits at least as long as it takes on the next stage.
 
-    A wait may be too short by at most ``GRAIN_NS``, plus ``DRIFT`` times the wait, plus
-    ``_MAX_LATE_FRACTION`` of the work on the next stage, which may run after a send. If
-    replicas of different speed were mistaken for stages of a pipeline, the waits of some microbatch
-    do not nest. The result is False if no microbatch has waits on two consecutive virtual stages.
+    For each microbatch, ``wait >= wait on next stage + work on next stage`` must hold, with a
+    tolerance of ``GRAIN_NS`` plus ``DRIFT * wait`` plus ``_MAX_LATE_FRACTION`` of the work on the
+    next stage, which may run after a send. If replicas with different speeds were mistaken for
+    stages, some microbatch violates this. The result is False if no microbatch has waits on two
+    consecutive virtual stages.
 
     Args:
         operations: Operations of all ranks with their virtual stages, and with iterations numbered

@@ -15,11 +15,13 @@ from bubbleviz.model.phases import TRANSFERS, Phase
 def find_transfer_stages(recordings: JoinedRecordings) -> Ints:
     """Return the virtual stage of each operation, including transfers without a stage in names.
 
-    If a transfer has a device span, and its microbatch or stage is unknown, it gets the stage of
-    its rank if the rank has only one stage, otherwise -1. If names do not contain chunks, a rank
-    may have more stages than its operations show: some forwards of the first rank then receive from
-    the last rank, and others do not. Therefore the stage is also -1 if the rank has fewer transfers
-    of this phase, such as RECV_F, than forwards (for activations) or backwards (for gradients).
+    If a transfer has a device span, and its microbatch or stage is unknown, its stage is inferred:
+
+    - If the rank has only one stage, the transfer gets this stage. Otherwise it gets -1.
+    - The transfer also gets -1 if the rank has fewer transfers of its phase, such as RECV_F, than
+      forwards (for activations) or backwards (for gradients). Names without chunks may hide that a
+      rank has several stages: some forwards of the first rank then receive from the last rank, and
+      others do not.
 
     Args:
         recordings: The recordings, with virtual stages.
@@ -107,8 +109,8 @@ def transfers_with_missing_stages(recordings: JoinedRecordings, virtual_stage: I
 def _transfers_beyond_ends(recordings: JoinedRecordings, virtual_stage: Ints) -> bool:
     """Return whether transfers show a stage that no profile contains.
 
-    A missing stage is shown by a receive from before the first stage or from after the last stage,
-    or by a transfer to or from a stage that only the transferring rank has.
+    The result is True if a rank receives from before the first stage or from after the last stage,
+    or transfers data to or from a stage that only this rank has.
 
     Args:
         recordings: The recordings with the stages of their ranks.
@@ -154,11 +156,10 @@ def _find_only_ranks(recordings: JoinedRecordings, virtual_stage: Ints, n_stages
 def _do_all_ranks_receive(operations: Operations, working: Ints) -> bool:
     """Return whether all ranks receive activations, or all receive gradients.
 
-    A rank receives activations if it has forwards and at least as many receives of activations as
-    forwards. A rank receives gradients if it has backwards and at least as many receives of
-    gradients as backwards. In a complete pipeline, the first stage receives no activations, and the
-    last stage receives no gradients. The result is False if the operations have more than one chunk
-    number.
+    In a complete pipeline, the first stage receives no activations, and the last stage receives no
+    gradients. A rank receives activations if it has forwards and at least as many RECV_F. It
+    receives gradients if it has backwards and at least as many RECV_B. The result is False if the
+    operations have more than one chunk number.
 
     Args:
         operations: Operations of all ranks.

@@ -1,12 +1,12 @@
-"""Staging: find the virtual stage of each (rank, chunk), and match the iterations of ranks.
+"""Staging: find the virtual stage of each (rank, chunk), and pair the iterations of ranks.
 
-Stages and matching iterations depend on each other: dependencies between stages show which
-iterations match, and matched iterations show whether an order of stages is possible. Stages come
-from the first available source:
+Stages and paired iterations depend on each other: dependencies between stages show which iterations
+belong together, and paired iterations show whether an order of stages is possible. Stages come from
+the first available source:
 
-1. The order of ranks that the user gives.
+1. The order of ranks given by the user.
 2. Range names.
-3. The parallel sizes that the user gives.
+3. The parallel sizes given by the user.
 4. Tables of operations and file names.
 5. Waiting times. Each waiting time is measured on the clock of a single rank.
 """
@@ -97,7 +97,7 @@ _EARLIER_STAGES_UNKNOWN = Limitation(
 
 @dataclass(frozen=True)
 class _Inputs:
-    """The recordings, and properties of their ranks that are known before stages are inferred.
+    """The recordings, and what is known about their ranks before stages are inferred.
 
     Attributes:
         recordings: The recordings, with arrival times of inputs. Times are on the clocks of the
@@ -156,8 +156,8 @@ class _Inputs:
         """The operations, with iteration numbers that mean the same on all ranks, or None.
 
         If the name of every forward and backward contains an iteration number, these numbers are
-        used. Otherwise, the numbers per rank are used if all working ranks ran equally many
-        iterations. The result is None in all other cases.
+        used. Otherwise, if all working ranks ran equally many iterations, the numbers per rank are
+        used. In all other cases, the result is None.
         """
         operations, iteration_in_name = self.recordings.operations, self.recordings.named_iteration
         work = self.recordings.works
@@ -243,11 +243,12 @@ def _has_gap(stage: Ints) -> bool:
 
 
 def _use_waits(inputs: _Inputs) -> JoinedRecordings:
-    """Set the stages that are inferred from waiting times, with the limitations that apply.
+    """Infer the stages from waiting times, and set them together with the limitations that apply.
 
-    All stages stay unknown if the range names of any recording do not show where iterations begin,
-    or if there is no evidence that the ranks are stages rather than replicas
-    (:func:`_forms_pipeline`).
+    All stages stay unknown in these cases:
+
+    - The range names of any recording do not show where iterations begin.
+    - There is no evidence that the ranks are stages rather than replicas (:func:`_forms_pipeline`).
     """
     if inputs.recordings.unmarked:
         return _add_limitations(inputs, _apply_stages(inputs, VirtualStages.make_empty()), ())
@@ -269,7 +270,7 @@ def _use_waits(inputs: _Inputs) -> JoinedRecordings:
 def _number_stages_as_job(
     inputs: _Inputs, stages: VirtualStages, staged: JoinedRecordings
 ) -> JoinedRecordings:
-    """Renumber the stages as in the whole job if rank numbers show how many stages precede.
+    """Renumber the stages as in the whole job, if rank numbers show how many come before them.
 
     The profiles may contain only later stages of the job. Frameworks number ranks stage by stage,
     so with ``n`` ranks per stage, rank ``i`` is on stage ``i // n``. The stages are renumbered only
@@ -314,11 +315,14 @@ def _forms_pipeline(inputs: _Inputs, staged: JoinedRecordings, *, is_known: bool
 
     - Ranges name transfers.
     - Ranks run different orders of operations.
-    - The waits of at least two microbatches nest (:func:`can_nest`). Nesting is checked only if the
-      stages and the matching iterations of the ranks are known.
+    - There are at least two microbatches, and their waits nest (:func:`can_nest`). Nesting is
+      checked only if the stages are known and iteration numbers mean the same on all ranks.
 
-    No evidence is needed, and the result is True, if fewer than two ranks work, if the known stages
-    are a single stage, or if the stages of an inference run are known.
+    No evidence is needed, and the result is True, in these cases:
+
+    - Fewer than two ranks work.
+    - All stages are known, and there is only one stage.
+    - All stages are known, and the run is an inference run.
 
     Args:
         inputs: The recordings, and properties of their ranks.
@@ -351,12 +355,16 @@ def _add_limitations(
     *,
     stages_missing: bool = False,
 ) -> JoinedRecordings:
-    """Set the limitations of the stages, and the attributes about missing stages and ranks.
+    """Check whether stages or ranks are missing, and set the limitations of the stages.
 
-    Missing stages before or between the recorded stages are searched for only if neither names nor
-    tables nor file names give the stages. Missing stages at the end are searched for only if no
-    ranks or stages are known to be missing. Both searches are skipped if the profiles contain all
-    ranks, if the user gives parallel sizes, or if the user's order contradicts the data.
+    Two searches are made only in certain cases:
+
+    - Stages before or between the recorded stages: if the stages do not come from names, tables or
+      file names, and stages are not already known to be missing.
+    - Stages at the end: if no ranks or stages are known to be missing.
+
+    Both searches are skipped if the profiles contain all ranks, if the user gives parallel sizes,
+    or if the user's order contradicts the data.
 
     Args:
         inputs: The recordings, and properties of their ranks.
@@ -465,10 +473,13 @@ def _apply_stages(
 ) -> JoinedRecordings:
     """Set the virtual stages, find the pipelines, and pair the iterations of the ranks.
 
-    The pipeline of each rank comes from the user's parallel sizes, or else from tables of
-    operations and file names, or else from rank numbers. If rank numbers do not distinguish the
-    replicas of a stage, the times of microbatches decide (:func:`match_replicas`). Comparing times
-    requires iteration numbers that mean the same on all ranks.
+    The first of these sources that applies gives the pipeline of each rank:
+
+    1. The user's parallel sizes.
+    2. Tables of operations and file names.
+    3. Rank numbers.
+    4. If rank numbers do not distinguish the replicas of a stage: microbatch times
+       (:func:`match_replicas`), provided that iteration numbers mean the same on all ranks.
 
     Args:
         inputs: The recordings, and properties of their ranks.
@@ -517,9 +528,9 @@ def _infer_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
     first of these methods that succeeds gives the stages:
 
     1. :func:`order_virtual_stages` sorts every (rank, chunk) by its waits and groups similar waits
-       into stages. This method fails if it leaves stages unknown. If any stage is shared, ranks
-       that share a stage must also run equal orders of operations. If no stage is shared, the waits
-       must nest (:func:`can_nest`), unless ``inputs.comparable`` is None.
+       into stages. This method fails if it leaves stages unknown, or if a check fails: ranks that
+       share a stage must run equal orders of operations. If no stage is shared, the waits must nest
+       (:func:`can_nest`). Nesting is not checked if ``inputs.comparable`` is None.
     2. :func:`find_division` divides the ranks into stages and replicas. It is skipped if
        ``inputs.comparable`` is None.
     3. :func:`_infer_stages_by_number` uses rank numbers. It is skipped if the rank numbers do not
@@ -528,9 +539,8 @@ def _infer_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
     Returns:
         stages: The virtual stages. If all three methods fail, the stages of method 1 are returned
             if only the nesting failed. Otherwise, all stages are -1.
-        by_number: Whether method 2 gave the stages and used rank numbers that come from the order
-            of hosts, devices and processes. ``by_number`` is False for all other methods and for
-            inference runs.
+        by_number: Whether the stages depend on rank numbers that are not in names but follow the
+            order of hosts, devices and processes. Only possible for method 2.
     """
     operations = inputs.recordings.operations
     if run_kind(operations.phase) == INFERENCE:
@@ -572,10 +582,10 @@ def _infer_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
 def _infer_stages_by_number(inputs: _Inputs) -> VirtualStages | None:
     """Infer virtual stages from rank numbers, or return None if no pipeline size fits.
 
-    The sizes of :func:`_list_possible_sizes` are tried in turn. Sizes fit if all ranks of a stage
-    run their operations in the same order and the waits of each pipeline nest (:func:`can_nest`).
-    The first sizes that fit are used. This method is reliable even if replicas are not equally
-    fast. The result is also None if the run has fewer than two microbatches.
+    The sizes from :func:`_list_possible_sizes` are tried in turn, and the first sizes that fit are
+    used. Sizes fit if all ranks on a stage run their operations in the same order, and if the waits
+    of each pipeline nest (:func:`can_nest`). This method is reliable even if replicas are not
+    equally fast. The result is also None if the run has fewer than two microbatches.
     """
     operations = inputs.recordings.operations
     if len(grouping.find_distinct(operations.microbatch[inputs.recordings.works])) < 2:
@@ -596,7 +606,7 @@ def _infer_stages_by_number(inputs: _Inputs) -> VirtualStages | None:
 
 
 def _list_possible_sizes(inputs: _Inputs) -> list[tuple[Ints, int, int]]:
-    """Return possible sizes of a run as tuples (position of each rank, stages, replicas per stage).
+    """Return the possible sizes of a run as tuples (rank positions, stages, replicas per stage).
 
     There are at least two stages, each with the same number of replicas, which is at least two.
     Several numbers of ranks are tried, in ascending order:
@@ -628,7 +638,7 @@ def _list_possible_sizes(inputs: _Inputs) -> list[tuple[Ints, int, int]]:
 def _contradicts_waits(inputs: _Inputs, staged: JoinedRecordings) -> bool:
     """Return whether the stages inferred from waiting times differ from the user's stages.
 
-    The result is False if no stages can be inferred, or if any inferred stage is unknown.
+    The result is False unless all stages can be inferred.
 
     Args:
         inputs: The recordings, and properties of their ranks.

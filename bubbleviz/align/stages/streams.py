@@ -33,17 +33,17 @@ from bubbleviz.model.phases import Phase
 def order_forward_stages(
     operations: Operations, machine: Ints, numbers: RankNumbers, *, is_counted: bool
 ) -> VirtualStages:
-    """Infer the virtual stage of every rank of an inference run.
+    """Infer the virtual stage of every rank in an inference run.
 
-    Ranks can only be ordered if each of them runs a single model chunk. A single rank is on stage
-    0. For several ranks:
+    A single rank is on stage 0. Several ranks are ordered only if each of them runs a single model
+    chunk:
 
-    - If the ranks are on several machines, they are ordered by the rank numbers in names.
-    - If they are on one machine, they are ordered by the times at which they run the same chunks of
-      tokens (:func:`_order_by_time`).
-    - If these times fit no order and ``is_counted`` is True, the ranks are ordered by token counts
-      (:func:`order_by_tokens`), or else by the rank numbers in names. The resulting order is used
-      only if the chunk numbers can be aligned with it (:func:`align_chunk_numbers`).
+    - Ranks on several machines are ordered by the rank numbers in names.
+    - Ranks on one machine are ordered by the times at which they run the same chunks of tokens
+      (:func:`_order_by_time`).
+    - If these times fit no order and ``is_counted`` is True, ranks on one machine are ordered by
+      token counts (:func:`order_by_tokens`), or else by the rank numbers in names. This order is
+      used only if the chunk numbers can be aligned with it (:func:`align_chunk_numbers`).
 
     Args:
         operations: Operations of all ranks, with iteration numbers that mean the same on all ranks.
@@ -109,14 +109,13 @@ def _find_common_chunks(operations: Operations, rows: Ints, rank: Ints) -> Ints:
 def _order_by_time(start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> Ints | None:
     """Order ranks by the times at which they run the same chunks.
 
-    The ranks are sorted by the median, over all chunks, of start plus end. Each rank is then
+    The ranks are sorted by the median of ``start_ns + end_ns`` over all chunks. Each rank is then
     compared with the previous one:
 
     - The rank is on the next stage if at least ``MIN_FITTING`` of its chunks start after they end
       on the previous rank. A chunk may start early by its busy time divided by ``EARLY_PART``.
     - Otherwise, the rank is a replica of the previous rank if at least ``MIN_FITTING`` of its
-      chunks start more than half of the previous rank's busy time before they end on the previous
-      rank.
+      chunks start before ``end_ns - busy_ns // 2`` of the previous rank.
 
     Args:
         start_ns: Start of each chunk on each rank, shape (ranks, chunks).
@@ -124,9 +123,11 @@ def _order_by_time(start_ns: Ints, end_ns: Ints, busy_ns: Ints) -> Ints | None:
         busy_ns: Time for which each chunk keeps each rank busy, shape (ranks, chunks).
 
     Returns:
-        Stage of each rank, counted from 0. The result is None if there are fewer than
-        ``MIN_CHUNKS`` chunks, if a rank is neither on the next stage nor a replica, if stages have
-        different numbers of ranks, or if there is a single stage.
+        Stage of each rank, counted from 0. The result is None in these cases:
+
+        - There are fewer than ``MIN_CHUNKS`` chunks.
+        - A rank is neither on the next stage nor a replica.
+        - Stages have different numbers of ranks, or there is a single stage.
     """
     chunks = start_ns.shape[1]
     if chunks < MIN_CHUNKS:

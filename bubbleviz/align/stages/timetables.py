@@ -1,4 +1,4 @@
-"""Timetables: the times of all microbatches as arrays, to check which ranks can form a pipeline.
+"""Timetables: the microbatch times of all ranks, to check which ranks can form a pipeline.
 
 Two ranks can pass microbatches to each other if, in every iteration, a single offset between their
 clocks satisfies the bounds of all microbatches (see :mod:`bubbleviz.align.stages.replicas`).
@@ -25,7 +25,7 @@ _MAX_SAMPLED_KEYS, _MAX_PAIRS = 16, 4096
 
 @dataclass(frozen=True)
 class Timetable:
-    """Waits of microbatches as arrays of shape (ranks, chunks, keys).
+    """When microbatches leave each rank and return to it, in arrays of shape (ranks, chunks, keys).
 
     A key is a combination of iteration, microbatch and sequence split. Keys are sorted. Cells
     without a wait contain 0.
@@ -34,11 +34,11 @@ class Timetable:
         chunks: Chunk numbers in ascending order.
         first: Index of the first key of each iteration.
         has_microbatch: Mask of the cells in which the rank runs both F and B of the microbatch.
-        waited_ns: Time from the end of F to the arrival of its gradient.
-        entered_ns: End of F minus its busy time.
+        waited_ns: ``returned_ns`` minus ``left_ns``.
+        entered_ns: Time at which F begins: ``left_ns`` minus the busy time of F.
         left_ns: End of F.
         returned_ns: Arrival of the gradient, or the start of B if the arrival is unknown.
-        done_ns: ``returned_ns`` plus the busy time of B.
+        done_ns: Time at which B is done: ``returned_ns`` plus the busy time of B.
         tolerance_ns: Maximum time for which F or B may overlap with the work of a neighboring
             stage.
         machine: Machine of each rank. Ranks of one machine share its clock.
@@ -125,12 +125,12 @@ def match_ranks(
 def _filter_by_duration(
     table: Timetable, upper: Ints, lower: Ints, chunks: tuple[int, int]
 ) -> Bools:
-    """Return a mask of the pairs of ranks that a sample of microbatches does not rule out.
+    """Rule out pairs of ranks by a sample of microbatches, and return a mask of the other pairs.
 
-    A pair is ruled out if the lower rank takes longer for a microbatch, from the start of its F to
-    the end of its B, than the upper rank waits for this microbatch. No offset between the clocks
-    can explain the longer time. At most ``_MAX_SAMPLED_KEYS`` evenly spaced keys are compared, with
-    a tolerance for clock resolution, drift and early work.
+    A pair is ruled out if any microbatch spends more time on the lower rank, from the start of its
+    F to the end of its B, than the upper rank waits for it. No offset between the clocks can
+    explain this. At most ``_MAX_SAMPLED_KEYS`` evenly spaced keys are compared, with a tolerance
+    for clock resolution, drift and early work.
 
     Args:
         table: Timetable of all ranks.
@@ -193,12 +193,12 @@ def _check_pairs(
 
 
 def match_stages(table: Timetable, ranks: Ints, other_ranks: Ints, virtual_stage: Ints) -> Bools:
-    """Find the pairs of ranks of two stages that can belong to one pipeline.
+    """Find the pairs of ranks on two stages that can belong to one pipeline.
 
-    All pairs of chunks with consecutive virtual stages are compared. Either rank may run the
-    earlier virtual stage, because the second chunks of a V run back. If no virtual stages are
-    consecutive, ranks between the two stages are missing, and chunks with equal indices are
-    compared instead.
+    Two ranks are compared in each pair of chunks whose virtual stages are consecutive. Either rank
+    may run the earlier virtual stage, because the second chunks of a V run back. If no virtual
+    stages are consecutive, ranks between the two stages are missing, and chunks with equal indices
+    are compared instead.
 
     Args:
         table: Timetable of all ranks.

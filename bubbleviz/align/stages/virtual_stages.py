@@ -1,4 +1,4 @@
-"""Virtual stages: the stage of each model chunk of each rank, from names or from a given order."""
+"""Virtual stages: the stage that each rank runs with each model chunk, from names or an order."""
 
 from __future__ import annotations
 
@@ -61,11 +61,14 @@ def assign_in_order(
 ) -> VirtualStages:
     """Return the virtual stages of ranks whose positions in the pipeline are given.
 
-    The chunk numbers of all ranks are sorted, and k is the index of a chunk in this order. Chunk
-    k = 0 runs along the pipeline, from position 0 to the last position. A later chunk runs back, as
-    in a V, if its waiting times increase along the pipeline (:func:`_increases_along`), and along
-    the pipeline otherwise. The virtual stage is ``k * n_stages + position`` for a chunk that runs
-    along, and ``k * n_stages + n_stages - 1 - position`` for a chunk that runs back.
+    Let ``k`` be the index of a chunk number among the sorted chunk numbers of all ranks. The
+    virtual stage depends on the direction of the chunk:
+
+    - Along the pipeline: ``k * n_stages + position``.
+    - Back, as in a V: ``k * n_stages + n_stages - 1 - position``.
+
+    The first chunk runs along the pipeline. A later chunk runs back if its waiting times increase
+    along the pipeline (:func:`_increases_along`).
 
     Args:
         recordings: The recordings.
@@ -116,9 +119,9 @@ def find_first_stages(stages: VirtualStages, count: int) -> Ints:
 def set_stages(operations: Operations, stages: VirtualStages, *, by_name: bool) -> Operations:
     """Return the operations with virtual stages, and with chunks numbered in the model's order.
 
-    The chunks of a rank are in the model's order if their virtual stages ascend. Renumbered chunks
-    of a rank are counted from 0 in this order. If the stage of a (rank, chunk) is unknown, its
-    operations get virtual stage -1 and keep their chunk.
+    The chunks of a rank are in the model's order if their virtual stages ascend. Where needed, the
+    chunks of a rank are renumbered from 0 in this order. If the stage of a (rank, chunk) is
+    unknown, its operations get virtual stage -1 and keep their chunk.
 
     Args:
         operations: Operations of all ranks, with chunks as numbered in operation names.
