@@ -14,7 +14,7 @@ TWO_STAGES = (
     (0, "F", 0, 0, 10),
     (0, "F", 1, 11, 21),
     (1, "F", 0, 40, 50),
-    (1, "F", 1, 52, 61),  # sent while F0 ran, so it shows neither a transfer nor a gap
+    (1, "F", 1, 52, 61),  # sent while F0 ran, so this input shows neither a transfer time nor a gap
     (1, "BW", 0, 62, 82),
     (1, "BW", 1, 83, 100),
     (0, "BW", 0, 87, 107),
@@ -24,7 +24,7 @@ Kind = tuple[int, str]
 
 
 def analysed(rows: tuple[tuple[int, str, int, int, int], ...], folder: Path) -> bubbleviz.Report:
-    """Return the report of operations in a table."""
+    """Return the report on the operations in a table."""
     lines = ["iteration,rank,stage,phase,microbatch,start_ns,end_ns"]
     for iteration in range(2):
         start_ns = iteration * 1000
@@ -38,7 +38,7 @@ def analysed(rows: tuple[tuple[int, str, int, int, int], ...], folder: Path) -> 
 
 
 def measured(report: bubbleviz.Report) -> dict[Kind, tuple[float, float | None]]:
-    """Return medians and gaps in ms, by virtual stage and phase."""
+    """Return the medians and gaps in ms, keyed by virtual stage and phase."""
     return {
         (kind.virtual_stage, kind.phase.label): (
             kind.median_ns / MS,
@@ -62,7 +62,7 @@ def test_transfers_and_gaps_are_measured_on_idle_ranks(tmp_path: Path) -> None:
 
 
 def test_a_message_that_is_sent_late_shows_no_transfer_time(tmp_path: Path) -> None:
-    """The third forward overlaps a backward of 40 ms, and its result is sent after it."""
+    """The third forward overlaps a backward of 40 ms, and its result is sent after the backward."""
     rows = (
         (0, "F", 0, 0, 10),
         (0, "F", 1, 100, 110),

@@ -1,4 +1,4 @@
-"""Other schedules at the measured times: planted runs, and unknown predictions."""
+"""Other schedules with the measured times: planted runs, and unknown predictions."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ pytestmark = pytest.mark.thorough
 SVG = "{http://www.w3.org/2000/svg}"
 SPLIT = Planting(schedule="zb-h1", microbatches=12, backward_ns=1_200_000, weight_ns=700_000)
 FUSED = Planting(transfer_ns=100_000)
-#: DualPipeV runs some backwards fused and some in two parts.
+#: DualPipeV runs some backwards fused, and others as separate B and W.
 RUNS = [SPLIT, *(replace(SPLIT, schedule=name) for name in ("zb-v", "dualpipev")), FUSED]
 
 
 @cache
 def planted(planting: Planting) -> tuple[Report, WhatIf]:
-    """Return the report on a planted run and the predictions for other schedules."""
+    """Return the report on a planted run, and the predictions for other schedules."""
     report = analyze_planting(planting, what_if=True)
     assert report.what_if is not None
     return report, report.what_if
@@ -121,7 +121,10 @@ def test_equal_microbatches_have_no_better_order() -> None:
 
 
 def test_alternatives_are_compared_by_the_same_memory_and_time() -> None:
-    """A planted 1F1B. Searched schedules use its memory, counted like the measured memory."""
+    """The planted run is 1F1B.
+
+    Searched schedules use its memory, counted like the measured memory.
+    """
     planting = Planting(microbatches=8, transfer_ns=60_000, jitter=0.1, iterations=4, seed=3)
     _, what_if = planted(planting)
     rows = {row.schedule: row for row in what_if.rows}
@@ -132,7 +135,7 @@ def test_alternatives_are_compared_by_the_same_memory_and_time() -> None:
     for name, max_peak in (("zb-1p", 4.0), ("zb-2p", 8.0), ("v-half", 3.0), ("v-min", 2.0)):
         assert (rows[name].peak_activations or 0.0) <= max_peak
         assert rows[name].fits is (name != "zb-2p")
-    # They are ranked by makespan.
+    # Alternatives are ranked by makespan.
     assert makespan["zb-1p"] <= makespan["zb-h1"]
     assert makespan["zb-2p"] <= min(makespan["zb-1p"], makespan["zb-h2"])
 
@@ -162,7 +165,7 @@ def test_panels_show_the_ideal_and_simulate_no_other_schedule() -> None:
     assert {row.schedule for row in others.rows} == {"measured", "no-delay", "1f1b"}
     assert others.best is None
     assert others.ideal is not None
-    # (p - 1) / (m + p - 1) with 4 stages and 12 microbatches.
+    # The ratio is (p - 1) / (m + p - 1) with 4 stages and 12 microbatches.
     assert others.ideal.schedule_ratio == pytest.approx(3 / 15)
     assert titles(theory(report, View())) == [
         "1f1b, ideal: equal stages, free transfers",
@@ -193,7 +196,7 @@ def test_panels_show_the_best_schedule_if_others_were_simulated() -> None:
     assert len(panel_titles) == 3
     assert panel_titles[1].endswith("at the measured times: the best in as much memory")
 
-    # An ideal 1F1B stands for an unknown schedule.
+    # An ideal 1F1B replaces an unknown schedule.
     unknown = replace(what_if, same_schedule=None, best=None)
     panel_titles = titles(theory(replace(report, theory=unknown), View()))
     assert len(panel_titles) == 2
@@ -228,7 +231,7 @@ def test_simulate_takes_sizes_and_times_from_a_report(tmp_path: Path, cli: Comma
         "cost_ms": 0,
         "bubble_ratio": 0,
     }
-    # Given values take precedence.
+    # Values given by the user take precedence.
     assert (
         cli.json("simulate", "--from", report, "--schedule", "1f1b", "-m", "3", "--json", "-")[
             "microbatches"
@@ -241,7 +244,10 @@ def test_simulate_takes_sizes_and_times_from_a_report(tmp_path: Path, cli: Comma
 def test_every_command_predicts_the_same_for_a_schedule(
     ran: str, name: str, tmp_path: Path, cli: CommandLine
 ) -> None:
-    """One replica has a rank that is slow in any order. The slowest pipeline counts."""
+    """One replica has a rank that is slow in any order.
+
+    The slowest pipeline determines the time.
+    """
     job = Job(schedule=ran, rank={5: 1.4}, iterations=4)
     table, saved = simulate_job(job).written(tmp_path / "run.csv"), str(tmp_path / "report.json")
     assert main(["analyze", str(table), "--what-if", "--json", saved]) == 0
@@ -288,7 +294,7 @@ def test_overlapping_iterations_are_compared_by_the_ranks_own_windows(planting: 
     for row in what_if.rows:
         if row.cost_ms is not None:
             assert row.speedup == pytest.approx(1 - row.cost_ms / (rows["measured"].cost_ms or 0))
-    # A run of this schedule gains nothing from the same schedule.
+    # The run follows this schedule already, so the schedule gains nothing.
     assert rows["zb-h2"].speedup == pytest.approx(0, abs=0.01)
     assert (rows["1f1b"].speedup or 0) < 0
     assert max(row.speedup or 0 for row in what_if.rows) < 0.03

@@ -1,1 +1,1 @@
-"""A fake package with the signatures that bubbleviz.annotate wraps."""
+"""A fake package that has the signatures wrapped by bubbleviz.annotate."""

@@ -1,4 +1,4 @@
-"""The pipeline rank of this process; tests set it."""
+"""The pipeline rank of this process, which tests set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine for two stages per rank; its passes call those of the other engine."""
+"""A fake engine for two stages per rank. Its passes call the passes of the usual engine."""
 
 from __future__ import annotations
 

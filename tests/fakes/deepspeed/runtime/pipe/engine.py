@@ -1,4 +1,5 @@
-"""The engine, which, like DeepSpeed's, looks up the method for each instruction in a table."""
+"""A fake engine that looks up the method for each instruction in a table, like DeepSpeed's engine.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The instructions of a pipeline schedule."""
+"""Fakes of the instructions of a pipeline schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The optimizer classes that Megatron-Core exports."""
+"""Fakes of the optimizer classes that Megatron-Core exports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The optimizer classes."""
+"""Fakes of Megatron-Core's optimizer classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transfers between stages; in this fake they do nothing."""
+"""Transfers between stages, which do nothing in this fake."""
 
 from __future__ import annotations
 

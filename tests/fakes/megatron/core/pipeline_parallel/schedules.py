@@ -8,7 +8,8 @@ from megatron.core import parallel_state
 from megatron.core.pipeline_parallel import combined_1f1b
 from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 
-#: Whether forwards receive their microbatch and chunk, as in newer versions. Tests set this.
+#: Whether forwards get their microbatch and chunk as arguments, as in newer versions.
+#: Tests set this value.
 tells = True
 
 
@@ -78,7 +79,7 @@ def forward_backward_pipelining_without_interleaving(
 def forward_backward_pipelining_with_interleaving(
     order: Sequence[str], model: list[object], num_microbatches: int, forward_only: bool = False
 ) -> None:
-    """Run an order like ``F0 F1 B1`` (operation and chunk); ``F1B0`` is overlapped.
+    """Run an order such as ``F0 F1 B1`` (operation and chunk). ``F1B0`` is an overlapped pair.
 
     After each forward, the send of its result and the receive of the next input start.
     """
