@@ -25,7 +25,7 @@ class Ran(Protocol):
 
     @property
     def rank(self) -> Any:
-        """Identity of the rank, any hashable value."""
+        """Identity of the rank. Any hashable value is allowed."""
 
     @property
     def iteration(self) -> int: ...

@@ -1,5 +1,4 @@
-"""A fake engine that looks up the method for each instruction in a table, like DeepSpeed's engine.
-"""
+"""A fake engine that, like DeepSpeed's, looks up the method for each instruction in a table."""
 
 from __future__ import annotations
 
