@@ -1,1 +1,1 @@
-"""Reader for event files of NCCL's own profilers, and for dumps of PyTorch's flight recorder."""
+"""Reader for event files from NCCL's own profilers, and for PyTorch's flight recorder dumps."""

@@ -25,8 +25,8 @@ _NESTED_OBJECT = rb"\{[^{}]*\}"
 for _ in range(3):
     _NESTED_OBJECT = rb"\{[^{}]*(?:(?:(?<=:)|(?<=: ))" + _NESTED_OBJECT + rb"[^{}]*)*\}"
 _OBJECT = re.compile(_NESTED_OBJECT)
-#: Matches strings (which are kept), unquoted values, and trailing commas.
-#: Unterminated strings also match, so that quotes inside them are not tried as starts of strings.
+#: Matches strings (which are kept), unquoted values, and trailing commas. Unterminated strings also
+#: match, so that a quote inside one is not mistaken for the start of another string.
 _REPAIR = re.compile(
     rb'(?P<text>"(?:[^"\\]|\\.)*"?)'
     rb"|(?P<colon>:\s*)(?:(?P<none>[-+]?(?:nan|inf)\w*(?:\(\w*\))?)"
@@ -43,7 +43,7 @@ _LIST_START = re.compile(rb'\{\s*"[^"]*"\s*:\s*\[')
 
 
 class EventArgs(msgspec.Struct, gc=False):
-    """Arguments of an event in any format. Missing arguments are None."""
+    """The arguments of an event in any of the formats. Missing arguments are None."""
 
     sequence: int | None = msgspec.field(default=None, name="SeqNum")
     communicator: int | None = msgspec.field(default=None, name="CommHash")
@@ -66,7 +66,7 @@ class EventArgs(msgspec.Struct, gc=False):
     proxy_operation: int | None = msgspec.field(default=None, name="proxyOpIndex")
 
 
-#: Arguments of an event without arguments.
+#: Stands for the arguments of an event that has none.
 NO_ARGS = EventArgs()
 
 
@@ -84,8 +84,7 @@ class EventObject(
         ts: Time in microseconds since the profiler started. 0 and None mean an unknown time.
         args: Arguments of the event.
         bytes: Size of a transfer in bytes. Only a fork of NCCL writes this field.
-        part_of: Collective that a transfer belongs to. Only the same fork of NCCL writes this
-            field.
+        part_of: Collective that a transfer belongs to. Only that fork of NCCL writes this field.
     """
 
     name: str = ""
@@ -103,13 +102,13 @@ _decode = msgspec.json.Decoder(EventObject, strict=False).decode
 
 
 class EventObjects:
-    """Iterable over the events of a file, in file order.
+    """Iterable over the events in a file, in file order.
 
     Args:
         chunks: Bytes of the file, in chunks.
 
     Attributes:
-        unreadable: Number of objects, and of fragments of objects, that are not events.
+        unreadable: Number of objects and object fragments that are not events.
     """
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
@@ -119,9 +118,9 @@ class EventObjects:
     def __iter__(self) -> Iterator[EventObject]:
         """Yield the events, and count the objects that cannot be read.
 
-        An object is an event if it can be parsed and has a ``ph``. Empty objects are ignored. All
-        other objects, unmatched opening braces, and a truncated last object are counted in
-        ``unreadable``.
+        An object is an event if it can be parsed and has a ``ph``. Empty objects are ignored. The
+        other objects are counted in ``unreadable``, and so are unmatched opening braces and a
+        truncated last object.
         """
         buffer = b""
         for chunk in self._chunks:

@@ -1,4 +1,4 @@
-"""Tables of communication operations that NCCL recorded, one row per operation of a rank.
+"""Tables of communication operations that NCCL recorded, one row per operation and rank.
 
 :class:`NcclEventBuilder` collects the rows in file order while a file is read, and then converts
 the rows to columns.
@@ -21,12 +21,12 @@ from bubbleviz.model.intervals import Packing, difference, group_extents, measur
 from bubbleviz.model.limitations import DAMAGED_SHARE
 from bubbleviz.model.numbering import Numbering
 
-#: Value of an unknown time. The value 0 is not used, because times are relative and start near 0.
+#: Value of an unknown time. It is not 0, because times are relative and start near 0.
 UNKNOWN = int(np.iinfo(np.int64).min)
-#: Exclusive limit of durations, and of times since the profiler started (116 days).
+#: Exclusive upper bound on durations and on times since the profiler started (116 days).
 MAX_DURATION_NS = 10**16
 
-#: States of a step of a network transfer, in order.
+#: States that a step of a network transfer goes through, in order.
 #: A send waits for a free buffer, the GPU to fill it, a ready peer, and the end of the transfer.
 #: A receive waits for a free buffer, the data, the flush to the GPU, and the GPU to consume it.
 #: See ``src/transport/net.cc`` of NCCL, and the states in ``plugins/profiler/example``.
@@ -47,7 +47,7 @@ PROGRESS = ("scheduled", "started", "completed")
 
 
 class OperationKind(IntEnum):
-    """Kind of a row of :class:`NcclEvents`."""
+    """Kind of a row in :class:`NcclEvents`."""
 
     COLLECTIVE = 0
     POINT_TO_POINT = 1
@@ -63,14 +63,14 @@ class OperationKind(IntEnum):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NcclEvents(Table):
-    """Recorded communication operations, one row per operation of a rank.
+    """Recorded communication operations, one row per operation and rank.
 
     Unknown identifiers and counts are -1, and unknown times are ``UNKNOWN``. Host times are ns
     since the profiler of the process started. GPU times are ns on the GPU's own clock
     (``globaltimer``), which differs between GPUs.
 
     Attributes:
-        kind: Kind of row, as a value of :class:`OperationKind`.
+        kind: Kind of row, a value of :class:`OperationKind`.
         pid: Process id.
         name: Index into ``names``: the name of the operation, such as ``AllReduce``.
         communicator: Index into ``communicators``.
@@ -92,14 +92,14 @@ class NcclEvents(Table):
         kernel_end_ns: Time at which the host saw the operation's kernel end.
         gpu_start_ns: Earliest start of the kernel on any channel, on the GPU's clock.
         gpu_end_ns: Latest end of the kernel on any channel, on the GPU's clock.
-        proxy_start_ns: Start of the first event of a proxy thread for the operation.
-        proxy_end_ns: End of the last event of a proxy thread for the operation.
-        steps: Number of steps of the operation's network transfers.
+        proxy_start_ns: Start of the first proxy thread event for the operation.
+        proxy_end_ns: End of the last proxy thread event for the operation.
+        steps: Number of steps in the operation's network transfers.
         state_ns: Time spent in each of ``STATES``, summed over all steps, shape (rows, states).
         peer_wait_ns: Time for which at least one step waits for the peer and no step moves data.
         transfer_ns: Time for which at least one step moves data.
         names: Names of operations, data types, algorithms and protocols.
-        communicators: Hashes that NCCL uses to identify communicators, or PyTorch's process groups.
+        communicators: Hashes by which NCCL identifies communicators, or PyTorch's process groups.
     """
 
     kind: Ints
@@ -143,7 +143,7 @@ class Bridges(Table):
         row: Row of the operation in the table of events.
         gpu_ns: Start of the kernel on the GPU's clock.
         host_ns: Time on the host's clock at which the host saw the kernel start. The host polls, so
-            this is later than the start by up to one sleep of the polling thread.
+            it sees the start late, by up to one sleep of the polling thread.
     """
 
     row: Ints
@@ -191,9 +191,9 @@ class EventFile:
     def is_damaged(self) -> bool:
         """Whether so many events are missing that sums over the events are too small.
 
-        A file is damaged if its gzip data is damaged, or if more than two objects are unreadable
-        and these are at least ``DAMAGED_SHARE`` of all objects. A killed job truncates only the
-        last object, which leaves at most two unreadable fragments.
+        A file is damaged if its gzip data is damaged, or if at least ``DAMAGED_SHARE`` of all
+        objects, and more than two, are unreadable. Two are allowed because a killed job truncates
+        the last object, which leaves at most two unreadable fragments.
         """
         n_events = sum(count for _, count in self.category_counts) + self.unreadable
         return self.is_packed_damaged or (
@@ -201,8 +201,8 @@ class EventFile:
         )
 
 
-#: Maximum deviation between the clocks of GPU and host, in ns.
-#: The polling thread sleeps for milliseconds, and clocks drift by milliseconds in hours.
+#: Maximum plausible deviation between the clocks of GPU and host, in ns. It is generous: the
+#: polling thread sleeps for milliseconds, and clocks drift by milliseconds in hours.
 _MAX_DEVIATION_NS = 1_000_000_000
 #: Minimum number of bridges per GPU. With fewer bridges, a wrong bridge cannot be identified.
 _MIN_BRIDGES = 3
@@ -211,13 +211,13 @@ _MIN_BRIDGES = 3
 def find_clock_conflicts(events: NcclEvents, bridges: Bridges) -> tuple[Bools, Bools]:
     """Find operations whose GPU times contradict other recorded times.
 
-    The host sees a kernel start slightly later than the GPU does. The delay is nearly constant for
-    each GPU (process, communicator and rank). A start is therefore wrong if its delay deviates from
-    the lower median of the GPU by more than ``_MAX_DEVIATION_NS``. GPUs with fewer than
-    ``_MIN_BRIDGES`` bridges are not checked for wrong starts.
+    The host time of a kernel start minus its GPU time is nearly constant for each GPU (process,
+    communicator and rank). A start is wrong if this difference deviates by more than
+    ``_MAX_DEVIATION_NS`` from the lower median for the GPU. GPUs with fewer than ``_MIN_BRIDGES``
+    bridges are not checked for wrong starts.
 
-    An end is wrong if the start is wrong, or if the kernel lasts more than ``_MAX_DEVIATION_NS``
-    longer than the span of all recorded host times in the file.
+    An end is wrong if the start is wrong. It is also wrong if the kernel lasts longer than the span
+    of all recorded host times in the file, by more than ``_MAX_DEVIATION_NS``.
 
     Args:
         events: Operations of a file.
@@ -245,7 +245,7 @@ def find_clock_conflicts(events: NcclEvents, bridges: Bridges) -> tuple[Bools, B
     return is_start_wrong, is_start_wrong | (length_ns > recorded_ns + _MAX_DEVIATION_NS)
 
 
-#: Largest number that fits in a column, and largest GPU time for which differences fit as well.
+#: Largest number that fits in a column, and largest GPU time (so that differences fit as well).
 _MAX_NUMBER, _MAX_CLOCK_NS = (1 << 63) - 1, 1 << 62
 #: Masks of ``STATES``: states in which data is moving, and states that wait for the peer.
 _IS_MOVING = np.array([name in {"SendWait", "RecvFlushWait"} for name in STATES])
@@ -280,7 +280,7 @@ class NcclEventBuilder:
 
     Attributes:
         columns: Identifiers, counts and times of all rows, keyed by column name.
-        steps: Number of steps of the network transfers of each row.
+        steps: Number of network transfer steps for each row.
         category_counts: Number of events, keyed by category.
         n_unknown: Number of events of unknown categories.
         n_without_begin: Number of events whose start is missing.
@@ -310,14 +310,14 @@ class NcclEventBuilder:
         return self._communicators.number(value & ((1 << 64) - 1))
 
     def add(self, **values: int) -> int:
-        """Add an operation, and return its row. Columns without a given value are unknown."""
+        """Add an operation, and return its row. Columns that are not given are unknown."""
         for name, value in (_NONE | values).items():
             self.columns[name].append(value)
         self.steps.append(0)
         return len(self.steps) - 1
 
     def extend_times(self, row: int, prefix: str, start_ns: int, end_ns: int) -> None:
-        """Extend a pair of start and end times of a row so that it includes an event.
+        """Extend the start and end times of an operation so that they include an event.
 
         Args:
             row: Row of the operation.
@@ -402,9 +402,9 @@ class NcclEventBuilder:
 def _mask_distinct(events: NcclEvents) -> Bools:
     """Return a mask of the operations that are not duplicates of an earlier operation.
 
-    When a communicator is destroyed, NCCL prints all remaining events again. An operation is a
-    duplicate if it equals an earlier operation in all columns of ``_NONE``, which are identifiers,
-    counts and times. An operation whose host start is unknown is never a duplicate.
+    When a communicator is destroyed, NCCL prints all remaining events again. A duplicate has the
+    same identifiers, counts and times (the columns in ``_NONE``) as an earlier operation. An
+    operation whose host start is unknown is never a duplicate.
     """
     is_distinct = np.ones(len(events), bool)
     timed = np.flatnonzero(events.host_start_ns != UNKNOWN)
@@ -446,7 +446,7 @@ def _measure_wait_and_transfer(n_rows: int, states: Ints) -> tuple[Ints, Ints]:
 
 
 def _spread(values: Ints, rows: Ints, n_rows: int) -> Ints:
-    """Return a column with the given values in the given rows, and 0 in all other rows."""
+    """Return a column that contains the values in the given rows, and 0 in all other rows."""
     column = np.zeros(n_rows, np.int64)
     column[rows] = values
     return column

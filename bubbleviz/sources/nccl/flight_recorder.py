@@ -1,4 +1,4 @@
-"""Read dumps of PyTorch's flight recorder, which contain the last communication of a rank.
+"""Read PyTorch's flight recorder dumps, which contain a rank's latest communication.
 
 Each process records its operations and their progress in a ring buffer
 (``TORCH_FR_BUFFER_SIZE``). When a collective times out, or on request, the process dumps the buffer
@@ -42,20 +42,20 @@ from bubbleviz.sources.nccl import events
 FLIGHT_RECORDER = "flight recorder"
 #: Matches the rank at the end of a file name, before the suffixes.
 _RANK = re.compile(r"([0-9]{1,7})(?:\.[a-z]+)*$")
-#: Splits names such as ``nccl:all_reduce``, ``nccl:send 0->1`` and ``nccl:recv 1<-0``.
-#: The expression matches every text.
+#: Splits names such as ``nccl:all_reduce``, ``nccl:send 0->1`` and ``nccl:recv 1<-0``. Any text
+#: matches.
 _NAME = re.compile(r"(?:\w+:)?(?P<name>\S*)(?: (?P<own>[0-9]{1,7})(?:->|<-)(?P<peer>[0-9]{1,7}))?")
 #: Match the start of a pickled dump, and keys of a JSON dump.
 _PICKLE = re.compile(rb"\x80[\x02-\x05](?s:.){0,200}?(?:version|pg_config|entries)")
 _JSON = re.compile(rb'"(?:collective_seq_id|pg_status)"\s*:')
 _COALESCED = "coalesced"
-#: Operations whose number of elements is the size of the output instead of the input.
+#: Operations whose number of elements is the output size instead of the input size.
 _COUNTS_OUTPUT = frozenset(("Recv", "ReduceScatter", "Scatter"))
 _BLOCK = 1 << 20
 
 
 class _Entry(msgspec.Struct):
-    """An entry of a dump. The fields have the same names as in the dump."""
+    """An entry in a dump. The fields have the same names as in the dump."""
 
     record_id: int = 0
     process_group: tuple[str, str] = ("", "")
@@ -133,11 +133,11 @@ def _load_content(path: str, watch: Watch) -> tuple[dict[str, dict[str, Any]], l
 
 
 def read_dump(path: str, watch: Watch) -> events.EventFile:
-    """Read the operations of a dump.
+    """Read the operations in a dump.
 
-    Entries with the same process group, kind (point-to-point or collective) and sequence number
-    form a batch, which is added by :func:`_add_batch`. Invalid entries are counted as unreadable.
-    Process groups without operations are included in the communicators of the result.
+    Invalid entries are counted as unreadable. Entries with the same process group, kind
+    (point-to-point or collective) and sequence number form a batch, see :func:`_add_batch`. The
+    communicators of the result include process groups without operations.
 
     Raises:
         InputError: The file name does not end in a rank.
@@ -177,9 +177,7 @@ def _parse_rank(path: str) -> int:
 
 
 def _find_group(groups: Mapping[str, Group], entry: _Entry) -> Group:
-    """Return the process group of an entry.
-
-    If the dump does not describe the group, a group with unknown ranks is returned.
+    """Return the process group of an entry, with unknown ranks if the dump does not describe it.
 
     Args:
         groups: Process groups that the dump describes, keyed by name.
@@ -190,7 +188,7 @@ def _find_group(groups: Mapping[str, Group], entry: _Entry) -> Group:
 
 
 def _read_groups(configs: dict[str, dict[str, Any]]) -> dict[str, Group]:
-    """Convert the configurations of process groups to groups, keyed by name."""
+    """Convert process group configurations to groups, keyed by name."""
     groups: dict[str, Group] = {}
     for name, config in configs.items():
         ranks = parse_members(config.get("ranks"), 0)
@@ -212,14 +210,13 @@ def _parse_entries(content: list[Any]) -> list[_Entry]:
 def _add_batch(
     builder: events.NcclEventBuilder, batch: list[_Entry], group: Group, rank: int
 ) -> None:
-    """Add the operations of one batch to the builder.
+    """Add the operations in one batch to the builder.
 
-    An entry named ``coalesced`` describes the whole batch, so all operations of the batch get its
-    progress and times. If there is no such entry, every operation has its own progress and times. A
-    ``coalesced`` entry is only added as an operation if it is the only entry of the batch.
-
-    In a batch with several peers, the duration of every operation is unknown, because the batch may
-    have waited for any of the peers.
+    - If the batch has an entry named ``coalesced``, its progress and times apply to all operations
+      in the batch. Otherwise every operation has its own progress and times.
+    - A ``coalesced`` entry is only added as an operation if it is the only entry in the batch.
+    - In a batch with several peers, the duration of every operation is unknown, because the batch
+      may have waited for any of the peers.
 
     Args:
         builder: Builder that receives the operations.
@@ -254,11 +251,11 @@ def _add_operation(
 ) -> None:
     """Add an operation to the builder.
 
-    The operation is point-to-point if its name contains a peer. The count is the number of elements
-    of the input, or of the output for operations in ``_COUNTS_OUTPUT``. For AlltoAll, the count is
-    divided by the size of the group. The end of the kernel is the time at which the recorder saw
-    that the operation was completed. The start of the kernel is the end minus the duration, or
-    unknown if the duration is unknown.
+    - The operation is point-to-point if its name contains a peer.
+    - The count is the number of elements in the input, or in the output for operations in
+      ``_COUNTS_OUTPUT``. For AlltoAll, the count is divided by the group size.
+    - The kernel end is the time at which the recorder saw that the operation was completed.
+    - The kernel start is the kernel end minus the duration, or unknown if the duration is unknown.
 
     Args:
         builder: Builder that receives the operation.

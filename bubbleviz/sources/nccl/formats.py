@@ -1,4 +1,4 @@
-"""Detect and read event files of NCCL's profilers and dumps of PyTorch's flight recorder.
+"""Detect and read event files from NCCL's profilers and PyTorch's flight recorder dumps.
 
 To add a format, write a module like :mod:`bubbleviz.sources.nccl.proxy_profiler` and add an entry
 to ``_FORMATS``. The summaries of NCCL's inspector are not supported.
@@ -24,7 +24,7 @@ from bubbleviz.sources.sqlite.queries import SQLITE
 _Format: TypeAlias = tuple[
     Callable[[bytes], bool], Callable[[Iterable[EventObject], NcclEventBuilder], None]
 ]
-#: Formats of event files, keyed by name. A file passes the test of at most one format.
+#: Event file formats, keyed by name. A file passes the test of at most one format.
 _FORMATS: Mapping[str, _Format] = {
     "profiler plugin": (is_plugin_file, add_plugin_events),
     "proxy profiler": (is_proxy_file, add_proxy_events),
@@ -50,8 +50,9 @@ def detect_format(head: bytes) -> str:
 def read_events(path: str, watch: Watch = unwatched, format_name: str = "") -> EventFile:
     """Read the communication operations of an event file.
 
-    A truncated or damaged file is read as far as possible. If the gzip data of the file is damaged
-    or truncated, ``is_packed_damaged`` of the result is set, and ``unreadable`` is one larger.
+    A truncated or damaged file is read as far as possible. If its gzip data is damaged or
+    truncated, ``is_packed_damaged`` of the result is set, and one more object is counted as
+    unreadable.
 
     Args:
         path: Path of the file.

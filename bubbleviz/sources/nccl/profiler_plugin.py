@@ -1,4 +1,4 @@
-"""Read the event files of the example plugin of NCCL's profiler interface (since NCCL 2.23).
+"""Read event files from the example plugin for NCCL's profiler interface (since NCCL 2.23).
 
 The plugin is in ``plugins/profiler/example``, which was formerly ``ext-profiler/example``. Ids are
 numbered per category and restart in each thread, so events are assigned to their parents by file
@@ -47,9 +47,9 @@ _KINDS = {
 }
 _CALLS = frozenset(("COLL_API", "P2P_API"))
 _STATES = {name: number for number, name in enumerate(STATES)}
-#: Collectives that have a root. For other collectives, the root that NCCL writes is meaningless.
+#: Collectives that have a root. In other collectives, the root that NCCL writes is meaningless.
 _ROOTED = frozenset(("Broadcast", "Bcast", "Reduce", "Gather", "Scatter"))
-#: Events of proxy threads that do not belong to an operation.
+#: Proxy thread events that do not belong to an operation.
 _CONTROL = frozenset(("Idle", "Sleep", "Append"))
 _HEAD = re.compile(
     rb'"cat"\s*:\s*"(?:GROUP_API|GROUP|KERNEL_LAUNCH|COLL_API|P2P_API|COLL|P2P|PROXY|CE_COLL)"'
@@ -61,8 +61,8 @@ class _Process:
     """Tracks the open events of one process while its events are added in file order.
 
     If an operation lacks arguments, the arguments of the last call before it are used. A kernel
-    belongs to the operation that is open when the kernel starts. An event of a proxy thread belongs
-    to the operation that is open when the event ends.
+    belongs to the operation that is current when the kernel starts. A proxy thread event belongs to
+    the operation that is current when the event ends.
 
     Args:
         pid: Process id.
@@ -133,7 +133,7 @@ class _Process:
         self._builder.n_without_end += len(self._open_since)
 
     def _add_proxy(self, event: EventObject, start_ns: int, end_ns: int) -> None:
-        """Add an event of a proxy thread or of the network to the current operation.
+        """Add a proxy thread event or network event to the current operation.
 
         Every ``SendWait`` or ``RecvWait`` adds one step of a network transfer. The events ``Idle``,
         ``Sleep`` and ``Append``, which do not belong to an operation, are ignored.
@@ -151,9 +151,9 @@ class _Process:
     def _add_kernel(self, event: EventObject, args: EventArgs, start_ns: int) -> None:
         """Extend the GPU times of the current operation to include a kernel or a part of a kernel.
 
-        A kernel on one channel (``KernelCh``) also extends the host's times of the kernel, and adds
-        a bridge between the clocks of GPU and host. If there is no current operation, the kernel is
-        ignored.
+        A kernel on one channel (``KernelCh``) also extends the kernel times on the host's clock,
+        and adds a bridge between the clocks of GPU and host. If there is no current operation, the
+        kernel is ignored.
 
         Args:
             event: Start of the kernel.
@@ -170,7 +170,7 @@ class _Process:
             self._builder.add_bridge(row, gpu_ns, start_ns)
 
     def _flush_call(self) -> None:
-        """If no operation was recorded for the last call, add the call itself as a row."""
+        """Add the last call as a row if no operation was recorded for it."""
         call, self._call = self._call, None
         if call is not None:
             self._add_operation(call, call)
@@ -178,13 +178,13 @@ class _Process:
     def _add_operation(self, event: EventObject, call: EventObject | None) -> int:
         """Add an operation to the builder, and return its row.
 
-        If the event is itself a call, the row has the kind ``CALL``. If the event contains the
-        duration of the kernel, the kernel times of the row start with the event.
+        If the event is a call instead of an operation, the row has the kind ``CALL``. If the event
+        gives the duration of the kernel, the kernel starts when the event starts.
 
         Args:
             event: Start of the operation.
-            call: Call before the operation, or None. The call provides the root, and also the count
-                and data type if the operation lacks them.
+            call: Call before the operation, or None. It provides the root. If the operation lacks
+                the count and data type, it provides these too.
         """
         builder, args, start_ns = self._builder, event.args or NO_ARGS, parse_time(event.ts)
         call_args = (call.args if call is not None else None) or NO_ARGS

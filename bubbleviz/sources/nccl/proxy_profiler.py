@@ -1,4 +1,4 @@
-"""Read the event files of the proxy profiler of NCCL versions before 2.26.
+"""Read event files from the proxy profiler in NCCL versions before 2.26.
 
 NCCL writes such a file if it was compiled with PROFILE_PROXY and ``NCCL_PROXY_PROFILE`` is set. An
 id identifies one step of one transfer of a proxy thread (``src/misc/profiler.cc``). ``pid`` is the
@@ -49,7 +49,7 @@ _HEAD = re.compile(
 
 
 class _Steps:
-    """Tracks the open steps of transfers, and the rows that the steps belong to.
+    """Tracks open transfer steps, and the rows that the steps belong to.
 
     Args:
         builder: Builder to which rows are added.
@@ -67,9 +67,10 @@ class _Steps:
     def add_event(self, event: EventObject) -> None:
         """Process the start or the end of a step, or of a state of a step.
 
-        The end of a step is matched to its start by id, and extends the proxy times of its row. The
-        end of a state is matched by id and name, and adds the interval of the state to the row of
-        the open step. If the start is missing, the end is only counted.
+        - The end of a step is matched to its start by id, and extends the proxy times of its row.
+        - The end of a state is matched to its start by id and name. The interval is added to the
+          row of the open step with the same id.
+        - An end whose start is missing is only counted.
         """
         step, time_ns = _STEP.fullmatch(event.name), parse_time(event.ts)
         if step is not None and event.ph == "b":
@@ -96,8 +97,8 @@ class _Steps:
     def _begin_step(self, event: EventObject, direction: str, peer: int, start_ns: int) -> None:
         """Open a step. The first step with an operation count, direction and peer adds a row.
 
-        The payload of a row is the sum of the sizes of its transfers. A transfer consists of
-        several steps.
+        The payload of a row is the total size of its transfers. A transfer has several steps, each
+        of which states the size of the complete transfer.
 
         Args:
             event: Start of the step.
@@ -123,7 +124,7 @@ class _Steps:
         builder.steps[row] += 1
         self._open[event.id] = row, direction, start_ns
         if event.bytes is not None:
-            # Each step of a transfer states the bytes of the complete transfer.
+            # Each step of a transfer states the size of the complete transfer.
             transfer = row, event.pid, args.proxy_operation
             transfer_bytes = max(parse_number(event.bytes), 0)
             self._payload_of_row[row] += transfer_bytes - self._bytes.get(transfer, 0)

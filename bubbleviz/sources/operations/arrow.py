@@ -48,8 +48,8 @@ def check_installed(
 def convert_to_numpy(column: Any, fill_value: int = 0) -> tuple[npt.NDArray[Any], Bools]:
     """Convert a pyarrow column of numbers or Booleans to a NumPy array without importing pandas.
 
-    pyarrow's ``to_numpy`` and ``fill_null`` import pandas if it is installed. The import takes
-    40 MB and more time than reading a small table.
+    pyarrow's ``to_numpy`` and ``fill_null`` import pandas if it is installed. This would take 40 MB
+    and more time than reading a small table.
 
     Args:
         column: A pyarrow array, chunked or not.
@@ -115,7 +115,7 @@ _OPENED = {"parquet": ("a Parquet table", _open_parquet), "arrow": ("an Arrow ta
 
 
 def read_columns(path: str, watch: Watch, kind: str) -> model.Cells:
-    """Read the columns of a Parquet or Arrow file that belong to the schema.
+    """Read a Parquet or Arrow file, keeping only the columns that belong to the schema.
 
     Args:
         path: Path of the file.

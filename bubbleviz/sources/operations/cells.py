@@ -1,4 +1,4 @@
-"""Stores the columns of a table of operations as arrays, and checks and converts their cells.
+"""Stores the columns of an operation table as arrays, and checks and converts their cells.
 
 Times become whole nanoseconds, whatever their unit and type in the table.
 """
@@ -36,7 +36,7 @@ Numbers: TypeAlias = "Ints | npt.NDArray[np.float64]"
 #: Maximum number of characters of a cell that a message shows.
 _MAX_CELL_LENGTH = 40
 _INTERVALS = re.compile(r"-?[0-9]{1,18}\.\.-?[0-9]{1,18}(?: -?[0-9]{1,18}\.\.-?[0-9]{1,18})*")
-#: A collective in JSON is a list of texts (iteration, kind, group) followed by integers.
+#: Number of texts (iteration, kind, group) and of integers after them in a JSON collective.
 _N_TEXTS, _N_NUMBERS = 3, 7
 #: Exclusive upper bound on the absolute values of the integers in a JSON collective.
 _NUMBER_BOUND = 1 << 62
@@ -98,10 +98,10 @@ class Cells:
     Attributes:
         path: Path of the file.
         rows: Number of rows.
-        numbers: Columns of numbers, keyed by name. A column of pairs, such as ``microbatch``, is
-            here if the second numbers are in a column of their own.
-        texts: Columns of texts, keyed by name. Empty cells have code -1.
-        interval_columns: Columns of intervals that the reader already parsed, keyed by name.
+        numbers: Number columns, keyed by name. A pair column, such as ``microbatch``, is also
+            stored here if the second numbers are in a separate column.
+        texts: Text columns, keyed by name. Empty cells have code -1.
+        interval_columns: Interval columns that the reader has already parsed, keyed by name.
         row_noun: What messages call a row, such as "operation".
         notes: Limitations found while reading the file.
     """
@@ -139,12 +139,12 @@ class Cells:
         return make_row_error(self.path, row, reason, self.row_noun)
 
     def text(self, name: str) -> CodedTexts:
-        """Return a column of texts. If the table lacks the column, all of its cells are empty."""
+        """Return a text column. If the table lacks the column, all of its cells are empty."""
         column = self.texts.get(name)
         return CodedTexts(np.full(self.rows, NONE, np.int64), ()) if column is None else column
 
     def whole(self, name: str) -> tuple[Ints, Bools]:
-        """Return a column of whole numbers.
+        """Check a column of whole numbers, and return it as integers.
 
         Args:
             name: Name of the column. If the table lacks the column, all of its cells are empty.
@@ -177,7 +177,7 @@ class Cells:
         return np.where(filled, values.astype(np.int64), schema.empty), filled
 
     def times(self, name: str) -> Ints:
-        """Return a column of times in ns, or -1 for cells that are empty or NaN.
+        """Return a time column in ns. Cells that are empty or NaN become -1.
 
         If the table lacks the column, all times are -1.
 
@@ -193,9 +193,9 @@ class Cells:
     def spans(self) -> tuple[Ints, Ints, Bools]:
         """Return the start and end of each operation on its device.
 
-        A row without start and end is an operation that ran nothing on its device. Floating-point
-        starts and durations are added before the sum is rounded, so that adjacent operations stay
-        adjacent.
+        If the table has durations, the end is the start plus the duration. Floats are added before
+        the sum is rounded, so that adjacent operations stay adjacent. A row without start and end
+        is an operation that ran nothing on its device.
 
         Returns:
             start_ns: Start of each operation in ns, or -1 if it has none.
@@ -235,12 +235,15 @@ class Cells:
         return np.where(filled, start_ns, NONE), np.where(filled, end_ns, NONE), filled
 
     def _sum_times(self, *names: str) -> Ints:
-        """Add one or two columns of times row by row and return the sums in whole nanoseconds.
+        """Convert one or two time columns to whole nanoseconds, and add them row by row.
 
         The suffix of a column name, such as ``_us``, gives the unit of its times, unless the column
-        is already in ns (``in_ns``). Floats are added before they are rounded. If the first column
-        contains integers, the columns are converted to ns separately and then added. Rows with an
-        empty or NaN cell get an arbitrary value.
+        is already in ns (``in_ns``). The type of the first column decides when sums are rounded:
+
+        - Integers: each column is converted to ns first. The columns are then added.
+        - Floats: the columns are added first. The sums are then rounded once.
+
+        Rows with an empty or NaN cell get an arbitrary value.
 
         Args:
             names: Names of one or two columns.
@@ -280,9 +283,9 @@ class Cells:
         return np.asarray(total_ns, np.int64)
 
     def intervals(self, name: str) -> BusyIntervals:
-        """Parse a column of intervals, whose cells are texts such as ``12..15 20..31`` in ns.
+        """Parse an interval column, whose cells are texts such as ``12..15 20..31`` in ns.
 
-        The result has one row per interval, with the table row of the cell as the operation. If the
+        The result has one row per interval. Its operation is the table row of the cell. If the
         table lacks the column, the result is empty. Columns in ``interval_columns`` are returned
         unchanged.
 
@@ -300,7 +303,7 @@ class Cells:
         return BusyIntervals(rows[row], start_ns, end_ns)
 
     def _parse_intervals(self, name: str, column: CodedTexts) -> tuple[Ints, Ints]:
-        """Parse each distinct text of a column of intervals once.
+        """Parse each distinct text in an interval column once.
 
         Args:
             name: Name of the column, for messages.
@@ -308,8 +311,8 @@ class Cells:
 
         Returns:
             bounds_ns: Start and end of each interval, text by text, shape (intervals, 2).
-            first: For each text, the row of its first interval in ``bounds_ns``. The number of
-                intervals is appended, so the shape is (texts + 1,).
+            first: The intervals of text ``i`` are in the rows ``first[i]`` to ``first[i + 1]`` of
+                ``bounds_ns`` (exclusive), shape (texts + 1,).
 
         Raises:
             ProfileError: A text is not a list of intervals.
@@ -327,8 +330,8 @@ class Cells:
     def collectives(self) -> DeclaredCollectives:
         """Parse the column ``collectives``, whose cells are JSON lists of collectives.
 
-        The result has one row per collective, which includes the table row of the cell. If the
-        table lacks the column, the result is empty.
+        The result has one row per collective, with the table row of its cell. If the table lacks
+        the column, the result is empty.
 
         Raises:
             ProfileError: A cell is not a list of collectives.

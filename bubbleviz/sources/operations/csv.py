@@ -1,4 +1,4 @@
-"""Reads tables of operations from text with commas, semicolons or tabs, gzipped or not.
+"""Reads operation tables from text with commas, semicolons or tabs, gzipped or not.
 
 The file is read in blocks of rows. The reader keeps only columns of the schema, as arrays of
 numbers and text codes. Reading a million rows takes a few seconds.
@@ -69,7 +69,7 @@ def detect_encoding(head: bytes) -> str:
 def read_header(head: bytes) -> list[str]:
     """Return the column names, given the first bytes of a file, or [] if it is not a table.
 
-    The first line is not a header if it starts like JSON or XML, or if it is not printable text.
+    A file is not a table if its first line starts like JSON or XML, or is not printable text.
     """
     encoding = detect_encoding(head)
     # Invalid bytes after the first line are reported when the table is read.
@@ -86,7 +86,7 @@ def read_header(head: bytes) -> list[str]:
 
 
 def read_delimited(path: str, watch: Watch) -> model.Cells:
-    """Read the columns of a delimited text file that belong to the schema.
+    """Read a delimited text file, keeping only the columns that belong to the schema.
 
     The delimiter is the comma, semicolon or tab, whichever occurs most often in the header. Empty
     lines are skipped.
@@ -207,7 +207,7 @@ def _describe_wrong_length(
 
 @contextmanager
 def _enable_long_cells() -> Iterator[None]:
-    """Raise the cell length limit of the ``csv`` module temporarily, for the whole process."""
+    """Raise the cell length limit in the ``csv`` module temporarily, for the whole process."""
     previous = csv.field_size_limit(_MAX_CELL_LENGTH)
     try:
         yield
@@ -276,7 +276,7 @@ def parse_numbers(
         path: Path of the table, for messages.
         first: Row of the first cell in the table, for messages.
         name: Name of the column, for messages.
-        cells: Texts of consecutive cells. Blank texts are empty cells, and "nan" is accepted.
+        cells: Consecutive cells, as texts. Blank cells count as empty, and "nan" is accepted.
 
     Returns:
         values: One number per cell, or 0 for empty cells.

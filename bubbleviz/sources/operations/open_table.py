@@ -1,4 +1,4 @@
-"""Provides an open file of operations in any of the supported formats."""
+"""Provides an open operation file in any of the supported formats."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _EXPECTED_COLUMNS = (
 
 @dataclass
 class OpenTable:
-    """An open file of operations; see :class:`~bubbleviz.sources.readers.OpenOperations`.
+    """An open operation file, see :class:`~bubbleviz.sources.readers.OpenOperations`.
 
     Attributes:
         path: Path of the file.
@@ -81,7 +81,7 @@ class OpenTable:
         )
 
     def inspect(self, globs: Sequence[str]) -> Contents:
-        """Return a summary of the table: operations per phase, ranks and missing columns."""
+        """Return a summary of the file: operations per phase, ranks, missing columns and facts."""
         del globs
         table = self._table
         operations = table.operations
@@ -108,13 +108,13 @@ class OpenTable:
 
 @contextmanager
 def open_table(path: str, jobs: int, watch: Watch, kind: str) -> Iterator[OpenTable]:  # noqa: ARG001 - pyarrow has threads of its own
-    """Open a file of operations, which is read on first use.
+    """Open an operation file, which is read on first use.
 
     Args:
         path: Path of the file.
         jobs: Ignored, because pyarrow manages its own threads.
         watch: Progress callback, called with the fraction of the file that has been read.
-        kind: Format of the file: ``csv``, ``parquet``, ``arrow`` or ``traced``.
+        kind: File format: ``csv``, ``parquet``, ``arrow`` or ``traced``.
     """
     source = Source(
         path=path,

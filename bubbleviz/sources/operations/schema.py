@@ -1,4 +1,4 @@
-"""The schema of operations, which defines the columns of a table and the contents of their cells.
+"""The operation schema, which defines the columns of a table and the contents of their cells.
 
 All input formats are converted to these columns: CSV, Parquet and Arrow tables, traces, and
 recordings. Reports export the same columns. ``bubbleviz guide tables`` describes the columns.
@@ -33,7 +33,7 @@ class CellKind(Enum):
 
 @dataclass(frozen=True)
 class Column:
-    """A column in the schema of operations.
+    """A column in the operation schema.
 
     Attributes:
         kind: Kind of value in the cells.
@@ -52,16 +52,16 @@ class Column:
     empty: int = NONE
 
 
-#: Length of each time unit in ns, finest first.
-#: If a table has the same time in several units, only the column with the finest unit is used.
+#: Length of each time unit in ns, finest first. If a table has the same time in several units, only
+#: the column with the finest unit is used.
 UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 #: Maximum absolute value of a time in ns. The difference of two times then fits into 64 bits.
 MAX_TIME_NS = 1 << 62
 #: Largest valid rank number. Stages and pipelines have the same limit.
 MAX_RANK = 999_999
-#: Names of the start and end columns without their unit, in order of preference.
+#: Names of the start and end columns without unit, in order of preference.
 _START_NAMES, _END_NAMES = ("start",), ("end", "duration")
-#: Maximum number and length of the column names that a message lists. Other columns are counted.
+#: Maximum number and length of the column names in a message. Further columns are counted.
 _MAX_NAMES, _MAX_NAME_LENGTH = 20, 40
 
 

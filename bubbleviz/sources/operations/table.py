@@ -23,7 +23,7 @@ _PHASES = {phase.label.lower(): (phase,) for phase in Phase}
 _PAIR = re.compile(r"([0-9]{1,9})(?:\.0*)?(?:;([0-9]{1,9}))?")
 #: Matches an iteration number, which may be long because some programs use a timestamp.
 _STEP = re.compile(r"([0-9]{1,18})(?:\.0*)?")
-#: Matches names that reports give to iterations without a range, such as ``after 3``.
+#: Matches the names that reports give to iterations without a range, such as ``after 3``.
 _NEIGHBOUR = re.compile(r"(after|before) -?[0-9]{1,18}(?: \(([0-9]{1,18})\))?")
 #: Columns that identify an operation, together with its times.
 _IDENTITY = (
@@ -36,7 +36,7 @@ _HASH_MULTIPLIER = np.uint64(0xBF58476D1CE4E5B9)
 
 @dataclass(frozen=True)
 class _Spans:
-    """Start and end of each operation on its device in ns, or -1 where ``has_span`` is False."""
+    """Start and end of each operation on its device in ns, or -1 if ``has_span`` is False."""
 
     start_ns: Ints
     end_ns: Ints
@@ -105,7 +105,7 @@ def make_operation_table(cells: Cells, source: Source) -> OperationTable:
 
 
 def _read_ranks(cells: Cells) -> tuple[Ints, tuple[DeclaredRank, ...]]:
-    """Read the ranks of a table.
+    """Read the ranks in a table, and assign each row to its rank.
 
     Returns:
         rank_index: For each row, the index of its rank in ``ranks``.
@@ -145,7 +145,8 @@ def _read_ranks(cells: Cells) -> tuple[Ints, tuple[DeclaredRank, ...]]:
 def _read_clocks(cells: Cells, rank_index: Ints, count: int) -> list[DeclaredClock | None]:
     """Return the clock of each rank, or None for a rank without a name in the column ``clock``.
 
-    If the table has a column ``clock_uncertainty_ns``, a report wrote it with aligned clocks.
+    If the table has a column ``clock_uncertainty_ns``, a report wrote the table, and its clocks are
+    already aligned.
 
     Args:
         cells: Cells of the table.
@@ -169,7 +170,7 @@ def _read_clocks(cells: Cells, rank_index: Ints, count: int) -> list[DeclaredClo
 def _read_rank_numbers(
     cells: Cells, rank_index: Ints, count: int, name: str
 ) -> Sequence[int | None]:
-    """Return one number per rank from a column such as ``stage``, or None if it is unknown.
+    """Return the number of each rank in a column such as ``stage``, or None if it is unknown.
 
     Args:
         cells: Cells of the table.
@@ -186,7 +187,7 @@ def _read_rank_numbers(
 
 
 def _read_rank_texts(cells: Cells, rank_index: Ints, count: int, name: str) -> Sequence[str | None]:
-    """Return one text per rank from a column such as ``host``, or None if it is unknown.
+    """Return the text of each rank in a column such as ``host``, or None if it is unknown.
 
     Arguments and errors are the same as for :func:`_read_rank_numbers`.
     """
@@ -205,7 +206,7 @@ def _select_value_per_rank(
     values: Ints,
     format_value: Callable[[int], str],
 ) -> list[int]:
-    """Return one value per rank, or -1 if no row of the rank has a value.
+    """Reduce a column to one value per rank, or -1 if no row of the rank has a value.
 
     Args:
         cells: Cells of the table.
@@ -234,7 +235,7 @@ def _refuse_two(
     values: Ints,
     format_value: Callable[[int], str],
 ) -> None:
-    """Raise an error if two rows of one rank, or of one chunk of a rank, have different values.
+    """Raise an error if two rows of the same group (a rank or a chunk) have different values.
 
     ``group``, ``rows`` and ``values`` have one entry for each row to compare.
 
@@ -242,8 +243,8 @@ def _refuse_two(
         cells: Cells of the table.
         name: Name of the column, for messages.
         group: Index of the rank or chunk that each row belongs to.
-        rows: Indices of the rows in the table.
-        values: Values of the column in these rows.
+        rows: Index of each row in the table.
+        values: Value of the column in each row.
         format_value: Function that formats a value for the error message.
 
     Raises:
@@ -290,7 +291,7 @@ def _read_iterations(cells: Cells) -> tuple[Ints, tuple[str, ...]]:
 
     Returns:
         iteration: For each row, the index of its iteration in ``names``, or -1 if it has none.
-        names: Names of the iterations: a whole number or a name such as ``after 3``.
+        names: Iteration names: a whole number or a name such as ``after 3``.
 
     Raises:
         ProfileError: A name is neither a whole number nor a name such as ``after 3``.
@@ -312,8 +313,8 @@ def _read_iterations(cells: Cells) -> tuple[Ints, tuple[str, ...]]:
 def _read_identity(cells: Cells, rank_index: Ints, iteration: Ints, spans: _Spans) -> Operations:
     """Return the operations without device times: their phases, numbers, names and host times.
 
-    If a row has no host start or host end, the start or end on the device is used instead. A host
-    end before the host start is replaced by the host start.
+    If a row has no host time, the device time is used instead. A host end before the host start is
+    replaced by the host start.
 
     Args:
         cells: Cells of the table.
@@ -374,8 +375,8 @@ def _read_phases(cells: Cells) -> Ints:
 def _read_pair(cells: Cells, name: str) -> dict[str, Ints]:
     """Read a column of pairs, such as ``microbatch``.
 
-    A cell contains one number, or two numbers such as ``7;3``. If the row has a number in the
-    column ``second_<name>``, it replaces the second number. Missing numbers are -1.
+    A cell contains one number, or two numbers such as ``7;3``. The second number may also be in the
+    column ``second_<name>``, which takes precedence. Missing numbers are -1.
 
     Returns:
         The first and second number of each row, keyed by ``name`` and ``second_<name>``.
@@ -423,7 +424,7 @@ def _parse_texts(
         column: The column to parse.
         parse: Function that returns the numbers in a text, or None if the text is malformed.
         explain: Function that returns what is wrong with a malformed text.
-        n_numbers: How many numbers ``parse`` returns per text.
+        n_numbers: Number of values that ``parse`` returns per text.
 
     Returns:
         ``n_numbers`` arrays with one value per row. Empty cells have the value -1.
@@ -447,8 +448,8 @@ def _parse_texts(
 def _refuse_repetition(cells: Cells, operations: Operations, spans: _Spans) -> None:
     """Raise an error if the table contains the same forward or backward twice.
 
-    Two rows are the same operation if all columns in ``_IDENTITY`` and the start and end times are
-    equal. Times are not compared for rows that have both an iteration and an occurrence number.
+    Two rows are the same operation if all columns in ``_IDENTITY`` are equal, and the start and end
+    times too. For rows that have both an iteration and an occurrence number, times do not matter.
     Rows without device times or without a microbatch are not checked.
 
     Raises:
@@ -479,9 +480,9 @@ def _refuse_repetition(cells: Cells, operations: Operations, spans: _Spans) -> N
 
 
 def _has_distinct_hashes(columns: Sequence[Ints]) -> bool:
-    """Return whether the hashes of all rows are distinct, which proves that the rows are distinct.
+    """Return True if the rows are certainly distinct, because their hashes are.
 
-    The result may be False although the rows are distinct. One sort of the hashes is much faster
+    If the result is False, the rows may still be distinct. One sort of the hashes is much faster
     than grouping by all columns.
 
     Args:

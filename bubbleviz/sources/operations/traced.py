@@ -29,9 +29,10 @@ from bubbleviz.progress import Watch
 from bubbleviz.sources.operations.cells import Cells, NumberColumn, trim_texts
 from bubbleviz.sources.trace_events import MISSING, TraceEvents, TraceFile
 
-#: Exclusive upper bound of the numbers in ``args``. Larger numbers are ignored.
+#: Exclusive upper bound on the numbers in ``args``. Larger numbers are ignored.
 _MAX_NUMBER = 1 << 31
-#: Maximum fraction of operations on several threads of a rank, unless a trace has several runs.
+#: If more than this fraction of the operations occurs on several threads of a rank, the trace
+#: contains several runs.
 _MAX_SHARED = 0.05
 
 
@@ -40,7 +41,7 @@ def _make_field(name: str) -> Any:
 
 
 class OperationArgs(msgspec.Struct, gc=False):
-    """Numbers of an operation in ``args``, under the tracer's full names and abbreviations."""
+    """The numbers in the ``args`` of an operation, under their full names and abbreviations."""
 
     iteration: int | None = None
     microbatch: int | None = None
@@ -52,7 +53,7 @@ class OperationArgs(msgspec.Struct, gc=False):
     g_rk: int | None = None
 
 
-#: Names of the numbers in ``args``, and the index of the microbatch from the end of an event row.
+#: Names of the numbers in ``args``, and the (negative) index of the microbatch in an event row.
 _FIELDS = OperationArgs.__struct_fields__
 _MICROBATCH = _FIELDS.index("microbatch") - len(_FIELDS)
 #: An event row: event type (the code of X, B or E), thread, name, start, end and the numbers.
@@ -64,8 +65,8 @@ def _pair_events(
 ) -> Iterator[tuple[_Traced, _Traced]]:
     """Yield the begin event and the end event of each operation.
 
-    A complete event (X) is yielded as both. An end event closes the begin event of its thread that
-    was opened last, whatever their names. Events without a partner are dropped.
+    An end event belongs to the begin event that was opened last on its thread, whatever the names.
+    A complete event (X) is yielded as both. Events without a partner are dropped.
 
     Args:
         events: Events sorted by thread and time. At equal times, end events come first.
@@ -92,7 +93,7 @@ def _pair_events(
 
 
 def read_traced(path: str, watch: Watch) -> Cells:
-    """Read the operations of a trace as the columns of a table.
+    """Read the operations in a trace as the columns of a table.
 
     An event is an operation if its name implies a phase, and if it has a microbatch or is an
     optimizer step. All other events are left out. The rank is ``g_rk``, or the process id if
@@ -138,7 +139,7 @@ def read_traced(path: str, watch: Watch) -> Cells:
 
 
 def _read_columns(file: TraceFile[OperationArgs]) -> tuple[Mapping[str, Ints], list[Phase]]:
-    """Read the operations of a trace.
+    """Read the operations in a trace.
 
     If an operation has a begin event and an end event, its numbers are taken from the end event.
 
@@ -164,10 +165,10 @@ def _read_columns(file: TraceFile[OperationArgs]) -> tuple[Mapping[str, Ints], l
 
 
 def _read_events(file: TraceFile[OperationArgs]) -> list[_Traced]:
-    """Read all events of a trace, sorted by thread and start time.
+    """Read all events in a trace, sorted by thread and start time.
 
-    At equal times, end events come first. The remaining events are sorted by descending end time,
-    so that longer events precede the events inside them.
+    At equal times, end events come first. The other events are sorted by descending end time, so
+    that longer events precede the events inside them.
     """
     blocks = [np.empty((5 + len(_FIELDS), 0), np.int64)]
     blocks += [_make_rows(block) for block in file.blocks()]
@@ -210,7 +211,9 @@ def _get_process_ids(file: TraceFile[OperationArgs], thread: Ints) -> Ints:
 
 
 def _refuse_two_threads(path: str, thread: Ints, key: Sequence[Ints]) -> None:
-    """Raise an error if several threads of a rank ran the same operations.
+    """Raise an error if the same operations ran on several threads of a rank.
+
+    This happens if a trace contains several runs.
 
     Args:
         path: Path of the trace, for the message.
@@ -239,13 +242,13 @@ def _fill_missing(column: Ints, substitute: Ints) -> Ints:
 
 
 def _make_number_column(values: Ints) -> NumberColumn:
-    """Return a column of numbers. Missing values become empty cells."""
+    """Convert numbers to a column of numbers. Missing values become empty cells."""
     filled = values != MISSING
     return NumberColumn(np.where(filled, values, 0), filled)
 
 
 def _format_numbers(values: Ints) -> CodedTexts:
-    """Return a column of numbers formatted as texts. Missing numbers become empty cells."""
+    """Convert numbers to a column of texts. Missing numbers become empty cells."""
     return _make_text_column(["" if value == MISSING else str(value) for value in values.tolist()])
 
 

@@ -62,15 +62,15 @@ STAT_COLUMNS = (
     "step",
     "copy",
 )
-#: Exclusive limit of device numbers.
+#: Exclusive upper bound on device numbers.
 _DEVICE_LIMIT = 10_000
 _DEVICE = re.compile(r"/device:(?:GPU|TPU):([0-9]{1,4})(?: \(.*\))?\Z", re.DOTALL)
-#: Name of the plane that contains the compiled programs. This plane has no threads.
+#: Name of the plane with the compiled programs. This plane has no threads.
 PROGRAMS = "/host:metadata"
-#: Value of the statistic ``tf_op`` for an instruction without a path.
+#: Value of the statistic ``tf_op`` if an instruction has no path.
 _NO_PATH = "XlaModule:"
 _NUMBER = re.compile(r"[0-9]{1,18}\Z")
-#: Prefixes of the names of instructions that contain other instructions.
+#: Name prefixes of instructions that contain other instructions.
 _OUTER_PREFIXES = ("while", "conditional", "call")
 
 
@@ -81,12 +81,14 @@ def get_device_number(plane: str) -> int | None:
 
 
 def classify_lines(plane: str, lines: Sequence[str]) -> list[str]:
-    """Return the role of each line of a plane.
+    """Return the role of each line in a plane.
 
-    The lines of a host have the role ``HOST``. A device with streams is a GPU, and only its streams
-    are used, because its lines ``XLA Ops`` and ``XLA Modules`` are derived from the streams. On
-    other devices, the name of a line determines its role. All other lines have the role
-    ``NOTHING``.
+    - On a host, all lines have the role ``HOST``.
+    - A device with streams is a GPU. Its streams have the role ``STREAM``. Its other lines are
+      derived from the streams.
+    - On other devices, the name of a line determines its role.
+
+    All other lines have the role ``NOTHING``.
 
     Args:
         plane: Name of the plane.
@@ -102,11 +104,10 @@ def classify_lines(plane: str, lines: Sequence[str]) -> list[str]:
 
 
 def number_recordings(planes: Sequence[str], starts: Collection[int] = ()) -> list[int]:
-    """Return, for each plane, the index of its recording in the file.
+    """Divide the planes in a file into recordings, and return the recording index of each plane.
 
-    A recording has at most one plane for each device and host. If a file joins several recordings,
-    a new recording starts with the first plane whose device or host is already in the current
-    recording.
+    A recording has at most one plane for each device and host. A new recording therefore starts at
+    a plane whose device or host already occurs in the current recording.
 
     Args:
         planes: Names of the planes, in file order.
@@ -130,15 +131,15 @@ def number_recordings(planes: Sequence[str], starts: Collection[int] = ()) -> li
 def get_instruction_path(tf_op: str) -> str:
     """Return the path of an instruction in the statistic ``tf_op``, or "" if there is no path.
 
-    If there is a colon, the last colon and the text after it are removed, because TensorFlow may
-    append the type of the operation there: ``jit(step)/dot_general:MatMul``.
+    The last colon and the text after it are removed, because TensorFlow may append the operation
+    type there: ``jit(step)/dot_general:MatMul``.
     """
     return "" if tf_op == _NO_PATH else tf_op.rpartition(":")[0] or tf_op
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PlaneEvents(Table):
-    """Events with the same role, stored in narrow integer types. Missing values are -1.
+    """Events that have the same role, stored in narrow integer types. Missing values are -1.
 
     Attributes:
         start_ns: Start time, relative to the start of the profile.
@@ -146,7 +147,7 @@ class PlaneEvents(Table):
         name: Name of the event, as an index into ``texts`` of :class:`Planes`.
         label: Instruction and module of the event, as an index into ``labels`` of :class:`Planes`.
         line: Row of the host line, number of the GPU stream, or -1 for other events.
-        device: Number of the device that ran the event, or that a host event refers to.
+        device: Device number: of the device that ran the event, or to which a host event refers.
         run: Run id of the module execution that the event belongs to.
         correlation: Correlation id, which a launch shares with the work that it launched.
         step: Number of the training step, if the event is a training step.
@@ -170,11 +171,12 @@ class Planes:
     """All events of one recording of XLA's profiler, in columns.
 
     Attributes:
-        texts: Numbering of the texts of all events.
-        labels: Numbering of the labels of all events. A label is a tuple of four numbers, each -1
-            if unknown. The first three are indices into ``texts``: the instruction (``fusion.3``),
-            its path in the program (``jit(step)/jvp(layer)/dot_general``), and its module
-            (``jit_step``). The fourth number is the program id.
+        texts: Numbering of all texts in events.
+        labels: Numbering of all labels. A label says which instruction an event belongs to. It is a
+            tuple of four numbers, each -1 if unknown. The first three are indices into ``texts``:
+            the instruction (``fusion.3``), its path in the program
+            (``jit(step)/jvp(layer)/dot_general``), and its module (``jit_step``). The fourth number
+            is the program id.
         lines: Thread id and name of each host line.
         devices: Name of each device that has a plane, keyed by device number, or "" if unknown.
         accelerator: Kind of device, ``GPU`` or ``TPU``.
@@ -229,12 +231,13 @@ class Planes:
         name: Ints,
         stats: Mapping[str, Ints],
     ) -> None:
-        """Add the events of one line. Events with impossible times are dropped and counted.
+        """Add the events on one line. Events with impossible times are dropped and counted.
 
-        On lines of instructions, the name of an event replaces a missing statistic ``op``. Events
-        on a device have the device number of the plane, and host events have the statistic
-        ``device``. Training steps are numbered by :meth:`_number_steps`, and host events are
-        divided into roles by :meth:`_add_host`.
+        - On instruction lines, the event name replaces a missing statistic ``op``.
+        - Device events get the device number of the plane. Host events keep the statistic
+          ``device``.
+        - Training steps are numbered by :meth:`_number_steps`.
+        - Host events are divided into roles by :meth:`_add_host`.
 
         Args:
             role: Role of the line.
@@ -269,7 +272,7 @@ class Planes:
         self._append(role, self._number_steps(events) if role == STEPS else events)
 
     def _number_steps(self, events: PlaneEvents) -> PlaneEvents:
-        """Return training steps with their step numbers.
+        """Fill in missing step numbers, and return the training steps that have a number.
 
         A step without the statistic ``step`` gets the number in its name. If its name is not a
         number, the step is left out.
@@ -282,14 +285,14 @@ class Planes:
         return replace(events, step=step).take(step != NONE)
 
     def _add_host(self, events: PlaneEvents, is_instruction: Bools) -> None:
-        """Add events of a host thread.
+        """Store the events on a host thread under their roles.
 
         An event can have several roles at the same time:
 
-        - Spans have a duration and no correlation id. Only the name, line and times are kept.
-        - Launches have a correlation id.
-        - Instructions name an instruction and have a valid device number.
-        - Steps have a step number.
+        - Span: has a duration and no correlation id. Only the name, line and times are kept.
+        - Launch: has a correlation id.
+        - Instruction: names an instruction and has a valid device number.
+        - Training step: has a step number.
 
         Args:
             events: Events of the thread.
@@ -316,9 +319,9 @@ class Planes:
             self._events[role].append(PlaneEvents(*narrow).compact())
 
     def _number_labels(self, *columns: Ints) -> Ints:
-        """Return, for each event, the index of its label in ``labels``. New labels are added.
+        """Combine four columns to labels, and return the index of each event's label in ``labels``.
 
-        The index is -1 for events that name neither an instruction nor a module.
+        New labels are added. The index is -1 if an event names neither an instruction nor a module.
 
         Args:
             columns: Indices into ``texts`` of the instruction, path and module of each event, then
@@ -335,10 +338,12 @@ class Planes:
     def get_events(self, *roles: str) -> PlaneEvents:
         """Return the events with any of the given roles, sorted by line, device and start.
 
-        The order does not depend on the order in the file. Among events with the same line, device
-        and start, events without a duration come first. Events with a duration are sorted by
-        descending duration, so that a loop comes before its body. Further ties are broken by name,
-        with loops, conditionals and calls first, and then by label, run, correlation id and step.
+        The order does not depend on the order in the file. Ties are broken as follows:
+
+        1. Events without a duration come first.
+        2. Longer events come before shorter ones, so that a loop comes before its body.
+        3. Loops, conditionals and calls come before other instructions.
+        4. Then, the order is by name, label, run, correlation id and step.
         """
         pieces = [piece for role in roles for piece in self._events[role]]
         no_time, no_code = np.empty(0, np.int64), np.empty(0, np.int8)
@@ -392,10 +397,10 @@ class Planes:
     def finish(self) -> None:
         """Set ``on_host``, and drop events far outside the capture. Spans are kept.
 
-        ``on_host`` becomes True if there are neither events on GPU streams nor instructions of
-        devices. The bounds of the capture are the result of
-        :func:`~bubbleviz.model.capture.find_capture_bounds` for all events except spans. This
-        method must be called after all events have been added.
+        This method must be called after all events have been added. ``on_host`` becomes True if
+        there are neither events on GPU streams nor instructions on devices. The capture bounds are
+        computed from all events except spans, by
+        :func:`~bubbleviz.model.capture.find_capture_bounds`.
         """
         self.on_host = not (self._events[STREAM] or self._events[OPS])
         tables = [piece for role, table in self._events.items() if role != SPANS for piece in table]
@@ -415,13 +420,13 @@ class Planes:
 
 
 def _rank_values(code: Codes, values: Sequence[Any]) -> Ints:
-    """Return, for each code, the rank of its value among the values that occur, from 0.
+    """Replace each code by the rank of its value among the values that occur, from 0.
 
-    The rank of code -1 is -1.
+    Code -1 stays -1.
 
     Args:
         code: For each row, the index of its value in ``values``, or -1.
-        values: Values that can be compared.
+        values: Values to sort.
     """
     code = code.astype(np.int64)
     used = find_distinct(code)

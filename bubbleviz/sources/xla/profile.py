@@ -1,4 +1,4 @@
-"""Build a profile from the planes of XLA: activities of devices, calls, and named ranges.
+"""Build a profile from XLA's planes: device activities, calls, and named ranges.
 
 On GPUs, launches are usually recorded: a launch is a host event with the correlation id of a
 kernel. The range of an instruction then has the times and the thread of the launch::
@@ -6,9 +6,9 @@ kernel. The range of an instruction then has the times and the thread of the lau
     host      ├─launch─┤ ├─launch─┤        Thunk:#name=.../jvp(a)/dot,hlo_op=fusion.1#, twice
     device              ███ fusion.1 ███ fusion.1
 
-On TPUs, and on CPUs that replace devices, no launches are recorded. The range of an instruction
+On TPUs, and on CPUs that are used as devices, no launches are recorded. The range of an instruction
 then has the times of the instruction on the device, and is on a thread that represents the device.
-Each instruction also becomes a call that launches itself, which is not a launch on a host.
+For each instruction, an artificial call is added as its launch.
 
 The ranges have the names that XLA writes for Nsight Systems (see
 :mod:`bubbleviz.analyses.pgle.instructions`), so that the same convention reads both.
@@ -46,7 +46,7 @@ _DEVICE_THREAD = 1 << 40
 _PYTHON = "python"
 #: Splits the name of a module execution, such as ``jit_step(7)``, into module and program id.
 _MODULE = re.compile(r"(.*?)(?:\(([0-9]{1,20})\))?\Z", re.DOTALL)
-#: Suffix of the names of host events that are module executions: ``jit_step:XLA GPU module``.
+#: Name suffix of host events that are module executions, such as ``jit_step:XLA GPU module``.
 _EXECUTION_SUFFIX = ":XLA GPU module"
 
 
@@ -59,15 +59,14 @@ def make_named_ranges(start_ns: Ints, end_ns: Ints, thread: Ints, name_id: Ints)
 
 
 def find_leaves(events: PlaneEvents) -> Ints:
-    """Return the rows of the events that contain no other event, sorted by start.
+    """Return the rows of the innermost events, which contain no other event, sorted by start.
 
     Only events on the same line and device are compared::
 
         ├─while.2──────────┤      not a leaf, because it contains other instructions
          ├─dot.3─┤├─add.4─┤       leaves
 
-    An event without a duration is a leaf. An event that contains only events without a duration is
-    also a leaf.
+    Events without a duration are leaves. They do not count as contents of the events around them.
     """
     order = np.lexsort((-events.end_ns, events.start_ns, events.device, events.line))
     lasting = order[events.end_ns[order] > events.start_ns[order]]
@@ -84,7 +83,7 @@ def find_leaves(events: PlaneEvents) -> Ints:
 
 
 class DeviceWork:
-    """The activities of devices in a recording, with their calls and ranges.
+    """The device activities in a recording, with their calls and ranges.
 
     Args:
         planes: Planes of the recording. :meth:`Planes.finish` must have been called.
@@ -101,7 +100,7 @@ class DeviceWork:
         calls: Calls that launched the activities.
         ranges: Ranges of instructions, modules and steps, then ranges on host threads.
         instructions: Number of ranges of instructions and modules.
-        has_launches: Whether ``calls`` are launches that were recorded on a host.
+        has_launches: Whether ``calls`` are launches recorded on a host, rather than artificial.
     """
 
     def __init__(self, planes: Planes, process: int) -> None:
@@ -151,10 +150,10 @@ class DeviceWork:
         self.activities = self._make_activities(work, correlation, is_async, n_kernels)
 
     def _make_device_calls(self, work: PlaneEvents, is_async: Bools) -> in_memory.InMemoryCalls:
-        """Create one call per row of work, for recordings without launches.
+        """Create an artificial call per row of work, for recordings without launches.
 
         A call has the start and end of its work, and is on the thread that represents the device.
-        The call of an asynchronous transfer ends when it starts. The correlation id of a call is
+        For an asynchronous transfer, the call has a duration of 0. The correlation id of a call is
         the row of its work.
 
         Args:
@@ -224,10 +223,10 @@ class DeviceWork:
         )
 
     def copies(self) -> Copies:
-        """Return the direction, the kinds of memory and the size of each copy.
+        """Return the direction, the memory kinds and the size of each copy.
 
-        The direction is read from the name of the copy. The kinds of memory and the size are read
-        from the details of the copy.
+        The direction is read from the name of the copy. The memory kinds and the size are read from
+        its details.
         """
         name, details = self._copied.name, self._copied.copy
         first_row = len(self.activities) - len(name)
@@ -242,9 +241,9 @@ class DeviceWork:
     def _number_threads(self, named_lines: Sequence[tuple[int, str]]) -> tuple[Ints, Ints]:
         """Return the thread numbers of host lines and of devices, numbered as in Nsight Systems.
 
-        XLA identifies a thread by an address. The first thread that runs Python is the main thread.
-        The thread id of the main thread is replaced by the process id, as in the operating system,
-        unless a thread already has this id.
+        XLA identifies a thread by an address. The first thread that runs Python is regarded as the
+        main thread. As in the operating system, its thread id is set to the process id, unless
+        another thread has this id.
 
         Args:
             named_lines: Thread id and name of each host line.
@@ -269,11 +268,12 @@ class DeviceWork:
     def _order_work(
         self, streams: PlaneEvents, ops: PlaneEvents, transfers: PlaneEvents
     ) -> tuple[PlaneEvents, Bools, int]:
-        """Combine the work of all lines. Kernels come first, then copies.
+        """Combine the work on all lines. Kernels come first, then copies.
 
-        Events on GPU streams are copies if their name starts with "Memcpy" or "Memset".
-        Asynchronous transfers are copies unless their name matches the default patterns of
-        communication kernels. All other work is a kernel.
+        - Events on GPU streams are copies if their name starts with "Memcpy" or "Memset".
+        - Asynchronous transfers are copies unless their name matches the default patterns for
+          communication kernels.
+        - All other work is a kernel.
 
         Args:
             streams: Events on GPU streams.
@@ -307,8 +307,8 @@ class DeviceWork:
     ) -> tuple[PlaneEvents, Ints]:
         """Label launches with the instructions that they launched, and name their ranges.
 
-        A launch is matched to the first row of work with the same correlation id. The label of the
-        work names the instruction more precisely than the label of the launch.
+        A launch is matched to the first row of work with the same correlation id. It gets the label
+        of this work, which identifies the instruction more precisely than its own label.
 
         Returns:
             instructions: The launches, with the label and the device of the matched work. A launch
@@ -329,10 +329,10 @@ class DeviceWork:
     def _find_executions(self, launches: PlaneEvents, module: Ints) -> Ints:
         """Find, for each launch, the module execution during which the launch starts.
 
-        Only executions of the module of the launch are considered. If several executions contain
-        the start of the launch, the innermost execution wins. An execution may be on a different
-        thread than the launch. But if executions of a module overlap, because each device has a
-        thread, only executions on the thread of the launch are considered.
+        Only executions of the launch's module are considered, on any thread. If executions of the
+        module overlap, because each device has a thread, only executions on the thread of the
+        launch are considered. If several of them contain the start of the launch, the innermost
+        execution wins.
 
         Args:
             launches: Launches on the host.
@@ -367,14 +367,14 @@ class DeviceWork:
         return execution
 
     def _find_execution_spans(self) -> Ints:
-        """Return the rows of ``_spans`` whose names have the suffix of module executions."""
+        """Return the rows of ``_spans`` that are module executions, as their name suffix shows."""
         is_execution_name = np.array(
             [text.endswith(_EXECUTION_SUFFIX) for text in self._texts], bool
         )
         return np.flatnonzero(is_execution_name[self._spans.name])
 
     def _name_instruction_ranges(self) -> Ints:
-        """Return, for each label, the index of the range name of its instruction.
+        """Name the instruction of each label, and return the index of each range name.
 
         A range name is ``Thunk:#name=PATH,hlo_op=INSTRUCTION#``, without ``name=PATH,`` if the path
         is unknown. The index is -1 if the label has no instruction. A final -1 is appended, so that
@@ -388,7 +388,7 @@ class DeviceWork:
         return np.array([*numbers, NONE], np.int64)
 
     def _name_modules_of_labels(self) -> Ints:
-        """Return, for each label, the index of the range name of its module.
+        """Name the module of each label, and return the index of each range name.
 
         The index is -1 if the label has no module. A final -1 is appended, so that indexing the
         result with label -1 yields -1.
@@ -400,10 +400,11 @@ class DeviceWork:
         return np.array([*numbers, NONE], np.int64)
 
     def _number_module_name(self, module: str, program: int | str) -> int:
-        """Return the index of the range name of a module, and remember that the module has it.
+        """Make the range name for a module, and return its index.
 
         The range name is ``XlaModule:#hlo_module=MODULE,program_id=PROGRAM#``, without
-        ``,program_id=PROGRAM`` if the program id is unknown.
+        ``,program_id=PROGRAM`` if the program id is unknown. The index is also remembered as one of
+        the names of the module, which has one name per program id.
 
         Args:
             module: Name of the module, such as ``jit_step``.
@@ -417,8 +418,8 @@ class DeviceWork:
     def _make_step_ranges(self) -> Ranges:
         """Convert training steps on devices and on the host to ranges.
 
-        On a device, the name of a range is ``Steps#step_num=N#``. On the host, the name of the
-        event replaces the word "Steps".
+        A range on a device is named ``Steps#step_num=N#``. On the host, the name of the event
+        replaces the word "Steps".
         """
         steps, texts = self.steps, self._texts
         on_device = steps.device != NONE
@@ -439,12 +440,11 @@ class DeviceWork:
     def _make_module_ranges(self, events: PlaneEvents, thread: Ints) -> Ranges:
         """Return a range for each module execution.
 
-        If devices recorded module executions, the recorded executions are used. Otherwise,
-        executions are derived from the instructions that have a module:
+        If devices recorded module executions, these are used. Otherwise, executions are derived
+        from the instructions whose module is known:
 
-        - If more than half of the instructions have a run id, an execution consists of the
-          instructions with the same thread, device, run id and module. Instructions without a run
-          id are left out.
+        - If more than half of these instructions have a run id, instructions with the same thread,
+          device, run id and module form an execution. Instructions without a run id are left out.
         - In all other cases, :func:`_number_executions` divides the instructions into executions.
 
         The range of a derived execution extends from the earliest start to the latest end of its
@@ -452,7 +452,7 @@ class DeviceWork:
 
         Args:
             events: Instructions, or the launches of instructions.
-            thread: Thread of the range of each instruction.
+            thread: Thread of each instruction's range.
         """
         if len(self._modules):
             return self._make_recorded_module_ranges()
@@ -489,7 +489,7 @@ class DeviceWork:
 
 
 def _find_innermost(spans: PlaneEvents, rows: Ints, times_ns: Ints) -> Ints:
-    """Return, for each time, the index in ``rows`` of the innermost span that contains the time.
+    """Find the innermost span around each time, and return its index in ``rows``.
 
     The index is -1 if no span contains the time.
 
@@ -545,9 +545,12 @@ def _number_executions(thread: Ints, device: Codes, module: Ints, label: Codes) 
 
 
 def _compress_codes(codes: Codes) -> tuple[Ints, npt.NDArray[np.int32]]:
-    """Return the distinct codes in ascending order, and for each row the index of its code there.
+    """Replace codes by indices into the distinct codes.
 
     The code -1 is treated like any other code.
+
+    Returns:
+        The distinct codes in ascending order, and the index of each row's code among them.
     """
     codes = codes.astype(np.int64)
     groups = group_rows(codes)

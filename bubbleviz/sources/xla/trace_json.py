@@ -42,7 +42,7 @@ ProcessName: TypeAlias = "int | str | None"
 
 
 class XlaArgs(msgspec.Struct, gc=False):
-    """The arguments of an event that are used. Missing arguments are None."""
+    """The arguments of an event that this reader uses. Missing arguments are None."""
 
     name: str | None = None
     tf_op: str | None = None
@@ -66,7 +66,7 @@ class TraceJsonPlanes:
         file: Trace that is being read.
 
     Attributes:
-        processes: Names of the processes, which are the names of planes, keyed by process id.
+        processes: Process names, which are plane names, keyed by process id.
     """
 
     def __init__(self, file: TraceFile[XlaArgs]) -> None:
@@ -79,9 +79,8 @@ class TraceJsonPlanes:
     def add(self, events: TraceEvents[XlaArgs]) -> None:
         """Add a block of events.
 
-        Metadata events ("M") set the names of processes and threads. The last name of a process or
-        thread wins. Complete events ("X") are stored unless they have no start. All other events
-        are ignored.
+        Metadata events ("M") set process and thread names. The last name wins. Complete events
+        ("X") are stored unless they have no start. All other events are ignored.
         """
         texts, threads = self._file.texts, self._file.threads.values
         event_name_arg, words = events.arguments["name"], texts.values
@@ -127,10 +126,10 @@ class TraceJsonPlanes:
         return recordings, n_strays
 
     def _number_processes(self) -> dict[ProcessName, int]:
-        """Return the index of the recording of each process, keyed by process id.
+        """Divide the processes into recordings, and return their recording indices by process id.
 
-        Processes are sorted by process id. A new recording starts when the label (the text before
-        the number) of the process ids changes, or when a device or host occurs again. See
+        Process ids consist of a label and a number, and are sorted by label, then by number. A new
+        recording starts when the label changes, or when a device or host occurs again, see
         :func:`~bubbleviz.sources.xla.planes.number_recordings`.
         """
         processes = sorted(self.processes, key=_make_process_sort_key)
@@ -145,7 +144,7 @@ class TraceJsonPlanes:
         There is at least one recording.
 
         Args:
-            recording_of: Index of the recording of each process, keyed by process id.
+            recording_of: Recording index of each process, keyed by process id.
         """
         recordings = [Planes() for _ in range(max(recording_of.values(), default=0) + 1)]
         for process, recording in recording_of.items():
@@ -155,7 +154,7 @@ class TraceJsonPlanes:
         return recordings
 
     def _join_blocks(self) -> dict[str, Ints]:
-        """Return the columns of all stored events, keyed by name.
+        """Join the stored blocks of events, and return the columns, keyed by name.
 
         The names of the columns for arguments start with ``args.``. The stored blocks are dropped.
         """
@@ -228,13 +227,13 @@ class TraceJsonPlanes:
     def _convert_text_numbers(
         self, planes: Planes, numbers: Ints, part: Callable[[str], str] = str
     ) -> Ints:
-        """Convert numbers of texts in the file to numbers of texts in planes, or -1 if empty.
+        """Convert text numbers in the file to text numbers in planes, or -1 for empty texts.
 
         New texts are added to ``planes.texts``.
 
         Args:
-            planes: Planes whose numbering of texts is used.
-            numbers: Numbers of texts in the file. Values of 0 or less mean that there is no text.
+            planes: Planes that number the texts.
+            numbers: Text numbers in the file. Values of 0 or less mean that there is no text.
             part: Function that selects the part of a text to use.
         """
         words = self._file.texts.values

@@ -1,4 +1,4 @@
-"""Read XSpace files, the protobuf files of XLA's profiler (``*.xplane.pb``), plane by plane.
+"""Read XSpace files, which are XLA's profiles in protobuf (``*.xplane.pb``), plane by plane.
 
 The protobuf parser only splits the file into planes and lines. Events remain encoded bytes, because
 the parser would create millions of Python objects. Instead, numpy decodes events in bulk. Step k
@@ -39,8 +39,8 @@ from bubbleviz.sources.xla import planes as xla
 from bubbleviz.sources.xla.planes import Planes
 from bubbleviz.sources.xla.profile import join_processes, make_process_number, make_profile
 
-#: Number, name and type of each field, keyed by the name of the message.
-#: ``*`` marks repeated fields. Texts have the type ``bytes``, because they may be invalid UTF-8.
+#: Number, name and type of each field, keyed by message name. ``*`` marks repeated fields. Texts
+#: have the type ``bytes``, because they may be invalid UTF-8.
 _MESSAGES = {
     "Space": "1 planes bytes*, 4 hostnames bytes*",
     "Plane": "2 name bytes, 3 lines Line*, 4 event_metadata bytes*, 5 stat_metadata bytes*, "
@@ -53,19 +53,19 @@ _MESSAGES = {
     "StatMetadata": "2 name bytes",
     "Stat": "1 name int64, 3 unsigned int64, 4 signed int64, 5 text bytes, 7 ref int64",
 }
-#: Field numbers of events, and of the statistics of events.
+#: Field numbers in events and in event statistics.
 _EVENT_METADATA, _EVENT_OFFSET_PS, _EVENT_DURATION_PS, _EVENT_STATS = 1, 2, 3, 4
 _STAT_NAME, _STAT_UNSIGNED, _STAT_SIGNED, _STAT_TEXT, _STAT_REF = 1, 3, 4, 5, 7
 #: Wire types: varint, length-delimited, and fixed-length types with their numbers of bytes.
 _NUMBER, _LENGTH, _FIXED = 0, 2, {1: 8, 5: 4}
 #: Tag of the field ``planes`` of a space.
 _PLANES_TAG = 1 << 3 | _LENGTH
-#: Maximum number of bytes of a 64-bit varint.
+#: Maximum number of bytes in a 64-bit varint.
 _MAX_VARINT_BYTES = 10
 #: Number of events decoded at once.
 _EVENTS_PER_PIECE = 1 << 16
 
-#: Names of the columns that statistics of an event fill, keyed by the name of the statistic.
+#: Name of the column that an event statistic fills, keyed by the name of the statistic.
 #: The path of an instruction is ``name`` on GPUs in newer versions, and ``tf_op`` otherwise.
 _STATS = {
     "hlo_op": "op",
@@ -80,11 +80,11 @@ _STATS = {
     "memcpy_details": "copy",
 }
 _TEXTS = frozenset(("op", "path", "module", "copy"))
-#: Timestamps above this value (in 1973) are UTC, others are relative to the start of the profile.
+#: Timestamps above this value (in 1973) are UTC. Others are relative to the start of the profile.
 _UTC_NS = 10**17
 _RECORD_AGAIN = "copy it again, or record again with jax.profiler.trace"
 
-#: Occurrences of a length-delimited field, as columns: message, start offset and end offset.
+#: Occurrences of a length-delimited field, as three columns: message, start offset, end offset.
 Slices = tuple[Ints, Ints, Ints]
 
 
@@ -248,7 +248,7 @@ class PlaneReader:
     Args:
         plane: Parsed message of the plane.
         base_ns: UTC at time 0 of the profile.
-        start_ns: Time in the profile at which timestamps that are not UTC are 0.
+        start_ns: Profile time that corresponds to timestamp 0, for timestamps that are not UTC.
         planes: Planes that receive the events.
 
     Raises:
@@ -312,10 +312,10 @@ class PlaneReader:
                     self._add_piece(line, slice(first, first + _EVENTS_PER_PIECE), role, row)
 
     def _read_metadata(self, *, of_instructions: bool) -> tuple[Ints, Mapping[str, Ints]]:
-        """Return the name and the statistics of each metadata entry. Texts are numbered.
+        """Return the name and the statistics of each metadata entry, with texts as numbers.
 
-        A final row with the name "" and statistics of -1 is added for events whose metadata is
-        unknown.
+        For events whose metadata is unknown, a final row is added, with the name "" and statistics
+        of -1.
 
         Args:
             of_instructions: Whether the entries describe instructions. The name of an instruction
@@ -400,8 +400,8 @@ class PlaneReader:
     ) -> None:
         """Fill columns with the statistics that are stored in the events themselves.
 
-        The statistics of an event replace the values from its metadata, which ``columns`` already
-        contains. Empty texts do not replace any value.
+        ``columns`` already contains values from the metadata of the events. The statistics of an
+        event replace these values, but empty texts do not.
 
         Args:
             columns: Columns of statistics, keyed by name. Changed in place.
@@ -438,11 +438,10 @@ class PlaneReader:
 
 
 def _find_space_starts(content: bytes) -> list[int]:
-    """Return the indices of the planes that start another space in a concatenated file.
+    """Return the indices of the planes that start another space (recording) in a joined file.
 
-    A protobuf parser reads concatenated spaces as a single message. The fields of a space are
-    written in the order of their numbers. A plane that follows a different field is therefore the
-    first plane of another space.
+    A protobuf parser reads concatenated spaces as a single message. Within a space, the planes come
+    first. A plane that follows a different field is therefore the first plane of another space.
 
     Args:
         content: Bytes of a file that can be parsed as a space.
@@ -579,8 +578,8 @@ def _decode_spaces(
 ) -> Iterator[tuple[int, Decoded]]:
     """Yield the process number and the profile of each recording.
 
-    All times are relative to the start of the first recording. If this start is unknown, the times
-    of each recording are relative to the recording's own start.
+    All times are relative to the start of the first recording. If that is unknown, the times in
+    each recording are relative to the start of the same recording.
 
     Raises:
         MalformedError: A plane cannot be decoded.

@@ -40,15 +40,15 @@ class Header(msgspec.Struct, frozen=True):
     Attributes:
         rank: Rank of the process in the run.
         began_ns: Start time of the recording in ns, on the host's monotonic clock.
-        clock: The host's clocks at the time when the file was started.
+        clock: Reading of the host's clocks when the file was started.
         world_size: Number of processes in the run, or -1 if unknown.
         pid: Process id of the training process.
         part: Index of the file in its recording. The writer may have deleted earlier files.
         host: Hostname, or "" if unknown.
         device: Name of the GPU, or None if the host ran the operations.
         run: Name that the launcher gave the run, or "" if there is none.
-        every: Length of the sampling interval in iterations, or 0 if all iterations are recorded.
-        iterations: Number of recorded iterations per sampling interval.
+        every: Number of iterations in a sampling cycle, or 0 if all iterations are recorded.
+        iterations: Number of recorded iterations per cycle.
     """
 
     rank: Annotated[int, msgspec.Meta(ge=0, le=MAX_RANK)]
@@ -89,7 +89,7 @@ class OperationColumns(msgspec.Struct):
         name: Name id of each operation.
         start: Time when the host entered the range of each operation.
         end: Time when the host left the range of each operation.
-        thread: Thread number of each operation. Empty if all numbers are 0.
+        thread: Thread number of each operation. Empty if all are 0.
         launches: Whether each range only started transfers. Empty if none of the ranges did.
         device_start: Start of each operation on the device, or None if unknown. Empty if the host
             ran the operations.
@@ -127,13 +127,13 @@ class Iteration(msgspec.Struct):
     Attributes:
         start_ns: Start time of the iteration in ns, on the host's monotonic clock.
         end_ns: Time when the range of the iteration was left, on the same clock.
-        clock: The host's clocks at the time when the line was written.
+        clock: Reading of the host's clocks when the line was written.
         operations: Operations of the iteration.
         iteration: Iteration number, or None if no range gives the number.
         names: New range names, keyed by name id. The ids are valid in this line and in all later
             lines of the file.
-        after_pause: Whether the iterations before this one were left out on purpose.
-        lost: Number of operations that ended too late for the line of their iteration.
+        after_pause: Whether sampling skipped the iterations before this one.
+        lost: Number of operations that were dropped because they ended too late.
         device_offset_ns: Host clock minus device clock in ns, or 0 if there is no device.
     """
 
@@ -149,7 +149,7 @@ class Iteration(msgspec.Struct):
 
 
 class _Schema(msgspec.Struct):
-    """The header field that gives the format and version, decoded before all other fields."""
+    """The header field with the format and version, which is decoded before all other fields."""
 
     schema: str
 

@@ -1,4 +1,4 @@
-"""Reads the files (*parts*) of recordings, either once or repeatedly while they grow.
+"""Reads recording files (*parts*), either once or repeatedly while they grow.
 
 After its header, a file has one line per iteration. Damaged lines are skipped. Bytes after the last
 complete iteration are read again later, because they may be an incomplete line::
@@ -35,9 +35,9 @@ from bubbleviz.sources.operations.jsonl.lines import (
     is_cut_header,
 )
 
-#: Number of bytes after which a read stops, at the end of the current iteration.
+#: Number of bytes after which a read stops at the end of the current iteration.
 CHUNK_BYTES = 1 << 22
-#: Number of bytes at the end of a file in which its last iteration is searched for first.
+#: Number of bytes at the end of a file that are searched first for its last iteration.
 _TAIL_BYTES = 1 << 16
 #: Maximum length of a header in bytes.
 _MAX_HEADER_BYTES = 1 << 16
@@ -78,7 +78,7 @@ class RecordedIterations(Table):
     Times are in ns on the host's monotonic clock, unless stated otherwise.
 
     Attributes:
-        number: Iteration number that a range gives, or -1 if no range gives one.
+        number: Iteration number, or -1 if no range gives one.
         start_ns: Start time of the iteration.
         end_ns: Time when the range of the iteration was left.
         after_gap: Whether iterations are missing before this one, because their lines are damaged
@@ -108,7 +108,7 @@ class RecordedOperations(Table):
     Attributes:
         iteration: Row of the operation's iteration in :class:`RecordedIterations`.
         name_id: Id of the range name, or -1 if the file does not define the name.
-        thread: Number of the thread in its process.
+        thread: Thread number in the process.
         launches: Whether the range only started transfers.
         host_start_ns: Time when the host entered the range.
         host_end_ns: Time when the host left the range.
@@ -305,7 +305,7 @@ class PartReader:
     def read(self) -> Stretch | None:
         """Return the next complete iterations, or None if there are none.
 
-        A call stops after the iteration with which it has read ``CHUNK_BYTES`` (4 MiB) or more.
+        A call stops at the first end of an iteration after ``CHUNK_BYTES`` (4 MiB).
 
         Raises:
             ProfileError: The file cannot be read, is not a recording, or has an unsupported
@@ -323,9 +323,9 @@ class PartReader:
     def _seek_unread(self, file: BinaryIO) -> bool:
         """Move to the position in a file at which reading must continue.
 
-        Reading continues after the last complete iteration that was read. If the file is new, or if
-        it was truncated or replaced, all earlier results are discarded, and reading continues after
-        the header.
+        This is the position after the last complete iteration that was read. If the file is new, or
+        was truncated or replaced, earlier results are discarded, and it is the position after the
+        header.
 
         Returns:
             Whether the file has a complete header.
@@ -351,10 +351,9 @@ class PartReader:
     def _read_iterations(self, file: BinaryIO) -> tuple[list[Iteration], list[bool]]:
         """Read the next complete iterations.
 
-        Reading stops at the first iteration that ends after ``CHUNK_BYTES`` or more. Lines after
-        the last complete iteration are read again next time, because a reader on another machine
-        may not see all written bytes yet. The attributes that describe damaged lines and unread
-        bytes are updated.
+        Reading stops at the first end of an iteration after ``CHUNK_BYTES``. Lines after the last
+        complete iteration are read again next time, because a reader on another machine may not see
+        all written bytes yet. The attributes for damaged lines and unread bytes are updated.
 
         Returns:
             iterations: The complete iterations.
@@ -462,11 +461,11 @@ class FollowedFolder:
         return tuple(self._parts.values())
 
     def new(self) -> Iterator[tuple[PartReader, Stretch]]:
-        """Yield the complete iterations that were added to each file, with the reader of the file.
+        """Yield (reader, new iterations) for each file with new complete iterations.
 
         Files are read in the order of :attr:`parts`. If the folder does not exist, nothing is
-        yielded. The error of a file that cannot be read is stored in ``unreadable``. Deleted files
-        are forgotten, including their errors.
+        yielded. If a file cannot be read, its error is stored in ``unreadable``. Readers and errors
+        of deleted files are dropped.
 
         Raises:
             InputError: The folder cannot be read.

@@ -31,7 +31,7 @@ from bubbleviz.sources.operations.jsonl.sessions import (
 from bubbleviz.sources.operations.open_table import OpenTable
 from bubbleviz.sources.operations.table import make_operation_table
 
-#: The convention of the ranges that :mod:`bubbleviz.annotate` opens.
+#: The naming convention of the ranges that :mod:`bubbleviz.annotate` opens.
 _CONVENTION = "bubbleviz"
 #: Columns whose values come from range names, with the corresponding column of ``NameMeanings``.
 _FROM_NAMES = {
@@ -106,16 +106,15 @@ def _make_cells(
 ) -> Cells:
     """Convert the operations of a recording to the columns of the table schema.
 
-    Start and end are the device times of an operation, or the host times if the operation ran on
-    the host. If its device times were lost, start and end are empty. The active time of an
-    operation is its duration minus the time for which it waits for receives and collectives inside
-    it.
+    Start and end are the device times of an operation, or the host times if it ran on the host. If
+    device times were lost, start and end are empty. The active time is the duration minus the time
+    in which the operation waits for receives and collectives.
 
     Args:
         session: The recording.
         operations: Operations of the recording, sorted by host start.
         meanings: Meanings of the range names, indexed by name id.
-        notes: Limitations of the recording.
+        notes: Limitations found while reading the recording.
     """
     name, count = operations.name_id, len(operations)
     phase = meanings.phase[name]
@@ -177,7 +176,7 @@ def _make_columns_from_names(
 
 
 def _find_last_receives(waits: model.BusyIntervals, is_receive: Bools, n_operations: int) -> Ints:
-    """Return the end of each operation's last receive in ns, or -1 if it waits for no receive.
+    """Return when the last receive inside each operation ends, in ns, or -1 if there is none.
 
     Args:
         waits: Intervals in which operations wait for receives or collectives.
@@ -189,11 +188,11 @@ def _find_last_receives(waits: model.BusyIntervals, is_receive: Bools, n_operati
 
 
 def _find_waits(phase: Ints, has_span: Bools, host_end_ns: Ints) -> tuple[Ints, Ints]:
-    """Find the receives and collectives inside compute operations, which wait for them.
+    """Find the receives and collectives that run inside a compute operation, which waits for them.
 
-    A compute operation has one of the phases in ``WORK``. A receive or collective is awaited by the
-    last compute operation that starts before it, if the range of the compute operation does not
-    end earlier::
+    A compute operation has one of the phases in ``WORK``. Each receive or collective is compared
+    with the last compute operation that starts before it. It is inside the compute operation if it
+    does not end later::
 
         F mb=0         ├─────────────────────┤
         RECV_F mb=0      ├────┤                 awaited by this F
@@ -218,11 +217,11 @@ def _find_waits(phase: Ints, has_span: Bools, host_end_ns: Ints) -> tuple[Ints, 
 
 
 def join_parts(operations: RecordedOperations, phase_of_name: Ints) -> RecordedOperations:
-    """Sort ranges by host start, and join consecutive ranges of the same operation.
+    """Sort ranges by host start, and join consecutive ranges that are parts of one operation.
 
-    For example, a forward and its loss have two ranges with the same name. Ranges of work with the
-    same name are joined if they are in the same iteration and no other range of work starts between
-    them::
+    For example, a forward and its loss have two ranges with the same name. Only compute ranges
+    (with a phase in ``WORK``) are joined. Ranges are joined if they have the same name and
+    iteration, and no other compute range starts between them::
 
         F mb=0    ├───┤ forward   ├─┤ loss           one operation
         BW mb=0                        ├────┤
@@ -241,7 +240,7 @@ def join_parts(operations: RecordedOperations, phase_of_name: Ints) -> RecordedO
     is_later_part[work[1:]] = is_repeated
     if not is_later_part.any():
         return operations
-    # For each range of work, the position of the first range of its operation among all work.
+    # For each compute range, the position of its operation's first range among the compute ranges.
     first_position = np.where(is_later_part[work], 0, np.arange(len(work)))
     first_row = np.arange(len(operations))
     first_row[work] = work[np.maximum.accumulate(first_position)]
@@ -252,10 +251,10 @@ def join_parts(operations: RecordedOperations, phase_of_name: Ints) -> RecordedO
 def _extend_first_parts(
     operations: RecordedOperations, first: Ints, later: Ints
 ) -> RecordedOperations:
-    """Extend the first range of each operation to the latest end of all ranges of the operation.
+    """Extend the first range of each operation to the latest end of any of its ranges.
 
-    The host end and the device end are extended separately. If the device times of any range of an
-    operation are lost, the first range is marked as having lost its times.
+    The host end and the device end are extended separately. If any range has lost its device times,
+    the first range is marked as having lost them.
 
     Args:
         operations: One row per range.
@@ -274,7 +273,7 @@ def _extend_first_parts(
 
 
 def _has_repeated_numbers(session: RecordedSession) -> bool:
-    """Return whether the iteration numbers, ignoring missing ones, do not strictly increase."""
+    """Return whether any iteration number is not larger than the previous known number."""
     number = session.stretch.iterations.number
     return bool((np.diff(number[number >= 0]) <= 0).any())
 
@@ -305,10 +304,10 @@ def _make_iterations(
 
 
 def _find_pauses(session: RecordedSession, operations: RecordedOperations) -> model.BusyIntervals:
-    """Return the pauses, during which nothing was recorded, as one interval per gap.
+    """Return the pauses in which nothing was recorded, as one interval per gap between iterations.
 
-    A pause lasts from the latest host end of all operations before a gap to the start of the
-    iteration after the gap, or has the length 0 if that iteration starts earlier. Each pause is
+    A pause lasts from the latest host end of any operation before the gap to the start of the
+    iteration after the gap. If that iteration starts earlier, the pause has length 0. Each pause is
     assigned to the last operation before the gap. Gaps before the first operation are left out.
     """
     iterations = session.stretch.iterations

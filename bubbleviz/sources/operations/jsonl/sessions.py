@@ -23,10 +23,10 @@ _WRONG_CLOCKS_NS = 3_600_000_000_000
 
 
 def find_parts(path: str) -> list[str]:
-    """Return all files of the recording that a file belongs to, sorted by their part index.
+    """Find all files of the recording that a file belongs to, sorted by part index.
 
-    The header of a file identifies its recording. Files with adjacent numbers in their names are
-    tried, as long as they belong to the same recording.
+    The header of a file identifies its recording. Starting from the given file, files with the next
+    lower and higher numbers in their names are tried, as long as they belong to the recording.
 
     Args:
         path: Path of any file of the recording.
@@ -44,9 +44,9 @@ def find_parts(path: str) -> list[str]:
 def _find_other_files(path: str, session: tuple[int, ...]) -> Iterator[tuple[Header, str]]:
     """Yield the header and path of each other file of a session.
 
-    Starting from the given file, the next lower file numbers are tried first, and then the next
-    higher ones. The search in each direction stops at the first file that is missing, invalid or
-    from another session.
+    Lower file numbers than that of the given file are tried first, in descending order, and then
+    higher ones, in ascending order. The search in each direction stops at the first file that is
+    missing, invalid or from another session.
 
     Args:
         path: Path of a file of the session.
@@ -65,10 +65,10 @@ def _find_other_files(path: str, session: tuple[int, ...]) -> Iterator[tuple[Hea
 
 
 def select_first_parts(files: Sequence[str]) -> list[str]:
-    """Return one file per recording, and all files that are not valid recordings.
+    """Keep one file per recording, and all files that are not valid recordings.
 
-    If several files of a recording are given, the file with the smallest part index is returned.
-    Opening this file reads all files of the recording.
+    The kept file has the smallest part index of the given files. Opening it reads all files of the
+    recording.
     """
     parts_of_session: dict[object, list[tuple[int, str]]] = {}
     for file in files:
@@ -123,9 +123,9 @@ def select_newest_run(files: Sequence[str]) -> list[str]:
 def _estimate_end_utc_ns(file: str, header: Header) -> int:
     """Estimate when a recording ended, in UTC, in ns since 1970.
 
-    The estimate is the time when the last iteration of the recording's last file was written. If
-    the last file has no iteration, the estimate is the start time of the recording or of the last
-    file, whichever is later.
+    The estimate is the time when the last iteration in the recording's last file was written. If
+    the last file has no iteration, the estimate is the later of two times: the start of the
+    recording and the start of the last file.
     """
     last_part = find_parts(file)[-1]
     iteration = recorded.read_last_iteration(last_part)
@@ -158,7 +158,7 @@ class RecordedSession:
         parts: Number of files.
         n_damaged: Number of damaged lines in all files.
         damage: What is wrong with the first damaged line, or "" if no line is damaged.
-        tail_bytes: Number of bytes after the last line end of each file, summed over all files.
+        tail_bytes: Total number of bytes after the last line end in each file.
     """
 
     path: str
@@ -208,7 +208,7 @@ def read_session(path: str, watch: Watch) -> RecordedSession:
 
 
 def _read_stretches(readers: Sequence[PartReader], watch: Watch) -> list[Stretch]:
-    """Read the stretches of all files of a recording.
+    """Read all files of a recording, as a list of stretches of consecutive iterations.
 
     If the previous file of the recording is missing or has no readable header, the first iteration
     of a file is marked as following a gap. The first of the given files is never marked.
