@@ -93,7 +93,12 @@ def unexplained_lines(difference: Difference, rules: Sequence[Rule]) -> list[str
 
 
 def differences_of(case: str, old: Result, new: Result, store: Store) -> Iterator[Difference]:
-    """Yield the differences between the results of a case in two trees."""
+    """Yield the differences between the results of a case in two trees.
+
+    Different exit codes come first. Files follow, sorted by name. A file with different bytes is no
+    difference if its normalized lines are equal. A file that only one tree wrote is compared with
+    the line ``no such file``.
+    """
     if old.codes != new.codes:
         yield Difference(case, CODES, diff_of([str(old.codes)], [str(new.codes)]))
     for file in sorted(old.files.keys() | new.files.keys()):

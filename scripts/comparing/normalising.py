@@ -83,9 +83,10 @@ def _split_json(content: bytes) -> list[str]:
 
 
 def _list_values(value: Any, path: str = "") -> list[str]:
-    """Return one line per scalar value, with the keys of the value and the value itself.
+    """Return one line per scalar value, as ``KEY.KEY: VALUE``.
 
-    Lines do not contain the indices of list entries, so that a new entry changes no other line.
+    Dictionaries are sorted by key. A list adds ``[]`` to the path, without the index of the entry,
+    so that a new entry changes no other line. Floats are rounded to ten significant digits.
     """
     if isinstance(value, dict) and value:
         pairs = sorted((f"{path}.{key}" if path else str(key), key) for key in value)

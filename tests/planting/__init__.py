@@ -47,7 +47,8 @@ def plant(planting: Planting, directory: Path) -> Truth:
     """Write the exports into a directory, and return the truth.
 
     Files in ``absent`` are not written, but their operations are part of the truth. The truth
-    leaves out iterations of which the capture contains no operation.
+    leaves out operations whose range starts after the end of the capture, and iterations without
+    any captured operation.
 
     Args:
         planting: Parameters of the run.

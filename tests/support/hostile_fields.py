@@ -37,9 +37,10 @@ Variants = Callable[[Path], Iterator[str]]
 
 
 def sqlite_variants(path: Path) -> Iterator[str]:
-    """Make each text column hostile in turn, in all rows.
+    """Append the hostile text to one text column of an SQLite file at a time, in all rows.
 
-    Then make a column name and a table name hostile.
+    Yield ``TABLE.COLUMN`` after each change, for columns that contain text. Then add a column with
+    a hostile name to one table at a time, together with a table that has a hostile name.
     """
     good = path.read_bytes()
     for table, columns in read_columns(path).items():
@@ -59,9 +60,10 @@ def sqlite_variants(path: Path) -> Iterator[str]:
 
 
 def json_variants(path: Path) -> Iterator[str]:
-    """Make all strings of each JSON key hostile, one key at a time.
+    """Make all strings of each JSON key hostile, one key at a time, and yield the key.
 
-    Finally, make a key itself hostile.
+    Keys are sorted. If the document is an object, finally add a hostile key, and yield ``a key``.
+    The file is compressed if the original file is.
     """
     good = path.read_bytes()
     is_packed = good.startswith(b"\x1f\x8b")
@@ -98,7 +100,11 @@ def pickle_variants(path: Path) -> Iterator[str]:
 
 
 def csv_variants(path: Path) -> Iterator[str]:
-    """Make each CSV column hostile in turn, in its last row and in its header."""
+    """Append the hostile text to one cell of a CSV file at a time.
+
+    For each column, the cell of the header is changed first, then the cell of the last row. All
+    other cells keep their original text. Yield ``row R, column C`` after each change.
+    """
     good = path.read_bytes()
     text = gzip.decompress(good) if good.startswith(b"\x1f\x8b") else good
     rows = list(csv.reader(io.StringIO(text.decode())))

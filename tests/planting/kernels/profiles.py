@@ -135,7 +135,7 @@ def _write_calls(
 ) -> None:
     """Write the table of calls.
 
-    Rows are grouped by (thread, event class), and sorted by time in each group.
+    Rows are grouped by process, then runtime and driver calls, and sorted by time in each group.
     """
     layout.create_table(database, "CUPTI_ACTIVITY_KIND_RUNTIME")
     names = np.array([strings[name] for name in CALL_NAMES], dtype=np.int64)
