@@ -131,7 +131,10 @@ class _Model:
         return self.model.new_interval_var(self.starts[3 * stage, microbatch], length, end, "")
 
     def read_codes(self, solver: cp_model.CpSolver) -> Codes:
-        """Return the order of each device in the solution."""
+        """Return the operation codes of each device, sorted by their start in the solution.
+
+        If operations start together, W precedes B, and B precedes F.
+        """
 
         def place(key: tuple[int, int]) -> tuple[int, int, tuple[int, int]]:
             # If two operations start together, one of them takes no time and frees a resource.

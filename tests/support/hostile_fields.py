@@ -83,7 +83,10 @@ def json_variants(path: Path) -> Iterator[str]:
 
 
 def json_line_variants(path: Path) -> Iterator[str]:
-    """Make all strings of each key hostile in the lines of a recording, one key at a time."""
+    """Make all strings of each key hostile in the lines of a recording, one key at a time.
+
+    Keys are sorted, and each key is yielded after its change.
+    """
     lines = [json.loads(line) for line in path.read_bytes().splitlines()]
     for key in sorted({key for line in lines for key in _list_text_keys(line)}):
         hostile_lines = [_make_key_hostile(json.loads(json.dumps(line)), key) for line in lines]
@@ -92,7 +95,10 @@ def json_line_variants(path: Path) -> Iterator[str]:
 
 
 def pickle_variants(path: Path) -> Iterator[str]:
-    """Make all strings of each key hostile in a pickled document, one key at a time."""
+    """Make all strings of each key hostile in a pickled document, one key at a time.
+
+    Keys are sorted, and each key is yielded after its change.
+    """
     good = path.read_bytes()
     for key in sorted(set(_list_text_keys(pickle.loads(good)))):
         path.write_bytes(pickle.dumps(_make_key_hostile(pickle.loads(good), key), 2))

@@ -42,7 +42,11 @@ def get_only_rank(measurement: IdleMeasurement) -> RankIdle:
 
 
 def check_sums(rank: RankIdle) -> None:
-    """Check that the parts of a rank's idle time add up exactly to its total idle time."""
+    """Check that the times of a rank add up exactly.
+
+    Compute, exposed communication and copies, and idle time fill the span. Activities, steps and
+    gaps each add up to the idle time.
+    """
     rank_ = rank
     assert (
         rank_.span_ns

@@ -19,7 +19,7 @@ def get_python_with_torch() -> str:
 
 
 def run_python(*arguments: str | Path) -> str:
-    """Run the Python that has PyTorch in the checkout, and return its output."""
+    """Run the Python that has PyTorch in the checkout. It must succeed; return its output."""
     done = subprocess.run(
         [get_python_with_torch(), *map(str, arguments)],
         capture_output=True,

@@ -764,7 +764,10 @@ def pair(entries: dict[Rank, list[Entry]], marked: dict[Rank, bool]) -> list[int
 
 
 def analyse(path: Path) -> Analysis:
-    """Analyze one profile."""
+    """Analyze one profile, which contains one host.
+
+    Iterations are None if the iterations of the ranks cannot be paired.
+    """
     capture = read(path)
     in_order = sorted(capture.ranges, key=lambda r: (r.start, r.row))
     meanings = {r: parse(r.name) for r in in_order}
