@@ -1,1 +1,1 @@
-"""Analyses of profiles other than the measurement of bubbles, from reading to output."""
+"""Profile analyses other than the bubble measurement, from reading files to writing output."""

@@ -23,9 +23,9 @@ from bubbleviz.render.formats import csv
 if TYPE_CHECKING:
     from bubbleviz.report.report import Report
 
-#: Names of the files in a bundle, and the timestamp that all files get.
+#: File names in a bundle, and the timestamp given to all files.
 _TABLE, _NUMBERS, _TIME = "operations.csv", "numbers.json", (1980, 1, 1, 0, 0, 0)
-#: Column with the names of ranges, which are confidential.
+#: Name of the column with range names, which are confidential.
 _NAMING = "name"
 
 
@@ -52,10 +52,10 @@ class Bundle:
 
 
 def make_bundle(report: Report, measure: Callable[[str], Report]) -> Bundle:
-    """Make the bundle of a run.
+    """Make a bundle: the operations of a run without names, and the ratios measured from them.
 
     The names of ranges and process groups are removed. The resulting table is then measured to
-    check whether it reproduces the ratios.
+    check whether it reproduces the ratios of the report.
 
     Args:
         report: Report on the profiles. The names of hosts and files must already be anonymous.

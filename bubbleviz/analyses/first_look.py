@@ -26,18 +26,21 @@ _MAX_EXAMINED = 4
 def choose_command(paths: Sequence[str], progress: Progress | None = None) -> tuple[str, str]:
     """Choose the command for the given files (``analyze``, ``idle`` or ``nccl``), and the reason.
 
-    ``nccl`` is chosen if a file given by name contains NCCL operations, or if there are no profiles
-    and a directory contains a file with NCCL operations. ``analyze`` is chosen if any of the first
-    ``_MAX_EXAMINED`` profiles names its operations as a known convention does, or is a report that
-    nsys must export first. Otherwise, ``idle`` is chosen.
+    The first rule that applies decides:
 
-    Only a sample of the names is read. If a trace must be decoded completely, the decoded trace is
-    kept for the command. If no file can be read, the command is ``analyze``, which reports the
-    error, and the reason is "".
+    - ``nccl``: a file given by name contains NCCL operations, or there are no profiles and a given
+      directory contains a file with NCCL operations.
+    - ``analyze``: one of the first ``_MAX_EXAMINED`` profiles contains operations, names its ranges
+      as a known convention does, or is a report that nsys must export first.
+    - ``idle``: any other case.
+
+    Only a sample of the range names is read. If a trace must be decoded completely, the decoded
+    trace is kept for the command. If no file can be read, the command is ``analyze``, which reports
+    the error, and the reason is "".
 
     Args:
         paths: Files, directories and patterns.
-        progress: Receives the progress if a trace must be decoded completely.
+        progress: Callback that is notified of progress if a trace must be decoded completely.
 
     Raises:
         InputError: A path does not exist, cannot be read, or leads to nothing to read.
@@ -59,12 +62,12 @@ def choose_command(paths: Sequence[str], progress: Progress | None = None) -> tu
 def _choose_by_names(
     files: Sequence[InputFile], paths: Sequence[str], progress: Progress
 ) -> tuple[str, str]:
-    """Choose between ``analyze`` and ``idle`` by the range names of files, with the reason.
+    """Choose ``analyze`` if the range names follow a known convention, otherwise ``idle``.
 
-    The first ``_MAX_EXAMINED`` files are examined in order, and files that cannot be read are
-    skipped. ``analyze`` is chosen at the first file that is an nsys report, contains operations, or
-    names its operations as a known convention does. Otherwise, ``idle`` is chosen. If no file could
-    be read, the result is ``analyze`` with the reason "".
+    The first ``_MAX_EXAMINED`` files are examined in order. Files that cannot be read are skipped.
+    ``analyze`` is also chosen if a file is an nsys report that was not exported yet, or contains
+    operations instead of ranges. Returns the command and the reason, or ``analyze`` and "" if no
+    file could be read.
     """
     examined, globs = [], collect_globs(tuple(convention_file.built_in().values()))
     progress.files({file.path: measure_bytes(file.path) for file in files[:_MAX_EXAMINED]})

@@ -1,4 +1,4 @@
-"""Idle time of the devices of any profile, and what their hosts did meanwhile."""
+"""Measures the idle time of the devices in any profile, and what their hosts did meanwhile."""
 
 from bubbleviz.analyses.idle.analysis import idle
 

@@ -22,11 +22,11 @@ _DAMAGED = frozenset(
 )
 #: Kinds of limitations that indicate that work is missing from the profile.
 _LOSSES = frozenset((LimitationKind.KERNELS_LOST, LimitationKind.GRAPHS_LOST))
-#: Maximum number of characters of an activity's name.
+#: Maximum number of characters shown of an activity name.
 _NAME = 40
-#: Minimum share of the time for which an activity, exposed communication or copies are mentioned.
+#: Minimum share of the time above which an activity, exposed communication or copies are mentioned.
 SHARE = 0.1
-#: Advice on devices that are busy but do not compute.
+#: Advice for devices that are busy but do not compute.
 _WAITING = (
     "of the time only send and receive kernels run, waiting for other ranks: in a pipeline, its "
     "bubble; bubbleviz inspect shows how to measure it"
@@ -56,7 +56,7 @@ _INCOMPLETE = (
 _COPIES = "of the time is exposed copies, while no kernel runs"
 #: Remedy for copies of unknown direction and size.
 _COPY_LESS = "copy less, or from pinned memory on a stream of its own"
-#: Names of activities in which a device waits for copies.
+#: Names of the activities in which a device waits for copies.
 _OF_COPIES = ("transfer", "blocked by copies")
 
 
@@ -65,9 +65,13 @@ def make_title(
 ) -> str:
     """Return a one-line summary: the number of devices, and the fraction of time they were idle.
 
-    The summary also contains the share of unknown time, the share of compute if devices are busy
-    much longer than they compute, the window, and restrictions. Hosts without a device are counted
-    separately.
+    The summary also contains:
+
+    - the share of time that is unknown, if any;
+    - the share of compute, if the devices were busy but not computing for at least ``SHARE`` of the
+      time;
+    - the window and the restrictions;
+    - the number of hosts without a device.
 
     Args:
         measurement: The measured idle time.
@@ -99,10 +103,11 @@ def make_title(
 def advice(measurement: IdleMeasurement) -> tuple[str, ...]:
     """Return at least one sentence of advice, sorted by the time that it concerns, longest first.
 
-    The advice concerns idle time of at least ``MIN_IDLE_SHARE`` of the span, exposed communication,
-    and exposed copies. If none of these times is long enough, the only sentence says that there is
-    little to gain. If work is missing from a profile, advice on the missing work comes first,
-    unless the main idle activity is already unrecorded work.
+    There is one sentence for each of these times that is long enough: idle time, exposed
+    communication, and exposed copies. If none of them is, the only sentence says that there is
+    little to gain. If work is missing from a profile, advice on the missing work comes first. This
+    advice is left out if most of the idle time is unrecorded work, because the sentence on idle
+    time then covers it.
 
     In three cases, advice on the recording replaces all other advice: no device was recorded, all
     devices ran a single kernel or copy, or a recording is damaged.
@@ -155,8 +160,8 @@ def _is_of_xla(measurement: IdleMeasurement) -> bool:
 def _advise_on_busy_time(measurement: IdleMeasurement, min_share: float) -> list[tuple[int, str]]:
     """Advise on exposed communication and exposed copies.
 
-    Sends and receives get separate advice from other communication. A single sentence covers all
-    communication if kernels may only have waited for the recording of another rank to begin.
+    Sends and receives get one sentence, and other communication gets another. If kernels may only
+    have waited for the recording of another rank to begin, one sentence covers all communication.
 
     Args:
         measurement: The measured idle time.

@@ -78,16 +78,16 @@ def idle(
     jobs: int = 1,
     progress: Progress | None = None,
 ) -> IdleReport:
-    """Return the busy and idle time of devices, with idle time attributed to what hosts did.
+    """Measure how long devices were busy and idle, and attribute the idle time to host activities.
 
     If a device waited until the recording of another device began, the time before that is left out
-    of all profiles on a common clock, and a limitation says so. With ``window``, no other time is
-    left out.
+    of all profiles on a common clock, and a limitation says so. If ``window`` is given, no time
+    inside the window is left out.
 
     Args:
         paths: Profiles of any kind, directories of profiles, or glob patterns.
-        step: Name of the ranges that are steps, or a regex that matches the complete name. If
-            omitted, steps are recognized automatically.
+        step: Name of the ranges that mark the steps of the training loop, or a regex that matches
+            the complete name. If omitted, steps are recognized automatically.
         shortest_us: Minimum length in microseconds of a gap that is attributed to host activities.
             Shorter gaps are reported as kernel-to-kernel gaps.
         activities: TOML file of host activities, which are matched before the built-in ones.
@@ -97,7 +97,7 @@ def idle(
             numbers, or of times on each profile's own clock. None selects the complete run.
         keep_export: Whether to keep the exports of ``.nsys-rep`` reports next to the reports.
         jobs: Number of threads that read a profile.
-        progress: Receives how much of each profile has been read.
+        progress: Callback that is notified of how much of each profile has been read.
 
     Raises:
         BubblevizError: The analysis is not possible. The message says what happened, where, and
@@ -174,7 +174,7 @@ def _read_profile(
 
     Args:
         path: Path of the profile.
-        watch: Receives how much of the profile has been read.
+        watch: Callback that is notified of how much of the profile has been read.
         options: Options of the analysis.
         jobs: Number of threads that read the profile.
         keep_export: Whether to keep an export made of a ``.nsys-rep`` report next to the report.
@@ -200,7 +200,7 @@ def _read_profile(
 
 
 def _add_up_limitations(notes: Iterable[Limitation]) -> tuple[Limitation, ...]:
-    """Merge limitations that differ only in their count, in order of first appearance."""
+    """Merge limitations that differ only in their count, and add up the counts. Keeps the order."""
     counts: Counter[tuple[str, str, LimitationKind]] = Counter()
     for note in notes:
         counts[note.what, note.reason, note.kind] += note.count
@@ -215,7 +215,7 @@ def _make_window_since(start_ns: int) -> Window:
 
 
 def _label_ranks(ranks: Sequence[RankIdle]) -> tuple[RankIdle, ...]:
-    """Label each rank with its host and device, or with more details if labels are not unique.
+    """Give each rank a unique label: host and device, with more details if that is not unique.
 
     If any two labels are equal, the process id is added to all labels. If labels are still equal,
     the host is replaced by the file name of the profile, and finally by the path of the profile.

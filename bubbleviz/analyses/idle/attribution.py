@@ -10,7 +10,8 @@ A gap is divided into pieces, each with one activity. The first rule that applie
 5. Until the launching call starts: the activity of the launching thread, or else the activity of
    the thread that launches most, or else the activity of the process's main thread. If no activity
    of these threads was recorded: ``no host trace``.
-6. During the launching call and the launch latency: ``launch``, or ``transfer`` for a copy.
+6. During the launching call and the launch latency: ``launch``, or ``transfer`` if the next work is
+   a copy.
 7. Afterwards, while the stream of the work is proved to wait for an event: ``blocked by
    communication``, ``blocked by copies`` or ``blocked by compute``.
 8. Until the work starts: ``stream or rank dependency``.
@@ -57,16 +58,16 @@ def attribute_idle(
     Args:
         device: The device.
         launches: For each gap, the call that launched the work after it.
-        activities: Kernels, followed by copies.
+        activities: All kernels of the profile, followed by all copies.
         held_work: Kernels and copies that waited for an event.
-        host: Ranges and calls of the host's threads.
+        host: Ranges and API calls recorded on the host threads.
         fallback_threads: Threads to use, in order, if the launching thread recorded no event.
-        numbers: Numbering of the activity names; a name without a number gets the next one.
+        numbers: Integer ids of the activity names. A new name gets the next id.
 
     Returns:
         Pieces of the gaps with one activity each, sorted by start. ``interval`` is the row of the
-        gap. ``host_call`` is the row in ``host`` of a call in which the host waited for work that
-        is known, otherwise -1.
+        gap. If the host waited for known work in a call, ``host_call`` is the row of the call in
+        ``host``, otherwise -1.
     """
     waits = _list_waits(device, launches, activities, held_work, numbers)
     idle = _name_host_activity(
@@ -89,11 +90,12 @@ def _list_waits(
     held_work: HeldWork,
     numbers: Numbering[str],
 ) -> tuple[Wait, ...]:
-    """List the consecutive waits in each gap of a device.
+    """List the four waits that follow each other in each gap of a device.
 
     The waits end when the launching call starts, when the launch is complete, when the awaited
-    event completes, and at the end of the gap. The first wait has no activity yet. If a gap cannot
-    be attributed to the host, the first wait takes the complete gap and has an activity::
+    event completes, and at the end of the gap. The first wait gets its activity later, from what
+    the host did. If a gap cannot be attributed to the host, the first wait fills the gap and gets
+    its activity here::
 
         gap     ├── host ──┤├── launch ──┤├── blocked ──┤├── device ──┤
                             call starts   under way   event completes
@@ -101,9 +103,9 @@ def _list_waits(
     Args:
         device: The device.
         launches: For each gap, the call that launched the work after it.
-        activities: Kernels, followed by copies.
+        activities: All kernels of the profile, followed by all copies.
         held_work: Kernels and copies that waited for an event.
-        numbers: Numbering of the activity names; a name without a number gets the next one.
+        numbers: Integer ids of the activity names. A new name gets the next id.
     """
     gaps, is_short = device.gaps, device.is_short
     is_linked = ~is_short & (launches.thread != NONE)
@@ -132,17 +134,17 @@ def _number_unattributed(
     activities: Activities,
     numbers: Numbering[str],
 ) -> Ints:
-    """Return, for each gap, the activity number to use if it cannot be attributed to the host.
+    """Return, for each gap, the activity id to use if the gap cannot be attributed to the host.
 
-    The activity is ``SHORT`` for short gaps, ``MIGRATION`` before a page migration, and otherwise
-    ``UNLINKED``.
+    The activity is ``SHORT`` for short gaps, ``MIGRATION`` for other gaps before a page migration,
+    and ``UNLINKED`` for all remaining gaps.
 
     Args:
         gaps: The gaps of a device.
         is_short: Mask of the short gaps.
         is_copy: Mask of the gaps before a copy.
-        activities: Kernels, followed by copies.
-        numbers: Numbering of the activity names; a name without a number gets the next one.
+        activities: All kernels of the profile, followed by all copies.
+        numbers: Integer ids of the activity names. A new name gets the next id.
     """
     migrates = np.array([*(name == PAGE_MIGRATION for name in activities.names), False], bool)
     is_migration = migrates[activities.name_id[gaps.after]] & is_copy
@@ -153,17 +155,18 @@ def _number_unattributed(
 
 
 def _number_blocking(held_work: HeldWork, held_row: Ints, numbers: Numbering[str]) -> Ints:
-    """Return, for each gap, the number of the activity that blocked the work after the gap.
+    """Return, for each gap, the id of the activity that blocked the work after the gap.
 
-    The activity depends on the kind of the work that completed the awaited event; see ``BLOCKED``.
+    The activity is ``blocked by compute``, ``blocked by communication`` or ``blocked by copies``,
+    depending on the kind of work that the work after the gap waited for.
 
     Args:
         held_work: Kernels and copies that waited for an event.
         held_row: Row in ``held_work`` of the work after each gap, or -1 if it did not wait.
-        numbers: Numbering of the activity names; a name without a number gets the next one.
+        numbers: Integer ids of the activity names. A new name gets the next id.
 
     Returns:
-        For each gap, an activity number, or -1 if the work after the gap did not wait.
+        For each gap, an activity id, or -1 if the work after the gap did not wait.
     """
     kind = np.append(held_work.kind, NONE)[held_row]
     is_present = np.isin(np.arange(len(BLOCKED)), kind)
@@ -185,18 +188,18 @@ def _name_host_activity(
     fallback_threads: Sequence[int],
     numbers: Numbering[str],
 ) -> IdleIntervals:
-    """Attribute the idle intervals that have no activity to what the host's threads did.
+    """Set the activity of idle intervals that have none to what the host's threads did.
 
-    The events of the launching thread are used first. For times at which the launching thread has
-    no event, the fallback threads are used in order. Times without an event on any thread become
-    ``UNTRACED``. Intervals are split at the bounds of events.
+    At each time, the event of the launching thread decides. If that thread has no event, the first
+    fallback thread that has one decides. If no thread has one, the activity is ``UNTRACED``.
+    Intervals are split where the deciding event changes.
 
     Args:
         idle: Idle time of a device.
         launches: For each gap, the call that launched the work after it.
-        host: Ranges and calls of the host's threads.
+        host: Ranges and API calls recorded on the host threads.
         fallback_threads: Threads to use, in order, if the launching thread recorded no event.
-        numbers: Numbering of the activity names; a name without a number gets the next one.
+        numbers: Integer ids of the activity names. A new name gets the next id.
 
     Returns:
         Pieces of all idle intervals, each with an activity, sorted by start.
@@ -218,17 +221,17 @@ def _name_host_activity(
 def _split_at_events(
     idle: IdleIntervals, thread: Ints, host: HostEvents, untraced: int
 ) -> tuple[IdleIntervals, Bools]:
-    """Split idle intervals at the bounds of a thread's events, and name the strongest event.
+    """Split idle intervals where a thread's strongest event changes, and set its activity.
 
     Args:
         idle: Idle intervals.
         thread: For each interval, the thread whose events are used.
-        host: Ranges and calls of the host's threads.
-        untraced: Number of the activity for times without an event.
+        host: Ranges and API calls recorded on the host threads.
+        untraced: Id of the activity used for times without an event.
 
     Returns:
-        pieces: The pieces, each with the activity of the strongest event around it. ``host_call``
-            is the row of this event if it is a call that waited for work that is known, otherwise
+        pieces: The pieces, each with the activity of the strongest event around it. If this event
+            is a call that waited for known work, ``host_call`` is the row of the event, otherwise
             -1.
         is_seen: Mask of the pieces that are inside an event.
     """

@@ -1,4 +1,4 @@
-"""Copies of devices: their size, rate and kinds of memory, and hints to reduce their time."""
+"""Totals of memory copies (size, rate, kinds of memory), and hints to reduce their time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bubbleviz.model.grouping import group_rows
 from bubbleviz.model.profile import Activities
 from bubbleviz.model.texts import format_percent
 
-#: Minimum share of the copy time that one kind of copies must take to get a hint.
+#: Minimum share of the copy time that one kind of copy must take to get a hint.
 _MIN_SHARE = 0.5
 #: Mean size in bytes below which copies are small.
 #: The launch of a small copy takes longer than the transfer of its data.
@@ -61,7 +61,7 @@ class CopyTotal:
 
     @property
     def host_memory(self) -> Memory:
-        """Kind of host memory of a copy between host and device, otherwise unknown."""
+        """Kind of host memory, or unknown if the copies are not between host and device."""
         if self.direction is Direction.HOST_TO_DEVICE:
             return self.source
         return self.target if self.direction is Direction.DEVICE_TO_HOST else Memory.UNKNOWN
@@ -83,7 +83,7 @@ def sum_copies(
 
     Args:
         copies: Copies of the profile, or None if it records no details of copies.
-        activities: Kernels, followed by copies, of the profile.
+        activities: All kernels of the profile, followed by all copies.
         device: The device.
     """
     if copies is None or not len(copies):
@@ -138,7 +138,7 @@ def merge_totals(totals: Iterable[CopyTotal]) -> tuple[CopyTotal, ...]:
 
 
 def describe_longest(totals: Sequence[CopyTotal]) -> str | None:
-    """Return a hint on the kind of copies that takes most of the copy time.
+    """Return a hint on how to reduce the kind of copy that takes most of the copy time.
 
     Copies whose direction is unknown are not considered. The hint is None if the longest total is
     below ``_MIN_SHARE`` of the time of all copies.
@@ -159,10 +159,10 @@ def describe_longest(totals: Sequence[CopyTotal]) -> str | None:
 
 
 def _suggest_remedy(total: CopyTotal) -> str:
-    """Return a remedy for one kind of copies.
+    """Return a remedy for one kind of copy.
 
     The first case that applies decides: copies that are small on average, managed memory, copies
-    between host and device, copies inside a device, or any other copies.
+    between host and device, copies inside a device, all other copies.
     """
     if total.size is not None and total.size < _SMALL * total.count:
         mean = format_size(total.size / total.count)

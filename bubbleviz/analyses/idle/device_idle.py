@@ -30,7 +30,7 @@ from bubbleviz.report.idle_summary import GapExample, LaunchQueue, WorkTotal
 
 #: Minimum fraction of a device's work whose launch must be known to measure the launch queue.
 _MIN_LAUNCHED = 0.1
-#: Maximum fraction of a device's span, at its start or end, in which launches were not recorded.
+#: Maximum fraction of a device's span, at its start or end, for which launches are unrecorded.
 #: Above this fraction, the launch queue is not measured.
 _MAX_UNRECORDED_TIME = 0.25
 #: Number of slices per strip of the picture, about one per pixel.
@@ -42,9 +42,10 @@ _MAX_RANGES = 6
 def measure_device(
     device: Device, profile: Profile, evidence: Evidence, options: IdleOptions
 ) -> RankIdle:
-    """Measure a device: attribute and sum its idle time, and sum its work, copies and waits.
+    """Measure everything that the report contains about one device.
 
-    The launch queue is only measured for devices that ran more than a single kernel or copy.
+    The idle time is attributed to activities and summed. Work, copies and waits are summed. The
+    launch queue is only measured for devices that ran more than a single kernel or copy.
 
     Args:
         device: The device.
@@ -135,20 +136,20 @@ def _find_example(
     activities: Activities,
     evidence: Evidence,
 ) -> GapExample:
-    """Describe a gap, and what the host did in the gap's longest piece of an activity.
+    """Describe a gap as the example of an activity, with the host ranges that were open.
 
-    The ranges around the middle of the piece are listed, or the ranges around the launch of the
-    next work if that is earlier. Ranges of the launching thread are listed, or of the first
-    fallback thread that has any. No ranges are listed if the launching thread is unknown.
+    The host is examined in the middle of the activity's longest piece in the gap, or at the launch
+    of the next work if that is earlier. The ranges come from the launching thread, or from the
+    first fallback thread that has any. No ranges are listed if the launching thread is unknown.
 
     Args:
         gap: Row of the device's gaps.
-        activity: Number of an activity that has a piece in the gap.
+        activity: Id of an activity that has a piece in the gap.
         idle: Attributed idle time of the device.
         device: The device.
         launches: For each gap, the call that launched the work after it.
         fallback_threads: Threads to use, in order, if the launching thread recorded no range.
-        activities: Kernels, followed by copies.
+        activities: All kernels of the profile, followed by all copies.
         evidence: The evidence for idle time that was gathered from the profile.
     """
     # If the piece is after the launch of the next work, the ranges around the launch are listed.
@@ -169,12 +170,12 @@ def _find_example(
 
 
 def _find_middle_of_longest(idle: IdleIntervals, gap: int, activity: int) -> int:
-    """Return the middle of the longest piece of a gap that has a given activity, in ns.
+    """Return the middle of the longest piece in a gap that has a given activity, in ns.
 
     Args:
         idle: Attributed idle time of a device, sorted by gap.
         gap: Row of the device's gaps.
-        activity: Number of the activity, which has a piece in the gap.
+        activity: Id of the activity, which has a piece in the gap.
     """
     first, end = np.searchsorted(idle.interval, (gap, gap + 1)).tolist()
     pieces = idle.take(slice(first, end))
@@ -186,8 +187,8 @@ def _find_middle_of_longest(idle: IdleIntervals, gap: int, activity: int) -> int
 def _list_host_ranges(evidence: Evidence, threads: Sequence[int], time_ns: int) -> tuple[str, ...]:
     """Return the names of a thread's ranges around a time, outermost first.
 
-    The first thread that has ranges at that time is used. At most ``_MAX_RANGES`` ranges are
-    listed, the innermost ones. The result is empty if no thread has a range at that time.
+    The first thread that has ranges at that time is used. Only the ``_MAX_RANGES`` innermost ranges
+    are listed. The result is empty if no thread has a range at that time.
     """
     for thread in threads:
         around = host.list_names_around(evidence.ranges, thread, time_ns)
@@ -198,10 +199,10 @@ def _list_host_ranges(evidence: Evidence, threads: Sequence[int], time_ns: int) 
 
 
 def _number_works(activities: Activities, rows: Ints, works: Sequence[str]) -> Ints:
-    """Return the index in ``works`` of the name of each activity.
+    """Return, for each row of the activities, the index of its name in ``works``.
 
     Args:
-        activities: Kernels, followed by copies.
+        activities: All kernels of the profile, followed by all copies.
         rows: Rows of the activities.
         works: Names of kernels, followed by the name of copies.
     """
@@ -216,14 +217,14 @@ def _slice_device(
     activity_numbers: Sequence[int],
     numbers: Numbering[str],
 ) -> Ints:
-    """Return the time of each kind of work and each activity in equal slices of a device's span.
+    """Divide a device's span into equal slices, and sum each kind of work and idle time in each.
 
     Args:
         device: The device.
         times: Times at which the device ran each kind of work; see :func:`.gaps.measure_times`.
         idle: Attributed idle time of the device. All other idle time is in short gaps.
-        activity_numbers: Numbers of the activities to include.
-        numbers: Numbering of the activity names; a name without a number gets the next one.
+        activity_numbers: Ids of the activities to include.
+        numbers: Integer ids of the activity names. A new name gets the next id.
 
     Returns:
         Times in ns, shape (names, slices). The rows are compute, exposed communication and exposed
@@ -250,13 +251,13 @@ def _slice_device(
 def _sum_work(
     activities: Activities, device: Device, works: Sequence[str], kind_names: Kinds
 ) -> tuple[WorkTotal, ...]:
-    """Return the count and total duration of the work of each name in the span of a device.
+    """Return, for each kernel name and for copies, their number and total duration on a device.
 
-    Durations are clipped to the span, and concurrent work counts separately. Names that have no
-    work in the span are left out.
+    Durations are clipped to the device's span, and concurrent work counts separately. Names that
+    have no work in the span are left out.
 
     Args:
-        activities: Kernels, followed by copies.
+        activities: All kernels of the profile, followed by all copies.
         device: The device.
         works: Names of kernels, followed by the name of copies.
         kind_names: Names of communication kernels.
@@ -286,7 +287,7 @@ def _sum_work(
 def _measure_queue(
     activities: Activities, device: Device, call: Codes, launched_ns: Ints
 ) -> LaunchQueue | None:
-    """Measure the launch queue of a device: work that was launched but has not started.
+    """Measure the launch queue of a device: the work that was launched but has not started.
 
     Page migrations are ignored, because no call launches them.
 
@@ -297,8 +298,8 @@ def _measure_queue(
         launched_ns: Start of the launching call, undefined if the call is unknown.
 
     Returns:
-        The queue, or None if launches are unknown for more than 90 % of the work, or for more than
-        a quarter of the span at its start or at its end.
+        The queue, or None if it cannot be measured: launches are unknown for more than 90 % of the
+        work, or for more than a quarter of the span at its start or end.
     """
     is_migration = np.array([*(name == PAGE_MIGRATION for name in activities.names), False], bool)
     is_launched = (activities.rank == device.rank) & ~is_migration[activities.name_id]
@@ -318,12 +319,13 @@ def _measure_queue(
 def _has_unrecorded_launches(
     unlaunched_ns: Ints, recorded_ns: tuple[int, int], span_ns: tuple[int, int]
 ) -> bool:
-    """Return whether launches are unknown for a long time at the start or end of a device's span.
+    """Return whether launches are unknown for too long at the start or end of a device's span.
 
-    The time at the start is from the first work whose launch is unknown to the first known launch.
-    The time at the end is from the first work that starts after all work whose launch is known, to
-    the end of the span. A time is long if it is more than ``_MAX_UNRECORDED_TIME`` of the span,
-    because the queue may then have contained work whose launch was not recorded.
+    The queue may then have contained work whose launch was not recorded. The limit is
+    ``_MAX_UNRECORDED_TIME`` of the span. Two periods are compared with it:
+
+    - At the start: from the first work whose launch is unknown to the first known launch.
+    - At the end: from the first work that started after the last known one to the end of the span.
 
     Args:
         unlaunched_ns: Starts of the kernels and copies whose launch is unknown.

@@ -1,4 +1,4 @@
-"""Gathers the evidence: everything in a profile that explains the idle time of its devices."""
+"""Gathers the evidence: everything in a profile that explains why its devices were idle."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class IdleOptions:
         step: Pattern for the names of ranges that are steps, or None to recognize steps
             automatically.
         activities: Rules that classify ranges and calls of hosts as activities, by name.
-        kinds: Names of communication kernels.
+        kinds: Name patterns of communication kernels.
         window: The part of the run to analyze, or None for the complete run.
     """
 
@@ -67,11 +67,11 @@ class Evidence:
         steps: Steps of the training loop, keyed by process.
         lead: For each rank, the thread that launched the work after most of its long gaps, or -1 if
             unknown.
-        numbers: Numbering of the activity names.
+        numbers: Integer ids of the activity names.
         launched_ns: Launch time of each kernel or copy, undefined if the call is unknown.
         waiting: Proved waits of streams and hosts.
         unrecorded: Times at which devices may have run work that was launched but not recorded.
-        limitations: Information that the profile lacks or that the analysis leaves out.
+        limitations: Descriptions of what the profile lacks and what the analysis left out.
         copies: Details of the copies, or None if the profile records none.
         recorded: For each device, when its recording started, and its first and its longest
             communication kernel.
@@ -168,8 +168,8 @@ def find_extent(
 ) -> tuple[int, int]:
     """Return the start and end of a window on the profile's clock, in ns.
 
-    A window of iterations extends from the first start to the last end of the steps with these
-    numbers, over all processes.
+    A window that selects iterations extends from the first start to the last end of the selected
+    steps, over all processes.
 
     Args:
         profile: The profile.
@@ -277,7 +277,7 @@ def _find_waiting(
         linked: The profile with its work linked to calls.
         synchronisation: Synchronization events of the profile.
         recording_calls: Calls that made the records of events.
-        kinds: Names of communication kernels.
+        kinds: Name patterns of communication kernels.
     """
     profile = linked.profile
 
@@ -327,12 +327,12 @@ def _find_threads(
 
 
 def _note_short_calls(profile: Profile, shortest_ns: int) -> tuple[Limitation, ...]:
-    """Return a limitation if short calls were left out because there were too many, otherwise ().
+    """Return a limitation saying that short calls were left out, or () if all calls were kept.
 
     Args:
         profile: The profile.
-        shortest_ns: Minimum length of calls. A length above ``GRAIN_NS`` means that there were too
-            many calls.
+        shortest_ns: Minimum length of the calls that were kept. It is above ``GRAIN_NS`` if there
+            were too many calls.
     """
     if shortest_ns <= host.GRAIN_NS:
         return ()
@@ -376,7 +376,7 @@ def _find_steps(
 ) -> dict[int, Steps]:
     """Find the steps of each process.
 
-    Ranges shorter than 1/20000 of the shortest device span are ignored.
+    Ranges shorter than 1/``_SHORTEST_STEP`` of the shortest device span are ignored.
 
     Args:
         profile: The profile.
@@ -387,7 +387,7 @@ def _find_steps(
             automatically.
 
     Raises:
-        UsageError: The name of no range matches the pattern.
+        UsageError: No range name matches the pattern.
     """
     first_ns, last_ns = (np.array(time) for time in zip(*(d.span_ns for d in devices), strict=True))
     shortest_ns = max(int((last_ns - first_ns).min()) // _SHORTEST_STEP, 1)

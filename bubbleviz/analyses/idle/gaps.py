@@ -1,4 +1,4 @@
-"""Gaps of devices: the times in which a device runs nothing, and the work before and after them.
+"""Device gaps: the times in which a device runs nothing, and the work before and after them.
 
 ::
 
@@ -26,7 +26,7 @@ from bubbleviz.model.profile import Activities, Profile
 
 #: Maximum launch latency in ns, from the start of the launching call to the start of the work.
 #: On an idle device, the launch latency is 5 to 10 us.
-#: With a clock error of 1 us or a slow host, the launch latency is up to 20 us.
+#: With a clock error of 1 us or a slow host, the measured latency is up to 20 us.
 #: Work that starts later than this after its launch waits for something else.
 LATENCY_NS = 20_000
 
@@ -56,7 +56,8 @@ class Device:
     Attributes:
         rank: Index of the device in :attr:`.Activities.ranks`.
         process: Process of the device.
-        gaps: The gaps, one row each. ``before`` and ``after`` are rows of the activities.
+        gaps: The gaps, one row each. The columns ``before`` and ``after`` are rows of the
+            activities.
         shortest_ns: Length below which a gap is short.
         after_short: For each short gap without a row, the row of the first activity after it.
         longest_short_ns: Length of the longest short gap without a row, or 0 if there is none.
@@ -129,7 +130,7 @@ def _make_device(
     *,
     is_single: bool,
 ) -> Device:
-    """Find the gaps of a device in its span, and return the device with them.
+    """Build a device: find the gaps between its work, and the profiler overhead in its process.
 
     Args:
         profile: The profile.
@@ -168,7 +169,7 @@ def _make_device(
 
 
 def _find_work(activities: Activities, rank: int, rows: Ints) -> BusyTimes:
-    """Return the busy times of a rank, sorted by start: one per given row of the activities."""
+    """Return one busy time for each given row of the activities, sorted by start."""
     return BusyTimes(
         make_constant(rank, len(rows)),
         narrow(rows, len(activities)),
@@ -201,8 +202,8 @@ def measure_times(
 
     Args:
         device: The device. Times are clipped to its span.
-        activities: Kernels, followed by copies, of the profile.
-        kinds: Names of communication kernels.
+        activities: All kernels of the profile, followed by all copies.
+        kinds: Name patterns of communication kernels.
 
     Returns:
         Disjoint, ascending intervals, keyed by kind of time: ``busy``, ``compute``,

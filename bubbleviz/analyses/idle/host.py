@@ -150,10 +150,10 @@ class HostEvents(Table):
         ``launch``. A call that launched work for another rank becomes ``other device``.
 
         Args:
-            activities: Kernels, followed by copies.
+            activities: All kernels of the profile, followed by all copies.
             rank: The idle rank.
             threads: Threads whose events are selected.
-            numbers: Numbering of the activity names; a name without a number gets the next one.
+            numbers: Integer ids of the activity names. A new name gets the next id.
         """
         elsewhere, transfer, launch = map(
             numbers.number, (known.OTHER_DEVICE, known.TRANSFER, known.LAUNCH)
@@ -185,7 +185,7 @@ def collect_host_events(
         call: For each kernel or copy, the row of the API call that launched it, or -1 if unknown.
         profile: The profile, from which the names of calls are read.
         lookup: Rules that classify ranges and calls by name.
-        numbers: Numbering of the activity names; a name without a number gets the next one.
+        numbers: Integer ids of the activity names. A new name gets the next id.
         waits: Process, correlation id and awaited activity of the calls in which a host waited; see
             :attr:`.Waiting.hosts`.
     """
@@ -225,7 +225,7 @@ def _classify_ranges(
     Args:
         ranges: Ranges of hosts.
         lookup: Rules that classify ranges by name.
-        numbers: Numbering of the activity names; a name without a number gets the next one.
+        numbers: Integer ids of the activity names. A new name gets the next id.
     """
     classified = [lookup.classify_range(name) for name in ranges.names]
     activity = numbers.numbers(name for name, _ in classified)
@@ -257,7 +257,7 @@ def _classify_calls(
     Args:
         names: Name of each call.
         lookup: Rules that classify calls by name.
-        numbers: Numbering of the activity names; a name without a number gets the next one.
+        numbers: Integer ids of the activity names. A new name gets the next id.
 
     Returns:
         activity: Number of the activity of each call.

@@ -110,7 +110,7 @@ def _find_unknown_kernels(
 
     Args:
         profile: The profile.
-        kinds: Names of communication kernels.
+        kinds: Name patterns of communication kernels.
         window_ns: Start and end of the window, or None for the complete profile.
     """
     activities = profile.activities

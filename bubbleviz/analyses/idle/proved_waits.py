@@ -77,10 +77,10 @@ def find_proved_waits(
         times: Times at which the device ran each kind of work; see :func:`.gaps.measure_times`.
         profile: The profile of the device.
         waiting: The waits that the profile proves.
-        host: Ranges and calls of the host's threads.
+        host: Ranges and API calls recorded on the host threads.
         idle: Attributed idle time of the device.
-        numbers: Numbering of the activity names; a name without a number gets the next one.
-        kinds: Names of communication kernels.
+        numbers: Integer ids of the activity names. A new name gets the next id.
+        kinds: Name patterns of communication kernels.
 
     Returns:
         waits: The summed waits, sorted by :meth:`.ProvedWait.order`.
@@ -115,7 +115,7 @@ def _collect_stream_waits(
     Args:
         device: The device.
         compute: Times at which the device ran compute kernels.
-        activities: Kernels, followed by copies.
+        activities: All kernels of the profile, followed by all copies.
         waiting: The waits that the profile proves.
         blocked: Idle time of the device that is attributed to waits for events.
     """

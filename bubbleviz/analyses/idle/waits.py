@@ -96,9 +96,9 @@ def classify_work(activities: Activities, rows: Ints, kinds: Kinds) -> Ints:
     """Return the kind of activities: :data:`COMPUTE`, :data:`COMMUNICATION` or :data:`COPY`.
 
     Args:
-        activities: Kernels, followed by copies.
+        activities: All kernels of the profile, followed by all copies.
         rows: Rows of the activities to classify.
-        kinds: Names of communication kernels.
+        kinds: Name patterns of communication kernels.
     """
     communication = np.append(match_any(activities.names, kinds.communication), False)
     communicates, copies = communication[activities.name_id[rows]], rows >= activities.kernels
@@ -548,7 +548,7 @@ def find_waiting(
         call: Launching call of each activity, or -1 if unknown.
         launched_ns: Start of the launching call, undefined if the call is unknown.
         returned_ns: Function that returns the end of each call, given distinct, ascending rows.
-        kinds: Names of communication kernels.
+        kinds: Name patterns of communication kernels.
     """
     waits = synchronisation.waits
     records, called_ns = _locate_records(synchronisation.records, calls)

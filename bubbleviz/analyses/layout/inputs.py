@@ -118,7 +118,7 @@ def measure_model(
         conventions: Names or TOML files of the conventions that range names follow.
         skip: Number of first iterations to leave out.
         jobs: Number of processes that read profiles.
-        progress: Receives the progress of reading.
+        progress: Callback that is notified of read progress.
 
     Raises:
         BubblevizError: The profiles cannot be read, or contain no pipeline with layers.

@@ -111,7 +111,7 @@ def measure_communication(
             on its clock. None selects the complete run.
         keep_export: Whether to keep the exports of ``.nsys-rep`` reports next to them.
         jobs: Number of threads that read a profile.
-        progress: Receives how much of each file has been read.
+        progress: Callback that is notified of how much of each file has been read.
 
     Raises:
         BubblevizError: An input is invalid; see :mod:`bubbleviz.errors`.

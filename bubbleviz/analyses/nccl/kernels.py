@@ -104,7 +104,7 @@ def select_kernels(activities: Activities, kinds: naming.Kinds, host: str) -> tu
     """Select the communication kernels of a profile.
 
     Args:
-        activities: Kernels, followed by copies.
+        activities: All kernels of the profile, followed by all copies.
         kinds: Kernel lists. Kernels that the user added as communication are selected as well.
         host: Name of the host that recorded the profile.
 
@@ -210,7 +210,7 @@ def _number_name_parts(names: Sequence[str], numbers: Numbering[str]) -> tuple[I
 
     Args:
         names: Names of kernels.
-        numbers: Numbering of texts; a text without a number gets the next one.
+        numbers: Integer ids of texts. A new text gets the next id.
     """
     parsed = [parse_kernel_name(name) for name in names]
     operation = numbers.numbers(operation or "unknown" for operation, _, _ in parsed)

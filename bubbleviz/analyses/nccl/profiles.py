@@ -84,7 +84,7 @@ def read_profile(
     Args:
         path: Path of the profile.
         jobs: Number of threads that read the profile.
-        watch: Receives how much of the profile has been read.
+        watch: Callback that is notified of how much of the profile has been read.
         kinds: Kernel lists, with the user's additions.
         keep_export: Whether to keep the export of a ``.nsys-rep`` report next to it.
         window: Iterations whose extent on the profile's clock is determined, or None.

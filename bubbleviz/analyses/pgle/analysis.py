@@ -54,7 +54,7 @@ def measure_costs(
             kernels is in the list.
         keep_export: Whether to keep the exports of ``.nsys-rep`` reports next to the reports.
         jobs: Number of threads that read a profile.
-        progress: Receives the progress of reading.
+        progress: Callback that is notified of read progress.
 
     Raises:
         BubblevizError: The costs cannot be measured; see :mod:`bubbleviz.errors`.

@@ -133,7 +133,7 @@ def _describe_overlap(
 
     Args:
         path: Path of the profile.
-        activities: Kernels, followed by copies.
+        activities: All kernels of the profile, followed by all copies.
         work: Rows of the activities of the executions that costs are computed from.
         is_communication: Mask of the communication kernels among ``work``.
     """
