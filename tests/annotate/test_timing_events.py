@@ -183,7 +183,7 @@ def test_events_are_recorded_on_the_stream_that_runs_the_work(
 def test_a_late_anchor_does_not_shift_times(
     started: Callable[..., Started], tmp_path: Path
 ) -> None:
-    """With one hardware queue, a late anchor on a separate stream is worse than an earlier anchor."""
+    """With one hardware queue, a late anchor on another stream is worse than an earlier anchor."""
     recorder, gpu, clock = started()
     true = []
     for number in range(40):
