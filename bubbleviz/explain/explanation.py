@@ -26,6 +26,7 @@ from bubbleviz.explain.diagnosis.findings import Diagnosis, build_diagnosis
 from bubbleviz.explain.path import CriticalPath, build_graph, find_critical_path
 from bubbleviz.explain.phase_times import PhaseTimes
 from bubbleviz.explain.replayed_ranks import ReplayedRanks, choose_replayed_ranks
+from bubbleviz.explain.slowdown.barriers import insert_barriers
 from bubbleviz.explain.slowdown.replayed_run import (
     ExplainedRows,
     ReplayedRun,
@@ -294,7 +295,7 @@ def _build_replayed_run(
         averaged: Mask of the averaged iterations.
         reason: Reason why the run is not replayed, or "" if it is replayed.
     """
-    return ReplayedRun(
+    replayed = ReplayedRun(
         run.operations,
         run.ranks,
         explained,
@@ -306,6 +307,7 @@ def _build_replayed_run(
         counts.extents.paused,
         run.gap_ns if run.has_kernels else None,
     )
+    return insert_barriers(replayed)
 
 
 @dataclass(frozen=True)

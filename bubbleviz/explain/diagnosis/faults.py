@@ -152,6 +152,8 @@ class Fault:
         """
         if self.kind == "launch":
             return self.detail or "launches"
+        if self.kind == "late-start":
+            return "late-starts"
         return "pauses" if self.kind == "iteration" and self.detail else self.name
 
 

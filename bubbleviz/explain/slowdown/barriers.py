@@ -1,0 +1,194 @@
+"""Insert the synchronization of data-parallel ranks that was not recorded.
+
+Data-parallel ranks reduce their gradients in the last backward of an iteration, and no rank ends it
+before all ranks have entered the reduction. If the reduction was not recorded, as in a recording of
+ranges only, the waiting of the fast ranks looks like work of their last backward::
+
+    rank 0   ├ F ┤├──────── B ────────────┤         ├ F ┤├─ B ─┤├─ waits ──────┤
+    rank 1   ·· late ··├ F ┤├──── B ──────┤   ->    ·· late ··├ F ┤├─ B ─┤├────┤
+
+The ranks do equal work, so in each iteration the shortest last backward contains the least waiting.
+The rest of a longer one is cut off, and a collective of all ranks takes its place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from bubbleviz.explain.slowdown.replayed_run import ReplayedRun
+from bubbleviz.explain.slowdown.work import find_median_rows
+from bubbleviz.model.collectives import CollectiveIntervals
+from bubbleviz.model.columns import NONE, Floats, Ints, Table
+from bubbleviz.model.grouping import find_first_rows, group_rows, sort_rows
+from bubbleviz.model.intervals import group_extents
+from bubbleviz.model.operations import Operations
+from bubbleviz.model.phase_masks import mask_phases
+from bubbleviz.model.phases import BACKWARD, Phase
+
+#: Minimum spread of the starts of the last backwards, as a multiple of the spread of their ends.
+_MIN_SPREAD_RATIO = 4.0
+#: Minimum fraction of the iterations in which ranks wait for each other.
+_MIN_WAITING_ITERATIONS = 0.5
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _LastBackwards(Table):
+    """The last backward of each rank in each averaged iteration, sorted by (iteration, rank).
+
+    Attributes:
+        row: Row of the operations table.
+        rank: Index of the rank.
+        iteration: Index of the iteration.
+        start_ns: Start of the backward.
+        end_ns: End of the backward.
+    """
+
+    row: Ints
+    rank: Ints
+    iteration: Ints
+    start_ns: Ints
+    end_ns: Ints
+
+
+def insert_barriers(run: ReplayedRun) -> ReplayedRun:
+    """Return the run with a collective at the end of the last backward of each iteration.
+
+    The run is returned unchanged unless its ranks are data-parallel and wait for each other:
+
+    - there are several ranks, all on one host and in one stage, and no collective was recorded;
+    - every rank has a backward in every averaged iteration;
+    - in at least half of these iterations, the last backwards start at least four times as far
+      apart as they end.
+
+    Args:
+        run: The replayed run.
+    """
+    is_single_stage = len({rank.stage for rank in run.ranks}) == 1
+    is_single_host = len({rank.host for rank in run.ranks}) == 1
+    if len(run.ranks) < 2 or not is_single_stage or not is_single_host or len(run.collectives):
+        return run
+    last = _find_last_backwards(run)
+    iterations = group_rows(last.iteration)
+    n_iterations = len(iterations)
+    if not n_iterations or len(last) != n_iterations * len(run.ranks):
+        return run
+    if not _wait_for_each_other(last):
+        return run
+
+    own_ns = _estimate_own_times(run, last)
+    own_end_ns = last.start_ns + np.rint(own_ns).astype(np.int64)
+    operations = _cut_operations(run.operations, last, own_end_ns)
+    return replace(run, operations=operations, collectives=_make_barriers(run, last, own_end_ns))
+
+
+def _find_last_backwards(run: ReplayedRun) -> _LastBackwards:
+    """Find the last backward of each rank in each averaged iteration."""
+    operations = run.operations
+    is_backward = mask_phases(operations.phase, BACKWARD) & (operations.has_span == 1)
+    is_backward &= operations.iteration >= 0
+    is_averaged = np.append(run.averaged, False)[operations.iteration]
+    rows = np.flatnonzero(is_backward & is_averaged)
+    parts = group_rows(operations.iteration[rows], operations.rank[rows])
+    last_rows = rows[find_first_rows(parts.of_row, -operations.end_ns[rows])]
+    return _LastBackwards(
+        last_rows,
+        operations.rank[last_rows],
+        operations.iteration[last_rows],
+        operations.start_ns[last_rows],
+        operations.end_ns[last_rows],
+    )
+
+
+def _wait_for_each_other(last: _LastBackwards) -> bool:
+    """Return whether last backwards start far apart but end together in most iterations."""
+    iterations = group_rows(last.iteration)
+    group = iterations.of_row, len(iterations)
+    first_start_ns, last_start_ns = group_extents(*group, last.start_ns, last.start_ns)
+    first_end_ns, last_end_ns = group_extents(*group, last.end_ns, last.end_ns)
+    start_spread_ns, end_spread_ns = last_start_ns - first_start_ns, last_end_ns - first_end_ns
+    is_waiting = start_spread_ns >= _MIN_SPREAD_RATIO * np.maximum(end_spread_ns, 1)
+    return bool(is_waiting.mean() >= _MIN_WAITING_ITERATIONS)
+
+
+def _estimate_own_times(run: ReplayedRun, last: _LastBackwards) -> Floats:
+    """Estimate how long each last backward computed, in ns.
+
+    A rank whose forwards take twice as long as those of the other ranks takes twice as long for its
+    backward, too. The time of an iteration is that of the rank with the least time for its speed.
+
+    Args:
+        run: The replayed run.
+        last: The last backwards.
+    """
+    length_ns = (last.end_ns - last.start_ns).astype(np.float64)
+    pace = _measure_paces(run)[last.rank]
+    iterations = group_rows(last.iteration)
+    order = sort_rows(iterations.of_row, length_ns / pace)
+    least = order[find_first_rows(iterations.of_row[order], np.arange(len(order)))]
+    own_ns = (length_ns / pace)[least][iterations.of_row] * pace
+    return np.asarray(np.minimum(own_ns, length_ns), np.float64)
+
+
+def _measure_paces(run: ReplayedRun) -> Floats:
+    """Return the median forward time of each rank divided by the median of these medians.
+
+    The pace is 1 if a rank has no forward.
+    """
+    operations = run.operations
+    is_forward = mask_phases(operations.phase, (Phase.F,)) & (operations.has_span == 1)
+    rows = np.flatnonzero(is_forward)
+    length_ns = (operations.end_ns - operations.start_ns)[rows].astype(np.float64)
+    n_ranks = len(run.ranks)
+    median_rows = find_median_rows(operations.rank[rows], n_ranks, length_ns)
+    median_ns = np.append(length_ns, np.nan)[median_rows]
+    if np.isnan(median_ns).any():
+        return np.ones(n_ranks)
+    return np.asarray(np.maximum(median_ns, 1.0) / max(float(np.median(median_ns)), 1.0))
+
+
+def _cut_operations(operations: Operations, last: _LastBackwards, own_end_ns: Ints) -> Operations:
+    """Return the operations with the last backwards ending when their own work ends.
+
+    Args:
+        operations: Operations of all ranks.
+        last: The last backwards.
+        own_end_ns: End of the work of each last backward.
+    """
+    end_ns, busy_ns, active_ns = (
+        column.copy() for column in (operations.end_ns, operations.busy_ns, operations.active_ns)
+    )
+    waited_ns = last.end_ns - own_end_ns
+    end_ns[last.row] = own_end_ns
+    busy_ns[last.row] = np.maximum(busy_ns[last.row] - waited_ns, 0)
+    active_ns[last.row] = np.minimum(active_ns[last.row], busy_ns[last.row])
+    return operations.replace_columns(end_ns=end_ns, busy_ns=busy_ns, active_ns=active_ns)
+
+
+def _make_barriers(run: ReplayedRun, last: _LastBackwards, own_end_ns: Ints) -> CollectiveIntervals:
+    """Return one collective of all ranks per iteration, which starts when the own work ends.
+
+    Args:
+        run: The replayed run.
+        last: The last backwards.
+        own_end_ns: End of the work of each last backward.
+    """
+    unset = np.full(len(last), NONE, np.int64)
+    zero = np.zeros(len(last), np.int64)
+    collectives = CollectiveIntervals(
+        rank=last.rank,
+        iteration=last.iteration,
+        kind=unset,
+        group=unset,
+        order=zero,
+        sequence=unset,
+        start_ns=own_end_ns,
+        end_ns=last.end_ns,
+        late_ns=zero,
+        operation=unset,
+        meeting=group_rows(last.iteration).of_row,
+        kinds=run.collectives.kinds,
+        groups=run.collectives.groups,
+    )
+    return collectives.take(sort_rows(last.rank, own_end_ns))
