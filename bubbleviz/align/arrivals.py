@@ -130,7 +130,7 @@ def _find_named_transfers(operations: Operations, phases: tuple[Phase, Phase], s
 
     Args:
         operations: Operations of all ranks.
-        phases: Phase of the transfers of F, and of the transfers of B and BW.
+        phases: Transfer phase that belongs to F, and transfer phase that belongs to B and BW.
         side: -1 for the last transfer that was launched before the operation ended on the host, 1
             for the first transfer that was launched after it started.
 
@@ -236,7 +236,7 @@ def _pack_by_rank(rank: Ints, time_ns: Ints, n_ranks: int) -> Packing:
 
 
 def find_ready_times(operations: Operations, inputs: Arrivals) -> Ints:
-    """Return the time from which each operation could run with its input, or ``NEVER`` if unknown.
+    """Return when each operation could first use its input, or ``NEVER`` if unknown.
 
     The ready time is the start of the operation's span or the arrival of its input
     (``latest_ns``), whichever is later. If the arrival is unknown, the ready time is the start of
@@ -244,7 +244,7 @@ def find_ready_times(operations: Operations, inputs: Arrivals) -> Ints:
 
     Args:
         operations: Operations of all ranks.
-        inputs: Arrivals of the inputs of all operations, as returned by :func:`find_arrivals`.
+        inputs: Input arrivals of all operations, as returned by :func:`find_arrivals`.
     """
     if (inputs.latest_ns == NEVER).all() and not inputs.receives.any():
         return operations.start_ns

@@ -56,7 +56,7 @@ def match_collectives(
     Args:
         recordings: The recordings on the report's clock, with stages, pipelines and iterations.
         time: The common clock, with the uncertainty of each machine.
-        parallel: Parallel sizes of the run, or None if the user gives none.
+        parallel: Parallel sizes of the run, or None if the user provides none.
     """
     table = recordings.collectives
     table = table.replace_columns(
@@ -538,7 +538,7 @@ class _Clustered(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _ClusterEnds(Table):
-    """End times of clusters of collectives, one row per cluster.
+    """When the collectives in a cluster end, one row per cluster.
 
     If a rank has several collectives in a cluster, only the last one to end is used.
 

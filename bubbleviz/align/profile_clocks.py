@@ -383,7 +383,7 @@ def _sort_captures(
         clocks: For each profile, the clock that follows from its session start.
 
     Returns:
-        profile: Index of the profile of each capture.
+        profile: Index of each capture's profile.
         starts_ns: Start of each capture, after conversion by its clock.
         ends_ns: End of each capture, after conversion by its clock.
     """

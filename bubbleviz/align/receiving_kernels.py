@@ -31,7 +31,7 @@ from bubbleviz.model.operations import Operations
 #: Minimum number of receives on a rank, and minimum fraction of early kernels that are receives.
 #: An early kernel begins before the input of its operation exists.
 _MIN_RECEIVES, _MIN_RECEIVING = 3, 0.95
-#: Minimum fraction of the time of a rank's kernels with one name that passes before inputs exist.
+#: Minimum share of time before inputs exist in the total time of a rank's kernels with one name.
 _MIN_WAITED = 0.5
 #: Maximum time by which a receive may end before its input exists, as a fraction of its duration.
 _EARLY_END_SHARE = 0.02
@@ -82,7 +82,7 @@ def find_contradicting_kernels(
 
     - The clocks no longer contradict each other if each operation that begins with a kernel of this
       name is assumed to begin when the kernel ends.
-    - With these clocks, kernels of this name wait for inputs on at least two ranks.
+    - With these clocks, kernels with this name wait for inputs on at least two ranks.
 
     Args:
         recordings: All recordings of a run.
@@ -177,7 +177,7 @@ def _move_starts(of_ranks: Sequence[UnknownKernels], operations: Operations) -> 
     starts are unchanged.
 
     Args:
-        of_ranks: Kernels of one name, one element per rank.
+        of_ranks: Kernels with one name, one element per rank.
         operations: Operations of all ranks, on the same clock, sorted by rank.
     """
     start_ns = operations.start_ns.copy()
@@ -201,12 +201,12 @@ def _find_rows_of_rank(operations: Operations, rank: int) -> Ints:
 def _are_receiving(
     of_ranks: Sequence[UnknownKernels], operations: Operations, ready_ns: Ints
 ) -> bool:
-    """Return whether kernels of one name wait for inputs on at least two ranks."""
+    """Return whether kernels with one name wait for inputs on at least two ranks."""
     return sum(_is_receiving(of_rank, operations, ready_ns) for of_rank in of_ranks) > 1
 
 
 def _is_receiving(kernels: UnknownKernels, operations: Operations, ready_ns: Ints) -> bool:
-    """Return whether kernels of one name on one rank wait for the inputs of their operations.
+    """Return whether kernels with one name on one rank wait for the inputs of their operations.
 
     A kernel belongs to the operation that contains its middle. Its deadline is the time at which
     the input of this operation exists, minus a tolerance of ``_EARLY_END_SHARE`` of the kernel's
@@ -216,8 +216,8 @@ def _is_receiving(kernels: UnknownKernels, operations: Operations, ready_ns: Int
 
     - At least ``_MIN_RECEIVES`` kernels wait.
     - At least ``_MIN_RECEIVING`` of the early kernels wait.
-    - The time from the start of a waiting kernel until its input exists, added up over all waiting
-      kernels, is at least ``_MIN_WAITED`` of the duration of all kernels.
+    - Waiting kernels wait for at least ``_MIN_WAITED`` of the total duration of all kernels. A wait
+      lasts from the start of the kernel until its input exists.
 
     Args:
         kernels: The kernels, with their rank number counted over all recordings.

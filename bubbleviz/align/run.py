@@ -79,7 +79,7 @@ class RunHints:
 
 @dataclass(frozen=True)
 class Run:
-    """All profiles merged into one run, from which idle times are counted.
+    """All profiles merged into one run. Idle times are counted in this run.
 
     Attributes:
         ranks: Ranks in pipeline order. All ``rank`` columns are indices into this tuple.
@@ -88,8 +88,8 @@ class Run:
         operations: Operations sorted by (rank, start), with times on the report's clock.
         busy: Busy intervals of the operations.
         active_ns: Time for which at least one compute kernel ran, shape (iterations, ranks).
-        kernel_ns: Time for which any kernel or copy ran between the first start and the last end of
-            the work of an iteration on a rank, shape (iterations, ranks).
+        kernel_ns: Time for which any kernel or copy ran between the start and the end of the rank's
+            work in the iteration, shape (iterations, ranks).
         gap_ns: Time for which an operation kept the rank busy but no kernel or copy ran (launch
             gaps), shape (iterations, ranks).
         collective_gap_ns: Time for which an operation kept the rank busy and a collective ran, but
@@ -115,8 +115,7 @@ class Run:
         limitations: Properties of the run that could not be determined.
         rank_of_local: One array per profile that maps the ranks of the profile to ``ranks``.
         pauses: Intervals without any recording on a rank.
-        layers: Kernel times of the layers of each virtual stage. Empty if no profile has layer
-            ranges.
+        layers: Kernel times per layer of each virtual stage. Empty if no profile has layer ranges.
         recorded_start_ns: For each rank, the time of the first kernel or call in its profile.
         recorded: What was recorded on each device: the start and span of the recording, and its
             first and longest communication kernels.
@@ -376,8 +375,8 @@ def _list_captures(parts: Recordings) -> tuple[tuple[int, int], ...]:
 def _find_stages(recordings: JoinedRecordings, hints: RunHints) -> tuple[JoinedRecordings, Ints]:
     """Find stages, pipelines and iterations, and the index of each rank in the report.
 
-    If the user gives an order of ranks, stages are found twice. The first pass ignores the order
-    and gives the rank indices to which the order refers. The second pass uses the order.
+    If the user provides an order of ranks, stages are found twice. The order refers to the rank
+    indices that result from the first pass, which ignores the order. The second pass uses it.
 
     Raises:
         UsageError: ``hints.order`` does not contain every rank exactly once.

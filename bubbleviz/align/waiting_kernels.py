@@ -30,15 +30,15 @@ _MIN_WAIT_NS = 20_000
 #: The smaller of the two limits applies.
 _MAX_END_NS, _MAX_END_SHARE = 10_000, 0.02
 #: Minimum difference between the starts of two kernels, as a fraction of the longer one.
-#: A forward takes between a third and a half of the time of a backward.
+#: A forward takes between a third and half as long as a backward.
 #: If a forward and a backward end together by chance, their starts differ by less than this.
 _MIN_START_SHARE = 0.7
-#: Minimum fraction of the time of a rank's kernels with one name that is spent in waiting kernels.
+#: Minimum share of waiting kernels in the total time of a rank's kernels with one name.
 #: The second number is the maximum probability that two kernels end together by chance.
 _MIN_WAITING, _MAX_CHANCE = 0.5, 0.2
 #: Maximum number of ranks that are compared for each kernel name.
 _MAX_RANKS = 16
-#: Maximum number of characters of a name in a message.
+#: Maximum length of a name in a message, in characters.
 _MAX_NAME = 60
 
 
@@ -64,8 +64,8 @@ def find_waiting_kernels(
 def find_waiting_names(kernels: Iterable[UnknownKernels], consequence: str) -> Iterator[Limitation]:
     """Yield a limitation for each kernel name that counts as compute but waits for other ranks.
 
-    Only the first ``_MAX_RANKS`` ranks that run kernels of a name are compared. The name is
-    reported if its kernels wait on any of these ranks (:func:`_is_waiting`).
+    For each name, only the first ``_MAX_RANKS`` ranks that run its kernels are compared. The name
+    is reported if its kernels wait on any of these ranks (:func:`_is_waiting`).
 
     Args:
         kernels: Kernels with unknown names, one element per rank and name, with times on a common
@@ -99,11 +99,11 @@ def group_kernels_by_name(kernels: Iterable[UnknownKernels]) -> dict[str, list[U
 def describe_waiting(
     name: str, of_ranks: Sequence[UnknownKernels], behaviour: str, consequence: str
 ) -> Limitation:
-    """Return the limitation for kernels of a name that wait.
+    """Return the limitation that says that kernels with one name probably wait.
 
     Args:
         name: Name of the kernels.
-        of_ranks: The kernels of this name, one element per rank.
+        of_ranks: The kernels with this name, one element per rank.
         behaviour: Evidence for waiting, as the predicate of a sentence about the kernels.
         consequence: Clause that says how the numbers are wrong.
     """
@@ -119,7 +119,7 @@ def describe_waiting(
 
 
 def _is_waiting(kernels: UnknownKernels, other_ranks: Sequence[UnknownKernels]) -> bool:
-    """Return whether the kernels of one name on a rank mostly wait for other ranks.
+    """Return whether the kernels with one name on a rank mostly wait for other ranks.
 
     A kernel waits if it lasts at least ``_MIN_WAIT_NS`` and ends at the same time as a kernel of
     another rank that began much earlier or later (:func:`_mask_ending_with`). Waiting kernels must
@@ -128,8 +128,8 @@ def _is_waiting(kernels: UnknownKernels, other_ranks: Sequence[UnknownKernels]) 
     exceed ``_MAX_CHANCE``.
 
     Args:
-        kernels: Kernels of one name on one rank.
-        other_ranks: Kernels of this name on the other ranks, one element per rank.
+        kernels: Kernels with one name on one rank.
+        other_ranks: Kernels with this name on the other ranks, one element per rank.
     """
     length_ns = kernels.end_ns - kernels.start_ns
     can_wait = length_ns >= _MIN_WAIT_NS

@@ -219,7 +219,7 @@ def classify_iterations(
 
     Args:
         ran: Evidence on what each rank ran in each iteration.
-        phase: Phase of each operation of the run.
+        phase: Phase of each operation in the run.
         can_idle: See :func:`find_idle_ranks`.
         is_recorded: See :func:`find_idle_ranks`.
     """
@@ -478,7 +478,7 @@ def _count_microbatches(microbatch: Ints, cell: Ints, n_cells: int) -> tuple[Int
 
     Returns:
         count: Number of distinct microbatches of each cell, or -1 if one of them is unknown.
-        ran: Sum of the hashes of the microbatches of each cell. Equal sums mean equal sets.
+        ran: Sum of the microbatch hashes in each cell. Equal sums mean equal sets.
     """
     cell, microbatch = find_distinct_rows(cell, microbatch)
     count = np.bincount(cell, minlength=n_cells)
@@ -525,7 +525,7 @@ class _Passes:
 
     Attributes:
         cell: Cell of each pass.
-        of_operation: Index of the pass of each operation.
+        of_operation: Index of the pass that contains each operation.
         fused: Rows of the FBs. An FB is the F of one pass and the backward of another pass.
         of_fused: For each of these FBs, the index of the pass whose backward it runs.
     """

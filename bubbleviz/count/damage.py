@@ -101,7 +101,7 @@ def _update_kind(note: Limitation, profile: int, run: Run, averaged: Bools) -> L
 
 
 def _sum_lengths_before(times_ns: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return, for each time, the total length of the parts of all intervals before this time.
+    """Return, for each time, how much of all intervals is before this time.
 
     Args:
         times_ns: Times at which the intervals are cut.

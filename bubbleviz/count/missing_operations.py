@@ -31,7 +31,7 @@ def find_missing_operations(run: Run, iterations: Iterable[Iteration]) -> Ints:
 
     Two kinds of missing operations are counted and added up over the iterations:
 
-    - 1 for each B or BW without an F of the same microbatch, chunk and sequence.
+    - 1 for each combination of microbatch, chunk and sequence that has a backward but no forward.
     - 2 for each microbatch that another rank of the pipeline ran but this rank did not, whatever
       the number of chunks. Both its forward and its backward are missing.
 
@@ -74,7 +74,7 @@ def _count_missing_operations(part: RankSlice, pipeline: Ints, is_complete: Bool
 
     Args:
         part: Slice of the run that contains all ranks of its pipelines.
-        pipeline: Pipeline of each rank of the slice, or -1 if its stage or pipeline is unknown.
+        pipeline: Pipeline of each rank in the slice, or -1 if its stage or pipeline is unknown.
         is_complete: Mask of the complete training iterations, indexed by iteration. The extra last
             entry is False and is used for operations outside all iterations (index -1).
     """

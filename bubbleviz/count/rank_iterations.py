@@ -77,7 +77,7 @@ class RankIteration:
     gap_ns: int = 0
 
 
-#: Field names of :class:`Account`, and names of the fields of :class:`RankIteration` in ns.
+#: Field names of :class:`Account`, and the field names of :class:`RankIteration` that are in ns.
 _ACCOUNT_FIELDS = tuple(f.name for f in fields(Account))
 _RANK_FIELDS = ("compute_ns", "active_ns", "first_ns", "last_ns", "kernel_ns", "gap_ns")
 
@@ -217,7 +217,7 @@ class RankIterations(Sequence[RankIteration]):
 
 
 def list_indices(ranks: RankIterations) -> list[int]:
-    """Return the indices of the ranks of an iteration."""
+    """Return the indices of the ranks in an iteration."""
     return [int(rank) for rank in ranks.rank.tolist()]
 
 

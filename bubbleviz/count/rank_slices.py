@@ -32,7 +32,7 @@ class RankSlice:
     Attributes:
         first: First rank of the slice in the run.
         end: End of the half-open range of ranks.
-        iterations: Number of iterations of the run.
+        iterations: Number of iterations in the run.
         operations: Operations of the ranks.
         busy: Busy intervals of these operations.
         unattributed: Intervals in which compute kernels outside all operations ran.

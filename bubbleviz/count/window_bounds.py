@@ -22,7 +22,7 @@ from bubbleviz.model.columns import Bools, Ints
 
 @dataclass(frozen=True)
 class WindowBounds:
-    """Bounds of the windows of one ratio, one row per iteration.
+    """Shortest and longest possible windows of one ratio, one row per iteration.
 
     Attributes:
         low_ns: Length of the shortest possible window. It may be negative.
@@ -74,7 +74,7 @@ class WindowBounds:
 
 
 def bound_windows(ratio: RatioDefinition, extents: Extents, timebase: Timebase) -> WindowBounds:
-    """Return the bounds of the windows of a ratio that needs a common clock.
+    """Return the shortest and longest possible windows of a ratio that needs a common clock.
 
     If the start and the end of a window are on different machines, the window is uncertain by the
     sum of the uncertainties of both clocks. If a clock was set during the iteration, the window is
@@ -145,9 +145,9 @@ def _measure_lengths(start_ns: Ints, end_ns: Ints, uncertainty_ns: Ints) -> tupl
     is the sum of both uncertainties, or 0 if ``i`` and ``j`` are the same machine.
 
     Args:
-        start_ns: Start of the window of each machine.
-        end_ns: End of the window of each machine.
-        uncertainty_ns: Uncertainty of the clock of each machine.
+        start_ns: Start of each machine's window.
+        end_ns: End of each machine's window.
+        uncertainty_ns: Uncertainty of each machine's clock.
     """
     tolerance_ns = uncertainty_ns[:, None] + uncertainty_ns[None, :]
     # Two times of the same machine can be compared exactly.

@@ -119,7 +119,7 @@ def _apply_offsets(start_ns: Ints, end_ns: Ints, limit: Floats, reference: int) 
     Args:
         start_ns: Start of each clock's capture, in its uncorrected time.
         end_ns: End of each clock's capture, in its uncorrected time.
-        limit: Limits of all pairs of clocks, indexed [later, earlier]. There must be constant
+        limit: Limits of all clock pairs, indexed [later, earlier]. There must be constant
             offsets that satisfy the limits.
         reference: Clock whose offset is 0.
     """
@@ -156,7 +156,7 @@ def _make_contradiction(limit: Floats, row: Ints, cycle: list[int]) -> Contradic
 
     Args:
         limit: Tightest limits between clocks, indexed [later, earlier].
-        row: Row of the precedence that gives each limit, same shape as ``limit``.
+        row: Row of the precedence that determines each limit, same shape as ``limit``.
         cycle: Clocks of the cycle in the order of its arcs.
     """
     arcs = list(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
@@ -211,7 +211,7 @@ def _fit_lines(
     Args:
         segments: Bounds between clocks.
         bands: Lower and upper bounds of the corrections, each of shape (clocks, segments).
-        limit: Limits of all pairs of clocks, indexed [later, earlier].
+        limit: Limits of all clock pairs, indexed [later, earlier].
         is_bounded: Mask of the clocks whose offset is bounded.
         reference: Clock whose correction is 0.
 
@@ -241,9 +241,9 @@ def _make_clock(
 ) -> ProfileClock:
     """Return the correction of a clock, which is the sum of its offset and a line.
 
-    The uncertainty is an upper bound of the distance from the line to both edges of the band of
-    possible corrections at any time in the capture. It includes rounding errors. The uncertainty is
-    None if the offset of the clock is not bounded.
+    Possible corrections form a band around the line. The uncertainty is an upper bound of the
+    distance from the line to the edges of this band at any time in the capture, including rounding
+    errors. The uncertainty is None if the offset of the clock is not bounded.
 
     Args:
         segments: Bounds between clocks.

@@ -9,12 +9,13 @@ However, setting a clock moves both bounds at once, and a change of message dela
     lower bound   ─ ─ ─ ┐
                         └ ─ ─ ─
 
-1. Bound each pair of clocks in each iteration, and in 4 and 16 parts of each iteration. These parts
+1. Bound each clock pair in each iteration, and in 4 and 16 parts of each iteration. These parts
    are called cells (``_bound_cells``).
-2. Fit the midpoints between the bounds of a pair of clocks with a line (the drift) plus a jump
+2. Fit the midpoints between the bounds of a clock pair with a line (the drift) plus a jump
    (``_fit_jumps``). A jump is accepted if it is much larger than the noise of the midpoints.
-3. If any clock jumped, use the hull of the intervals of all cells for each pair of clocks. The hull
-   is valid before and after the jump (``_compute_corrections``).
+3. If any clock jumped, replace the bounds of each clock pair by the hull of all its cells (smallest
+   lower bound to largest upper bound). The hull is valid before and after the jump
+   (``_widen_limits``).
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _MIN_SIGNIFICANCE, _MIN_SIGNIFICANCE_IN_DOUBT = 7.0, 14.0
 #: A jump is doubtful if it is based on fewer than ``_FEW_CELLS`` cells.
 #: A jump is also doubtful if it is less than ``_SMALL_JUMP`` times the median width of the cells.
 _FEW_CELLS, _SMALL_JUMP = 6, 0.3
-#: Minimum and maximum number of cells that are fitted for a pair of clocks.
+#: Minimum and maximum number of cells that are fitted for a clock pair.
 #: If a pair has more cells than the maximum, cells are sampled evenly.
 _MIN_CELLS, _MAX_CELLS = 3, 256
 #: Number of drifts that are tried in a fit, from ``-DRIFT`` to ``DRIFT``.
@@ -75,7 +76,7 @@ class _Cells(Table):
     """Bounds of the difference between two clocks in short time periods (cells).
 
     Attributes:
-        pair: Index of the pair of clocks.
+        pair: Index of the clock pair.
         begin_ns: Time of the first event of the cell, on the first clock.
         end_ns: Time of the last event of the cell, on the first clock.
         low_ns: Lower bound of the second clock's correction relative to the first clock.
@@ -97,7 +98,7 @@ class _Cells(Table):
 
 
 class _Jump(NamedTuple):
-    """A jump of the midpoints between the bounds of a pair of clocks.
+    """A jump of the midpoints between the bounds of a clock pair.
 
     Jumps are compared by significance first. The other fields are the size of the jump, and the
     iterations of the last cell before the jump and the first cell after the jump.
@@ -111,7 +112,7 @@ class _Jump(NamedTuple):
 
 @dataclass(frozen=True)
 class _Hulls:
-    """Hull of the intervals of all cells of each pair of clocks.
+    """Hull of all cells of each clock pair: an interval that contains the interval of every cell.
 
     Attributes:
         low_ns: Smallest lower bound of any used cell, or infinity if no cell is used.
@@ -140,7 +141,7 @@ def find_clock_steps(
         reference: Clock whose correction is 0.
 
     Returns:
-        steps: Most significant step of each pair of clocks that has a step, sorted by pair.
+        steps: Most significant step of each clock pair that has a step, sorted by pair.
         corrections: Constant correction of each clock. The uncertainties cover the times before and
             after the steps. Empty if there are no steps.
     """
@@ -171,7 +172,7 @@ def find_clock_steps(
 
 
 def _find_jumps(levels: list[_Cells], n_pairs: int) -> tuple[dict[int, _Jump], _Hulls]:
-    """Find the most significant jump of each pair of clocks over all levels.
+    """Find the most significant jump of each clock pair over all levels.
 
     Each level divides iterations into cells (time periods). Finer levels locate a jump more
     precisely, but the intervals between their bounds are wider. Only cells that are bounded from
@@ -180,11 +181,11 @@ def _find_jumps(levels: list[_Cells], n_pairs: int) -> tuple[dict[int, _Jump], _
 
     Args:
         levels: Cells of each level, coarsest level first.
-        n_pairs: Number of pairs of clocks.
+        n_pairs: Number of clock pairs.
 
     Returns:
         jumps: Most significant jump of each pair that has a jump, keyed by pair.
-        hulls: Hulls of the intervals of all used cells.
+        hulls: Hull of each clock pair's used cells.
     """
     jumps: dict[int, _Jump] = {}
     low_ns, high_ns = np.full(n_pairs, np.inf), np.full(n_pairs, -np.inf)
@@ -208,7 +209,7 @@ def _find_jumps(levels: list[_Cells], n_pairs: int) -> tuple[dict[int, _Jump], _
 
 
 def _sort_bounded(cells: _Cells) -> _Cells:
-    """Return the cells that are bounded from both sides, sorted by (pair of clocks, start)."""
+    """Return the cells that are bounded from both sides, sorted by (clock pair, start)."""
     bounded = np.flatnonzero(np.isfinite(cells.width_ns))
     order = sort_rows(cells.pair[bounded], cells.begin_ns[bounded])
     return cells.take(bounded[order])
@@ -281,12 +282,12 @@ def _compute_corrections(
 
 
 def _bound_cells(precedences: offsets.Precedences, pair: Ints, first: Ints) -> list[_Cells]:
-    """Bound each pair of clocks in each iteration, and in finer and finer parts of the iteration.
+    """Bound each clock pair in each iteration, and in finer and finer parts of the iteration.
 
     Args:
         precedences: Precedences between operations.
-        pair: Pair of clocks of each precedence.
-        first: First clock of each pair.
+        pair: Clock pair of each precedence.
+        first: First clock in each pair.
 
     Returns:
         One table of cells for each number of parts in ``_PARTS``. A bound is infinite if no
@@ -321,7 +322,7 @@ def _divide_iterations(iterations: Groups, event_ns: Ints) -> Ints:
     An iteration lasts from its first to its last event.
 
     Args:
-        iterations: Events grouped by pair of clocks and iteration.
+        iterations: Events grouped by clock pair and iteration.
         event_ns: Time of each event.
 
     Returns:
@@ -364,7 +365,7 @@ def _compute_medians(group: Ints, values: Floats, n_groups: int) -> Floats:
 
 
 def _fit_in_batches(cells: _Cells) -> Iterator[tuple[int, _Jump]]:
-    """Yield (pair, jump) for each pair of clocks with a significant jump.
+    """Yield (pair, jump) for each clock pair with a significant jump.
 
     Cells whose bounds contradict each other by more than ``GRAIN_NS`` are left out. Pairs with
     fewer than ``_MIN_CELLS`` remaining cells are skipped. Pairs with the same number of sampled
@@ -388,7 +389,7 @@ def _fit_in_batches(cells: _Cells) -> Iterator[tuple[int, _Jump]]:
 
 
 def _fit_jumps(cells: _Cells, pairs: Ints, rows: Ints) -> Iterator[tuple[int, _Jump]]:
-    """Yield (pair, jump) for each pair of clocks whose bounds both jump significantly.
+    """Yield (pair, jump) for each clock pair whose bounds both jump significantly.
 
     The jump is the best fit to the midpoints between the bounds (:func:`_fit_midpoints`). It is
     accepted if it is significant (:func:`_is_significant`) and if both bounds move by at least half
@@ -396,7 +397,7 @@ def _fit_jumps(cells: _Cells, pairs: Ints, rows: Ints) -> Iterator[tuple[int, _J
 
     Args:
         cells: Cells of one level.
-        pairs: Pairs of clocks to fit.
+        pairs: Clock pairs to fit.
         rows: Rows in ``cells`` of each pair, sorted by time, shape (pairs, cells per pair).
     """
     low, high = cells.low_ns[rows], cells.high_ns[rows]
@@ -415,15 +416,15 @@ def _fit_jumps(cells: _Cells, pairs: Ints, rows: Ints) -> Iterator[tuple[int, _J
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Fits(Table):
-    """Best line with a jump through the midpoints of each pair of clocks.
+    """Best line with a jump through the midpoints of each clock pair.
 
     Attributes:
         last_cell: Index of the last cell before the jump.
         drift: Slope of the line, without unit.
         jump_ns: Size of the jump.
-        significance: ``sqrt(reduction) / noise``. The reduction is the residual sum of squares of
-            the best line without a jump minus that of the best line with a jump. The noise is the
-            standard deviation of the midpoints.
+        significance: ``sqrt(reduction) / noise``. The reduction says by how much the jump lowers
+            the residual sum of squares of the best line. The noise is the standard deviation of the
+            midpoints.
     """
 
     last_cell: Ints
@@ -433,7 +434,7 @@ class _Fits(Table):
 
 
 def _fit_midpoints(midpoint: Floats, width: Floats, elapsed_ns: Floats) -> _Fits:
-    """Fit a line with a jump to the midpoints of each pair of clocks, by least squares.
+    """Fit a line with a jump to the midpoints of each clock pair, by least squares.
 
     The slope is one of ``_N_DRIFTS`` evenly spaced drifts from ``-DRIFT`` to ``DRIFT``, and the
     jump may be between any two consecutive cells. The combination with the smallest residual sum of
@@ -466,7 +467,7 @@ def _fit_midpoints(midpoint: Floats, width: Floats, elapsed_ns: Floats) -> _Fits
 def _moves_bounds(
     bounds: tuple[Floats, Floats], drifted_ns: Floats, last_cell: int, jump_ns: float
 ) -> bool:
-    """Return whether both bounds of a pair of clocks move by at least half of a jump.
+    """Return whether both bounds of a clock pair move by at least half of a jump.
 
     A change of message delays moves only one bound, while a clock that was set moves both.
 
@@ -530,7 +531,7 @@ def _is_significant(fits: _Fits, width: Floats) -> Bools:
     - The jump is not both small and based on few cells.
 
     Args:
-        fits: Best fit of each pair of clocks.
+        fits: Best fit of each clock pair.
         width: Upper minus lower bound of each cell, shape (pairs, cells).
     """
     jump_ns = np.abs(fits.jump_ns)

@@ -25,7 +25,7 @@ from bubbleviz.model.grouping import sort_rows
 _CLOCK_DRIFT = DRIFT / 2
 
 
-#: Maximum and minimum number of segments of a capture, and maximum number of graph nodes.
+#: Maximum and minimum number of segments in a capture, and maximum number of graph nodes.
 #: If there are many clocks, the maximum number of nodes limits the number of segments.
 _MAX_SEGMENTS, _MIN_SEGMENTS, _MAX_NODES = 128, 32, 4096
 
@@ -34,7 +34,7 @@ _MAX_SEGMENTS, _MIN_SEGMENTS, _MAX_NODES = 128, 32, 4096
 class ClockSegments:
     """Bounds between clocks in each time segment.
 
-    For each ordered pair of clocks and segment, there is at most one arc: the tightest bound.
+    For each ordered clock pair and segment, there is at most one arc: the tightest bound.
 
     Attributes:
         length_ns: Duration of a segment.
@@ -72,10 +72,10 @@ def divide_into_segments(
     time and each of the two events.
 
     Args:
-        earlier: Clock of the first event of each pair of events.
-        later: Clock of the second event of each pair. Always differs from ``earlier``.
-        earlier_ns: Time of the first event of each pair.
-        later_ns: Time of the second event of each pair.
+        earlier: Clock of the first event in each pair.
+        later: Clock of the second event in each pair. Always differs from ``earlier``.
+        earlier_ns: Time of the first event in each pair.
+        later_ns: Time of the second event in each pair.
         start_ns: Start of each clock's capture.
         end_ns: End of each clock's capture.
     """
@@ -111,7 +111,7 @@ def _find_tightest(cell: Ints, limit_ns: Floats) -> Ints:
     """Return the row of the tightest bound (smallest limit) in each cell, sorted by cell.
 
     Args:
-        cell: Cell number of each bound. A cell is a pair of clocks in a segment.
+        cell: Cell number of each bound. A cell is a clock pair in a segment.
         limit_ns: Limit of each bound.
     """
     order = sort_rows(cell, limit_ns)

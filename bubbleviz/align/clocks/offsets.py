@@ -31,15 +31,15 @@ from bubbleviz.model.grouping import find_first_rows
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Precedences(Table):
-    """Pairs of events on two clocks. The first event cannot be later than the second event.
+    """Event pairs on two clocks. The first event cannot be later than the second event.
 
     Attributes:
         earlier_clock: Index of the clock of the first event.
         later_clock: Index of the clock of the second event. Always differs from ``earlier_clock``.
         earlier_ns: Time of the first event, on ``earlier_clock``.
         later_ns: Time of the second event, on ``later_clock``.
-        earlier_row: Row of the operation of the first event, or -1 if it is not an operation.
-        later_row: Row of the operation of the second event, or -1 if it is not an operation.
+        earlier_row: Row of the first event's operation, or -1 if it is not an operation.
+        later_row: Row of the second event's operation, or -1 if it is not an operation.
         iteration: Common iteration of the second event.
     """
 
@@ -69,10 +69,10 @@ def find_tightest_limits(precedences: Precedences, n_clocks: int) -> tuple[Float
         n_clocks: Number of clocks.
 
     Returns:
-        limit: Smallest ``later_ns - earlier_ns`` of each pair of clocks, shape (clocks, clocks),
+        limit: Smallest ``later_ns - earlier_ns`` of each clock pair, shape (clocks, clocks),
             indexed [later, earlier]. Infinite if the pair has no precedence, and 0 on the diagonal.
-        row: Row of the precedence that gives each limit, same shape as ``limit``, or -1 if there is
-            none. The smallest row wins ties.
+        row: Row of the precedence that determines each limit, same shape as ``limit``, or -1 if
+            there is none. The smallest row wins ties.
     """
     slack = precedences.later_ns - precedences.earlier_ns
     pair = precedences.later_clock * n_clocks + precedences.earlier_clock
@@ -110,7 +110,7 @@ def find_worst_cycle(limit: Floats) -> tuple[float, list[int]]:
     proportional to the number of clocks times the number of arcs.
 
     Args:
-        limit: Limits of all pairs of clocks, indexed [later, earlier].
+        limit: Limits of all clock pairs, indexed [later, earlier].
 
     Returns:
         slack: Required slack. The slack is not positive if the bounds are consistent, and negative
@@ -149,12 +149,12 @@ def compute_intervals(limit: Floats, reference: int) -> tuple[Floats, Floats]:
     clock that bounds it from both sides.
 
     Args:
-        limit: Limits of all pairs of clocks, indexed [later, earlier]. Must not have a negative
+        limit: Limits of all clock pairs, indexed [later, earlier]. Must not have a negative
             cycle.
         reference: Clock whose correction is 0.
 
     Returns:
-        offset: Middle of the interval of each clock.
+        offset: Middle of each clock's interval.
         half_width: Half the width of the interval, or infinity if the reference does not bound the
             clock.
     """

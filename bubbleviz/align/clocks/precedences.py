@@ -2,7 +2,7 @@
 
 In a pipeline, the forward of a microbatch on a virtual stage needs its forward on the previous
 stage. The backward of a microbatch needs its backward on the next stage. If the transfer between
-the two operations was recorded, it gives two bounds::
+the two operations was recorded, there are two bounds::
 
     rank 0   F ████┤                           F ends before the other F starts,
              SEND  ├──▒▒▒▒─┤                   the send starts before the receive ends
@@ -153,7 +153,7 @@ def _group_replicas(operations: Operations, rows: Ints, pipeline: Ints) -> tuple
         pipeline: Pipeline of each rank, or -1 if replicas cannot be distinguished.
 
     Returns:
-        direction: Number of the direction of each row.
+        direction: Direction number of each row.
         blocks: The rows, grouped into blocks.
     """
     is_forward = operations.phase[rows] == Phase.F
@@ -310,7 +310,8 @@ def _select_steady(
         second: Row of the second member of each pair.
 
     Returns:
-        The rows of the first and of the second members of the selected pairs.
+        first: Row of the first member of each selected pair.
+        second: Row of the second member of each selected pair.
     """
     has_two_clocks = clock[collectives.rank[first]] != clock[collectives.rank[second]]
     first, second = first[has_two_clocks], second[has_two_clocks]
@@ -328,7 +329,7 @@ def is_unsteady(pair: Groups, difference_ns: Ints, time_ns: Ints) -> Bools:
     ``LEAVE_NS + DRIFT * duration``, where duration is the time from its first to its last row.
 
     Args:
-        pair: Rows grouped by pair of ranks.
+        pair: Rows grouped by rank pair.
         difference_ns: Difference between the two end times of each row.
         time_ns: Time of each row.
     """

@@ -39,7 +39,7 @@ class Timebase:
         clocks: Clock correction of each profile.
         machine: Machine index of each rank, shape (ranks,).
         comparable: Mask of the machines whose times can be compared with the reference machine.
-        uncertainty_ns: Uncertainty of the clock of each machine, or -1 if it is not bounded.
+        uncertainty_ns: Uncertainty of each machine's clock, or -1 if it is not bounded.
         contradicted: Whether the known orders of events contradict the clocks or each other.
         limitations: Properties of the clocks that could not be inferred.
         jump_ns: For each iteration, how wrong a duration on one clock can be because that clock was
@@ -118,8 +118,8 @@ def _find_extents(
         captures: First and last time of each profile, on its uncorrected clock.
 
     Returns:
-        starts_ns: First start of the captures of each machine, shape (machines,).
-        ends_ns: Last end of the captures of each machine, shape (machines,).
+        starts_ns: Start of each machine's first capture, shape (machines,).
+        ends_ns: End of each machine's last capture, shape (machines,).
     """
     bounds: dict[str, list[int]] = {machine: [] for machine in recordings.machines}
     for session_clock, machine, capture in zip(
@@ -311,9 +311,8 @@ def _solve_machines(
 def _use_declared_clocks(recordings: JoinedRecordings) -> Timebase:
     """Return the timebase for tables of operations that declare aligned clocks.
 
-    All times are used unchanged. The uncertainty of a machine is the declared one. If a profile
-    declares no aligned clock, its uncertainty is 0. If several profiles share a machine, the last
-    one decides.
+    All times are used unchanged. The uncertainty of a machine is declared by its last profile, or 0
+    if that profile declares no aligned clock.
     """
     uncertainty_of: dict[str, int | None] = {}
     for machine, clock in zip(
@@ -339,7 +338,7 @@ def _make_timebase(
     """Return a timebase without limitations or contradictions.
 
     Args:
-        recordings: The recordings, which give the machine of each rank.
+        recordings: The recordings, which contain the machine of each rank.
         clocks: Clock correction of each profile.
         uncertainty: Uncertainty of each machine, or None if it is unbounded. Only bounded machines
             are comparable.
@@ -495,8 +494,8 @@ def _measure_jumps(
     down) plus twice ``GRAIN_NS``. A step affects all iterations from ``last_before`` to
     ``first_after``. If several steps affect an iteration, the largest jump is used.
 
-    Without steps, a contradiction gives every iteration a jump of ``2 * contradiction.by_ns``. If
-    there are neither steps nor a contradiction, the result is empty.
+    Without steps, a contradiction causes a jump of ``2 * contradiction.by_ns`` in every iteration.
+    If there are neither steps nor a contradiction, the result is empty.
 
     Args:
         iterations: Number of common iterations.

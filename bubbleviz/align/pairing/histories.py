@@ -74,7 +74,7 @@ class Histories:
 
     @property
     def counts(self) -> Ints:
-        """Number of iterations of each rank."""
+        """Number of iterations on each rank."""
         return np.asarray(np.count_nonzero(~np.isnan(self.start_ns), axis=1), np.int64)
 
 
@@ -150,11 +150,11 @@ def _encode_shapes(
     Args:
         operations: Operations of all ranks.
         rows: Rows of the F and B to count.
-        counts: Number of iterations of each rank.
+        counts: Number of iterations on each rank.
         shape: Number of ranks and maximum number of iterations.
 
     Returns:
-        Code of each iteration of each rank, shape (ranks, iterations). Iterations with the same
+        Code of each iteration on each rank, shape (ranks, iterations). Iterations with the same
         numbers of forwards and backwards have the same code. The code is NaN for the first and
         the last iteration of a rank, which the capture may have cut, and after the last iteration.
     """
@@ -295,17 +295,17 @@ def shift_values(values: Floats, shifts: Ints) -> Floats:
 def list_batches(
     histories: Histories, first: Ints, second: Ints, by_ns: Ints, is_replica: Bools
 ) -> Iterator[tuple[Ints, CommonEvents | None]]:
-    """Yield the pairs of ranks in batches that fit in memory, with their common events.
+    """Yield the rank pairs in batches that fit in memory, with their common events.
 
-    A batch contains either only pairs of replicas, or only pairs that pass microbatches to each
+    A batch contains either only replica pairs, or only pairs that pass microbatches to each
     other. Batches of replicas come last.
 
     Args:
         histories: Iteration times of all ranks.
-        first: First rank of each pair.
-        second: Second rank of each pair.
+        first: First rank in each pair.
+        second: Second rank in each pair.
         by_ns: For each pair, the correction in ns to add to the second rank's clock.
-        is_replica: Mask of the pairs of replicas.
+        is_replica: Mask of the replica pairs.
 
     Yields:
         pairs: Indices of the pairs in the batch.
@@ -331,7 +331,7 @@ def list_batches(
 def _find_common_events(
     histories: Histories, event_start: Ints, first: Ints, second: Ints, by_ns: Ints
 ) -> CommonEvents:
-    """Find the events of each pair of ranks: both run the same chunk, microbatch and direction.
+    """Find the events of each rank pair: both run the same chunk, microbatch and direction.
 
     In forwards, the rank on the smaller virtual stage leads. In backwards, the rank on the larger
     virtual stage leads.
@@ -340,8 +340,8 @@ def _find_common_events(
         histories: Iteration times of all ranks.
         event_start: Row of the first event of each rank in ``histories.passed_on``, followed by the
             number of events.
-        first: First rank of each pair.
-        second: Second rank of each pair.
+        first: First rank in each pair.
+        second: Second rank in each pair.
         by_ns: For each pair, the correction in ns to add to the second rank's clock.
     """
     table = histories.passed_on
@@ -364,8 +364,8 @@ def _choose_events(table: PassedOn, event_start: Ints, first: Ints, second: Ints
         table: Events of all ranks.
         event_start: Row of the first event of each rank in ``table``, followed by the number of
             events.
-        first: First rank of each pair.
-        second: Second rank of each pair.
+        first: First rank in each pair.
+        second: Second rank in each pair.
 
     Returns:
         Row in ``table`` of each event on the first and on the second rank, shape
@@ -391,8 +391,8 @@ def _match_events(
         table: Events of all ranks.
         event_start: Row of the first event of each rank in the table, followed by the number of
             events.
-        first: First rank of each pair.
-        second: Second rank of each pair.
+        first: First rank in each pair.
+        second: Second rank in each pair.
 
     Returns:
         pair: Index of the rank pair of each match, in ascending order.

@@ -26,8 +26,8 @@ All shifts are tested at once:
 
 4. Compare each rank with itself in the same way (``_measure_null``). Under the null hypothesis, two
    ranks differ as much as different iterations of one rank.
-5. Compute the evidence for each shift with an F test (``_test_ratio``): how unlikely a mean square
-   as small as the one on its diagonal is under the null hypothesis.
+5. Compute the evidence for each shift with an F test (``_test_ratio``): how unlikely such a small
+   mean square on its diagonal is under the null hypothesis.
 6. Limit the evidence by a nonparametric test (``_match_surprisal``), because iteration times follow
    no known distribution.
 
@@ -102,7 +102,7 @@ class _NullStatistics:
 
 @dataclass(frozen=True)
 class StepComparison:
-    """How much the steps of two ranks differ at each candidate shift, for pairs of ranks.
+    """How much the steps of two ranks differ at each candidate shift, for rank pairs.
 
     A step is the time from an event to the same event of the next iteration. The difference between
     two steps has a level (the mean over the events) and a scatter (the variance over the events).
@@ -197,16 +197,16 @@ def _select_shift(means: tuple[_Means, ...], shift_index: Ints) -> tuple[_Means,
 def compare_steps(
     a_ns: Floats, b_ns: Floats, shifts: Ints, bounds: tuple[Floats, Floats] | None = None
 ) -> list[StepComparison]:
-    """Compare the steps of pairs of ranks (a, b) for each candidate shift.
+    """Compare the steps of rank pairs (a, b) for each candidate shift.
 
     A step is the time from an event to the same event of the next iteration. For each shift, step i
     of rank a is compared with step i - shift of rank b. The result contains statistics of their
     differences, and of the differences between steps of the same rank.
 
     Args:
-        a_ns: Event times in ns on the first rank of each pair, shape (pairs, iterations, events).
+        a_ns: Event times in ns on the first rank in each pair, shape (pairs, iterations, events).
             NaN if missing.
-        b_ns: Times of the same events on the second rank of each pair, same shape as ``a_ns``.
+        b_ns: Times of the same events on the second rank in each pair, same shape as ``a_ns``.
         shifts: Candidate shifts, shape (shifts,). Iteration i of rank a is paired with iteration
             i - shift of rank b.
         bounds: Lower and upper bounds in ns of the correction of rank b's clock, each of shape
@@ -276,9 +276,9 @@ def _compute_steps(a_ns: Floats, b_ns: Floats) -> tuple[Floats, Floats, Floats]:
     which keeps rounding errors small.
 
     Args:
-        a_ns: Event times on the first rank of each pair, shape (pairs, iterations, events). NaN if
+        a_ns: Event times on the first rank in each pair, shape (pairs, iterations, events). NaN if
             missing.
-        b_ns: Event times on the second rank of each pair.
+        b_ns: Event times on the second rank in each pair.
 
     Returns:
         a_steps: Steps of the first ranks minus the typical step, shape
@@ -450,7 +450,7 @@ def _compute_mean_squares(level_ns: Floats, typical_ns: Floats) -> tuple[_Means,
 
 
 def _measure_null(a: _Differences, b: _Differences) -> _NullStatistics:
-    """Measure how much the steps of a rank differ from each other, for each pair of ranks.
+    """Measure how much the steps of a rank differ from each other, for each rank pair.
 
     The steps of ranks that wait for each other vary together, so the differences of the two ranks
     are not independent. For each lag (number of iterations between two steps), the smaller mean of
@@ -461,8 +461,8 @@ def _measure_null(a: _Differences, b: _Differences) -> _NullStatistics:
     column 0 (any two steps) are used for that lag.
 
     Args:
-        a: Differences between the steps of the first rank of each pair.
-        b: Differences between the steps of the second rank of each pair.
+        a: Differences between the steps of the first rank in each pair.
+        b: Differences between the steps of the second rank in each pair.
     """
     level_of_a, scatter_of_a, n_of_a = _measure_lags(a)
     level_of_b, scatter_of_b, n_of_b = _measure_lags(b)
@@ -527,8 +527,8 @@ def _compare_all(a_steps: Floats, b_steps: Floats) -> _Differences:
     of the pair. Two steps are compared only if they have at least ``max(n / 4, 1)`` common events.
 
     Args:
-        a_steps: Steps of the first rank of each pair, shape (pairs, steps, events). NaN if missing.
-        b_steps: Steps of the second rank of each pair, shape (pairs, steps, events).
+        a_steps: Steps of the first rank in each pair, shape (pairs, steps, events). NaN if missing.
+        b_steps: Steps of the second rank in each pair, shape (pairs, steps, events).
     """
     b_steps = b_steps.swapaxes(1, 2)
     has_a, has_b = ((~np.isnan(steps)).astype(np.float64) for steps in (a_steps, b_steps))
@@ -547,7 +547,7 @@ def _select_diagonals(matrix: Floats, shifts: Ints) -> Floats:
     """Select the diagonal of each shift from a matrix over the steps of two ranks.
 
     Args:
-        matrix: Value for each pair of a step of rank a and a step of rank b, shape
+        matrix: Value for each combination of a step of rank a with a step of rank b, shape
             (pairs, steps of a, steps of b).
         shifts: For each diagonal, the row minus the column of its cells.
 

@@ -258,7 +258,7 @@ def _find_shifts(
     1. Ranks are divided into pairs to compare (:func:`_pair_neighbours`).
     2. Machines are linked (:func:`link_machines`), which gives a correction for the clock of each
        linked machine.
-    3. A shift is computed for each pair of ranks on one machine or on two linked machines.
+    3. A shift is computed for each rank pair on one machine or on two linked machines.
     4. The shifts are added up along the pairs. An unknown shift is treated as 0.
 
     Only the ranks in ``working`` are shifted.
@@ -270,7 +270,7 @@ def _find_shifts(
 
     Returns:
         moves: Number to add to the iteration numbers of each rank.
-        offset_ns: Correction in ns to add to the clock of each machine, or 0 if the machine is not
+        offset_ns: Correction in ns to add to each machine's clock, or 0 if the machine is not
             linked.
         is_known: Whether the shifts of all pairs are known.
         links: Links that joined the clocks of machines, or else the closest candidates. There is at
@@ -294,11 +294,11 @@ def _find_shifts(
 def _find_comparable_shifts(
     histories: Histories, neighbours: _Neighbours, by_ns: Ints, is_comparable: Bools
 ) -> list[int | None]:
-    """Find the shift of each pair of ranks whose clocks can be compared.
+    """Find the shift of each rank pair whose clocks can be compared.
 
     Args:
         histories: Iteration times of all ranks.
-        neighbours: Pairs of ranks to compare.
+        neighbours: Rank pairs to compare.
         by_ns: For each pair, the correction in ns that puts the clock of the second rank on the
             clock of the first.
         is_comparable: Mask of the pairs on one machine or on two linked machines.
@@ -317,15 +317,15 @@ def _find_comparable_shifts(
 
 
 def _add_shifts(neighbours: _Neighbours, shift_of_pair: Sequence[int | None], n_ranks: int) -> Ints:
-    """Add up the shifts of pairs of ranks to one shift per rank.
+    """Add up the shifts of rank pairs to one shift per rank.
 
     The shift of the second rank of a pair is the shift of the first rank plus the shift of the
     pair.
 
     Args:
-        neighbours: Pairs of ranks. The first rank of each pair is either the reference rank, or the
+        neighbours: Rank pairs. The first rank in each pair is either the reference rank, or the
             second rank of an earlier pair.
-        shift_of_pair: Shift of the second rank against the first rank of each pair. None means
+        shift_of_pair: Shift of the second rank against the first rank in each pair. None means
             unknown and is treated as 0.
         n_ranks: Number of ranks.
 
@@ -340,7 +340,7 @@ def _add_shifts(neighbours: _Neighbours, shift_of_pair: Sequence[int | None], n_
 
 
 def _list_neighbours(recordings: JoinedRecordings, working: Ints) -> _Neighbours:
-    """Return the pairs of ranks whose iterations are compared.
+    """Return the rank pairs whose iterations are compared.
 
     Ranks are sorted and then paired by :func:`_pair_neighbours`. Pipelines with the most ranks
     whose stage is known come first, so that other pipelines are compared with them. Within a
@@ -362,7 +362,7 @@ def _list_neighbours(recordings: JoinedRecordings, working: Ints) -> _Neighbours
 
 
 def _pair_neighbours(order: Ints, pipeline: Ints, stage: Ints, in_step: Ints) -> _Neighbours:
-    """Return the pairs of ranks to compare: each rank with the previous rank of the same pipeline.
+    """Return the rank pairs to compare: each rank with the previous rank of the same pipeline.
 
     The first rank of a pipeline has no previous rank. It is compared with the first rank in
     ``order`` on the same stage, or with the first rank in ``order`` if it is itself the first on

@@ -16,7 +16,7 @@ Evidence against a shift:
   it should contain more iterations according to the shift.
 - The shift requires a large correction of UTC clocks.
 
-Each machine is linked to an already linked machine by a pair of ranks whose iterations can be
+Each machine is linked to an already linked machine by a rank pair whose iterations can be
 matched with sufficient evidence. The link gives the correction of the machine's clock.
 """
 
@@ -75,14 +75,14 @@ class Link:
 def _find_links(
     histories: Histories, first: Ints, second: Ints, *, is_replica: Bools, timed: Bools
 ) -> list[Link]:
-    """Find the likeliest shift of each pair of ranks of two machines.
+    """Find the likeliest shift of each rank pair. The two ranks are on different machines.
 
     Args:
         histories: Iteration times of all ranks.
-        first: One rank of each pair.
-        second: The other rank of each pair, which exchanges microbatches with the first or is its
+        first: One rank in each pair.
+        second: The other rank in each pair, which exchanges microbatches with the first or is its
             replica.
-        is_replica: Mask of the pairs of replicas. Replicas run their iterations at the same time,
+        is_replica: Mask of the replica pairs. Replicas run their iterations at the same time,
             but do not exchange microbatches.
         timed: Mask of the rank pairs for which both UTC times are known.
     """
@@ -105,7 +105,7 @@ def _link_batch(
 
     Args:
         histories: Iteration times of all ranks.
-        pair: First and second rank of each pair.
+        pair: First and second rank in each pair.
         timed: Mask of the rank pairs for which both UTC times are known.
         events: Common events of the pairs, or None for replicas.
     """
@@ -120,12 +120,10 @@ def _link_batch(
 def _make_links(
     pair: tuple[Ints, Ints], shifts: Ints, offset_ns: Floats, choices: _Choices
 ) -> list[Link]:
-    """Make the link of each pair of ranks from its chosen shifts.
-
-    A choice of -1 gives None as the shift.
+    """Make a link for each rank pair from its chosen shifts. A choice of -1 becomes None.
 
     Args:
-        pair: First and second rank of each pair.
+        pair: First and second rank in each pair.
         shifts: Candidate shifts.
         offset_ns: Correction of the second clock that each shift implies, shape (pairs, shifts).
         choices: Likeliest shifts of each pair.
@@ -143,7 +141,7 @@ def _make_links(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Choices(Table):
-    """Likeliest shifts, one row per pair of ranks.
+    """Likeliest shifts, one row per rank pair.
 
     Attributes:
         best: Index of the likeliest shift, or -1 if no shift is possible.
@@ -163,7 +161,7 @@ class _Choices(Table):
 def _choose_shifts(
     comparisons: Sequence[StepComparison], shifts: Ints, prior: Floats, none_penalty: Floats
 ) -> _Choices:
-    """Choose the likeliest and the second likeliest shift of each pair of ranks.
+    """Choose the likeliest and the second likeliest shift of each rank pair.
 
     1. The best shift has the largest ``fit + prior``, where the fit is the evidence from iteration
        times.
@@ -242,7 +240,7 @@ def _choose_largest(evidence: Iterable[Floats]) -> Floats:
 def _compare_iterations(
     histories: Histories, pair: tuple[Ints, Ints], events: CommonEvents | None, shifts: Ints
 ) -> list[StepComparison]:
-    """Compare the iteration times of pairs of ranks in all available ways.
+    """Compare the iteration times of rank pairs in all available ways.
 
     - All pairs are compared by Optimizer starts, because ranks leave the collective before the
       Optimizer together.
@@ -252,7 +250,7 @@ def _compare_iterations(
 
     Args:
         histories: Iteration times of all ranks.
-        pair: First and second rank of each pair.
+        pair: First and second rank in each pair.
         events: Common events of the pairs, or None for replicas.
         shifts: Candidate shifts, shape (shifts,).
 
@@ -273,11 +271,11 @@ def _compare_iterations(
     return comparisons
 
 
-#: Maximum number of pairs of ranks that are tried to link two machines.
+#: Maximum number of rank pairs that are tried to link two machines.
 _MAX_TRIES = 6
 
 
-#: First and second rank of each pair of neighboring ranks, and a mask of the pairs of replicas.
+#: First and second rank in each pair of neighboring ranks, and a mask of the replica pairs.
 _Neighbours = tuple[Ints, Ints, Bools]
 
 
@@ -286,13 +284,13 @@ def link_machines(
 ) -> tuple[dict[int, int], tuple[Link, ...]]:
     """Link the machines to each other, starting from the machine of the first rank.
 
-    Up to ``_MAX_TRIES`` pairs of ranks are tried for every two machines, until a decided link joins
+    Up to ``_MAX_TRIES`` rank pairs are tried for every two machines, until a decided link joins
     the machines. If neighboring ranks do not suffice, ranks of one pipeline with a single rank
     between them are tried in the same way.
 
     Args:
         histories: Iteration times of all ranks.
-        neighbours: Pairs of ranks to compare. The first rank of the first pair determines the
+        neighbours: Rank pairs to compare. The first rank of the first pair determines the
             reference machine.
         machine: Machine of each rank.
         timed: Mask of the ranks whose UTC time is known.
@@ -327,7 +325,7 @@ def link_machines(
 def _list_farther_pairs(neighbours: _Neighbours) -> _Neighbours:
     """Return the rank pairs (a, c) for which (a, b) and (b, c) are consecutive neighboring pairs.
 
-    Pairs of replicas are left out.
+    Replica pairs are left out.
 
     Args:
         neighbours: Pairs of neighboring ranks, in the order of the ranks.
@@ -339,14 +337,14 @@ def _list_farther_pairs(neighbours: _Neighbours) -> _Neighbours:
 
 
 def _take_next_pairs(machines: Ints, untried: Ints) -> Ints:
-    """Return the first untried pair of ranks for each pair of machines.
+    """Return the first untried rank pair for each pair of machines.
 
     Args:
-        machines: Machines of the first and second rank of each pair, shape (2, pairs).
-        untried: Indices of the pairs of ranks that were not tried yet, in ascending order.
+        machines: Machines of the first and second rank in each pair, shape (2, pairs).
+        untried: Indices of the rank pairs that were not tried yet, in ascending order.
 
     Returns:
-        Indices of the selected pairs of ranks, in ascending order.
+        Indices of the selected rank pairs, in ascending order.
     """
     low, high = np.sort(machines[:, untried], axis=0)
     return untried[np.sort(group_rows(low, high).first)]

@@ -35,7 +35,7 @@ def pair_by_time(
             of an iteration is unknown if it is in this mask but no operation is given for it.
 
     Returns:
-        Common number of each iteration of each rank, shape (ranks, iterations). An iteration whose
+        Common number of each iteration on each rank, shape (ranks, iterations). An iteration whose
         time is unknown gets the number of the previous iteration of its rank plus 1. An iteration
         without work has the same number as the previous one, or -1 if there is none.
 
@@ -95,7 +95,7 @@ def _number_untimed(numbers: Ints, is_untimed: Bools) -> bool:
     no numbers.
 
     Args:
-        numbers: Common number of each iteration of each rank, or -1 if it has none, shape
+        numbers: Common number of each iteration on each rank, or -1 if it has none, shape
             (ranks, iterations). Modified in place.
         is_untimed: Mask of the iterations to number, same shape as ``numbers``.
 

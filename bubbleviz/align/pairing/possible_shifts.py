@@ -2,7 +2,7 @@
 
 Ranks of a pipeline wait for each other. Every F ends on the upstream rank before the input of the
 downstream rank is available. Every B ends on the downstream rank before the input of the upstream
-rank is available. Replicas of a stage run their iterations at the same time. Pairs of ranks are
+rank is available. Replicas of a stage run their iterations at the same time. Rank pairs are
 processed in batches, as arrays.
 """
 
@@ -74,7 +74,7 @@ def find_possible_shifts(
 
     Args:
         histories: Iteration times of all ranks.
-        pair: First and second rank of each pair.
+        pair: First and second rank in each pair.
         timed: Mask of the rank pairs for which both UTC times are known.
         events: Common events of the pairs, or None for replicas.
         shifts: Candidate shifts, shape (shifts,).
@@ -139,7 +139,7 @@ def _estimate_offsets(
     bound, the correction is this bound. If there is none, the correction is 0.
 
     Args:
-        starts: Iteration starts of the first and of the second rank of each pair, each of shape
+        starts: Iteration starts of the first and of the second rank in each pair, each of shape
             (pairs, iterations).
         events: Common events of the pairs, or None for replicas.
         shifts: Candidate shifts, shape (shifts,).
@@ -170,7 +170,7 @@ def _compare_shapes(
 
     Args:
         histories: Iteration times of all ranks.
-        pair: First and second rank of each pair.
+        pair: First and second rank in each pair.
         shifts: Candidate shifts, shape (shifts,).
 
     Returns:
@@ -200,7 +200,7 @@ def _is_clock_set(start_ns: Floats, lower: Floats, upper: Floats) -> Bools:
     during the capture.
 
     Args:
-        start_ns: Start of each iteration of the first rank, shape (pairs, iterations).
+        start_ns: Start of each iteration on the first rank, shape (pairs, iterations).
         lower: Lower bound of the correction in each iteration, shape (pairs, shifts, iterations).
         upper: Upper bound of the correction in each iteration, same shape as ``lower``.
 
@@ -226,8 +226,8 @@ def _count_unrecorded(histories: Histories, a: Ints, b: Ints, shifts: Ints) -> I
 
     Args:
         histories: Iteration times of all ranks.
-        a: One rank of each pair.
-        b: The other rank of each pair.
+        a: One rank in each pair.
+        b: The other rank in each pair.
         shifts: Candidate shifts of b relative to a, shape (shifts,).
 
     Returns:
@@ -250,8 +250,8 @@ def _predict_starts(histories: Histories, a: Ints, b: Ints, shifts: Ints) -> tup
 
     Args:
         histories: Iteration times of all ranks.
-        a: One rank of each pair.
-        b: The other rank of each pair.
+        a: One rank in each pair.
+        b: The other rank in each pair.
         shifts: Candidate shifts of b relative to a, shape (shifts,).
 
     Returns:
@@ -273,7 +273,7 @@ def _predict_starts(histories: Histories, a: Ints, b: Ints, shifts: Ints) -> tup
 def find_shifts(
     histories: Histories, first: Ints, second: Ints, by_ns: Ints, is_replica: Bools
 ) -> list[int | None]:
-    """Find the shift between the iterations of each pair of ranks whose clocks agree.
+    """Find the shift between the iterations of each rank pair whose clocks agree.
 
     Every F of a microbatch ends on the upstream rank before it ends on the downstream rank, and
     every B ends on the downstream rank first. The violation of a shift says by how many ns it
@@ -293,12 +293,12 @@ def find_shifts(
 
     Args:
         histories: Iteration times of all ranks.
-        first: One rank of each pair.
-        second: The other rank of each pair, which exchanges microbatches with the first or is its
+        first: One rank in each pair.
+        second: The other rank in each pair, which exchanges microbatches with the first or is its
             replica.
         by_ns: For each pair, the correction in ns that puts the clock of the second rank on the
             clock of the first.
-        is_replica: Mask of the pairs of replicas.
+        is_replica: Mask of the replica pairs.
 
     Returns:
         For each pair, the iteration number on the first rank minus the number of the same iteration
@@ -325,7 +325,7 @@ def _find_shifts_of_batch(
 
     Args:
         histories: Iteration times of all ranks.
-        pair: First and second rank of each pair.
+        pair: First and second rank in each pair.
         by_ns: For each pair, the correction in ns that puts the clock of the second rank on the
             clock of the first.
         events: Common events of the pairs, or None for replicas.
@@ -355,7 +355,7 @@ def _find_shifts_of_batch(
 def _choose_shift(
     shifts: Ints, cost: Floats, max_cost: float, *, can_stay: bool, is_replica: bool
 ) -> int | None:
-    """Choose the shift with the smallest violation for a pair of ranks, or None if none qualifies.
+    """Choose the shift with the smallest violation for a rank pair, or None if none qualifies.
 
     The rules are rules 2 to 4 of :func:`find_shifts`.
 
@@ -396,7 +396,7 @@ def _measure_violations(
     down. The result is NaN if the pair has no dependencies, or no common iteration, at this shift.
 
     Args:
-        starts: Iteration starts of the first and of the second rank of each pair, on one clock.
+        starts: Iteration starts of the first and of the second rank in each pair, on one clock.
         events: Common events of the pairs, or None for replicas.
         shifts: Candidate shifts, shape (shifts,).
     """

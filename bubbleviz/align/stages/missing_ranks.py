@@ -36,8 +36,8 @@ def find_missing_ranks(
 
     Args:
         numbers: Numbers of the recorded ranks.
-        parallel: Parallel sizes of the run, or None if the user gives none.
-        world: Number of ranks of the run according to the profiles, or 0 if unknown.
+        parallel: Parallel sizes of the run, or None if the user provides none.
+        world: Number of ranks in the run according to the profiles, or 0 if unknown.
     """
     number, count = np.sort(numbers.number), len(numbers.number)
     absent, run_clause = np.empty(0, np.int64), ""

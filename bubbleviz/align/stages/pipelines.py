@@ -23,7 +23,7 @@ from bubbleviz.model.columns import NONE, Ints, scatter
 from bubbleviz.model.profile import get_pid
 from bubbleviz.model.texts import format_count, make_natural_key
 
-#: Maximum number of ranks of a run.
+#: Maximum number of ranks in a run.
 _MAX_RANKS = 1_000_000
 
 
@@ -54,7 +54,7 @@ class Parallel:
 
     @property
     def ranks(self) -> int:
-        """Number of ranks of the whole run."""
+        """Number of ranks in the whole run."""
         return self.tp * self.pp * self.dp
 
     def stage(self, number: Ints) -> Ints:
@@ -176,7 +176,7 @@ def find_pipelines(stage: Ints, numbers: RankNumbers, world: int = 0) -> Ints:
     Args:
         stage: Stage of each rank, or -1 for a rank without forwards and backwards.
         numbers: Rank numbers.
-        world: Number of ranks of the run, or 0 if unknown.
+        world: Number of ranks in the run, or 0 if unknown.
 
     Returns:
         Pipeline of each rank, or -1 if unknown. All ranks are in pipeline 0 if no rank works, or if

@@ -22,8 +22,8 @@ Orders = tuple[Ints, Ints, Ints, Bools]
 def find_orders(operations: Operations) -> Orders:
     """Count the iterations in which each rank ran each order of operations.
 
-    An order is the sequence of (phase, microbatch, chunk) of the forwards and backwards of an
-    iteration, in launch order (:func:`_count_orders`).
+    An order lists (phase, microbatch, chunk) of each forward and backward in an iteration, sorted
+    by launch time (:func:`_count_orders`).
 
     Args:
         operations: Operations of all ranks, with iterations numbered per rank.
@@ -91,7 +91,7 @@ def _number_orders(codes: Codes, numbers: Numbering[bytes]) -> Ints:
     """Return the number of each order, and add new orders to the numbering.
 
     Args:
-        codes: Codes of the operations of each order, shape (orders, operations).
+        codes: Codes of the operations in each order, shape (orders, operations).
         numbers: Numbering of all orders found before. Modified in place.
     """
     data = codes.tobytes()
@@ -102,8 +102,8 @@ def _number_orders(codes: Codes, numbers: Numbering[bytes]) -> Ints:
 def find_usual_orders(orders: Orders, *, training: bool = False) -> tuple[Ints, Ints]:
     """Return the ranks in ascending order, and the most frequent order of each rank.
 
-    If several orders are equally frequent, the one with the largest number wins, which is one of
-    the longest. Ranks without an order are left out.
+    If several orders are equally frequent, the largest number wins, so a longer order is preferred.
+    Ranks without an order are left out.
 
     Args:
         orders: Orders of all ranks, as returned by :func:`find_orders`.

@@ -190,7 +190,7 @@ def _order_groups(table: Timetable, ranks: Ints, group: Ints) -> VirtualStages |
     Args:
         table: Timetable of all ranks.
         ranks: Ranks to order.
-        group: Group of each rank of the run. All groups must have equally many members in
+        group: Group of each rank in the run. All groups must have equally many members in
             ``ranks``.
 
     Returns:
@@ -243,7 +243,7 @@ def _group_by_number(ranks: Ints, kinds: Ints, number: Ints, replicas: int) -> l
         replicas: Number of ranks per stage.
 
     Returns:
-        One array per possible division, with the stage of each rank of the run, or -1 for a rank
+        One array per possible division, with the stage of each rank in the run, or -1 for a rank
         that is not in ``ranks``.
     """
     position = invert_permutation(np.argsort(number[ranks]))

@@ -29,7 +29,7 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED
 
-#: Maximum number of replicas that are matched, because all pairs of ranks are compared.
+#: Maximum number of replicas that are matched, because all rank pairs are compared.
 #: For larger runs, the user has to give the parallel sizes.
 MAX_REPLICAS = 4096
 

@@ -7,9 +7,9 @@ to the start of its B therefore contains all its work on later stages, and these
     virtual stage 1      F├────────────────────┤B
     virtual stage 2         F├──────────────┤B
 
-Sorting all pairs (rank, chunk) by this time gives stages, chunks and the direction of a V. The
-times of consecutive stages differ by at least the F and B of the later stage. Replicas of a stage
-(tensor or data parallel) wait equally long and share a virtual stage.
+Sorting all pairs (rank, chunk) by this time shows the stages, the chunks and the direction of a V.
+The times of consecutive stages differ by at least the F and B of the later stage. Replicas of a
+stage (tensor or data parallel) wait equally long and share a virtual stage.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from bubbleviz.model.phases import TRANSFERS, Phase
 #: At most one in this many ranks may be missing, and more than half of each stage must be present.
 #: If the ranks of one stage are wrongly divided in two, one part has at most half of them.
 _MAX_MISSING_DIVISOR = 8
-#: Minimum number of ranks of a large stage.
+#: Minimum number of ranks on a large stage.
 #: The smallest of several large stages may lack at most one in ``_CLOSE_DIVISOR`` ranks.
 _MIN_LARGE, _CLOSE_DIVISOR = 64, 8
 #: Maximum fraction of an operation's work that may run after its result was sent.
@@ -157,7 +157,7 @@ def has_uneven_sizes(sizes: Sequence[int]) -> bool:
       ``_CLOSE_DIVISOR`` of the largest size.
 
     Args:
-        sizes: Number of ranks of each stage. An empty sequence gives True.
+        sizes: Number of ranks on each stage. If empty, the result is True.
     """
     largest = max(sizes, default=0)
     n_complete = sum(size == largest for size in sizes)

@@ -15,7 +15,8 @@ from bubbleviz.model.phases import TRANSFERS, Phase
 def find_transfer_stages(recordings: JoinedRecordings) -> Ints:
     """Return the virtual stage of each operation, including transfers without a stage in names.
 
-    If a transfer has a device span, and its microbatch or stage is unknown, its stage is inferred:
+    Known stages are kept. If a transfer has a device span, and its microbatch or stage is unknown,
+    its stage is inferred:
 
     - If the rank has only one stage, the transfer gets this stage. Otherwise it gets -1.
     - The transfer also gets -1 if the rank has fewer transfers of its phase, such as RECV_F, than

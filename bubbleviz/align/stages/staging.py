@@ -106,7 +106,7 @@ class _Inputs:
         numbers: Rank numbers. The numbers follow the user's order of ranks, if there is one.
         named_stages: Virtual stages from range names, or None if any forward or backward has no
             stage in its name.
-        parallel: Parallel sizes of the run, or None if the user gives none.
+        parallel: Parallel sizes of the run, or None if the user provides none.
     """
 
     recordings: JoinedRecordings
@@ -117,7 +117,7 @@ class _Inputs:
 
     @property
     def infers_stages(self) -> bool:
-        """Whether neither range names nor tables nor file names give the stages."""
+        """Whether the stages must be inferred, because names, tables and file names lack them."""
         return (
             self.named_stages is None
             and virtual_stages.get_declared_stages(self.recordings) is None
@@ -137,12 +137,12 @@ class _Inputs:
 
     @property
     def world_size(self) -> int:
-        """Number of ranks of the run according to its profiles, or 0 if unknown."""
+        """Number of ranks in the run according to its profiles, or 0 if unknown."""
         return max((rank.local.world_size or 0 for rank in self.recordings.ranks), default=0)
 
     @property
     def world(self) -> int:
-        """Number of ranks of the run, or a lower bound if the profiles do not state it.
+        """Number of ranks in the run, or a lower bound if the profiles do not state it.
 
         The result is the maximum of ``world_size``, the number of recorded ranks, and the largest
         rank number in names plus 1.
@@ -229,7 +229,7 @@ def _use_given_order(inputs: _Inputs) -> JoinedRecordings:
 def _lacks_named_stage(inputs: _Inputs) -> bool:
     """Return whether the stage numbers in names, tables or file names leave out a number.
 
-    The result is False if neither names nor tables nor file names give the stages.
+    The result is False unless the stages come from names, tables or file names.
     """
     if inputs.named_stages is not None:
         return _has_gap(inputs.named_stages.virtual_stage)
@@ -315,8 +315,9 @@ def _forms_pipeline(inputs: _Inputs, staged: JoinedRecordings, *, is_known: bool
 
     - Ranges name transfers.
     - Ranks run different orders of operations.
-    - There are at least two microbatches, and their waits nest (:func:`can_nest`). Nesting is
-      checked only if the stages are known and iteration numbers mean the same on all ranks.
+    - There are at least two microbatches, and their waits nest: each wait contains the wait on the
+      next stage (:func:`can_nest`). Nesting is checked only if the stages are known and iteration
+      numbers mean the same on all ranks.
 
     No evidence is needed, and the result is True, in these cases:
 
@@ -412,7 +413,7 @@ def _has_fewer_stages(stage_of_rank: Ints, parallel: pipelines.Parallel | None) 
 
     Args:
         stage_of_rank: Smallest virtual stage of each rank, or -1 if unknown.
-        parallel: Parallel sizes of the run, or None, which gives False.
+        parallel: Parallel sizes of the run. If None, the result is False.
     """
     stages = grouping.find_distinct(stage_of_rank[stage_of_rank >= 0])
     return parallel is not None and len(stages) < parallel.pp
@@ -529,8 +530,9 @@ def _infer_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
 
     1. :func:`order_virtual_stages` sorts every (rank, chunk) by its waits and groups similar waits
        into stages. This method fails if it leaves stages unknown, or if a check fails: ranks that
-       share a stage must run equal orders of operations. If no stage is shared, the waits must nest
-       (:func:`can_nest`). Nesting is not checked if ``inputs.comparable`` is None.
+       share a stage must run equal orders of operations. If no stage is shared, each wait must
+       contain the wait on the next stage (:func:`can_nest`). Waits are not checked if
+       ``inputs.comparable`` is None.
     2. :func:`find_division` divides the ranks into stages and replicas. It is skipped if
        ``inputs.comparable`` is None.
     3. :func:`_infer_stages_by_number` uses rank numbers. It is skipped if the rank numbers do not
@@ -583,9 +585,10 @@ def _infer_stages_by_number(inputs: _Inputs) -> VirtualStages | None:
     """Infer virtual stages from rank numbers, or return None if no pipeline size fits.
 
     The sizes from :func:`_list_possible_sizes` are tried in turn, and the first sizes that fit are
-    used. Sizes fit if all ranks on a stage run their operations in the same order, and if the waits
-    of each pipeline nest (:func:`can_nest`). This method is reliable even if replicas are not
-    equally fast. The result is also None if the run has fewer than two microbatches.
+    used. Sizes fit if all ranks on a stage run their operations in the same order, and if each wait
+    in a pipeline contains the wait on the next stage (:func:`can_nest`). This method is reliable
+    even if replicas are not equally fast. The result is also None if the run has fewer than two
+    microbatches.
     """
     operations = inputs.recordings.operations
     if len(grouping.find_distinct(operations.microbatch[inputs.recordings.works])) < 2:
@@ -642,7 +645,7 @@ def _contradicts_waits(inputs: _Inputs, staged: JoinedRecordings) -> bool:
 
     Args:
         inputs: The recordings, and properties of their ranks.
-        staged: The recordings with the stages that the user gives.
+        staged: The recordings with the stages given by the user.
     """
     inferred, _ = _infer_stages(inputs)
     if (inferred.virtual_stage < 0).any() or not len(inferred.virtual_stage):

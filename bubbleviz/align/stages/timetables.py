@@ -96,7 +96,7 @@ def build_timetable(waits: Waits, machine: Ints, *, early_fraction: float = 0.0)
 def match_ranks(
     table: Timetable, upper: Ints, lower: Ints, chunks: tuple[int, int]
 ) -> tuple[Bools, Bools]:
-    """Find the pairs of ranks in which the lower rank can follow the upper one in a pipeline.
+    """Find the rank pairs in which the lower rank can follow the upper one in a pipeline.
 
     Args:
         table: Timetable of all ranks.
@@ -125,7 +125,7 @@ def match_ranks(
 def _filter_by_duration(
     table: Timetable, upper: Ints, lower: Ints, chunks: tuple[int, int]
 ) -> Bools:
-    """Rule out pairs of ranks by a sample of microbatches, and return a mask of the other pairs.
+    """Rule out rank pairs by a sample of microbatches, and return a mask of the other pairs.
 
     A pair is ruled out if any microbatch spends more time on the lower rank, from the start of its
     F to the end of its B, than the upper rank waits for it. No offset between the clocks can
@@ -193,7 +193,7 @@ def _check_pairs(
 
 
 def match_stages(table: Timetable, ranks: Ints, other_ranks: Ints, virtual_stage: Ints) -> Bools:
-    """Find the pairs of ranks on two stages that can belong to one pipeline.
+    """Find the rank pairs on two stages that can belong to one pipeline.
 
     Two ranks are compared in each pair of chunks whose virtual stages are consecutive. Either rank
     may run the earlier virtual stage, because the second chunks of a V run back. If no virtual
@@ -204,7 +204,7 @@ def match_stages(table: Timetable, ranks: Ints, other_ranks: Ints, virtual_stage
         table: Timetable of all ranks.
         ranks: Ranks of one stage, which are the rows of the result.
         other_ranks: Ranks of the other stage, which are the columns of the result.
-        virtual_stage: Virtual stage of each chunk of each rank, shape (all ranks, chunks), or -1 if
+        virtual_stage: Virtual stage of each chunk on each rank, shape (all ranks, chunks), or -1 if
             unknown. Ranks of one stage must have equal rows.
 
     Returns:
