@@ -33,9 +33,9 @@ _MAX_USUAL_GAPS = 2
 _TIMED = (*COMPUTING, Role.OPTIMIZER)
 #: Minimum rise of the logarithm of the pace over the run that counts as a trend.
 _MIN_RISE = 0.03
-#: Minimum number of iterations of a trend.
-#: Minimum fraction of the variance that a trend explains with 6, 7, and 8 or more iterations.
-#: Chance explains this fraction in about one of a hundred runs (F test of a line).
+#: Minimum number of iterations in a trend. Minimum fraction of the variance that a trend explains
+#: with 6, 7, and 8 or more iterations. Chance explains this fraction in about one of a hundred runs
+#: (F test of a line).
 _MIN_TREND_ITERATIONS, _MIN_EXPLAINED = 6, np.array((0.84, 0.77, 0.7))
 #: Minimum number of iterations in which a jump can be found, and minimum number on each side.
 #: Minimum change of the logarithm at a jump, in absolute terms and in standard deviations.
@@ -103,9 +103,10 @@ class PaceChanges:
     def estimate_rise(self, rank_row: Ints, iteration: Ints) -> Floats:
         """Return how much the logarithm of a rank's pace has risen by an iteration.
 
-        The rise of a drifting rank is ``slope`` times the iteration number. The rise of a rank that
-        became slower in a jump is 0 before ``jump_begin`` and ``jump_change`` from then on. The
-        rise of all other ranks is 0.
+        - Drifting rank: ``slope`` times the iteration number.
+        - Rank that became slower in a jump: 0 before ``jump_begin``, and ``jump_change`` from then
+          on.
+        - All other ranks: 0.
 
         Args:
             rank_row: For each query, the row of the rank in this table.
@@ -123,7 +124,7 @@ class Paces:
 
     Attributes:
         computes: Groups of compute operations with the same rank and iteration, one group per row.
-        pace: Factor by which the rank is slower in the iteration than usual. The effect that all
+        pace: How many times longer the rank takes in the iteration than usual. The effect that all
             ranks share in the iteration is divided out.
         iteration: Number of the iteration, counted from 0.
         ranks: Groups of rows with the same rank.
@@ -212,13 +213,14 @@ class Effects:
         return np.where(has_paused, self.residual, 1.0)
 
     def scale_usual_time(self, compute: Ints, scale: Floats) -> Floats:
-        """Multiply the usual part of each time by a factor; pauses and launch gaps stay the same.
+        """Scale the usual part of operation times, but keep their pauses and launch gaps.
 
-        The usual part is :attr:`Computes.time_ns` divided by :attr:`paused`.
+        The usual time is :attr:`Computes.time_ns` divided by :attr:`paused`. It contains no launch
+        gaps.
 
         Args:
             compute: Indices of the compute operations to scale.
-            scale: Factor for the usual part of each time.
+            scale: Factor for the usual time of each operation.
 
         Returns:
             Scaled time of each compute operation as a fraction of its measured time.
@@ -226,13 +228,13 @@ class Effects:
         return self.scale_between_gaps(compute, 1 - (1 - scale) / self.paused[compute])
 
     def scale_between_gaps(self, compute: Ints, scale: Floats) -> Floats:
-        """Multiply each time outside launch gaps by a factor; launch gaps keep their length.
+        """Scale operation times, but keep the launch gaps in them.
 
         The time outside launch gaps is :attr:`Computes.time_ns`.
 
         Args:
             compute: Indices of the compute operations to scale.
-            scale: Factor for each time outside launch gaps.
+            scale: Factor for the time of each operation outside launch gaps.
 
         Returns:
             Scaled time of each compute operation as a fraction of its measured time.
@@ -246,14 +248,14 @@ class Effects:
     ) -> Bools:
         """Return a mask of the effects that are larger than noise and than hardware tolerances.
 
-        The logarithm of a significant effect is greater than 0.02 and than four standard errors.
-        The standard error is ``1.25 * noise * sqrt((1 + norm_variance) / n_times)``.
+        The logarithm of a significant effect is greater than 0.02 and greater than four standard
+        errors. The standard error is ``1.25 * noise * sqrt((1 + norm_variance) / n_times)``.
 
         Args:
             effect: The factors. NaN is never significant.
-            n_times: Number of times that each factor is the median of.
+            n_times: For each factor, the number of times whose median it is.
             norm_variance: Variance of the norm by which the factor was divided, as a multiple of
-                the variance of the median.
+                the variance of that median.
         """
         error = 1.25 * self.noise * np.sqrt((1 + norm_variance) / np.maximum(n_times, 1))
         return np.nan_to_num(np.log(effect)) > np.maximum(_MIN_EFFECT, _MIN_ERRORS * error)
@@ -263,10 +265,11 @@ def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
     """Split the time of each compute operation into the factors of :class:`Effects`.
 
     1. Each time is divided by the lower median of its cell (kind, virtual stage and rank).
-    2. The factors of iterations, microbatches and paces are estimated from these ratios. Each
-       factor is divided out before the next one is estimated. What remains is the residual.
-    3. The medians of the cells are corrected for ranks that became slower and for replicas that got
-       longer sequences by chance. Then the medians are compared between stages.
+    2. The effects of iterations, then of microbatches, then the paces are estimated from these
+       ratios. Each one is divided out before the next one is estimated. What remains is the
+       residual.
+    3. The medians of the cells are corrected for ranks that became slower, and for replicas that
+       got longer sequences by chance. Then they are compared between stages.
 
     Args:
         work: Work table of all ranks in the replayed iterations.
@@ -317,11 +320,11 @@ def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
 
 
 def _select_computes(work: Work, gap_ns: Ints | None) -> Computes:
-    """List the compute operations and optimizers that took time, without their launch gaps.
+    """List the compute operations and optimizers that took time, and subtract their launch gaps.
 
-    A host that launches slowly neither slows the hardware nor adds work to a stage. So launch gaps
-    are subtracted from the time of a compute operation, but at most ``_MAX_USUAL_GAPS`` times the
-    lower median of the gaps in the same work on the rank.
+    A host that launches slowly neither slows the hardware nor adds work to a stage, so gaps are not
+    part of ``time_ns``. At most ``_MAX_USUAL_GAPS`` times the usual gap is subtracted. The usual
+    gap is the lower median of the same work on the rank.
 
     Args:
         work: Work table of all ranks.
@@ -350,9 +353,9 @@ def _select_computes(work: Work, gap_ns: Ints | None) -> Computes:
 
 
 def _measure_microbatch_factors(computes: Computes, microbatches: Groups, ratio: Floats) -> Floats:
-    """Return the factor by which each microbatch takes longer on every stage.
+    """Return how many times longer each microbatch takes on every stage.
 
-    The factor is 1 for compute operations without a microbatch, and for a microbatch on a single
+    The factor is 1 for compute operations without a microbatch, and for microbatches on a single
     stage.
 
     Args:
@@ -373,8 +376,8 @@ def _measure_paces(
     """Measure the pace of each rank in each iteration, and fit how it changes during the run.
 
     The pace is the lower median of the ratios of the rank's compute operations in the iteration.
-    Changes are fitted to the pace times the effect of the iteration, so they include changes that
-    all ranks share.
+    The fit uses the pace times the effect of the iteration, so it includes changes that all ranks
+    share.
 
     Args:
         computes: The compute operations of the run.
@@ -391,7 +394,7 @@ def _measure_paces(
 
 
 def _estimate_rise_of_cells(computes: Computes, paces: Paces) -> Floats:
-    """Return how much the logarithm of the pace of each cell's rank has typically risen.
+    """Return for each cell how much the logarithm of its rank's pace has typically risen.
 
     This is the lower median of :meth:`PaceChanges.estimate_rise` over all iterations of the rank.
     """
@@ -403,18 +406,17 @@ def _estimate_rise_of_cells(computes: Computes, paces: Paces) -> Floats:
 
 
 def _group_copies(computes: Computes) -> Groups:
-    """Group the cells by kind, virtual stage and stage, so that cells of a group do equal work."""
+    """Group the cells by kind, virtual stage and stage: the cells of a group do the same work."""
     columns = (computes.kind, computes.virtual_stage, computes.stage)
     return group_rows(*(column[computes.cells.first] for column in columns))
 
 
 def _compute_shared_factors(groups: Groups, parts: Groups, ratio: Floats) -> Floats:
-    """Return the factor that the parts of each group share: the median of the medians of its parts.
+    """Return the factor that the parts of each group share, such as all ranks in an iteration.
 
-    For an even number of values, the lower or the upper median is used, whichever is nearer to 1.
-    If 1 is between them, the median is 1. So a factor that only one of two parts has is not shared.
-    The median of each part is computed in the same way: if the part has only a forward and a
-    backward, the lower ratio is below 1 by chance.
+    This is the median over the parts of the median ratio in each part. Both medians are taken
+    towards 1: for an even number of values, the one of the two middle values that is nearer to 1 is
+    used, or 1 if it lies between them. So a factor that only one of two parts has is not shared.
 
     Args:
         groups: Groups of rows, for example the compute operations of each iteration.
@@ -434,20 +436,20 @@ def _estimate_replica_lengths(
     effect: Floats,
     cell_ns: Floats,
 ) -> Floats:
-    """Estimate how much longer the sequences of each replica are by chance.
+    """Estimate how much longer each replica takes because it got longer sequences by chance.
 
-    The microbatches of a replica have random lengths. If their variance explains why a replica
-    takes longer, the replica is not slow but got more tokens. The time of a replica is divided by
-    the median of the other replicas, and by the median of all replicas. Chance explains the time if
-    the logarithms of both ratios are within four standard errors. The standard error follows from
-    the variance of ``effect`` and the number of microbatches of the replica.
+    The microbatches of a replica have random lengths, so replicas get more or fewer tokens by
+    chance. The time of a replica is divided by the median of the other replicas, and by the median
+    of all replicas. Chance explains the time if the logarithms of both ratios are within four
+    standard errors. The standard error follows from the variance of ``effect`` and the number of
+    microbatches of the replica.
 
     Args:
         computes: The compute operations of the run.
         copies: Groups of cells that do the same work. A cell is a kind, virtual stage and rank.
         microbatches: Groups of compute operations of one microbatch.
         effect: Factor by which each microbatch takes longer.
-        cell_ns: Median time of each cell (kind, virtual stage and rank) in ns.
+        cell_ns: Median time of each cell in ns.
 
     Returns:
         Time of each replica divided by the median of all replicas, or 1 if chance does not explain
@@ -477,13 +479,13 @@ def _estimate_replica_lengths(
 def measure_stage_effects(computes: Computes, copies: Groups, cell_ns: Floats) -> StageEffects:
     """Compare the time of each kind of work on a stage with its time on the other stages.
 
-    The time of a stage is the sum of the times of its chunks. The time of a chunk is the lower
-    median of its copies, so that one slow copy does not make the stage slow.
+    The time of a stage is the sum over its chunks. The time of a chunk is the lower median of its
+    copies, so that one slow copy does not make the stage slow.
 
     Args:
         computes: The compute operations of the run.
         copies: Groups of cells that do the same work. A cell is a kind, virtual stage and rank.
-        cell_ns: Median time of each cell (kind, virtual stage and rank) in ns.
+        cell_ns: Median time of each cell in ns.
     """
     first_compute = computes.cells.first[copies.first]
     stages = group_rows(computes.kind[first_compute], computes.stage[first_compute])
@@ -502,10 +504,11 @@ def measure_stage_effects(computes: Computes, copies: Groups, cell_ns: Floats) -
 
 
 def _fit_pace_changes(rank_row: Ints, iteration: Ints, log_pace: Floats) -> PaceChanges:
-    """Fit a line and a jump to the pace of each rank, without isolated outliers.
+    """Find out whether each rank became slower during the run, gradually or in a jump.
 
-    A rank became slower in a jump if the jump is significant and explains more variance than the
-    line. Otherwise the rank is drifting if the line is rising (:func:`is_rising`).
+    A line and a jump are fitted to the paces, without isolated outliers. A rank became slower in a
+    jump if the jump is significant and explains more variance than the line. Otherwise the rank is
+    drifting if the line is rising (:func:`is_rising`).
 
     Args:
         rank_row: Number of the rank of each pace, from 0.
@@ -522,9 +525,9 @@ def _fit_pace_changes(rank_row: Ints, iteration: Ints, log_pace: Floats) -> Pace
 
 
 def _fit_trend(series: Floats) -> Floats:
-    """Fit a line through the logarithms of factors, and return the factors on the line.
+    """Fit a line to logarithms of factors, and return the factors on the line.
 
-    The returned factors are relative to the middle of the series, where the factor is 1. If the
+    The returned factors are relative to the middle of the series, so the factor there is 1. If the
     line is not rising (:func:`is_rising`), all factors are 1.
 
     Args:
@@ -574,11 +577,11 @@ def compute_quantile(values: Floats, fraction: float) -> float:
 
 
 def replace_spikes(group: Ints, x: Floats, y: Floats) -> Floats:
-    """Replace isolated outliers by the median of the outlier and its two neighbors.
+    """Replace isolated outliers, which would hide a trend or a jump, by a median of three points.
 
-    A point is an outlier if it differs from this median by more than 0.2. Outliers would hide a
-    trend or a jump. The first and the last point of a group are compared with the median of the
-    first or the last three points. Groups of fewer than 6 points are unchanged.
+    The median of a point is that of the point and its two neighbors. The first and the last point
+    of a group use the first or the last three points. A point is an outlier if it differs from its
+    median by more than 0.2. Groups of fewer than 6 points are unchanged.
 
     Args:
         group: Number of each point's group, counted from 0.
@@ -628,9 +631,8 @@ def fit_lines(group: Ints, x: Floats, y: Floats) -> tuple[Floats, Floats]:
 def is_rising(count: Ints | int, slope: Floats, explained: Floats) -> Bools:
     """Return a mask of the lines that rise significantly.
 
-    A rising line has at least 6 points and rises by at least 0.03 in total. The line must explain
-    at least 84 % of the variance if it has 6 points, 77 % if it has 7 points, and 70 % if it has
-    more.
+    A rising line has at least 6 points and rises by at least 0.03 in total. It must also explain at
+    least 84 % of the variance if it has 6 points, 77 % if it has 7 points, and 70 % if it has more.
 
     Args:
         count: Number of points of each line.
@@ -664,13 +666,18 @@ class Jumps:
 def fit_jumps(group: Ints, x: Floats, y: Floats) -> Jumps:
     """Find the jump that explains most of the variance of each group (least-squares change point).
 
-    A jump is significant if the group has at least 8 points, with at least 2 points on each side.
-    In addition, the change must be at least 0.05, and at least 8 standard deviations of the points
-    around the means before and after the jump::
+    ::
 
         y              • • •      change
             • • • •               from the mean before to the mean after
                      position
+
+    A jump is significant if three conditions hold:
+
+    - The group has at least 8 points, with at least 2 points on each side.
+    - The change is at least 0.05.
+    - The change is at least 8 standard deviations of the points around the means before and after
+      it.
 
     Args:
         group: Group of each point, from 0. Every group has points.
@@ -706,9 +713,9 @@ def _sum_squared_deviations(group: Ints, value: Floats) -> Floats:
 
 
 def _is_clear_rise(change: Floats, residual_sq: Floats, count: Ints) -> Bools:
-    """Return a mask of the jumps that rise by more than chance, in groups of enough points.
+    """Return a mask of the jumps that are upward and larger than expected by chance.
 
-    A group needs at least 8 points. The change must be at least 0.05, and at least 8 standard
+    The group must have at least 8 points. The change must be at least 0.05, and at least 8 standard
     deviations of the points around the means before and after the jump. The standard deviation has
     n - 2 degrees of freedom.
 
@@ -723,7 +730,7 @@ def _is_clear_rise(change: Floats, residual_sq: Floats, count: Ints) -> Bools:
 
 
 def _evaluate_splits(group: Ints, value: Floats) -> tuple[Bools, Floats, Floats]:
-    """Evaluate a jump before each point of a group.
+    """For each point, evaluate a jump directly before this point in its group.
 
     Args:
         group: Group of each point, ascending.

@@ -1,8 +1,8 @@
 """Faults: reasons why work took longer than equal work, and how long it would otherwise take.
 
 The shape of a slowdown shows its cause. For example, all work of one rank is slow, all work of one
-stage, or one microbatch on every stage. Each function in ``SHAPES`` finds the faults of one shape
-in the evidence of a run.
+stage is slow, or one microbatch is slow on every stage. Each function in ``SHAPES`` finds the
+faults of one shape in the evidence of a run.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 
 #: Maximum number of ranks that get a fault each for pausing, and for being late.
 _MAX_PAUSING_RANKS, _MAX_LATE_RANKS = 4, 4
-#: Limits in :func:`_has_varying_lengths` for slow microbatches, slow numbers and iterations.
+#: Limits used by :func:`_has_varying_lengths` for slow microbatches, slow numbers and iterations.
 _MAX_SLOW_FRACTION, _MAX_SLOW_NUMBERS, _NEARLY_ALWAYS = 0.2, 0.5, 0.8
 #: Minimum transfer time of a slow link, as a multiple of the median of the other links.
 _MIN_LINK_RATIO = 1.3
 #: Minimum launch gaps that are reported, as a fraction of the time of a rank's compute operations.
 _MIN_GAP_FRACTION = 0.05
-#: How many more chunks a replay has in flight: one, or enough to never wait for a token.
-#: Enough chunks can be more chunks than the requests contain.
+#: Number of additional chunks in flight in a replay: one, or enough to never wait for a token. This
+#: can be more chunks than the requests contain.
 ONE_MORE, ENOUGH = "one", "enough"
 #: Name of the fault that whole layers are on the wrong stages.
 WHOLE_LAYERS = "layers"
@@ -145,7 +145,7 @@ class Fault:
 
     @property
     def family(self) -> str:
-        """Name that is shared by faults of which one can contain the other.
+        """Name that is shared by faults that can contain each other.
 
         For example, the family of both the pauses of one rank and the pauses of all ranks is
         ``pauses``.
@@ -163,14 +163,14 @@ class Evidence:
 
     Attributes:
         work: Work table of all ranks in the replayed iterations.
-        own_ns: Time of each row without waiting in ns; for communication, its transfer time.
+        own_ns: Time of each row in ns, without waiting. For communication, this is its transfer
+            time.
         effects: Effects on the times of compute operations.
-        launch_share: For each row, the fraction of the time without a compute kernel in which no
-            kernel of any kind ran, or None if it is unknown. Communication kernels ran in the rest
-            of that time.
+        launch_share: For each row, how much of the time without a compute kernel was also without a
+            communication kernel, as a fraction. None if it is unknown.
         host_of_rank: Number of the host of each rank.
-        late_ns: For each row, its delay in ns because the host launched it late, or 0.
-        profiler_ns: For each row, its delay in ns because the profiler stopped its process, or 0.
+        late_ns: Delay of each row in ns that is due to a late launch by the host, or 0.
+        profiler_ns: Delay of each row in ns that is due to profiler overhead, or 0.
         n_kernels: Number of compute kernels of each row, or 0 if unknown.
         hosts: Activities of hosts before late launches of collectives and optimizers, and inside
             operations.
@@ -202,8 +202,8 @@ class Evidence:
 def find_slow_ranks(evidence: Evidence) -> Iterator[Fault]:
     """Yield a fault for each host, replica or rank whose compute operations are slow in general.
 
-    :mod:`.slow_ranks` explains how they are found. If the fault is removed, the time of each slow
-    cell (kind, virtual stage and rank) is divided by its factor.
+    :mod:`.slow_ranks` explains how they are found. Without the fault, the time of each slow cell
+    (kind, virtual stage and rank) is divided by its factor.
     """
     effects, computes = evidence.effects, evidence.effects.computes
     for slow_ranks in evidence.slow_ranks:
@@ -232,11 +232,13 @@ def find_slow_stages(evidence: Evidence) -> Iterator[Fault]:
     A stage is slow if one kind of its work takes significantly longer than the median of the other
     stages, and longer than the mean of all stages.
 
-    The two faults have different remedies. A slow host is repaired, and its work then takes as long
-    as on other stages. For a slow stage, work moves to other stages, so the total time stays the
-    same. If the layers are known, whole layers move::
+    The two faults have different remedies:
 
-        F of stages     10  14  10  22        14  14  14  14
+    - A slow host is repaired. Then its work takes as long as on other stages.
+    - Work of a slow stage moves to other stages, so the total time stays the same. If the layers
+      are known, whole layers move::
+
+          F of stages     10  14  10  22        14  14  14  14
     """
     stages = evidence.effects.stages
     size = np.bincount(stages.row_of_compute, minlength=len(stages.kind))
@@ -257,9 +259,9 @@ def find_slow_stages(evidence: Evidence) -> Iterator[Fault]:
 
 
 def _list_slow_hosts(evidence: Evidence, slow_stages: list[int]) -> list[tuple[int, list[int]]]:
-    """List (host, stages) of each host that has several stages if all of its stages are slow.
+    """List (host, stages) for each host that has several stages if all of them are slow.
 
-    Hosts that share a stage with another host are left out.
+    A host that shares a stage with another host is left out.
     """
     work = evidence.work
     host = evidence.host_of_rank[work.rank]
@@ -277,14 +279,15 @@ def _build_stage_fault(
 ) -> Fault:
     """Build the fault of slow stages.
 
-    If a fault of kind ``stage`` is removed, all stages take the mean time for the slow kinds of
-    work. If a fault of kind ``host`` is removed, the slow stages take the median time of the other
-    stages.
+    What happens without the fault depends on its kind:
+
+    - ``stage``: all stages take the mean time for the slow kinds of work.
+    - ``host``: the slow stages take the median time of the other stages.
 
     Args:
         evidence: Effects, delays and other evidence of the run.
         kind: Kind of the fault: ``stage`` or ``host``.
-        name: Name of the fault, for example ``rank-3``.
+        name: Name of the fault, for example ``host-0``.
         stages: Indices of the slow stages.
         is_slow: Mask of all slow rows of the stage effects.
     """
@@ -313,7 +316,7 @@ def _build_stage_fault(
 
 
 def _compare_kernels(evidence: Evidence, stages: list[int], is_slow: Bools) -> str:
-    """Return whether the only slow stage has more kernels than other stages.
+    """Return whether the slow stage has more kernels than other stages, which suggests more layers.
 
     A stage that has too many layers has more kernels than other stages. A stage on a slow GPU takes
     longer but has the same number of kernels. For each slow kind of work, the median number of
@@ -326,8 +329,8 @@ def _compare_kernels(evidence: Evidence, stages: list[int], is_slow: Bools) -> s
 
     Returns:
         :data:`MORE_KERNELS` if the excess of kernels is at least half of the excess of time for
-        every slow kind of work. :data:`SAME_KERNELS` if no number of kernels differs by more than
-        2 %. "" in all other cases, for example if several stages are slow, several ranks run the
+        every slow kind of work. :data:`SAME_KERNELS` if no number of kernels differs by more than 2
+        %. "" in all other cases, for example if several stages are slow, several ranks run the
         stage, or numbers of kernels are unknown.
     """
     work, effects = evidence.work, evidence.effects
@@ -347,11 +350,11 @@ def _compare_kernels(evidence: Evidence, stages: list[int], is_slow: Bools) -> s
 
 
 def _move_whole_layers(evidence: Evidence, fault: Fault) -> Fault | None:
-    """Replace an even split of work by moves of whole layers, or return None if impossible.
+    """Change the fault of slow stages so that whole layers move, instead of an even split of work.
 
-    If the returned fault is removed, all stages take the times of the best layout. If no layout is
-    better than the layout of the run, no layers move and no row changes. The result is None if the
-    best layout is unknown.
+    Without the returned fault, all stages take the times of the best layout. If no layout is better
+    than the layout of the run, no layers move and no row changes. If the best layout is unknown,
+    the result is None.
 
     Args:
         evidence: Effects, delays and other evidence of the run.
@@ -383,11 +386,8 @@ def _move_whole_layers(evidence: Evidence, fault: Fault) -> Fault | None:
 def find_slow_microbatches(evidence: Evidence) -> Iterator[Fault]:
     """Yield one fault of all microbatches that are slow on every stage, if there are any.
 
-    If only the first microbatch of the run is slow, stages compiled or warmed up one after another
-    (:func:`_build_warm_up_fault`).
-
-    If the fault is removed, the tokens of each iteration that has a slow microbatch are spread
-    evenly over all microbatches of the iteration, including those of other replicas::
+    Without the fault, the tokens of an iteration with a slow microbatch are spread evenly over all
+    microbatches of the iteration, including those of other replicas::
 
         microbatches     1  1  3  1        1.5  1.5  1.5  1.5
     """
@@ -435,10 +435,10 @@ def _build_warm_up_fault(evidence: Evidence, is_slow: Bools) -> Fault:
 def _build_microbatch_fault(evidence: Evidence, is_slow: Bools) -> Fault:
     """Build the fault of slow microbatches.
 
-    If the fault is removed, all microbatches of an iteration that has a slow microbatch take the
-    mean of their effects. The reported slowness is the median effect of the slow microbatches. If
-    the lengths of all microbatches vary, it is the ratio of the 95 % and the 5 % quantile of the
-    effects of all microbatches.
+    Without the fault, all microbatches of an iteration with a slow microbatch take the mean of
+    their effects. The reported slowness is the median effect of the slow microbatches. If the
+    lengths of all microbatches vary, it is instead the 95 % quantile of the effects of all
+    microbatches divided by the 5 % quantile.
 
     Args:
         evidence: Effects, delays and other evidence of the run.
@@ -470,8 +470,8 @@ def _average_slow_iterations(
 ) -> Floats:
     """Return for each microbatch the mean effect of all microbatches in its iteration.
 
-    Entries whose microbatch number is -1 are left out of the mean. The result is NaN for these
-    entries, and in iterations that have no slow microbatch.
+    The result is NaN in iterations without a slow microbatch. Entries whose microbatch number is -1
+    are not part of the mean, and their result is NaN.
 
     Args:
         iteration: Iteration of each microbatch.
@@ -492,8 +492,8 @@ def _has_varying_lengths(number: Ints, is_slow: Bools) -> bool:
     """Return whether the lengths of all microbatches vary, rather than a few being slow.
 
     The lengths vary if more than 20 % of the microbatches are slow. The exception is a run in which
-    at most half of the microbatch numbers are ever slow, and each of them is slow in at least 80 %
-    of the iterations.
+    always the same few microbatch numbers are slow: at most half of the numbers are ever slow, and
+    each of these is slow in at least 80 % of the iterations.
 
     Args:
         number: Number of each microbatch within its iteration, or -1.
@@ -511,8 +511,8 @@ def _has_varying_lengths(number: Ints, is_slow: Bools) -> bool:
 def find_slow_iterations(evidence: Evidence) -> Iterator[Fault]:
     """Yield one fault of all iterations that are slow on all ranks, if there are any.
 
-    :func:`find_drifts` reports a steady trend, and a jump after which all ranks are slower. So
-    these two factors are divided out first.
+    A steady trend, and a jump after which all ranks are slower, are divided out first, because
+    :func:`find_drifts` reports them.
     """
     effects, work = evidence.effects, evidence.work
     groups, changes = effects.iterations, effects.paces.changes
@@ -542,7 +542,7 @@ def find_pauses(evidence: Evidence) -> Iterator[Fault]:
     """Yield a fault for each rank that pauses, then one of all pausing ranks if there are several.
 
     A rank pauses if single operations take much longer than usual, or if it is slow throughout
-    single iterations. Only the 4 ranks that lose the most time get a separate fault.
+    single iterations. Only the 4 ranks that lose the most time get a fault of their own.
     """
     effects, computes = evidence.effects, evidence.effects.computes
     factor, is_slow_pace = _measure_pauses(effects)
@@ -570,13 +570,13 @@ def find_pauses(evidence: Evidence) -> Iterator[Fault]:
 
 
 def _measure_pauses(effects: Effects) -> tuple[Floats, Bools]:
-    """Return how much pauses lengthen each compute operation, and when ranks are slow.
+    """Measure pauses of single operations, and slowness of ranks throughout single iterations.
 
     Returns:
-        factor: Time of each compute operation as a multiple of its time without pauses.
-        is_slow_pace: Mask of the rows of ``effects.paces``, which are (rank, iteration) pairs, in
-            which the rank is slow throughout the iteration. A rank that drifts, or has become
-            slower for good, is compared with its changed pace.
+        factor: Time of each compute operation as a multiple of its time without either.
+        is_slow_pace: For each row of ``effects.paces``, which is a rank in an iteration, whether
+            the rank is slow throughout this iteration. A rank that drifts, or has become slower for
+            good, is compared with its changed pace.
     """
     paces = effects.paces
     rank_row, pace_of_compute = paces.ranks.of_row, paces.computes.of_row
@@ -593,7 +593,7 @@ def _measure_pauses(effects: Effects) -> tuple[Floats, Bools]:
 
 
 def find_drifts(evidence: Evidence) -> Iterator[Fault]:
-    """Yield one fault of the ranks that become slower gradually, then one for each sudden change.
+    """Yield one fault of all ranks that become slower gradually, then one for each sudden change.
 
     Ranks that became slower in the same iteration share a fault.
     """
@@ -621,14 +621,14 @@ def _build_drift(
 ) -> Fault:
     """Build the fault of ranks that became slower.
 
-    If the fault is removed, the ranks stay as fast as they were at first.
+    Without the fault, the ranks stay as fast as they were at first.
 
     Args:
         evidence: Effects, delays and other evidence of the run.
-        name: Name of the fault, for example ``rank-3``.
+        name: Name of the fault, for example ``drift``.
         is_member: Mask of the ranks that became slower, one value per group of ``paces.ranks``.
-        is_slow_pace: Mask of the rows of ``paces``, which are (rank, iteration) pairs, in which the
-            ranks are slower.
+        is_slow_pace: Mask of the rows of ``paces`` (a rank in an iteration) in which a rank is
+            slower.
         total_rise: Rise of the logarithm of each rank's pace over the run.
     """
     effects, paces = evidence.effects, evidence.effects.paces
@@ -650,10 +650,14 @@ def _build_drift(
 def find_slow_links(evidence: Evidence) -> Iterator[Fault]:
     """Yield faults of links that became slow, of links that are always slow, and of all transfers.
 
-    A link is always slow if its median transfer time is more than 1.3 times the median of the other
-    links (:func:`_compare_links`). Both directions between two stages share a fault. If the fault
-    of all transfers is removed, transfers take no time. A link that became slow is not also
-    reported as always slow. If the run has no transfers, only links that became slow are reported.
+    Both directions between two stages share a fault. The three kinds of faults are:
+
+    - Links that became slow during the run (:func:`_list_changed_links`).
+    - Other links whose median transfer time is more than 1.3 times the median of the other links
+      (:func:`_compare_links`).
+    - All transfers. Without this fault, transfers take no time, so the saving is an upper bound.
+
+    If the run has no transfers, only the first kind is reported.
     """
     work = evidence.work
     sender, receiver = work.link
@@ -697,9 +701,9 @@ def _name_only_replica(replica: Ints, all_replicas: Ints) -> str:
 def _list_changed_links(evidence: Evidence, rows: Ints) -> Iterator[Fault]:
     """Yield a fault for each link between two stages that became slow during the run.
 
-    If the fault is removed, transfers take as long as before the change. If a link became slow in
-    several replicas, these replicas share a fault. The fault has the times of the replica with the
-    largest rise, and begins with the first iteration in which any of these replicas is slow.
+    Without the fault, transfers take as long as before the change. Replicas in which the same link
+    became slow share a fault. Its times are those of the replica with the largest rise. Its first
+    iteration is the first in which any of these replicas is slow.
 
     Args:
         evidence: Effects, delays and other evidence of the run.
@@ -733,7 +737,7 @@ def _list_changed_links(evidence: Evidence, rows: Ints) -> Iterator[Fault]:
 
 
 def _compare_links(evidence: Evidence, rows: Ints) -> Floats:
-    """Return the median transfer time of each row's link, divided by the median of other links.
+    """Return the median transfer time of each row's link, relative to the median of other links.
 
     Here a link is a source stage, a destination stage and a replica. Only receives that started
     before their send show how long data moved. If any link became slow during the run, only
@@ -768,10 +772,10 @@ def _compare_links(evidence: Evidence, rows: Ints) -> Floats:
 def list_collectives(evidence: Evidence) -> Iterator[Fault]:
     """Yield one fault per kind of collective.
 
-    If the kind became slow during the run, its collectives take as long as before without the
-    fault (:func:`_find_slowed_collectives`). Otherwise, the fault has the collectives of the kind
-    whose transfer time is positive. Without the fault, these collectives move data in no time, so
-    the saving is an upper bound.
+    - If the kind became slow during the run, its collectives take as long as before without the
+      fault (:func:`_find_slowed_collectives`).
+    - Otherwise, its collectives take no time without the fault, so the saving is an upper bound.
+      Only collectives whose transfer time is positive are included.
     """
     work = evidence.work
     rows = np.flatnonzero((work.role == Role.COLLECTIVE) & (evidence.own_ns > 0))
@@ -789,11 +793,12 @@ def list_collectives(evidence: Evidence) -> Iterator[Fault]:
 
 
 def _find_slowed_collectives(evidence: Evidence, name: str, rows: Ints) -> Fault | None:
-    """Return the fault of collectives that became slow during the run, or None.
+    """Return the fault of one kind of collective that became slow during the run, or None.
 
-    The transfer time of a stage in an iteration is the lower median of its collectives. A stage has
-    slowed if the logarithms of its transfer times have a significant jump (:func:`.fit_jumps`). The
-    first slow iteration and the times of the fault are those of the stage with the largest jump.
+    For each stage, a jump is fitted to the logarithms of its transfer times in each iteration
+    (:func:`.fit_jumps`). A transfer time is the lower median over the collectives of the stage. The
+    stage has slowed if the jump is significant. The stage with the largest jump determines the
+    first slow iteration and the times of the fault.
 
     Args:
         evidence: Effects, delays and other evidence of the run.
@@ -840,8 +845,8 @@ def find_late_launches(evidence: Evidence) -> Iterator[Fault]:
     An operation that is launched late starts late although its input is ready. If a rank launches a
     collective late, all other members of the collective wait for this rank.
 
-    Only the 4 ranks with the largest total delay get a separate fault. The fault of all ranks is
-    left out if only one rank launches late.
+    Only the 4 ranks with the largest total delay get a fault of their own. The fault of all ranks
+    is yielded only if several ranks launch late.
     """
     work, late_ns = evidence.work, evidence.late_ns
     rows = np.flatnonzero(late_ns > 0)
@@ -860,8 +865,8 @@ def find_late_launches(evidence: Evidence) -> Iterator[Fault]:
 def find_late_starts(evidence: Evidence) -> Iterator[Fault]:
     """Yield a fault for each rank that begins iterations late, then one of all late ranks.
 
-    Only the 4 ranks with the largest total delay get a separate fault. The fault of all late ranks
-    is left out if only one rank is late.
+    Only the 4 ranks with the largest total delay get a fault of their own. The fault of all late
+    ranks is yielded only if several ranks are late.
     """
     work, late_ns = evidence.work, evidence.start_late_ns
     rows = np.flatnonzero(late_ns > 0)
@@ -884,14 +889,14 @@ def find_late_starts(evidence: Evidence) -> Iterator[Fault]:
 
 
 def _build_launch_fault(evidence: Evidence, name: str, delayed: Ints, late_ns: Ints) -> Fault:
-    """Build the fault of late launches. If the fault is removed, the rows start on time.
+    """Build the fault of late launches. Without the fault, the delayed rows start on time.
 
-    ``host`` describes what the host did during the longest delay. ``collective`` is set if more
-    than half of the total delay is the delay of communication.
+    ``host`` describes what the host did during the longest delay. ``collective`` is set if
+    communication has more than half of the total delay.
 
     Args:
         evidence: Effects, delays and other evidence of the run.
-        name: Name of the fault, for example ``rank-3``.
+        name: Name of the fault, for example ``launch-3``.
         delayed: Delayed rows of the work table.
         late_ns: Delay of each row of the work table.
     """
@@ -915,17 +920,18 @@ def _build_launch_fault(evidence: Evidence, name: str, delayed: Ints, late_ns: I
 
 
 def find_launch_gaps(evidence: Evidence) -> Iterator[Fault]:
-    """Yield one fault of the ranks with more launch gaps than others, then one of all with gaps.
+    """Yield the fault of ranks with more launch gaps than others, and the fault of all launch gaps.
 
     A launch gap is time inside an operation in which no kernel runs because launching takes longer
     than executing. Time in which only communication kernels run is not a launch gap. If it is
     unknown whether communication kernels ran, ``detail`` of the faults is :data:`COMPUTE_GAPS`.
 
-    The first fault has the ranks whose gaps, as a fraction of the time of their compute operations,
-    exceed the median of the other ranks by more than 5 percentage points. If the first fault is
-    removed, the gaps shrink to that median. The second fault has all ranks whose fraction is above
-    5 %. If the second fault is removed, there are no gaps, so its saving is an upper bound. The
-    second fault is left out if all of its ranks are in the first fault.
+    The fraction of a rank is its total gap time divided by the time of its compute operations.
+
+    1. Ranks whose fraction exceeds the median of the other ranks by more than 5 percentage points.
+       Without this fault, their gaps shrink to that median.
+    2. All ranks whose fraction is above 5 %, unless all of them are in the first fault. Without
+       this fault, they have no gaps, so the saving is an upper bound.
     """
     computes = evidence.effects.computes
     gap_ns, length_ns = computes.gap_ns, computes.gap_ns + computes.time_ns
@@ -952,12 +958,12 @@ def _build_gap_fault(
 ) -> Fault:
     """Build the fault of launch gaps on some ranks.
 
-    The fault has the compute operations of these ranks that contain launch gaps. The reported
-    number is the fraction of their total time that is launch gaps.
+    The rows of the fault are the compute operations of these ranks that contain launch gaps. The
+    reported number is the fraction of their total time that is launch gaps.
 
     Args:
         evidence: Effects, delays and other evidence of the run.
-        name: Name of the fault, for example ``rank-3``.
+        name: Name of the fault, for example ``launch-gaps``.
         gap_ns: Total length of the launch gaps in each compute operation, in ns.
         is_member: Mask of the ranks of the fault, one value per rank that has compute operations,
             ascending.
@@ -997,8 +1003,8 @@ SHAPES: tuple[Callable[[Evidence], Iterable[Fault]], ...] = (
 def _lasts_since_onset(work: Work, iteration: Ints) -> bool:
     """Return whether a fault began during the run and occurs in every later iteration.
 
-    The run must have at least 8 iterations, and at least 2 of them before and after the onset, so
-    that chance does not look like an onset.
+    Short runs give False, because an onset could be chance: the run must have at least 8
+    iterations, with at least 2 before and 2 after the onset.
 
     Args:
         work: Work table of all ranks.
@@ -1012,10 +1018,10 @@ def _lasts_since_onset(work: Work, iteration: Ints) -> bool:
 
 
 def build_token_fault(n_more: str, rank: int, depth: int) -> Fault:
-    """Build the fault that the first stage waits for tokens because too few chunks are in flight.
+    """Build the fault of the first stage waiting for tokens because too few chunks are in flight.
 
     Args:
-        n_more: How many more chunks are in flight if the fault is removed: :data:`ONE_MORE` or
+        n_more: Number of additional chunks in flight without the fault: :data:`ONE_MORE` or
             :data:`ENOUGH`.
         rank: A rank of the first stage that waits for tokens.
         depth: Usual number of chunks in flight.
@@ -1040,13 +1046,15 @@ def _pair_phases(evidence: Evidence, kind: Ints, ratio: Floats) -> tuple[tuple[s
 def select_host_activities(hosts: HostActivities, name_id: Ints, phase: Ints) -> HostActivities:
     """Select host activities that can explain a delay, without duplicates.
 
-    Calls are kept. Ranges are kept unless they name an operation. Activities before the late launch
-    of an operation are dropped unless the operation is an optimizer. Activities before late
-    launches of collectives, and during gaps inside operations, are kept.
+    Two groups of activities are dropped:
+
+    - Ranges that have the name of an operation. Calls are kept.
+    - Activities before the late launch of an operation that is not an optimizer. Activities before
+      late launches of collectives, and during gaps inside operations, are kept.
 
     Args:
         hosts: All recorded activities.
-        name_id: Name ids of operations. Ranges that have one of these names are dropped.
+        name_id: Name ids of operations.
         phase: Phase of each row of the operations table.
     """
     if not len(hosts):
@@ -1063,8 +1071,8 @@ def find_host_activity(
 ) -> tuple[int, int]:
     """Find the call and the range that a host was in for at least half of the lost time.
 
-    The overlaps of all activities of a name with the interval are summed. If several names qualify,
-    the name whose activities have the shortest total duration is returned.
+    The time in a name is the total overlap of its activities with the interval. If several names
+    qualify, the name whose activities have the shortest total duration is returned.
 
     Args:
         hosts: Activities of launching threads.

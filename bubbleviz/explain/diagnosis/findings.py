@@ -69,42 +69,43 @@ if TYPE_CHECKING:
 
 #: Minimum saving that is reported, as a fraction of an iteration.
 _MIN_SAVING = 0.001
-#: Maximum number of faults from which pairs are formed.
-#: Minimum saving of a set of faults, as a multiple of the sum of the single savings.
-#: Minimum gain of a set of faults over its best part, as a fraction of an iteration.
+#: Maximum number of faults that are combined into pairs. Minimum saving of a set of faults, as a
+#: multiple of the sum of the single savings. Minimum gain of a set of faults over its best part, as
+#: a fraction of an iteration.
 _MAX_PAIRED, _MIN_SET_RATIO, _MIN_SET_GAIN = 6, 1.2, 0.02
-#: Minimum number of iterations with a saving for a confidence interval.
+#: Minimum number of iterations that must show a saving before a confidence interval is computed.
 _MIN_SAVED_ITERATIONS = 3
 #: Minimum length of a warm-up iteration, as a multiple of the median of the other iterations.
 _MIN_WARM_UP = 1.5
-#: Minimum time between two iterations that counts as a pause, as a fraction of an iteration.
-#: Minimum mean pause that is reported, as a fraction of an iteration.
-#: Between two iterations, a framework itself takes 1 to 5 % of an iteration.
+#: Minimum length of a pause between two iterations, as a fraction of an iteration. Minimum mean
+#: pause that is reported, as a fraction of an iteration. The framework itself takes 1 to 5 % of an
+#: iteration between two iterations.
 _MIN_PAUSE, _MIN_REPORTED_PAUSE = 0.01, 0.05
-#: Reports promise savings only if the relative replay error is at most this.
+#: Maximum relative replay error at which reports still promise savings.
 _MAX_MISSED = 0.08
 #: Half width of a 95 % interval of a normal distribution, in standard deviations.
 _NORMAL_QUANTILE = 1.96
 #: Kinds of faults of which one can contain another of the same kind.
 _NESTED = ("link", "iteration", "launch", "late-start")
-#: Function of a replay and of the times and delays of its rows, which returns iteration lengths.
+#: Function that takes a replay, the times of its rows and the delays of its rows, and returns
+#: iteration lengths.
 _LengthMeasure = Callable[[Replay, Ints, Ints], Ints]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Faults, and the time that iterations save if these faults are removed.
+    """Faults, and the time that iterations would save without them.
 
     Attributes:
         faults: One fault, or several faults that save more together than alone.
         saving_ns: Mean saving over all iterations, in ns.
-        length_ns: Mean length of the iterations in ns. If iterations overlap, the mean time from
-            the start of one iteration to the start of the next, because removing a fault reduces
-            this time.
+        length_ns: Mean length of the iterations in ns. If iterations overlap, this is the mean time
+            from the start of one iteration to the start of the next, because that time is what gets
+            shorter.
         saved_iterations: Number of iterations whose saving is noticeable.
         error_ns: Half width of the 95 % confidence interval of ``saving_ns``. None if fewer than
-            three iterations save time. The half width combines Student's t over the iterations that
-            save time, the error of the replay, and the error of the times without the faults.
+            three iterations save time. It combines three errors: Student's t over the iterations
+            that save time, the error of the replay, and the error of the times without the faults.
         is_measured: Whether the saving was measured directly, without a replay.
     """
 
@@ -138,9 +139,9 @@ class Diagnosis:
         warm_up: Length of the first iteration as a multiple of the median of all other iterations.
             0 if the first iteration is not a warm-up. A warm-up is excluded from all means.
         missed_ratio: Mean difference between replayed and measured iterations, as a fraction of the
-            measured length. The measured length is the length of the whole iteration or of its
-            longest replica, whichever is closer on average. Replicas that drift apart make the
-            whole iteration longer than the replay.
+            measured length. Replicas that drift apart make the whole iteration longer than the
+            replay. So the measured length is that of the whole iteration or of its longest replica,
+            whichever is closer on average.
         pause_ratio: Mean time between two iterations in which all ranks are idle, as a fraction of
             the mean time from the start of one iteration to the start of the next.
     """
@@ -163,7 +164,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _FaultReplay:
-    """Replays iterations without faults.
+    """Replays iterations as if certain faults did not exist.
 
     Attributes:
         evidence: Effects, delays and other evidence of the run.
@@ -192,11 +193,11 @@ class _FaultReplay:
     def _remove_faults(
         self, scenarios: Sequence[Sequence[Fault]], replay: Replay
     ) -> tuple[Ints, Ints]:
-        """Return the time and the delay of each replayed row without faults.
+        """Return the times and delays of the replayed rows without the faults of each scenario.
 
-        The faults of a scenario scale the times of their rows one after the other. Pauses are
-        removed last, by subtracting their length in ns, so the scales of other faults do not change
-        pauses. The ``late_ns`` of a fault is subtracted from the delays of its ``delayed`` rows.
+        Each fault multiplies the times of its ``rows`` by its ``scale``, and subtracts ``late_ns``
+        from the delays of its ``delayed`` rows. Pauses are removed last, by subtracting their
+        length in ns, so that other faults do not scale them.
 
         Args:
             scenarios: The faults that are removed in each scenario.
@@ -227,7 +228,7 @@ class _FaultReplay:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Baseline:
-    """Lengths of the iterations with all faults, which savings are measured from.
+    """Lengths of the iterations with all faults. Savings are measured relative to them.
 
     Attributes:
         evidence: Effects, delays and other evidence of the run.
@@ -264,9 +265,9 @@ class _Baseline:
         return list(map(self._build_finding, scenarios, without_ns.T))
 
     def _build_finding(self, faults: tuple[Fault, ...], without_ns: Ints) -> Finding:
-        """Build the finding of faults without which the replayed iterations take ``without_ns``.
+        """Build the finding of some faults from the iteration lengths without these faults.
 
-        The saving of an iteration is noticeable if the iteration gets shorter by more than 0.1 %.
+        The saving of an iteration is noticeable if it is more than 0.1 % of the iteration.
         """
         saved_ns = self.replayed_ns - without_ns[self.counts]
         is_saved = saved_ns > _MIN_SAVING * self.replayed_ns
@@ -277,19 +278,18 @@ class _Baseline:
         return Finding(faults, mean_ns, self.length_ns, int(is_saved.sum()), error_ns)
 
     def measure_change(self, finding: Finding) -> Finding | None:
-        """Replace the saving of a link that became slow by a measured saving.
+        """Replace the replayed saving of a link that became slow by a measured saving.
 
-        The measured saving is the mean length of the iterations since the change minus the mean
-        length of the iterations before it, times the fraction of slow iterations. The measured
-        saving does not depend on the replay, which cannot change transfers that have no rows in the
-        work table.
+        The measured saving is (mean length since the change - mean length before it) x fraction of
+        slow iterations. It is more reliable than the replay, which cannot change transfers that
+        have no rows in the work table.
 
         Args:
             finding: Finding of a single fault.
 
         Returns:
-            The finding with the measured saving. None if the fault is not a link that became slow,
-            if iterations overlap, or if either all or none of the selected iterations are slow.
+            The finding with the measured saving. None unless the fault is a link that became slow,
+            iterations do not overlap, and some but not all of the selected iterations are slow.
         """
         fault, length_ns = finding.faults[0], self.measured_ns
         since = fault.since_iteration
@@ -311,12 +311,13 @@ class _Baseline:
 
 
 def _estimate_scale_error(evidence: Evidence, fault: Fault) -> float:
-    """Estimate the error of a saving that comes from the estimated times without the fault.
+    """Estimate the error of a saving that is due to the error of the times without the fault.
 
     The times without the fault are computed from two medians of noisy times: the median of the slow
     work and the median of its norm. The standard error of a median of n times is 1.25 standard
     deviations / sqrt(n). Here, n is the mean number of slow rows per kind of work. The relative
-    error is multiplied by the mean remaining time of the slow rows per rank and iteration.
+    error is multiplied by the mean time per rank and iteration that the slow rows take without the
+    fault.
 
     Args:
         evidence: Effects, delays and other evidence of the run.
@@ -346,7 +347,7 @@ def build_diagnosis(
 ) -> Diagnosis:
     """Find the reasons why the iterations of a run are long, and how much time each costs.
 
-    Each fault is removed alone. Then sets of faults are removed together
+    First each fault is removed alone. Then sets of faults are removed together
     (:func:`_find_sets_of_faults`). Findings that save less than 0.1 % of an iteration are left out.
     The first iteration is ignored if it is a warm-up.
 
@@ -395,7 +396,7 @@ def _measure_baseline(
     Measured lengths are from the first start to the last end of all work except sends and receives.
 
     Args:
-        faultless: Object that replays iterations without faults.
+        faultless: Replays iterations without certain faults.
         replay: Replay of the run.
         length_ns: Mean iteration length that savings are compared with, or None to use the mean of
             the replayed lengths.
@@ -424,13 +425,13 @@ def _find_single_faults(
 ) -> list[Finding]:
     """Return one finding per fault, sorted by saving, largest first.
 
-    The saving of a link that became slow is measured where possible
+    Savings are replayed, except that the saving of a link that became slow is measured if possible
     (:meth:`_Baseline.measure_change`).
 
     Args:
         run: The replayed run.
         scenarios: The work of the run and its replay.
-        faultless: Object that replays iterations without faults.
+        faultless: Replays iterations without certain faults.
         baseline: Lengths of the iterations with all faults.
     """
     faults = [(fault,) for find in SHAPES for fault in find(faultless.evidence)]
@@ -447,15 +448,17 @@ def _find_single_faults(
 def _find_sets_of_faults(
     single: Sequence[Finding], faultless: _FaultReplay, replay: Replay, baseline: _Baseline
 ) -> list[Finding]:
-    """Remove several faults together, and return the sets of faults that save more than alone.
+    """Return the sets of faults that save more together than alone.
 
-    Three kinds of sets are tried: pairs of the six faults that save most
-    (:func:`_list_fault_pairs`), the slow ranks of each stage, and all slow ranks, hosts and
-    replicas (:func:`_list_slow_sets`). :func:`_select_sets_with_gain` selects the returned sets.
+    Three kinds of sets are tried (:func:`_select_sets_with_gain` then selects from them):
+
+    - Pairs of the six faults that save most (:func:`_list_fault_pairs`).
+    - The slow ranks of each stage (:func:`_list_slow_sets`).
+    - All slow ranks, hosts and replicas, without and with slow stages.
 
     Args:
         single: Findings of one fault each, sorted by saving, largest first.
-        faultless: Object that replays iterations without faults.
+        faultless: Replays iterations without certain faults.
         replay: Replay of the run.
         baseline: Lengths of the iterations with all faults.
     """
@@ -468,10 +471,10 @@ def _find_sets_of_faults(
 
 
 def _measure_warm_up(length_ns: Ints) -> float:
-    """Return the first length as a multiple of the upper median of all other lengths, or 0.
+    """Return how much longer the first iteration takes than usual, or 0 if it is not a warm-up.
 
-    The result is 0 if the first iteration is not a warm-up: the multiple is at most 1.5, or there
-    are fewer than three other iterations.
+    This is the first length divided by the upper median of all other lengths. The iteration is not
+    a warm-up if this multiple is at most 1.5, or if there are fewer than three other iterations.
     """
     other_ns = np.sort(length_ns[1:])
     if len(other_ns) < 3:
@@ -483,9 +486,11 @@ def _measure_warm_up(length_ns: Ints) -> float:
 def _list_fault_pairs(faults: Sequence[Fault]) -> list[tuple[Fault, Fault]]:
     """List the pairs of faults that may save more together than alone.
 
-    Faults whose saving is an upper bound, and waits for tokens, are not paired. Two faults of the
-    same kind are not paired if the kind is ``link``, ``iteration``, ``launch`` or ``late-start``,
-    because one fault may contain the other.
+    Some faults are not paired:
+
+    - Faults whose saving is an upper bound, and waits for tokens.
+    - Two faults of the same kind ``link``, ``iteration``, ``launch`` or ``late-start``, because one
+      may contain the other.
     """
     candidates = [fault for fault in faults if not fault.bound and fault.kind != "token"]
     return [
@@ -496,9 +501,13 @@ def _list_fault_pairs(faults: Sequence[Fault]) -> list[tuple[Fault, Fault]]:
 def _list_slow_sets(faults: Sequence[Fault]) -> list[tuple[Fault, ...]]:
     """List sets of slow ranks and stages that may save time only if all of them are repaired.
 
-    If several ranks of a stage are slow, all other ranks wait for the slowest one. So the slow
-    ranks of each stage form a set. All slow ranks, hosts and replicas form another set, and they
-    form one with the slow stages. Sets of a single fault are left out.
+    If several ranks of a stage are slow, all other ranks wait for the slowest one. The sets are:
+
+    - The slow ranks of each stage.
+    - All slow ranks, hosts and replicas.
+    - All slow ranks, hosts and replicas, together with the slow stages.
+
+    Sets of a single fault are left out.
 
     Args:
         faults: All single faults of the run.
@@ -514,12 +523,15 @@ def _list_slow_sets(faults: Sequence[Fault]) -> list[tuple[Fault, ...]]:
 
 
 def _select_sets_with_gain(combined: Sequence[Finding], single: Sequence[Finding]) -> list[Finding]:
-    """Return the sets of faults that save clearly more than the sum of their parts.
+    """Return the sets of faults that save clearly more than their parts.
 
-    A set must save more than 1.2 times the sum of the savings of its faults. The saving of the set
-    must also exceed the saving of its best part by more than 2 % of an iteration. Parts are the
-    single faults of the set, and smaller sets of these faults that were already selected. Sets are
-    tried in ascending order of size.
+    A set must meet two conditions:
+
+    - Its saving is more than 1.2 times the sum of the savings of its faults.
+    - Its saving exceeds the saving of its best part by more than 2 % of an iteration. Parts are the
+      single faults of the set, and smaller sets of these faults that were already selected.
+
+    Sets are tried in ascending order of size.
 
     Args:
         combined: Findings of several faults each.
@@ -578,10 +590,11 @@ def _choose_length_measure(
 
     If iterations do not overlap, or if no rows are replayed, the length of the replay is used.
 
-    The span of a rank is the time from its first to its last compute operation or optimizer in an
-    iteration. If iterations overlap, the next iteration starts one period later: after the longest
-    span of a rank, and a pause. So removing a fault saves at most the reduction of the longest span
-    plus the mean pause. A replayed length is not allowed to become shorter than this bound.
+    If iterations overlap, removing a fault shortens the iteration only as far as it shortens the
+    longest span of a rank. The span is the time from the rank's first to its last compute operation
+    or optimizer in the iteration. The next iteration starts one period later: after the longest
+    span, and a pause that stays. So a replayed length that is shorter than this bound is replaced
+    by the bound.
 
     Args:
         work: Work table of all ranks.
@@ -592,8 +605,8 @@ def _choose_length_measure(
             iterations do not overlap.
 
     Returns:
-        measure_lengths: Function of a replay and of the times and delays of its rows, which returns
-            the lengths of iterations in ns.
+        measure_lengths: Function that takes a replay, the times of its rows and the delays of its
+            rows, and returns the lengths of iterations in ns.
         length_ns: Mean iteration length that savings are compared with, or None to use the mean of
             the replayed lengths.
     """
@@ -648,9 +661,9 @@ def estimate_mean_saving(
 ) -> tuple[float, float | None]:
     """Return the mean saving of iterations, and the half width of its 95 % confidence interval.
 
-    The mean is over all iterations. Iterations in which the fault does not occur certainly save
-    nothing. So the interval is computed from the iterations whose saving is noticeable, and scaled
-    by their fraction. The error of the replay is added in quadrature.
+    The mean is over all iterations. The interval is computed only from iterations with a noticeable
+    saving, because the fault does not occur in the others, and is scaled by their fraction. The
+    error of the replay is added in quadrature.
 
     Args:
         saved_ns: Saving of each iteration.
@@ -708,14 +721,16 @@ class _Pauses:
 
 
 def _measure_pauses(run: ReplayedRun) -> _Pauses | None:
-    """Measure the pauses between the iterations of a run.
+    """Measure the pauses between the iterations of a run, in which all ranks are idle.
 
-    :func:`_measure_shared_pauses` defines the pause before an iteration. The result is None for
-    inference runs, and if there are no consecutive averaged iterations::
+    ::
 
         stage 0   ... B ├ Optimizer ┤          ├ F ...
         stage 1   ... B   ├ Optimizer ┤            ├ F ...
                                       │ pause  │
+
+    :func:`_measure_shared_pauses` defines the pause before an iteration. The result is None for
+    inference runs, and if there are no consecutive averaged iterations.
     """
     if run_kind(run.operations.phase) == INFERENCE:
         return None
@@ -731,11 +746,13 @@ def _find_pause_between_iterations(run: ReplayedRun, pauses: _Pauses) -> Iterato
     """Yield a finding if all ranks are idle between iterations for a considerable time.
 
     If no optimizer was recorded, the usual pause may be an optimizer that has no name. So the lower
-    median of all pauses is subtracted from each pause if no optimizer was recorded.
+    median of all pauses is then subtracted from each pause.
 
-    The pauses are reported if their mean is at least 5 % of the mean period. If there are several
-    boundaries between iterations, at least two pauses must also be longer than 1 % of the mean
-    period.
+    The pauses are reported under two conditions:
+
+    - Their mean is at least 5 % of the mean period, which is the time from one start to the next.
+    - At least two of them are longer than 1 % of the mean period. If there is only one pause, this
+      one must be.
 
     Args:
         run: The replayed run.
@@ -762,8 +779,8 @@ def _build_pause_fault(
 ) -> Fault:
     """Build the fault that all ranks are idle between iterations.
 
-    The fault names the ranks that were idle for the shortest time in the longest pause, and what
-    the host did on the first of these ranks during this pause.
+    The ranks of the fault are those that were idle for the shortest time in the longest pause.
+    ``host`` describes what the host did on the first of these ranks during this pause.
 
     Args:
         run: The replayed run.
@@ -824,9 +841,11 @@ def _list_boundaries(run: ReplayedRun) -> _Boundaries:
 def _measure_shared_pauses(boundaries: _Boundaries) -> Ints:
     """Return the time in ns in which all ranks are idle before each later iteration.
 
-    The time is the shortest idle time of any rank between two consecutive iterations. It is limited
-    to the time from when the last rank ended the earlier iteration to when the first rank began the
-    later one. The time is never negative.
+    This is the smaller of two times, but at least 0:
+
+    - The shortest idle time of any rank between the two iterations.
+    - The time from when the last rank ended the earlier iteration to when the first rank began the
+      later one.
 
     Returns:
         One value per distinct iteration of ``boundaries``, ascending.
@@ -849,7 +868,7 @@ def _collect_evidence(
     layout: LayoutQuestion | None,
     schedule: str | None,
 ) -> Evidence:
-    """Collect the evidence of a run from which faults are found.
+    """Collect the evidence of a run that is used to find faults.
 
     ``late_ns`` of the evidence contains the delays of late operations and of late collectives.
     """
@@ -890,13 +909,12 @@ def _collect_evidence(
 
 
 def _measure_launch_share(run: ReplayedRun, work: Work, gap_ns: Ints) -> Floats | None:
-    """Return which fraction of the time without compute kernels had no kernels of any kind.
+    """Return how much of the time without compute kernels was also without communication kernels.
 
     A gap is time inside an operation in which no compute kernel ran. The time without any kernel is
-    known only per rank and iteration, so all rows of a rank in an iteration get the same fraction.
-    The fraction is the time without any kernel divided by the sum of the gaps, but at most 1.
-    Optimizers are excluded from both times. The result is None if the time without any kernel is
-    unknown.
+    known only per rank and iteration, so all rows of a rank in an iteration get the same fraction:
+    the time without any kernel divided by the sum of the gaps, but at most 1. Optimizers are not
+    part of either time. The result is None if the time without any kernel is unknown.
 
     Args:
         run: The replayed run.
@@ -914,9 +932,9 @@ def _measure_launch_share(run: ReplayedRun, work: Work, gap_ns: Ints) -> Floats 
 
 
 def _list_eased_replays(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault, Replay]]:
-    """Yield the faults whose removal changes the order of work, each with a replay without it.
+    """Yield the faults that change the order of work, each with a replay without the fault.
 
-    These faults are work that is queued after transfers, and too few chunks in flight.
+    These faults are work that queues behind transfers, and too few chunks in flight.
     """
     yield from _find_queued_work(run, scenarios)
     operations, tokens = run.operations, run.explained().tokens
@@ -930,10 +948,11 @@ def _list_eased_replays(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tupl
 
 
 def _find_queued_work(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault, Replay]]:
-    """Yield the fault of transfers and collectives queued after transfers, and a replay without it.
+    """Yield the fault of work that queued behind transfers, and a replay without this queueing.
 
-    In the replay, the queued transfers no longer follow any other transfer. Nothing is yielded if
-    no work is queued, or if fewer iterations can be replayed without the fault.
+    The work consists of transfers and of collectives inside operations. In the replay, queued
+    transfers no longer follow any other transfer. Nothing is yielded if no work is queued, or if
+    fewer iterations can be replayed without the fault.
     """
     work, order = scenarios.work, scenarios.order
     transfers = find_queued_transfers(work, order)[0]
@@ -961,8 +980,8 @@ def _find_queued_work(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[
 def _measure_delays(run: ReplayedRun, scenarios: Scenarios, rows: Ints, cause: Cause) -> Ints:
     """Return how long one cause delayed each row of ``scenarios.work`` after its input was ready.
 
-    The delay is 0 for communication. For the cause HOST, it includes the delay of the first launch
-    of an iteration (:func:`_measure_late_first_launches`).
+    The delay is 0 for communication. For the cause HOST, a late launch of the first operation of an
+    iteration is included (:func:`_measure_late_first_launches`).
 
     Args:
         run: The replayed run.
@@ -992,7 +1011,7 @@ def _measure_delays(run: ReplayedRun, scenarios: Scenarios, rows: Ints, cause: C
 
 
 def _sum_idle_before(scenarios: Scenarios, rows: Ints, idle: IdleIntervals) -> Ints:
-    """Return the idle time by cause between the last predecessor and the start of each row.
+    """Return the idle time before each row since its last predecessor ended, by cause.
 
     The times are in ns and have the shape (rows, causes).
 
@@ -1009,11 +1028,10 @@ def _sum_idle_before(scenarios: Scenarios, rows: Ints, idle: IdleIntervals) -> I
 def _find_delay_starts(run: ReplayedRun, bubbles: Bubbles, cause: Cause) -> Ints:
     """Return when each bubble starts to delay the operation after it, or its end if it does not.
 
-    - PROFILER: when the input of the operation was ready. Profiler overhead before that time does
-      not delay the operation.
-    - Other causes, inference: the start of the bubble. But a bubble that starts before the input
-      was ready does not delay the operation, because its cause can be a delay on an earlier rank.
-    - Other causes, training: the start of the bubble.
+    - Profiler overhead delays the operation once its input is ready.
+    - For other causes, a bubble in training delays the operation from the start of the bubble.
+    - In inference, the same holds if the bubble starts after the input is ready. Otherwise it does
+      not delay the operation, because its cause can be a delay on an earlier rank.
 
     Args:
         run: The replayed run.
@@ -1034,9 +1052,9 @@ def _find_delay_starts(run: ReplayedRun, bubbles: Bubbles, cause: Cause) -> Ints
 def _measure_late_first_launches(run: ReplayedRun, scenarios: Scenarios, rows: Ints) -> Ints:
     """Return how late the host launched the first operation of each rank and iteration, in ns.
 
-    Idle time before the first operation counts as warm-up of the pipeline, whatever its cause. So
-    late launches of first operations are found here: they are launched after their input had
-    arrived::
+    An operation is late if it was launched after its input had arrived. Idle time before the first
+    operation counts as warm-up of the pipeline, whatever its cause, so this delay is measured
+    here::
 
         stage 0   ├ F0 ┤├ F1 ┤├ F2 ┤├ F3 ┤
         stage 1         │ late │├ F0 ┤├ F1 ┤
@@ -1067,9 +1085,9 @@ def _measure_late_first_launches(run: ReplayedRun, scenarios: Scenarios, rows: I
 
 
 def _find_longest_transfers(scenarios: Scenarios, n_rows: int) -> Ints:
-    """Return the longest transfer time among the communication that each operation follows, in ns.
+    """Return for each operation the longest transfer time of its predecessors, in ns.
 
-    The time is 0 for an operation that follows no communication, and never negative.
+    The time is never negative. It is 0 if no predecessor is communication.
 
     Args:
         scenarios: The work of the run and its replay. The work table starts with the operations.
@@ -1082,11 +1100,13 @@ def _find_longest_transfers(scenarios: Scenarios, n_rows: int) -> Ints:
 
 
 def _find_needed_times(run: ReplayedRun, first_rows: Ints) -> Ints:
-    """Return the earliest time at which the first operation of each rank and iteration could start.
+    """Return the earliest possible start of the first operation of each rank and iteration.
 
-    This is the time at which the last input from the same iteration was produced. For an operation
-    without inputs, it is the time at which the first rank begins the iteration. If the rank ended
-    its previous iteration later, that end is returned instead.
+    The operation could start as soon as both of the following had happened:
+
+    - Its last input from the same iteration was produced. If it has no inputs, the first rank began
+      the iteration.
+    - Its rank had ended the previous iteration.
 
     Args:
         run: The replayed run.

@@ -27,15 +27,18 @@ _MAX_OVERLAP = 0.01
 
 
 def measure_late_starts(run: ReplayedRun, rows: Ints) -> Ints:
-    """Return how much later each operation starts than the first operation of its iteration.
+    """Return how late the first operation of each rank starts in each iteration, in ns.
 
-    The delay is relative to the first operation that starts an iteration on any rank without
-    needing an input. Only the first operation of a rank in an iteration can be late. It must need
-    no input, have no recorded launch, and start more than 20 us late. All other delays are 0.
+    The delay is measured from the earliest start of the iteration on any rank. It is 0 unless the
+    operation is the first of its rank in the iteration, needs no input, has no recorded launch, and
+    starts more than 20 us late.
 
-    All delays are 0 if any rank begins an iteration before all ranks have ended the previous one,
-    because ranks then do not wait for each other. All delays are also 0 if there is only one
-    iteration, or if the ranks are on several hosts, whose clocks differ.
+    All delays are 0 in the following cases, because ranks then do not wait for each other or cannot
+    be compared:
+
+    - A rank begins an iteration before all ranks have ended the previous one.
+    - There is only one iteration.
+    - The ranks are on several hosts, whose clocks differ.
 
     Args:
         run: The replayed run.
@@ -65,7 +68,7 @@ def measure_late_starts(run: ReplayedRun, rows: Ints) -> Ints:
 
 
 def _mask_starts(run: ReplayedRun, rows: Ints) -> Bools:
-    """Return a mask of the rows that are the first of their rank and iteration, and need no input.
+    """Return a mask of the first operations of each rank in each iteration that need no input.
 
     Args:
         run: The replayed run.

@@ -1,9 +1,9 @@
 """Find links between stages that become slow during a run, and when they do.
 
-The slack of a message is the time from the end of its producer to the start of its consumer. The
-slack contains the transfer, and the time for which the consumer's rank was still busy. In each
-iteration, some consumer waits for each link, so the least slack of a link is close to its transfer
-time. If a link becomes slow, its least slack rises in both directions::
+The slack of a message is the time from the end of its producer to the start of its consumer. It
+contains the transfer, and the time in which the consumer's rank was still busy. In each iteration,
+some consumer waits for each link, so the least slack of a link is close to its transfer time. If a
+link becomes slow, its least slack rises in both directions::
 
     least slack, ms    iteration   5     6     7     8     9    10    11
     stages 2 -> 3                 3.2   3.2   3.2   3.2   130   131   130
@@ -11,9 +11,9 @@ time. If a link becomes slow, its least slack rises in both directions::
     stages 2 -> 1                 1.7   1.7   1.7   1.8   136   136   135
     stages 1 -> 2                 1.8   1.8   1.7   1.8   1.9   1.9   1.8
 
-Messages of a neighboring link may queue up after messages of the slow link, here from stage 2 to
-stage 1. But this happens in one direction only. The change is located in the sum of both
-directions, because the clock offset between two ranks cancels out in the sum.
+Messages of a neighboring link may queue up behind messages of the slow link, here from stage 2 to
+stage 1. But this happens in one direction only. The iteration of the change is found in the sum of
+both directions, because the clock offset between two ranks cancels out in the sum.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from bubbleviz.model.columns import NONE, Bools, Floats, Ints, Table
 from bubbleviz.model.grouping import Groups, find_distinct, group_rows
 from bubbleviz.model.intervals import group_extents
 
-#: Minimum rise in each direction of a slow link, as a fraction of the rise in the other direction.
+#: Minimum rise in each direction of a slow link, as a fraction of the rise in the opposite
+#: direction.
 _MIN_OTHER_DIRECTION = 0.25
 #: Minimum rise of a slow link, as a fraction of the largest rise of any slow link.
 _MIN_OF_LARGEST = 0.5
@@ -81,14 +82,15 @@ class _LinkSlack(Table):
 def find_link_changes(run: ReplayedRun) -> tuple[LinkChange, ...]:
     """Find the links that become slow during a run, sorted by replica and stages.
 
-    A link is a pair of stages in one replica. A link became slow if three conditions hold:
+    A link is a pair of stages in one replica. The slack of a message is the time from the end of
+    its producer to the start of its consumer. A link became slow if three conditions hold:
 
-    1. The sum of the least slack in both directions jumps significantly (:func:`.fit_jumps`). The
+    1. The least slack, summed over both directions, jumps significantly (:func:`.fit_jumps`). The
        slack is measured in units of the median duration of a consumer, without outliers.
-    2. The least slack in each direction rises by at least a quarter of the rise in the other
-       direction.
-    3. The jump is at least half as large as the largest jump of a link for which the first two
-       conditions hold.
+    2. The least slack rises in both directions. The smaller rise is at least a quarter of the
+       larger one.
+    3. The jump is at least half as large as the largest jump of any link that meets the first two
+       conditions.
     """
     messages = _select_messages(run)
     slack = _measure_link_slack(run, messages)
@@ -138,7 +140,8 @@ def _select_messages(run: ReplayedRun) -> Dependencies:
 def _measure_link_slack(run: ReplayedRun, messages: Dependencies) -> _LinkSlack:
     """Measure the least slack of each link in each iteration, in both directions.
 
-    Iterations in which a link has no messages in one of the directions are left out for this link.
+    The slack of a message is the time from the end of its producer to the start of its consumer. An
+    iteration is left out for a link that has no messages in one of the directions.
 
     Args:
         run: The replayed run.
@@ -183,8 +186,8 @@ def _find_least(cells: Groups, slack_ns: Ints, is_included: Bools) -> tuple[Ints
         is_included: Mask of the messages to include.
 
     Returns:
-        Least slack of each group, which is arbitrary if the group has no included message, and a
-        mask of the groups that have one.
+        Least slack of each group, and a mask of the groups that have included messages. In all
+        other groups, the least slack is arbitrary.
     """
     cell = cells.of_row[is_included]
     least_ns, _ = group_extents(cell, len(cells), slack_ns[is_included], slack_ns[is_included])

@@ -7,7 +7,7 @@ on different ranks. The time of a cell is modeled as a product, in which most fa
 
 The factors are found by greedy forward selection. In each round, a host or replica is a candidate
 if all of its ranks are slower than their copies. The candidate that explains the times best is
-selected, and the times of its ranks are divided by its factor. A second host or replica that was
+selected, and the times of its ranks are divided by its factor. So a second host or replica that was
 hidden by the first one becomes visible in the next round. Ranks that are still slow at the end are
 slow for separate reasons::
 
@@ -38,7 +38,7 @@ _MAX_CANDIDATES = 16
 _QUANTILES = (0.0, 0.49, 0.51, 1.0)
 #: Minimum effect of a rank that drifts or has slowed, because a fitted change leaves a remainder.
 _MIN_CHANGED_EFFECT = 1.05
-#: Minimum gain of a common factor, as a fraction of the gain of a separate factor per cell.
+#: Minimum gain of a common factor, as a fraction of the gain if each cell has a separate factor.
 _MIN_GAIN = 0.5
 #: Weight of deviations of cells that are faster than their norm; slower cells have weight 1.
 _FAST_WEIGHT = 2.0
@@ -80,11 +80,11 @@ class _Candidate:
 def explain_slow_ranks(
     effects: Effects, host_of_rank: Ints
 ) -> tuple[tuple[SlowRanks, ...], Floats]:
-    """Explain the slow cells of a run by hosts, replicas and ranks.
+    """Find the hosts, replicas and ranks that explain why cells of a run are slow.
 
-    At most 4 hosts and replicas are selected. In each round, the candidate with the largest gain
-    (:func:`_measure_gain`) is selected, until no candidate has a positive gain. Then at most 8
-    single ranks follow (:func:`_list_single_ranks`).
+    In each round, the host or replica with the largest gain (:func:`_measure_gain`) is selected.
+    The rounds end when 4 are selected or no candidate has a positive gain. Then at most 8 single
+    ranks follow (:func:`_list_single_ranks`).
 
     Args:
         effects: Effects on the times of compute operations, with the time of each cell.
@@ -116,11 +116,10 @@ def explain_slow_ranks(
 
 
 def _mask_slow_cells(effects: Effects, cell_ns: Floats) -> Bools:
-    """Return a mask of the cells that are significantly slower than the median of their copies.
+    """Return a mask of the cells that are significantly slower than their copies.
 
     A cell is compared with the median of its other copies (:meth:`.Effects.is_significant`). A cell
-    that has no other copies is not slow. On a rank that drifts or has slowed, a slow cell takes
-    more than 1.05 times the median.
+    without other copies is not slow.
 
     Args:
         effects: Effects on the times of compute operations.
@@ -140,11 +139,11 @@ def _mask_slow_cells(effects: Effects, cell_ns: Floats) -> Bools:
 
 
 def _list_candidates(effects: Effects, host_of_rank: Ints, is_slow: Bools) -> Iterator[_Candidate]:
-    """Yield the hosts, then the replicas, whose ranks are all slow, sorted by size, largest first.
+    """Yield the hosts whose ranks are all slow, then the replicas whose ranks are all slow.
 
-    A rank is slow if at least one of its cells is slow. A host or replica is left out if it has
-    only one rank, or all ranks of the run. Only the 16 largest hosts and the 16 largest replicas
-    are considered.
+    A rank is slow if at least one of its cells is slow. Hosts and replicas are sorted by size,
+    largest first. Only the 16 largest of each are considered. A host or replica is left out if it
+    has only one rank, or all ranks of the run.
 
     Args:
         effects: Effects on the times of compute operations.
@@ -173,14 +172,18 @@ def _list_candidates(effects: Effects, host_of_rank: Ints, is_slow: Bools) -> It
 
 
 def _fit_factor(effects: Effects, cell_ns: Floats, is_member: Bools, is_slow: Bools) -> Floats:
-    """Return the factor of each cell if the member cells are slow for a common reason.
+    """Return the factor of each cell, assuming that the member cells are slow for a common reason.
 
-    All member cells with the same kind of work have the same factor, which is at least 1. The
-    ratios of these cells to their copies (:func:`_compare_with_others`) have several quantiles
-    (``_QUANTILES``). The quantile with the smallest misfit (:func:`_measure_misfit`) is the factor.
+    Member cells with the same kind of work have the same factor. Each cell is divided by the norm
+    of its copies that are not members (:func:`_compare_with_others`). The quantiles ``_QUANTILES``
+    of these ratios are tried, and the quantile with the smallest misfit (:func:`_measure_misfit`)
+    is the factor, but the factor is at least 1.
 
-    The factor is 1 for cells that are not members. It is also 1 for a kind of work if fewer than
-    half of its member cells are slow, or if no other rank does the same work.
+    The factor is 1 in three cases:
+
+    - The cell is not a member.
+    - Fewer than half of the member cells with the same kind of work are slow.
+    - No other rank does the same work.
 
     Args:
         effects: Effects on the times of compute operations.
@@ -216,8 +219,8 @@ def _fit_factor(effects: Effects, cell_ns: Floats, is_member: Bools, is_slow: Bo
 def _measure_gain(effects: Effects, cell_ns: Floats, is_member: Bools, factor: Floats) -> float:
     """Return by how much a common factor of the member cells reduces the misfit of all cells.
 
-    If this gain is less than half of the gain of a separate factor for each member cell, the
-    members are not slow for a common reason, and 0 is returned.
+    The gain is compared with the gain that is reached if each member cell has a separate factor. If
+    it is less than half of that, the members are not slow for a common reason, and 0 is returned.
 
     Args:
         effects: Effects on the times of compute operations.
@@ -247,9 +250,10 @@ def _compare_with_others(effects: Effects, cell_ns: Floats, is_member: Bools) ->
 
 
 def _measure_misfit(effects: Effects, cell_ns: Floats) -> Floats:
-    """Return the absolute logarithm of each cell divided by the lower median of its copies.
+    """Return how much each cell differs from its norm, which is the lower median of its copies.
 
-    Cells that are faster than this median count twice, because faults make no work faster.
+    The misfit is ``abs(log(cell / norm))``. It counts twice for cells that are faster than their
+    norm, because faults make no work faster.
     """
     copies = effects.copies
     norm_ns = group_medians(copies.of_row, len(copies), cell_ns)
@@ -278,7 +282,7 @@ def _list_single_ranks(effects: Effects, cell_ns: Floats) -> Iterator[SlowRanks]
 
     Args:
         effects: Effects on the times of compute operations.
-        cell_ns: Time of each cell, without the factors of hosts and replicas.
+        cell_ns: Time of each cell, divided by the factors of slow hosts and replicas.
     """
     cells = effects.computes.cells
     rank_of_cell = effects.computes.rank[cells.first]

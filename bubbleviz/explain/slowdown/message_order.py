@@ -1,10 +1,9 @@
 """Find the predecessors and successors of sends and receives on their rank.
 
-A compute operation is a forward, a backward or any other row of the work table that is not
-communication. A send follows the compute operation that produces its data. A receive precedes the
-compute operation that consumes its data, and follows the previous compute operation in the same
-direction (forward or backward). The sends and receives of activations and gradients form four
-separate sequences::
+A send follows the compute operation that produces its data. A receive precedes the compute
+operation that consumes its data. It also follows the previous compute operation in the same
+direction (forward or backward). Here, a compute operation is any row of the work table that is not
+communication. The sends and receives of activations and gradients form four separate sequences::
 
     RECV_F  ├──┤           ├──┤
     compute     ├─ F0 ─┤       ├─ F1 ─┤       ├─ B0 ─┤
@@ -27,25 +26,25 @@ from bubbleviz.model.grouping import (
     sort_rows,
 )
 
-#: Two columns of rows of the work table: (row, predecessor that the row follows).
+#: Two columns of work table rows: a row, and a predecessor of the row.
 Pairs = tuple[Ints, Ints]
 
 
 def order_messages(work: Work, rows: Ints, compute: Ints, computes: Ints) -> list[Pairs]:
-    """Order the sends and receives of each rank, relative to each other and to compute operations.
+    """Find the predecessors of the sends and receives of each rank, and of their consumers.
 
-    The result lists pairs (row, predecessor) by rule, in this order:
+    The result has one entry of (row, predecessor) pairs per rule, in this order:
 
     1. A send or receive follows the previous one with the same role on its link. A link is a rank,
-       an iteration, a source stage and a destination stage. The four roles, in order
-       (:data:`.POINT_TO_POINT`), have one entry in the list each.
+       an iteration, a source stage and a destination stage. There is one entry per role, in the
+       order of :data:`.POINT_TO_POINT`.
     2. A send follows the compute operation that produces its data.
     3. A compute operation follows the receives of its data.
     4. The receive of a compute operation follows the previous compute operation in the same
        direction (forward or backward) on the same rank in the same iteration. For example, RECV_F 3
        follows F2.
-    5. The first backward transfers follow a forward of the warm-up. The list ends with the two
-       entries of :func:`_order_first_backwards`.
+    5. The first backward transfers follow a forward of the warm-up. These are the two entries of
+       :func:`_order_first_backwards`.
 
     Rules 2 to 4 apply only to transfers whose compute operation is known.
 
@@ -79,11 +78,10 @@ def order_messages(work: Work, rows: Ints, compute: Ints, computes: Ints) -> lis
 
 
 def _find_previous_of_direction(work: Work) -> Ints:
-    """Return for each row the previous row with the same role on its rank in its iteration.
+    """Return for each forward the previous forward, and for each backward the previous backward.
 
-    Only rows with the role FORWARD or BACKWARD have a previous compute operation. The result is -1
-    for the first forward and the first backward of a rank and iteration, and for rows with other
-    roles. An additional last entry of -1 maps the row -1 (unknown) to -1.
+    The previous one is on the same rank in the same iteration. The result is -1 if there is none,
+    and for rows with other roles. An additional last entry of -1 maps the row -1 (unknown) to -1.
     """
     role = work.role
     directed = np.flatnonzero((role == Role.FORWARD) | (role == Role.BACKWARD))
@@ -108,15 +106,15 @@ def chain_rows(work: Work, rows: Ints, group: Ints) -> Pairs:
 
 
 def _order_first_backwards(work: Work, computes: Ints) -> list[Pairs]:
-    """Return pairs that order the first backward transfers after a forward of the warm-up.
+    """Return pairs that make the first backward transfers follow a forward of the warm-up.
 
     This forward is the second-to-last compute operation before the first backward, here F2::
 
         ... ├─ F2 ─┤├─ F3 ─┤├─ B0 ─┤
                    └─> RECV_B, SEND_B
 
-    A rank and iteration has no pair if one of the two compute operations directly before its first
-    backward is missing or is not a forward.
+    A rank has no pair in an iteration unless the last two compute operations before its first
+    backward are forwards.
 
     Args:
         work: Work table of all ranks.
@@ -137,16 +135,16 @@ def _order_first_backwards(work: Work, computes: Ints) -> list[Pairs]:
 
 
 def _find_last_warm_up_forwards(work: Work, computes: Ints) -> tuple[Ints, Ints]:
-    """Find the second-to-last operation before the first backward of each rank and iteration.
+    """Find the second-to-last forward before the first backward of each rank and iteration.
 
     Args:
         work: Work table of all ranks.
         computes: Rows of the compute operations, which a rank runs one after the other.
 
     Returns:
-        cells: Numbers (:attr:`Work.rank_iteration`) of the ranks and iterations in which two
-            forwards come directly before the first backward, ascending.
-        forwards: For each of ``cells``, the row of the earlier one of the two forwards.
+        cells: Ranks and iterations in which the last two compute operations before the first
+            backward are forwards, as :attr:`Work.rank_iteration` numbers, ascending.
+        forwards: For each of ``cells``, the row of the earlier of the two forwards.
     """
     role, cell = work.role, work.rank_iteration[computes]
     number = number_within_groups(cell, work.start_ns[computes], work.kind[computes])

@@ -4,14 +4,15 @@ The transfer of a message is a send and a receive that meet. If the transfer of 
 unknown, the consumer just follows the producer. Transfers are found in four steps:
 
 1. Each dependency between two ranks is a message (:func:`_select_remote_inputs`).
-2. The receive of a message is the last receive of its consumer, as found by the explanation. If
-   receives name no microbatch, the n-th receive of a rank belongs to the n-th operation that takes
-   an input from another rank. This requires equal numbers of receives and operations. Sends are
-   matched in the same way.
+2. The receive of a message is the last receive of its consumer, as found by the explanation.
+   Receives that name no microbatch are matched by order: the n-th receive of a rank belongs to the
+   n-th operation that takes an input from another rank. This requires equal numbers of receives and
+   operations. Sends are matched in the same way.
 3. A receive that starts after the start of its consumer, or ends after the end of its consumer, is
    ignored. Receives between two ranks are also ignored if they do not arrive in the order in which
    they were sent (:func:`_mask_crossing`).
-4. Remaining messages get a transfer of the usual length of their link (:func:`_infer_transfers`).
+4. Messages that still have no transfer get one of the usual length of their link
+   (:func:`_infer_transfers`).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from bubbleviz.model.phases import Phase
 #: Maximum clock difference in ns between transfers and compute operations.
 #: The published analyzer uses the same value.
 CLOCK_NS = 50_000
-#: Minimum number of messages that must show the transfer time of a link before it is used.
+#: Minimum number of messages that are needed to measure the transfer time of a link.
 _MIN_IDLE_CONSUMERS = 3
 
 
@@ -55,7 +56,7 @@ class Messages(Table):
         receive_end_ns: End of the receive; meaningless if ``has_transfer`` is false.
         send_start_ns: Start of the send, or the end of the producer if that is later.
         send_end_ns: End of the send, or the end of the producer if that is later.
-        has_transfer: Whether the transfer is known, from a receive or because it was inferred.
+        has_transfer: Whether the transfer is known, because it was either recorded or inferred.
     """
 
     consumer: Ints
@@ -71,9 +72,12 @@ class Messages(Table):
 def list_messages(run: ReplayedRun, rows: Ints) -> Messages:
     """List the inputs that operations take from other ranks in an iteration, and their transfers.
 
-    A receive shows the transfer of a message if it neither starts nor ends after its consumer, and
-    if messages do not overtake each other on its link (:func:`_mask_crossing`). All other transfers
-    are inferred if possible (:func:`_infer_transfers`).
+    The transfer of a message is taken from its receive if two conditions hold:
+
+    - The receive neither starts nor ends after the consumer.
+    - Messages do not overtake each other on the link (:func:`_mask_crossing`).
+
+    All other transfers are inferred if possible (:func:`_infer_transfers`).
 
     Args:
         run: The replayed run.
@@ -106,8 +110,8 @@ def list_messages(run: ReplayedRun, rows: Ints) -> Messages:
 def _mask_forward_messages(operations: Operations, consumer: Ints, producer: Ints) -> Bools:
     """Return a mask of the messages that carry activations rather than gradients.
 
-    A message from or to a forward carries activations. A message between two overlapped pairs of a
-    forward and a backward carries activations if it goes to a later virtual stage.
+    A message from or to a forward carries activations. A message between two ``FB`` operations,
+    which contain a forward and a backward, carries activations if it goes to a later virtual stage.
 
     Args:
         operations: Operations of all ranks.
@@ -121,7 +125,7 @@ def _mask_forward_messages(operations: Operations, consumer: Ints, producer: Int
 
 
 def _select_remote_inputs(run: ReplayedRun, rows: Ints) -> tuple[Ints, Ints]:
-    """Return (consumer, producer) of the dependencies between ranks within an iteration.
+    """Return (consumer, producer) for each dependency between two ranks in the same iteration.
 
     Args:
         run: The replayed run.
@@ -141,19 +145,19 @@ def _find_receive_times(
 ) -> tuple[Ints, Ints]:
     """Return the start and the end of the receive of each message, or -1 if there is none.
 
-    This is the receive of the consumer that the explanation found. If the explanation found no
-    receive, the receive is matched by order (:func:`_match_unnamed_transfers`).
+    The receive that the explanation found for the consumer is used. If it found none, the receive
+    is matched by order (:func:`_match_unnamed_transfers`).
 
     Args:
         run: The replayed run.
         consumer: Row of the operation that receives each message.
         producer: Row of the operation that produces each message.
-        forward: Whether the message carries activations.
+        forward: Mask of the messages that carry activations.
     """
     operations, receives = run.operations, run.explained().receives
     receive_of = scatter(len(operations), receives.operation, np.arange(len(receives)))
-    # An overlapped pair takes two inputs.
-    # The last receive of the pair belongs to the input that was produced later.
+    # An FB operation takes two inputs. Its last receive belongs to the input that was produced
+    # later.
     last_inputs = find_first_rows(consumer, -operations.end_ns[producer])
     receive = np.where(make_mask(len(consumer), last_inputs), receive_of[consumer], NONE)
     unnamed = _match_unnamed_transfers(operations, consumer, forward, (Phase.RECV_F, Phase.RECV_B))
@@ -173,13 +177,13 @@ def _find_send_times(
 ) -> tuple[Ints, Ints]:
     """Return the start and the end of the send of each message.
 
-    If no send was recorded, they are the end of the producer and the end of the receive. A start or
-    end before the end of the producer is replaced by the end of the producer.
+    If no send was recorded, the message is assumed to be sent from the end of the producer to the
+    end of the receive. No returned time is earlier than the end of the producer.
 
     Args:
         run: The replayed run.
         producer: Row of the operation that produces each message.
-        forward: Whether the message carries activations.
+        forward: Mask of the messages that carry activations.
         received_ns: End of the receive of each message.
     """
     operations = run.operations
@@ -196,7 +200,7 @@ def _find_send_times(
 def _match_unnamed_transfers(
     operations: Operations, owner: Ints, forward: Bools, phases: tuple[Phase, Phase]
 ) -> Ints:
-    """Match transfers that name no microbatch with the operations that they belong to, by order.
+    """Match transfers that name no microbatch with messages, by their order.
 
     Transfers and messages are grouped by rank, iteration and direction. If a group has equally many
     transfers and messages, the n-th transfer belongs to the n-th message, both sorted by start.
@@ -205,7 +209,7 @@ def _match_unnamed_transfers(
     Args:
         operations: Operations of all ranks.
         owner: For each message, the row of the operation that receives or sends it.
-        forward: Whether the message carries activations.
+        forward: Mask of the messages that carry activations.
         phases: Phase of the transfers of activations, and phase of the transfers of gradients.
 
     Returns:
@@ -232,7 +236,7 @@ def _match_unnamed_transfers(
 
 
 def _mask_crossing(operations: Operations, messages: Messages) -> Bools:
-    """Return a mask of the messages of links on which messages overtake each other.
+    """Return a mask of the messages on links where messages overtake each other.
 
     ::
 
@@ -240,8 +244,8 @@ def _mask_crossing(operations: Operations, messages: Messages) -> Bools:
         receiver   ├─ B4 ─┤├ B3 ┤
 
     Here a link is a sender, a receiver and a direction (forward or backward) in one iteration. If
-    messages overtake each other, all receives of the link are considered unreliable, because the
-    streams did not run in order. Messages without a transfer are never marked.
+    any message overtakes another, the streams did not run in order. So all receives of the link are
+    considered unreliable. Messages without a transfer are never marked.
     """
     rows = np.flatnonzero(messages.has_transfer)
     transfers = messages.take(rows)
@@ -260,23 +264,22 @@ def _mask_crossing(operations: Operations, messages: Messages) -> Bools:
 
 
 def _infer_transfers(run: ReplayedRun, rows: Ints, messages: Messages) -> Messages:
-    """Infer transfers for messages without one, if the transfer time of their link is known.
+    """Infer the transfers of messages that have none, if the transfer time of their link is known.
 
-    A consumer that was launched while its rank was idle starts as soon as its input arrives. So the
-    time from the end of the producer to the start of the consumer is the transfer time of the
-    link::
+    The transfer time of a link is measured from consumers that were launched while their rank was
+    idle. Such a consumer starts as soon as its input arrives, so the transfer took the time from
+    the end of the producer to the start of the consumer::
 
         producer   ├─ F3 ─┤
         consumer           │ RECV │├─ F3 ─┤        idle since before the end of F3
 
     A late receive is posted after the data was sent. If data moves before late receives are posted
-    (:func:`_has_data_moved_ahead`), a late receive does not show the transfer time, and its
-    transfer is inferred as well.
+    (:func:`_has_data_moved_ahead`), their transfers are inferred as well.
 
-    An inferred transfer starts when its data was sent. If the message itself shows the transfer
-    time, or if its receive was late and took more than ``CLOCK_NS``, the transfer lasts until the
-    data was received. All other transfers take the median time of their link, but end no later than
-    the data was received.
+    An inferred transfer starts when its data was sent. It ends when the data was received if the
+    message itself shows the transfer time, or if its receive was late and took more than
+    ``CLOCK_NS``. All other transfers take the median time of their link, but end no later than the
+    data was received.
 
     Args:
         run: The replayed run.
@@ -320,10 +323,10 @@ def _infer_transfers(run: ReplayedRun, rows: Ints, messages: Messages) -> Messag
 def _has_data_moved_ahead(
     messages: Messages, is_late: Bools, sent_ns: Ints, received_ns: Ints, link_ns: Floats
 ) -> bool:
-    """Return whether data moves before late receives are posted, so that less is left to move.
+    """Return whether data moves before late receives are posted, so that late receives are short.
 
-    Only receives that were posted more than half a transfer time after the send are considered.
-    Data moves ahead if more than half of these receives took less than half a transfer time.
+    Only receives that were posted more than half a transfer time after the send are considered. The
+    result is true if more than half of them took less than half a transfer time.
 
     Args:
         messages: Messages between operations.
@@ -342,7 +345,7 @@ def _has_data_moved_ahead(
 def _bound_transfer_times(
     operations: Operations, rows: Ints, messages: Messages, is_late: Bools
 ) -> tuple[Ints, Ints, Bools]:
-    """Return the earliest time at which each message was sent, and the latest time of its receipt.
+    """Return when each message was sent at the earliest, and when it was received at the latest.
 
     Args:
         operations: Operations of all ranks.
@@ -354,10 +357,9 @@ def _bound_transfer_times(
         sent_ns: Start of the send, or the end of the producer if the message has no transfer.
         received_ns: End of the receive, or the start of the consumer if the message has no
             transfer.
-        shows_time: Whether data moved during all of the time between the two. For a message with a
-            transfer, the receive must not be late. For a message without a transfer, the rank of
-            the consumer must have been idle, and the consumer must have been launched, before the
-            producer ended.
+        shows_time: Whether data moved during all of the time between the two. If the message has a
+            transfer, its receive must not be late. Otherwise the consumer must have been launched,
+            and its rank must have been idle, before the producer ended.
     """
     start_ns, end_ns = compute_operation_times(operations, rows)
     position = scatter(len(operations), rows, np.arange(len(rows)))[messages.consumer]
@@ -375,10 +377,11 @@ def _bound_transfer_times(
 def _measure_link_times(
     operations: Operations, messages: Messages, gap_ns: Floats, shows_time: Bools
 ) -> Floats:
-    """Return the median transfer time of the link of each message in ns.
+    """Return the usual transfer time of the link of each message, in ns.
 
-    Here a link is a sending and a receiving rank. The lower median over the messages that show the
-    transfer time is returned, or 0 if fewer than ``_MIN_IDLE_CONSUMERS`` messages show it.
+    Here a link is a sending and a receiving rank. Its usual time is the lower median over the
+    messages that show the transfer time, or 0 if fewer than ``_MIN_IDLE_CONSUMERS`` messages show
+    it.
 
     Args:
         operations: Operations of all ranks.
@@ -397,9 +400,9 @@ def _measure_link_times(
 def compute_operation_times(operations: Operations, rows: Ints) -> tuple[Ints, Ints]:
     """Return the start and end of operations without waiting, so that none overlap on a rank.
 
-    Without waiting, an operation starts ``busy_ns`` before its end. If an operation overlaps with
-    earlier operations of its rank, its start is moved to the latest end of these operations. An end
-    that would be before the moved start is moved to this start::
+    Without waiting, an operation starts ``busy_ns`` before its end. If it then overlaps with
+    earlier operations of its rank, it starts at the latest end of these operations. If its end is
+    earlier than that, its end becomes its start, and it takes no time::
 
         stream 1   ├────── F3 ──────┤              ├────── F3 ──────┤
         stream 2        ├──── B1 ────────┤                          ├ B1 ┤

@@ -17,7 +17,7 @@ from bubbleviz.model.collectives import CollectiveIntervals
 from bubbleviz.model.columns import NONE, Bools, Ints, TableT, join_tables, scatter
 from bubbleviz.model.operations import HostActivities, Operations, Rank
 
-#: Columns of the explained tables that contain rows of the operations table.
+#: Columns of the explained tables that contain row numbers of the operations table.
 _ROW_COLUMNS = ("operation", "before", "after", "peer_operation", "successor", "predecessor")
 
 
@@ -27,7 +27,7 @@ class ExplainedRows:
 
     Attributes:
         dependencies: Dependencies between operations.
-        receives: The last receive of each operation whose input was received from a known producer.
+        receives: The last receive of each operation whose receive and producer are both known.
         idle: Idle intervals of each rank between its earliest and its latest window.
         bubbles: Idle intervals in the windows of one ratio.
         tokens: Operations that wait for a token, and the operations that produce it.
@@ -57,10 +57,10 @@ class ExplainedRows:
     def renumber(
         self, get_row: Callable[[Ints], Ints], operations: Operations, first_rank: int = 0
     ) -> ExplainedRows:
-        """Return the same rows with renumbered operations and ranks.
+        """Return the same tables with renumbered operation rows and rank indices.
 
         Args:
-            get_row: Function that maps rows of operations to new rows, and -1 to -1.
+            get_row: Function that maps old operation rows to new rows, and -1 to -1.
             operations: The table that the new rows refer to.
             first_rank: Number that is added to rank indices.
         """
@@ -70,11 +70,11 @@ class ExplainedRows:
 
 
 def renumber(table: TableT, get_row: Callable[[Ints], Ints], first_rank: int = 0) -> TableT:
-    """Return a table whose rows of operations and indices of ranks are renumbered.
+    """Return a table with renumbered operation rows and rank indices.
 
     Args:
         table: One of the tables of :class:`ExplainedRows`.
-        get_row: Function that maps rows of operations to new rows, and -1 to -1.
+        get_row: Function that maps old operation rows to new rows, and -1 to -1.
         first_rank: Number that is added to rank indices.
     """
     columns = {
@@ -104,13 +104,15 @@ def join_rows(parts: Sequence[ExplainedRows], operations: Operations) -> Explain
 
 
 def make_row_converter(first: int, count: int, elsewhere: Ints) -> Callable[[Ints], Ints]:
-    """Return a function that converts rows of a stretch to rows of the run.
+    """Return a function that converts operation rows of a stretch to operation rows of the run.
+
+    The function maps row ``i`` to ``first + i``, except that row ``count + i`` becomes
+    ``elsewhere[i]``. -1 stays -1.
 
     Args:
         first: Row in the run of the first operation of the stretch.
         count: Number of operations of the stretch.
-        elsewhere: Rows in the run of operations of other stretches. Row ``count + i`` of the
-            stretch refers to ``elsewhere[i]``.
+        elsewhere: Rows in the run of operations of other stretches.
     """
 
     def convert(row: Ints) -> Ints:
@@ -135,7 +137,7 @@ class ReplayedRun:
         explained: Function that returns the tables about single operations.
         collectives: Collectives of all ranks.
         averaged: Mask of the iterations that are replayed.
-        hosts: Activities of launching threads before late launches.
+        hosts: What launching threads did before late launches.
         numbers: Number of each iteration in the report, or -1 if it is outside the report's window.
         reason: Reason why the run is not replayed, or "" if it is replayed.
         paused: Mask of the iterations after which recording paused, or None if there are none.
@@ -160,9 +162,9 @@ class ReplayedRun:
         return find_sends(self.operations)
 
     def select_ranks(self, is_selected: Bools, rows: ExplainedRows) -> ReplayedRun:
-        """Return the part of the run on the selected ranks.
+        """Return the run restricted to the selected ranks.
 
-        Rows of operations are renumbered. Ranks keep their indices.
+        Operation rows are renumbered. Ranks keep their indices.
 
         Args:
             is_selected: Mask of the ranks to select, which must not take inputs from other ranks.

@@ -1,6 +1,6 @@
 """The work of a run as one table: operations, the messages between them, and collectives.
 
-:func:`build_work_of_run` builds the table and the order of its rows in five steps:
+:func:`build_work_of_run` builds the table and the dependencies of its rows in five steps:
 
 1. Find the compute operations (:func:`find_computing_rows`).
 2. List the inputs that these operations take from other ranks, with the send and the receive of
@@ -48,7 +48,7 @@ _ROLES = {
 _OPERATION_KINDS = tuple(
     Kind(phase.label, _ROLES.get(phase, Role.COMPUTE), phase.label) for phase in Phase
 )
-#: Kinds of sends and receives, which are numbered after the kinds of operations.
+#: Kinds of sends and receives. Their numbers follow the numbers of the operation kinds.
 _MESSAGE_KINDS = (
     Kind("SEND_F", Role.SEND_F, "forward transfers"),
     Kind("RECV_F", Role.RECV_F, "forward transfers"),
@@ -61,7 +61,7 @@ _SEND_F, _RECV_F, _SEND_B, _RECV_B = (
 
 
 def build_work_of_run(run: ReplayedRun, tokens: Dependencies) -> tuple[Work, Dependencies]:
-    """Build the work of the averaged iterations, and the order of its rows.
+    """Build the work table of the averaged iterations, and the dependencies between its rows.
 
     The iterations of the returned work are numbered as in the report (:attr:`ReplayedRun.numbers`).
 
@@ -82,9 +82,9 @@ def build_work_table(
 ) -> Work:
     """Concatenate operations, the sends and receives of messages with a transfer, and collectives.
 
-    Operations have no meeting, and the times of :func:`.compute_operation_times`. The i-th send and
-    the i-th receive have the meeting i. A send has the rank, microbatch and chunk of the producer,
-    and a receive has the rank, microbatch and chunk of the consumer.
+    - Operations have no meeting. Their times are those of :func:`.compute_operation_times`.
+    - The i-th send and the i-th receive have the meeting i. A send has the rank, microbatch and
+      chunk of the producer, and a receive has those of the consumer.
 
     Args:
         run: The replayed run, whose operations are sorted by (rank, start).
@@ -144,7 +144,7 @@ def build_work_table(
 def _build_collective_work(
     collectives: CollectiveIntervals, stage: Ints, replica: Ints, n_transfers: int
 ) -> Work:
-    """Build the work of collectives. The ``kinds`` contain the kinds of all work of the run.
+    """Build the work table of collectives. Its ``kinds`` also list the kinds of all other work.
 
     Args:
         collectives: Collectives, one row per rank and collective.
@@ -188,8 +188,8 @@ def select_outer_collectives(
 ) -> CollectiveIntervals:
     """Select the collectives that run outside of operations, one row per rank and collective.
 
-    A collective inside the span of the operation that it belongs to is left out. The pieces of a
-    collective on a rank are merged into one row. If a member of a collective left before all
+    A collective inside the span of the operation that it belongs to is left out. If a collective
+    has several pieces on a rank, they are merged. If a member of a collective left before all
     members had entered, the meetings of its rows become -1.
 
     Args:
@@ -200,7 +200,7 @@ def select_outer_collectives(
     is_included = np.append(included, False)[collectives.iteration]
     is_inner = _mask_inner_collectives(collectives, operations)
     pieces = collectives.take(is_included & ~is_inner)
-    # A collective without known members is not merged with any other.
+    # A collective whose members are unknown is not merged with any other.
     number = np.where(pieces.meeting == NONE, np.arange(len(pieces)), NONE)
     groups = group_rows(pieces.rank, pieces.meeting, number)
     start_ns, end_ns = group_extents(groups.of_row, len(groups), pieces.start_ns, pieces.end_ns)
@@ -212,10 +212,10 @@ def select_outer_collectives(
 
 
 def _mask_inner_collectives(collectives: CollectiveIntervals, operations: Operations) -> Bools:
-    """Return a mask of the collectives that run inside the span of the operation they belong to.
+    """Return a mask of the collectives that run inside the operation they belong to.
 
-    The operation must be a compute operation that has GPU work. The collective must not start
-    before the operation and must not end after it.
+    The operation must be a compute operation that has GPU work. The collective must start and end
+    within its span.
     """
     owner = collectives.operation
     owner_phase = np.append(operations.phase, NONE)[owner]
@@ -227,11 +227,10 @@ def _mask_inner_collectives(collectives: CollectiveIntervals, operations: Operat
 
 
 def _remove_impossible_meetings(meeting: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return meetings, with -1 for each meeting that a member left before all had entered.
+    """Return a copy of ``meeting`` in which impossible meetings are -1.
 
-    The rows of an impossible meeting cannot be one collective, even if the input says so. A meeting
-    is impossible if a member left more than 1 ms (the maximum clock error) before the last member
-    entered.
+    All members of a collective must have entered before any member leaves. A meeting is impossible
+    if a member left more than 1 ms (the maximum clock error) before the last member entered.
 
     Args:
         meeting: Meeting of each row, or -1 if unknown.
@@ -252,17 +251,22 @@ def _remove_impossible_meetings(meeting: Ints, start_ns: Ints, end_ns: Ints) -> 
 def _classify_collectives(
     collectives: CollectiveIntervals, stage: Ints, replica: Ints
 ) -> tuple[tuple[Kind, ...], Ints]:
-    """Return the kinds of collectives, and the index of the kind of each collective.
+    """Assign a kind to each collective, so that collectives of one kind do the same work.
 
-    Collectives of one kind do the same work: the same NCCL operation at the same position in the
-    launch order of their rank (:attr:`.CollectiveIntervals.order`). Either all or none of the
-    collectives of a kind have members on several stages, and either all or none have members in
-    several replicas.
+    Collectives have the same kind if all of the following are equal:
+
+    - The NCCL operation.
+    - The position in the launch order of the rank (:attr:`.CollectiveIntervals.order`).
+    - Whether the members are on several stages.
+    - Whether the members are in several replicas.
 
     Args:
         collectives: Collectives of all ranks.
         stage: Stage of each rank.
         replica: Replica of each rank.
+
+    Returns:
+        The kinds, and for each collective the index of its kind.
     """
     if not len(collectives):
         return (), np.empty(0, np.int64)

@@ -10,10 +10,10 @@ work is measured in two ways::
     original ─────────────────┤
 
 The slowdown S is the mean length of the iterations, replayed with their measured times, divided by
-the mean length of ideal iterations. For S of a group of work, only the work of the group has its
-measured times, and all other work has ideal times. S of a worker (a rank) is the minimum of S of
-its stage and S of its replica. The published analyzer contains these definitions in
-``explain_slowdown``, ``AnalyzerResult``, ``analyzer/compute_mw.py`` and ``analyzer/compute_ms.py``.
+the mean length of ideal iterations. For S of a group of work, only the group has its measured
+times, and all other work has ideal times. S of a worker (a rank) is the minimum of S of its stage
+and S of its replica. The published analyzer contains these definitions in ``explain_slowdown``,
+``AnalyzerResult``, ``analyzer/compute_mw.py`` and ``analyzer/compute_ms.py``.
 """
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ class Scenarios:
 
     @cached_property
     def bounded_ns(self) -> Ints:
-        """Time of each row in ns without waiting; for collectives limited by the shortest member.
+        """Time of each row in ns without waiting; collectives are limited by their shortest member.
 
-        The time of a collective's row is at most the duration of the shortest member of the same
-        collective. This bound does not depend on clocks: the member that entered last waited least,
-        so the transfer took no longer than the duration of that member. If the members are unknown,
-        all collectives of the same kind in the iteration are treated as members.
+        A row of a collective takes at most as long as the shortest member of the same collective.
+        This bound does not depend on clocks: the member that entered last waited least, so the
+        transfer took no longer than the duration of that member. If the members are unknown, all
+        collectives of the same kind in the iteration are treated as members.
         """
         work = self.work
         own_ns = work.own_ns if self.clocks_apart else self.own_ns.copy()
@@ -107,7 +107,7 @@ class Scenarios:
 
     @cached_property
     def lengths_ns(self) -> Ints:
-        """Lengths of iterations in ns at measured and at ideal times, shape (iterations, 2).
+        """Iteration lengths in ns, shape (iterations, 2): at measured times, and at ideal times.
 
         Launch delays are left out. The replay runs on first access, because advice on faults does
         not need it.
@@ -126,7 +126,7 @@ class Scenarios:
         return float(self.lengths_ns[:, 1].mean())
 
     def measure_groups(self, label: Ints, values: Ints) -> Floats:
-        """Replay ideal iterations, except that the rows of one group have their measured times.
+        """Measure how long ideal iterations become if one group of rows has its measured times.
 
         Args:
             label: Label of each row's group, such as its stage, or -1 if the row is in no group.
@@ -148,7 +148,7 @@ class Scenarios:
     def measure_removal(self, sets: Iterable[Bools]) -> list[float | None]:
         """Return the fraction of the slowdown that disappears if a set of rows takes ideal times.
 
-        The slowdown here is :attr:`original` minus :attr:`ideal`. All rows that are not in the set
+        This is ``(original - length with the set) / (original - ideal)``. All rows outside the set
         keep their measured times.
 
         Args:
@@ -166,9 +166,9 @@ class Scenarios:
         """Compute the same as :meth:`measure_groups`, faster if groups rarely wait for each other.
 
         Replicas of a pipeline do not depend on each other before the collectives that they share.
-        One replay of all groups at measured times and one at ideal times determine the ends of all
-        work that depends on a single group. Only the work that depends on several groups is
-        replayed once per group::
+        So most rows depend on a single group. Their ends are found by two replays of all groups
+        together: one at measured times, and one at ideal times. Only the rows that depend on
+        several groups are replayed once per group::
 
             replica 0   ├─ F0 ─┤├─ B0 ─┤│▓ all-reduce ▓┤├ Optimizer ┤
             replica 1   ├─ F0 ─┤├─ B0 ─┤│▓ all-reduce ▓┤├ Optimizer ┤
@@ -190,18 +190,18 @@ class Scenarios:
     def _measure_mixed_rows(
         self, group: Ints, n_groups: int, is_mixed: Bools, ends_ns: Ints
     ) -> Floats:
-        """Replay the rows that depend on several groups once per group.
+        """Replay the rows that depend on several groups ("mixed" rows) once per group.
 
-        In each replay, the rows of one group have their measured times and all other rows have
+        In each replay, the rows of one group have their measured times, and all other rows have
         ideal times.
 
         Args:
             group: Number of each row's group. A row whose number is not in ``[0, n_groups)``
                 belongs to no group.
             n_groups: Number of groups.
-            is_mixed: Mask of the rows that depend on several groups.
-            ends_ns: End of each row if its group has measured times, and its end in ideal
-                iterations, shape (rows, 2). Ends of the rows in ``is_mixed`` are not read.
+            is_mixed: Mask of the mixed rows.
+            ends_ns: Known ends of the other rows, shape (rows, 2): first if the row's group has
+                measured times, then in ideal iterations. Ends of mixed rows are not read.
 
         Returns:
             Mean length of the iterations in ns for each group.
@@ -221,7 +221,7 @@ class Scenarios:
         return np.concatenate(means)
 
     def _compute_ends(self, own_ns: Ints) -> Ints:
-        """Replay the given times and ideal times, and return the ends of all rows in ns.
+        """Replay all rows twice, with the given and with ideal times, and return their ends in ns.
 
         Args:
             own_ns: Time of each row.
@@ -238,9 +238,9 @@ class Scenarios:
     def _find_closing_rows(self, group: Ints, is_mixed: Bools, ends_ns: Ints) -> Ints:
         """Return the rows that can be the last to end in an iteration, sorted by iteration.
 
-        All closing rows that depend on several groups are returned. Among the closing rows that
-        depend on a single group, only the last one is returned for each group, iteration and column
-        of ``ends_ns``.
+        All closing rows that depend on several groups are returned. The ends of all other closing
+        rows are known. So of these, only the last one is returned for each group, iteration and
+        replay.
 
         Args:
             group: Number of each row's group.
@@ -256,14 +256,13 @@ class Scenarios:
         return closing[sort_rows(iteration[closing])]
 
     def _build_mixed_replay(self, is_mixed: Bools, closing: Ints) -> tuple[Ints, Replay]:
-        """Build the replay of the rows that depend on several groups.
+        """Build a replay of only the rows that depend on several groups ("mixed" rows).
 
-        The replay also contains the direct predecessors of these rows, and ``closing``. Rows that
-        depend on a single group have no predecessors in the replay, because their ends are already
-        known.
+        The replay also contains the direct predecessors of mixed rows, and ``closing``. Rows that
+        are not mixed have no predecessors in the replay, because their ends are already known.
 
         Args:
-            is_mixed: Mask of the rows that depend on several groups.
+            is_mixed: Mask of the mixed rows.
             closing: Rows that can be the last to end in an iteration.
 
         Returns:
@@ -280,9 +279,10 @@ class Scenarios:
 
 
 def _list_scenario_times(group: Ints, groups: int, own_ns: Ints, ideal_ns: Ints) -> Iterator[Ints]:
-    """Yield the times of all rows for each group, in batches of groups.
+    """Yield the times of all rows in each group's scenario, several scenarios at a time.
 
-    The rows of the group have their measured times, and all other rows have ideal times.
+    In the scenario of a group, its rows have their measured times, and all other rows have ideal
+    times.
 
     Args:
         group: Number of each row's group. A row whose number is not in ``[0, groups)`` belongs to
@@ -306,7 +306,7 @@ def _list_scenario_times(group: Ints, groups: int, own_ns: Ints, ideal_ns: Ints)
 def build_scenarios(
     work: Work, order: Dependencies, *, clocks_apart: bool = False
 ) -> Scenarios | None:
-    """Build the replay of work, or return None if no iteration can be replayed.
+    """Build the scenarios of a work table, or return None if no iteration can be replayed.
 
     Args:
         work: Work table of all ranks.
@@ -320,7 +320,7 @@ def build_scenarios(
 
 
 def build_scenarios_of_run(run: ReplayedRun) -> Scenarios | None:
-    """Build the replay of the averaged iterations of a run, or return None if it is impossible."""
+    """Build the scenarios of a run's averaged iterations, or return None if there are none."""
     if run.reason:
         return None
     work, order = build_work_of_run(run, list_token_waits(run.operations, run.explained().tokens))
@@ -373,7 +373,7 @@ class Slowdowns:
 
     Attributes:
         total: Slowdown S of all work.
-        by_phase: Slowdown S of each phase, direction of transfers, and kind of collective, keyed by
+        by_phase: Slowdown S of each phase, transfer direction, and kind of collective, keyed by
             printed name.
         by_stage: Slowdown S of the work of each stage.
         by_replica: Slowdown S of the work of each replica of the pipeline.
@@ -382,7 +382,8 @@ class Slowdowns:
         by_microbatch: Slowdown S of the work of each microbatch.
         by_link: Slowdown S of the transfers between two stages, keyed by (source stage, destination
             stage).
-        by_iteration: Length replayed at measured times divided by ideal length, keyed by iteration.
+        by_iteration: Slowdown S of each iteration: its length replayed at measured times, divided
+            by its ideal length.
         worker_share: The metric M_W: the fraction of the slowdown that disappears if the slowest
             3 % of the workers (at least one) take ideal times. None if there is no slowdown.
         last_stage_share: The metric M_S: the fraction of the slowdown that disappears if the last
@@ -451,7 +452,7 @@ def measure_slowdowns(scenarios: Scenarios) -> Slowdowns | None:
 
 
 def _number_links(work: Work) -> tuple[Ints, list[tuple[int, int]]]:
-    """Number the links. A link is a pair of a source and a destination stage.
+    """Assign a number to each link. A link is a pair of a source and a destination stage.
 
     Returns:
         link: Number of the link of each row, or -1 if the row is not a transfer.
@@ -472,7 +473,7 @@ def _measure_iteration_slowdowns(scenarios: Scenarios) -> dict[int, float]:
 
 
 def _measure_replay_error(scenarios: Scenarios) -> ReplayError:
-    """Return the relative differences between replayed and measured iteration lengths.
+    """Measure the relative differences between replayed and measured iteration lengths.
 
     The iterations are replayed at measured times, once without and once with launch delays.
     """
@@ -503,10 +504,10 @@ def _find_slowest_ranks(by_rank: Mapping[int, float]) -> Ints:
 def _measure_group_slowdowns(
     scenarios: Scenarios, labels: Mapping[str, Ints]
 ) -> dict[str, dict[int, float]]:
-    """Return the slowdown S of each group, keyed by grouping and by label of the group.
+    """Return the slowdown S of each group, keyed by grouping and then by the label of the group.
 
-    S is the mean length of the iterations in which only this group has its measured times, divided
-    by the mean length of ideal iterations.
+    S is the mean iteration length if only this group has its measured times, divided by the mean
+    length of ideal iterations.
 
     Args:
         scenarios: The work of the run and its replay.

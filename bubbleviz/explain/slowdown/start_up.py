@@ -23,20 +23,22 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.model.operations import Operations
 
-#: Maximum time of collectives before the first compute operation, as a multiple of the usual time.
+#: Maximum time by which collectives may precede the first compute operation, as a multiple of the
+#: usual time.
 _MAX_LEAD = 2
 
 
 def remove_start_up(
     collectives: CollectiveIntervals, operations: Operations, averaged: Bools
 ) -> CollectiveIntervals:
-    """Cut or remove one-off collectives before the first compute operation of their iteration.
+    """Cut off one-off collectives before the first compute operation of their iteration.
 
-    A collective that begins before the first compute operation is shortened so that it begins with
-    the first compute operation. A collective that ends before the first compute operation begins is
-    removed. If collectives usually run before the first compute operation, up to twice their usual
-    time is kept. The usual time is the lower median over the averaged iterations. If only one
-    iteration is averaged, nothing is kept.
+    Each iteration has an earliest allowed time, which is the start of its first compute operation.
+    Collectives that begin earlier are shortened to start at this time. Collectives that end by this
+    time are removed.
+
+    If collectives usually run before the first compute operation, the allowed time is earlier, by
+    twice the usual lead (:func:`_find_earliest_starts`).
 
     Args:
         collectives: Collectives of all ranks, on one clock.
@@ -59,14 +61,15 @@ def remove_start_up(
 def _find_earliest_starts(
     collectives: CollectiveIntervals, operations: Operations, rows: Ints, n_iterations: int
 ) -> Ints:
-    """Return the earliest allowed start of collectives in each iteration, in ns.
+    """Return the earliest time in each iteration at which collectives are kept, in ns.
 
-    This is the start of the first compute operation, or ``NEVER`` if the iteration has no compute
-    operation. If the usual lead is positive, twice the usual lead plus ``CLOCK_NS`` is subtracted.
     The lead of an iteration is the time from the start of its first collective to its first compute
-    operation. A lead is never negative, and it is 0 if the iteration has no collective. The usual
-    lead is the lower median over the iterations that have a compute operation, or 0 if there is
-    only one such iteration.
+    operation. A lead is never negative, and it is 0 without collectives. The usual lead is the
+    lower median over the iterations that have a compute operation, or 0 if there is only one.
+
+    - If the usual lead is 0, the result is the start of the first compute operation.
+    - Otherwise, the result is earlier by twice the usual lead plus ``CLOCK_NS``.
+    - If an iteration has no compute operation, the result is ``NEVER``.
 
     Args:
         collectives: Collectives of the averaged iterations.

@@ -88,7 +88,7 @@ class Work(Table):
     Attributes:
         rank: Index of the rank that did the work.
         stage: Stage of the rank.
-        replica: Replica of the pipeline that the rank belongs to (its data-parallel rank).
+        replica: Pipeline replica that the rank belongs to (its data-parallel rank).
         iteration: Index of the iteration.
         kind: Index of the kind in ``kinds``.
         microbatch: Number of the microbatch.
@@ -127,10 +127,10 @@ class Work(Table):
     def own_ns(self) -> Ints:
         """Duration of each row in ns without waiting.
 
-        For a row with a meeting, this is its transfer time: its end minus the latest start of the
-        rows of its meeting, as in ``get_transfer_time`` of the published ``analyzer/wia.py``. The
-        transfer time can be negative. A row whose transfer time would be -10 ms or less had
-        buffered the data, so its transfer time is 0.
+        For a row with a meeting, this is its transfer time: its end minus the latest start of any
+        row of the meeting, as in ``get_transfer_time`` of the published ``analyzer/wia.py``. The
+        transfer time can be negative. If it would be -10 ms or less, the row had buffered the data,
+        and its transfer time is 0.
         """
         met = np.flatnonzero(self.meeting != NONE)
         meetings = group_rows(self.meeting[met])
@@ -166,7 +166,7 @@ class Work(Table):
 
 
 def find_median_rows(group: Ints, n_groups: int, values: Ints | Floats) -> Ints:
-    """Return the row of the lower median of each group, or -1 if a group has no rows.
+    """Return for each group the row of its lower median, or -1 if it has no rows.
 
     Args:
         group: Group of each value, in ``[0, n_groups)``.

@@ -1,8 +1,8 @@
-"""Find the predecessors of each row of a run's work, as far as the measured times show them.
+"""Find the predecessors of each row of the work table, as far as the measured times show them.
 
 The operations of a rank keep their measured order. A collective follows the last operation that had
-ended when the collective began. The next operation follows the collective if the collective was
-exposed; otherwise the next optimizer follows the collective::
+ended when the collective began. If the collective was exposed, the next operation follows it;
+otherwise the next optimizer follows it::
 
     compute     ├─ B6 ─┤├─ B7 ─┤                 ├ Optimizer ┤
     collective          ├─ bucket 0 ─┤├ bucket 1 ┤
@@ -36,9 +36,9 @@ from bubbleviz.model.operations import Operations
 def order_work(
     work: Work, rows: Ints, messages: Messages, operations: Operations, tokens: Dependencies
 ) -> Dependencies:
-    """Return the order of a run's work as pairs of a row and one of its predecessors.
+    """Find the predecessors of each row of the work table.
 
-    The following rules give the pairs. A pair can occur several times.
+    The following rules give (row, predecessor) pairs. A pair can occur several times.
 
     1. A compute operation follows the previous one of its rank in its iteration.
     2. The consumer of a message without a transfer follows the producer.
@@ -89,7 +89,7 @@ def order_work(
 
 
 def _select_token_waits(operations: Operations, row_of: Ints, tokens: Dependencies) -> Pairs:
-    """Return the waits for tokens within an iteration, as rows of the work.
+    """Return token waits within an iteration, as pairs (waiting row, producing row) of the work.
 
     Args:
         operations: Operations of all ranks.
@@ -107,16 +107,17 @@ def _select_token_waits(operations: Operations, row_of: Ints, tokens: Dependenci
 def _order_transfers(
     work: Work, transfers: Ints, compute: Ints, sent_ns: Ints, computes: Ints
 ) -> list[Pairs]:
-    """Return the order of sends and receives, without pairs that the measured times contradict.
+    """Return the pairs of :func:`.order_messages` that the measured times do not contradict.
 
-    :func:`.order_messages` lists the pairs. The measured times contradict a pair if its row is a
-    send or receive that starts more than ``CLOCK_NS`` before the predecessor ends.
+    A pair (row, predecessor) is dropped in two cases:
 
-    A rank can post a receive before the compute operation that the receive would follow has ended.
-    This is visible only if the data was sent more than ``CLOCK_NS`` before the end of the compute
-    operation. If more than half of these visible receives were posted early, all receives in the
-    same entry of the list are assumed to be posted early. None of them then follows a compute
-    operation.
+    - The row is a send or receive that starts more than ``CLOCK_NS`` before the predecessor ends.
+    - The row is a receive, the predecessor is a compute operation, and receives of this entry are
+      usually posted before the compute operation ends.
+
+    The second case can be checked only for receives whose data was sent more than ``CLOCK_NS``
+    before the end of the compute operation. It applies to an entry if more than half of these
+    receives were posted early.
 
     Args:
         work: Work table of all ranks.
@@ -144,18 +145,20 @@ def _order_transfers(
 
 
 def find_queued_transfers(work: Work, order: Dependencies) -> Pairs:
-    """Find transfers that were queued after others, and the transfer ahead of each.
+    """Find transfers that were delayed by another transfer ahead of them in their rank's queue.
 
-    The data of a queued transfer was ready, but the transfer ahead had been posted first and still
-    waited for its peer::
+    The transfer ahead had been posted first and still waited for its peer, although the data of the
+    queued transfer was ready::
 
         RECV_F 5   ├▒▒▒▒▒▒ waits ▒▒▒▒▒▒│▓▓┤
         SEND_F 2          computed        ├▓▓┤
 
-    The transfer ahead is the last transfer of the same rank and iteration that ended before the
-    queued transfer started and had waited for its peer (:func:`_find_waiting_transfers`). The
-    queued transfer must have started at most ``CLOCK_NS`` after the transfer ahead ended, and more
-    than ``CLOCK_NS`` after its data was ready.
+    The transfer ahead is the last transfer of the same rank and iteration that had waited for its
+    peer (:func:`_find_waiting_transfers`) and ended before the queued transfer started. The queued
+    transfer must meet two conditions:
+
+    - It started more than ``CLOCK_NS`` after its data was ready.
+    - It started at most ``CLOCK_NS`` after the transfer ahead ended.
 
     Args:
         work: Work table of all ranks.
@@ -178,8 +181,8 @@ def find_queued_transfers(work: Work, order: Dependencies) -> Pairs:
 def _find_ready_times(work: Work, transfers: Ints, order: Dependencies) -> Ints:
     """Return when the data of each send and receive was ready, or ``NEVER`` if it is unknown.
 
-    The data of a receive is ready when its send starts, and the data of a send when its compute
-    operation ends.
+    The data of a send is ready when its compute operation ends. The data of a receive is ready when
+    its send starts.
 
     Args:
         work: Work table of all ranks.
@@ -212,7 +215,7 @@ def _find_waiting_transfers(work: Work) -> Ints:
 
 
 def find_queued_collectives(run: ReplayedRun, work: Work, rows: Ints) -> tuple[Ints, Ints]:
-    """Find operations whose inner collectives were queued after transfers.
+    """Find operations that were delayed because their inner collectives queued behind a receive.
 
     An inner collective runs inside an operation. For example, experts exchange tokens inside a
     forward. If the collective shares a link with a receive that was posted first, no kernel of the
@@ -227,9 +230,9 @@ def find_queued_collectives(run: ReplayedRun, work: Work, rows: Ints) -> tuple[I
         rows: For each row of ``work[: len(rows)]``, its row in the operations table.
 
     Returns:
-        Rows of the work, ascending, and the time in ns for which each operation was queued. This
-        time is limited to the time in which neither a kernel of the operation nor a collective ran.
-        Operations that were queued for at most ``CLOCK_NS`` are left out.
+        Rows of the delayed operations in ``work``, ascending, and the time in ns for which each was
+        queued. This time is at most the time in which neither a kernel of the operation nor a
+        collective ran. Operations that were queued for at most ``CLOCK_NS`` are left out.
     """
     operations = run.operations
     row_of = scatter(len(operations) + 1, rows, np.arange(len(rows)))
@@ -252,16 +255,15 @@ def find_queued_collectives(run: ReplayedRun, work: Work, rows: Ints) -> tuple[I
 
 
 def _find_last_waiting_transfers(work: Work, rank: Ints, time_ns: Ints) -> Ints:
-    """Find the last transfer of a rank that waited for its peer and ended before a time.
+    """Find the last transfer of a rank that had waited for its peer and ended before a time.
 
     Args:
         work: Work table of all ranks.
-        rank: One rank per query.
-        time_ns: Time of each query. A transfer counts if it ends less than ``CLOCK_NS`` after this
-            time.
+        rank: Rank of each query.
+        time_ns: Time of each query. Transfers may end up to ``CLOCK_NS`` later than this time.
 
     Returns:
-        The row of ``work`` for each query, or -1 if there is no such transfer.
+        Row of ``work`` for each query, or -1 if there is no such transfer.
     """
     waiting = _find_waiting_transfers(work)
     end_ns = work.end_ns[waiting] - CLOCK_NS
@@ -270,10 +272,10 @@ def _find_last_waiting_transfers(work: Work, rank: Ints, time_ns: Ints) -> Ints:
 
 
 def _match_last_finished(work: Work, finishing: Ints, starting: Ints) -> Pairs:
-    """Match each starting row with the last row that finished before it.
+    """Match each starting row with the last row of its rank and iteration that finished before.
 
-    This is ``pandas.merge_asof`` by (rank, iteration) on time. :func:`_sort_events` defines the
-    time of each event and what happens at equal times.
+    This is ``pandas.merge_asof`` by (rank, iteration) on time. :func:`_sort_events` defines how
+    times are compared.
 
     Args:
         work: Work table of all ranks.
@@ -281,7 +283,7 @@ def _match_last_finished(work: Work, finishing: Ints, starting: Ints) -> Pairs:
         starting: Rows of the work table to match by their start.
 
     Returns:
-        The rows of ``starting`` that have a match, and the row of ``finishing`` matched with each.
+        The rows of ``starting`` that have a match, and for each the matching row of ``finishing``.
     """
     rows, is_start = _sort_events(work, finishing, starting)
     position = np.arange(len(rows))
@@ -291,10 +293,10 @@ def _match_last_finished(work: Work, finishing: Ints, starting: Ints) -> Pairs:
 
 
 def _match_first_started(work: Work, finishing: Ints, starting: Ints) -> Pairs:
-    """Match each finishing row with the first row that starts after it.
+    """Match each finishing row with the first row of its rank and iteration that starts after it.
 
     This is ``pandas.merge_asof`` by (rank, iteration) on time, with ``direction="forward"``.
-    :func:`_sort_events` defines the time of each event and what happens at equal times.
+    :func:`_sort_events` defines how times are compared.
 
     Args:
         work: Work table of all ranks.
@@ -302,7 +304,7 @@ def _match_first_started(work: Work, finishing: Ints, starting: Ints) -> Pairs:
         starting: Rows of the work table to match by their start.
 
     Returns:
-        The rows of ``finishing`` that have a match, and the row of ``starting`` matched with each.
+        The rows of ``finishing`` that have a match, and for each the matching row of ``starting``.
     """
     rows, is_start = _sort_events(work, finishing, starting)
     position = np.arange(len(rows))
@@ -313,11 +315,16 @@ def _match_first_started(work: Work, finishing: Ints, starting: Ints) -> Pairs:
 
 
 def _sort_events(work: Work, finishing: Ints, starting: Ints) -> tuple[Ints, Bools]:
-    """Sort the ends of rows and the starts of rows by rank, iteration and time.
+    """Merge the ends of some rows and the starts of others, sorted by rank, iteration and time.
 
-    To allow for clock noise, the end of a row is moved ``CLOCK_NS`` earlier, but not before its
-    start. At equal times, the order is: ends after their row's start, then starts, then ends at
-    their row's start. So no row is matched with itself. Remaining ties are sorted by row.
+    To allow for clock noise, each end is moved ``CLOCK_NS`` earlier, but not before the start of
+    its row. Events at equal times are in this order, so no row is matched with itself:
+
+    1. Ends that are later than the start of their row.
+    2. Starts.
+    3. Ends that are equal to the start of their row.
+
+    Remaining ties are sorted by row.
 
     Args:
         work: Work table of all ranks.
@@ -345,13 +352,15 @@ def _select_pairs_of_rank(work: Work, rows: Ints, matches: Ints) -> Pairs:
 
 
 def _find_followers(work: Work, computes: Ints, collectives: Ints) -> Pairs:
-    """Return pairs of the row that follows a collective, and the collective.
+    """Return pairs (row, collective): for each collective, the row that has to wait for it.
 
-    An exposed collective is followed by the first compute operation that started after it ended.
-    Any other collective is followed by the first optimizer that started after it ended. A
-    collective was exposed if the compute operation before this first compute operation ended at
-    most ``CLOCK_NS`` after the collective, or if there is no previous compute operation.
-    Collectives that no row follows are left out.
+    If the collective was exposed, this is the first compute operation that started after it ended.
+    Otherwise it is the first optimizer that started after it ended. Collectives without such a row
+    are left out.
+
+    A collective was exposed if the rank had nothing to compute when it ended. So the compute
+    operation before that first compute operation must have ended at most ``CLOCK_NS`` after the
+    collective, or there must be none.
 
     Args:
         work: Work table of all ranks.
@@ -359,7 +368,7 @@ def _find_followers(work: Work, computes: Ints, collectives: Ints) -> Pairs:
         collectives: Rows of the collectives.
 
     Returns:
-        The rows that follow collectives, and the collectives.
+        The rows that wait for collectives, and the collectives.
     """
     if not len(collectives):
         return collectives, collectives
