@@ -165,10 +165,10 @@ def _list_candidates(effects: Effects, host_of_rank: Ints, is_slow: Bools) -> It
         n_slow = np.bincount(groups.of_row, is_slow_rank, minlength=len(groups))
         is_candidate = (size > 1) & (size < len(ranks)) & (n_slow == size)
         is_candidate &= number[groups.first] >= 0
-        for group in sort_rows(-size)[:_MAX_CANDIDATES].tolist():
-            if is_candidate[group]:
-                of_group = int(number[groups.first[group]])
-                yield _Candidate(kind, f"{name}-{of_group}", number_of_cell == of_group)
+        by_size = sort_rows(-size)
+        for group in by_size[is_candidate[by_size]][:_MAX_CANDIDATES].tolist():
+            of_group = int(number[groups.first[group]])
+            yield _Candidate(kind, f"{name}-{of_group}", number_of_cell == of_group)
 
 
 def _fit_factor(effects: Effects, cell_ns: Floats, is_member: Bools, is_slow: Bools) -> Floats:

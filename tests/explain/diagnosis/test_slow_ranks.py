@@ -91,6 +91,17 @@ def test_the_fewest_groups_of_slow_ranks_are_named_with_their_saving(
     assert advice[0].saving_ratio == pytest.approx(saved, abs=0.01)
 
 
+def test_slow_hosts_among_many_are_named(tmp_path: Path) -> None:
+    slow = [*range(4 * 25, 4 * 26), *range(4 * 29, 4 * 30)]
+    job = replace(JOB, replicas=32, iterations=2, messages=False, of_host=4)
+    simulated = simulate_job(replace(job, rank=dict.fromkeys(slow, 1.3)))
+    report = bubbleviz.analyze(simulated.written(tmp_path / "operations.csv"))
+    first = write_all_advice(report)[0]
+
+    assert first.kind == "host+host"
+    assert sorted(first.ranks) == slow
+
+
 def test_a_slow_stage_and_slow_ranks_that_hide_each_other_are_named_together(
     tmp_path: Path,
 ) -> None:
