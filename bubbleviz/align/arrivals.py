@@ -94,8 +94,9 @@ def _make_unknown_arrivals(count: int) -> Arrivals:
 def _has_receiving_rank(operations: Operations, consumers: Ints, phase: Phase) -> Bools:
     """Return a mask of the operations whose rank has any receive in their direction.
 
-    Receives in this direction are receives of the given phase, every SEND_RECV, and the receives
-    inside the ranges of ``consumers``.
+    The direction is that of activations for forwards, and of gradients for backwards. A rank has a
+    receive in this direction if it runs any operation of ``phase``, any SEND_RECV, or a receive
+    inside the ranges of its ``consumers``.
 
     Args:
         operations: Operations of all ranks.

@@ -162,15 +162,15 @@ def _match_in_partitions(
     partitions: Iterator[Ints],
     time: Timebase,
 ) -> None:
-    """Try one partition of the ranks after the other, and add meetings within its groups.
+    """Try the partitions of the ranks in turn, and add the meetings within their groups.
 
     Collectives that have no meeting yet meet if they end together on all ranks of a group
     (:func:`match_by_ends`). Meetings that recur in fewer than half of the iterations are dropped
     (:func:`_select_frequent`).
 
-    A group is divided into cells if the clocks of its ranks cannot be compared. Ranks of different
-    cells may meet as well, so a meeting within one cell is not certain and is not added. After
-    that, a collective of a divided group is only tried in later partitions if its cell has several
+    If the clocks of a group's ranks cannot be compared, the group is divided into cells. Ranks of
+    different cells may also meet, so a meeting within one cell is not certain and is not added. A
+    collective of a divided group is tried again in later partitions only if its cell has several
     ranks and the collective has no meeting within that cell.
 
     Args:
@@ -224,13 +224,13 @@ def _match_recorded_groups(
 ) -> Iterator[Ints]:
     """Match the collectives of recorded groups by three methods, and yield the result of each.
 
-    Each collective is matched by the first method that applies to it. The members of some groups
-    are certain (:func:`_mask_certain_groups`).
+    Each collective is matched by the first method that applies to it. If several groups may share a
+    name, their members are uncertain. All other groups are certain (:func:`_mask_certain_groups`).
 
-    1. Sequence numbers are used for groups with certain members in which every collective has a
-       sequence number. Collectives with equal group and sequence number meet.
-    2. Launch order (:func:`_match_by_order`) is used for all other groups with certain members, but
-       only if ``ordered`` is True.
+    1. Sequence numbers are used for certain groups in which every collective has a sequence number.
+       Collectives with equal group and sequence number meet.
+    2. Launch order (:func:`_match_by_order`) is used for all other certain groups, but only if
+       ``ordered`` is True.
     3. Equal end times (:func:`match_by_ends`) are used for all collectives of recorded groups that
        have no meeting yet. The number of ranks that meet must be the number of ranks that run
        collectives of the group, or the recorded size of the group if that is smaller.
@@ -379,7 +379,7 @@ def _list_partitions(stage: Ints, pipeline: Ints, reducing: Ints) -> Iterator[In
 def _group_tensor_ranks(stage: Ints, reducing: Ints) -> Ints:
     """Group the replicas of each stage that reduce with different ranks (tensor parallelism).
 
-    The n-th ranks of all reducing groups of a stage form one group. The ranks of a reducing group
+    The n-th ranks of all reducing groups on one stage form one group. The ranks of a reducing group
     are counted in ascending order.
 
     Args:
@@ -630,8 +630,8 @@ def _get_tolerance_ns(time: Timebase, ranks: Ints) -> int:
     """Return the maximum difference in ns between the end times of a collective on several ranks.
 
     If all ranks are on one machine, the result is ``LEAVE_NS``. Otherwise, the two largest clock
-    uncertainties of the machines are added. The result is -1 if the clock of any of several
-    machines cannot be compared or has no bounded uncertainty.
+    uncertainties of the machines are added, or the result is -1 if any of the clocks cannot be
+    compared or has no bounded uncertainty.
     """
     machines = find_distinct(time.machine[ranks])
     if len(machines) == 1:
@@ -776,7 +776,7 @@ def find_incomplete_collectives(
     """Yield limitations for collectives whose members are unknown, or were not all recorded.
 
     The members of a group are certain if the group lists its ranks or has a unique name. At most
-    two limitations are yielded, each with the number of rows (collectives of one rank) in question:
+    two limitations are yielded, each with the number of affected rows (collectives of one rank):
 
     1. Unknown members: rows without a meeting, in an unknown group or a group without certain
        members.

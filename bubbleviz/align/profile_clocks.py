@@ -204,7 +204,7 @@ def _can_share(source: Source, other: Source) -> bool:
 
 
 def _measure_boot_difference(source: Source, other: Source) -> int:
-    """Return the absolute difference of the boot times of two profiles' machines, in ns.
+    """Return the absolute difference in ns between the boot times of two profiles' machines.
 
     A boot time is the UTC time of the session start minus its steady clock. The difference is 0 if
     either profile does not record both times.

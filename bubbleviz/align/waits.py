@@ -96,7 +96,7 @@ def measure_waits(operations: Operations, inputs: Arrivals) -> Waits:
 
     Args:
         operations: Operations of all ranks.
-        inputs: Times at which the inputs of operations were available.
+        inputs: Arrival times of all operations' inputs.
 
     Returns:
         Waits, sorted by rank, chunk, microbatch, sequence and iteration.
@@ -201,7 +201,7 @@ def measure_median_waits(operations: Operations, inputs: Arrivals) -> Waits:
 
     Args:
         operations: Operations of all ranks, sorted by rank.
-        inputs: Times at which the inputs of operations were available.
+        inputs: Arrival times of all operations' inputs.
     """
     parts = [
         _reduce_to_medians(measure_waits(operations.take(rows), inputs.take(rows)))

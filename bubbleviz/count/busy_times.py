@@ -224,8 +224,8 @@ def _add_intervals(
 def measure_within_windows(times: RunningTimes, time_ns: Ints, low_ns: Ints, high_ns: Ints) -> Ints:
     """Sum a measured time over the intervals inside each window.
 
-    If only part of an interval is inside a window, the same part of its measured time is added. The
-    first start and the last end of an iteration cut no interval.
+    If only a fraction of an interval is inside a window, the same fraction of its measured time is
+    added. No interval is cut by the first start or the last end of an iteration.
 
     Args:
         times: Intervals of ranks with measured times.

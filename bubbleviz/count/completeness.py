@@ -215,7 +215,7 @@ def classify_iterations(
     """Determine the kind and completeness of each iteration.
 
     If the run is inference (see :func:`~bubbleviz.model.run_kinds.run_kind`), all iterations are
-    inference. Otherwise, :func:`_classify_training` gives the rules.
+    inference. Otherwise, the rules of :func:`_classify_training` apply.
 
     Args:
         ran: Evidence on what each rank ran in each iteration.

@@ -131,7 +131,7 @@ def _choose_averaged(candidates: Sequence[Iteration], skip: int) -> set[int]:
     iterations, including skipped ones. If several numbers are equally frequent, the largest wins.
 
     Args:
-        candidates: Iterations of the window.
+        candidates: Iterations in the window.
         skip: Number of iterations at the start that are left out.
     """
     training = [i.microbatches for i in candidates if i.complete and i.kind == TRAINING]

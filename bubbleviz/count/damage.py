@@ -200,8 +200,8 @@ def _mask_work(run: Run) -> Bools:
 def _find_operations_without_work(profile: int, run: Run, counts: Counts) -> Ints:
     """Return the rows of the forwards and backwards of a profile that have no GPU work.
 
-    Left out are operations that the capture cut, operations outside all iterations, and operations
-    of ranks that had nothing to run in the iteration.
+    These operations are left out: operations that the capture cut, operations outside all
+    iterations, and operations of ranks that had nothing to run in the iteration.
 
     Args:
         profile: Index of the profile.

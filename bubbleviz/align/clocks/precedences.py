@@ -60,7 +60,7 @@ def find_dependencies(
 
     Args:
         operations: Operations of all ranks with their virtual stages and common iterations.
-        inputs: Times at which the inputs of operations were available.
+        inputs: Arrival times of all operations' inputs.
         pipeline: Pipeline of each rank, or -1 if the replicas of a stage cannot be distinguished.
         clock: Index of each rank's clock, shape (ranks,).
         replica_clock: Index of the clock on which each rank is compared with its replicas, shape

@@ -100,7 +100,7 @@ def _group_profiles(
 def _compare_clocks(
     recordings: JoinedRecordings, precedences: offsets.Precedences
 ) -> tuple[set[tuple[int, int]], set[tuple[int, int]]]:
-    """Find profiles of one machine whose clocks agree, and profiles whose clocks contradict.
+    """Find profiles of one machine whose clocks agree, or contradict each other.
 
     A dependency between two profiles is contradicted if an operation ran more than ``GRAIN_NS``
     before its input existed (:func:`_measure_earliness`). A pair of profiles is a tuple with the

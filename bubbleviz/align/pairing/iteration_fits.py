@@ -137,9 +137,9 @@ class StepComparison:
            positive, it is also tested against the smaller of the null level and the null scatter,
            because with few iterations the scatter shows better how much a step varies.
         2. Each variant of ``scatters`` is tested against the null scatter.
-        3. Each of the two steps gives its largest evidence, minus a penalty for the choice
-           (:func:`_choose_largest`). If both are available, their sum ``s`` becomes
-           ``s - log(1 + s)``.
+        3. The largest evidence from levels and the largest from scatters are each reduced by a
+           penalty for the choice (:func:`_choose_largest`). If both are available, their sum ``s``
+           becomes ``s - log(1 + s)``.
         4. The result is limited to ``max_evidence`` and ``_MAX_EVIDENCE``.
 
         Args:

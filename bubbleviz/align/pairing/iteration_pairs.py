@@ -456,7 +456,7 @@ def _match_named_iterations(
 def _find_names(
     iteration_in_name: Ints, works: Bools, owner: Ints, iteration: Ints
 ) -> tuple[Ints, Bools]:
-    """Find the number in the names of each (rank, iteration), and the iterations without work.
+    """Return the iteration number in the names of each (rank, iteration), and a mask of idle ones.
 
     Args:
         iteration_in_name: Iteration number in the name of each operation, or -1 if there is none.

@@ -284,9 +284,9 @@ def link_machines(
 ) -> tuple[dict[int, int], tuple[Link, ...]]:
     """Link the machines to each other, starting from the machine of the first rank.
 
-    Up to ``_MAX_TRIES`` rank pairs are tried for every two machines, until a decided link joins
-    the machines. If neighboring ranks do not suffice, ranks of one pipeline with a single rank
-    between them are tried in the same way.
+    Up to ``_MAX_TRIES`` rank pairs are tried for each pair of machines, until a decided link joins
+    the machines. If neighboring ranks do not suffice, pairs of ranks with one rank between them are
+    tried in the same way (:func:`_list_farther_pairs`).
 
     Args:
         histories: Iteration times of all ranks.

@@ -244,9 +244,11 @@ def _count_unrecorded(histories: Histories, a: Ints, b: Ints, shifts: Ints) -> I
 def _predict_starts(histories: Histories, a: Ints, b: Ints, shifts: Ints) -> tuple[Floats, Floats]:
     """Predict when rank b started the iteration before its first one and the one after its last.
 
-    A step is the time from one iteration start to the next. One step of rank a is subtracted from
-    b's first start, and another step is added to b's last start. Each step is the one between the
-    iterations of rank a that the shift pairs with these iterations of rank b.
+    The time from one iteration to the next is taken from rank a, whose iteration ``i + shift`` is
+    paired with iteration ``i`` of rank b. With ``last`` as the index of b's last iteration::
+
+        previous_ns = b[0] - (a[shift] - a[shift - 1])
+        next_ns = b[last] + (a[last + shift + 1] - a[last + shift])
 
     Args:
         histories: Iteration times of all ranks.
@@ -256,9 +258,9 @@ def _predict_starts(histories: Histories, a: Ints, b: Ints, shifts: Ints) -> tup
 
     Returns:
         previous_ns: Start of the iteration before b's first one, shape (pairs, shifts). NaN if a
-            did not record both iterations of the step.
+            did not record both of its iterations.
         next_ns: Start of the iteration after b's last one, shape (pairs, shifts). NaN if a did not
-            record both iterations of the step.
+            record both of its iterations.
     """
     starts, last = histories.start_ns[b], histories.counts[b][:, None] - 1
     # Step k is from iteration k - 1 of a to iteration k; NaN before the first, after the last.

@@ -57,12 +57,12 @@ def align_chunk_numbers(
     """Shift the chunk numbers of each rank so that a chunk has the same number on all ranks.
 
     Each rank is compared with the previous one in order of stages. A shift of the rank's chunk
-    numbers fits if both of these conditions hold:
+    numbers fits if all of these conditions hold:
 
     - All paired chunks have equal token counts (:func:`_match_tokens`).
-    - If both ranks are on one machine, the times of the paired chunks also fit
-      (:func:`_can_pass`). Times on two machines cannot be compared. If all chunks of the first rank
-      have the same token count, only shift 0 then fits.
+    - If both ranks are on one machine: the times of the paired chunks fit (:func:`_can_pass`).
+    - If the ranks are on two machines, and all chunks of the first rank have the same token count:
+      the shift is 0. Token counts and times do not show the shift in this case.
 
     Shift 0 is used if it fits, otherwise the largest shift that fits. Shifts are added up along the
     ranks. Finally, the same number is subtracted from all shifts, so that the smallest is 0.

@@ -27,12 +27,13 @@ def find_missing_ranks(
 
     The first rule that applies shows which ranks are missing:
 
-    1. If ``parallel`` is given, all ranks of ``parallel`` that were not recorded.
-    2. If fewer than ``world`` ranks were recorded, ranks 0 to ``world - 1`` that were not recorded.
-       If names do not number the ranks, or if at least half of the ranks are missing, the
-       limitation only contains the number of missing ranks instead of a list.
-    3. If names number the ranks, the gaps between the numbers. Numbers in equal steps have no gap,
-       because they may be the ranks of one of several pipelines.
+    1. If ``parallel`` is given, the run has ranks 0 to ``parallel.ranks - 1``. Those that were not
+       recorded are missing.
+    2. If fewer than ``world`` ranks were recorded, the run has ranks 0 to ``world - 1``. If names
+       do not number the ranks, or if at least half of the ranks are missing, the limitation only
+       contains the number of missing ranks instead of a list.
+    3. If names number the ranks, gaps between the numbers are missing ranks. Numbers in equal steps
+       have no gap, because they may be the ranks of one of several pipelines.
 
     Args:
         numbers: Numbers of the recorded ranks.

@@ -49,7 +49,7 @@ def find_division(
 
     Args:
         operations: Operations of all ranks, with iteration numbers that mean the same on all ranks.
-        inputs: Times at which the inputs of operations were available.
+        inputs: Arrival times of all operations' inputs.
         number: Number of each rank in the run.
         machine: Machine of each rank. Ranks of one machine share its clock.
 

@@ -42,7 +42,7 @@ def match_replicas(
     Args:
         operations: Operations of all ranks with their virtual stages, and with iteration numbers
             that mean the same on all ranks.
-        inputs: Times at which the inputs of operations were available.
+        inputs: Arrival times of all operations' inputs.
         stage: Stage of each rank, or -1 for a rank without forwards and backwards.
         number: Rank numbers. Pipelines are numbered in order of rank numbers.
         machine: Machine of each rank. Ranks of one machine share its clock.

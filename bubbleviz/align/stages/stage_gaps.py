@@ -84,7 +84,7 @@ def find_stages_before_gaps(
     Args:
         operations: Operations of all ranks with their virtual stages, and with iterations numbered
             per rank.
-        inputs: Times at which the inputs of operations were available.
+        inputs: Arrival times of all operations' inputs.
         machine: Machine of each rank. Ranks of one machine share its clock.
         iteration: Common iteration of each operation, or None if unknown. If common iterations are
             known, the transits in both directions must also be long enough for another stage
@@ -158,7 +158,7 @@ def _has_time_for_stage(
     Args:
         operations: Operations of all ranks, each extended until its result is sent. The ``chunk``
             column contains virtual stages, and ``iteration`` contains common iterations.
-        inputs: Times at which the inputs of operations were available.
+        inputs: Arrival times of all operations' inputs.
         stage: The first of the two virtual stages.
         machine: Machine of each rank.
     """
@@ -351,7 +351,7 @@ def runs_ahead_of_chunk(operations: Operations, inputs: Arrivals, stage: int) ->
 
     Args:
         operations: Operations of all ranks, with their virtual stages.
-        inputs: Times at which the inputs of operations were available.
+        inputs: Arrival times of all operations' inputs.
         stage: Virtual stage that the ranks run as their next chunk.
     """
     of_ranks = _take_waits(operations, inputs, stage)
@@ -371,7 +371,7 @@ def runs_ahead_of_backward(operations: Operations, inputs: Arrivals, stage: int)
 
     Args:
         operations: Operations of all ranks, with their virtual stages.
-        inputs: Times at which the inputs of operations were available.
+        inputs: Arrival times of all operations' inputs.
         stage: The last virtual stage.
     """
     of_ranks = _take_waits(operations, inputs, stage)
@@ -512,11 +512,11 @@ def _idles_before_backwards(recordings: JoinedRecordings, rank: int, stage: int)
 
     The result is True if all of these conditions hold:
 
-    - The median idle time before the first backwards of iterations exceeds ``_AWAY`` times the
+    - The median idle time before the first backward of an iteration exceeds ``_AWAY`` times the
       median busy time of a backward.
     - In every iteration, the operation before the first backward belongs to a different microbatch.
     - The median idle time before all backwards is at most ``_MAX_IDLE_FRACTION`` times the median
-      idle time before the first ones. Otherwise, the host is late.
+      idle time before first backwards. Otherwise, the host is late.
 
     A backward that is the first operation of the rank is ignored. The result is False if no other
     backwards exist.

@@ -51,7 +51,7 @@ def order_virtual_stages(operations: Operations, inputs: Arrivals) -> VirtualSta
 
     Args:
         operations: Operations of all ranks, sorted by rank.
-        inputs: Times at which the inputs of operations were available.
+        inputs: Arrival times of all operations' inputs.
 
     Returns:
         Virtual stage of each (rank, chunk). All stages are -1 in each of these cases:
@@ -208,7 +208,7 @@ def can_nest(operations: Operations, inputs: Arrivals) -> bool:
     Args:
         operations: Operations of all ranks with their virtual stages, and with iterations numbered
             per rank.
-        inputs: Times at which the inputs of operations were available.
+        inputs: Arrival times of all operations' inputs.
     """
     waits = measure_waits(operations.replace_columns(chunk=operations.virtual_stage), inputs)
     upper, lower = pair_consecutive_stages(waits)

@@ -160,10 +160,11 @@ def _filter_by_duration(
 def _check_pairs(
     table: Timetable, upper_rank: Ints, lower_rank: Ints, chunks: tuple[int, int]
 ) -> tuple[Bools, Bools]:
-    """Check whether one offset per iteration satisfies the bounds of all microbatches of a pair.
+    """Check which rank pairs can pass all of their microbatches to each other.
 
-    If both ranks are on one machine, the offset must be 0. The bounds are described in
-    :mod:`bubbleviz.align.stages.replicas`.
+    In each iteration, a single offset between the clocks of the two ranks must satisfy the bounds
+    of all microbatches, within a tolerance. If both ranks are on one machine, the offset must be 0.
+    The bounds are described in :mod:`bubbleviz.align.stages.replicas`.
 
     Args:
         table: Timetable of all ranks.
