@@ -75,7 +75,7 @@ class PhaseTime(OperationTimes):
 
 @dataclass(frozen=True)
 class PhaseTimes:
-    """How long operations take.
+    """Durations of operations and transfers, by kind.
 
     Attributes:
         kinds: Times of each kind of operation, followed by the times of each kind of receive.

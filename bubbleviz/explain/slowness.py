@@ -121,8 +121,9 @@ def score_by_fastest(row: Ints, group: Ints, time_ns: Floats, rows: int) -> Floa
     be the shortest time of that time's group.
 
     Args:
-        row: Row of each time.
-        group: Group of each time. Times of the same group are for the same work.
+        row: For each time, the index of the row that it belongs to.
+        group: For each time, the number of its group. Times of the same group are for the same
+            work.
         time_ns: The times, all positive.
         rows: Number of rows.
 

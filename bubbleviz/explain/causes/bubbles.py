@@ -21,8 +21,8 @@ from bubbleviz.model.operations import HostActivities, Operations
 class Bubbles(IdleIntervals, ArrowTable):
     """Idle intervals in the windows of one ratio, split by cause.
 
-    Rows are sorted by (rank, iteration, start). The rows of an idle interval share its number in
-    ``interval``.
+    Rows are sorted by (rank, iteration, start). All rows cut from the same idle interval have the
+    same number in ``interval``.
 
     Arrow libraries (``polars.DataFrame(report.bubbles)``) get the same rows with the columns of
     ``--bubbles``, but ``before``, ``after`` and ``peer_operation`` are row numbers of the
@@ -84,7 +84,7 @@ class Bubbles(IdleIntervals, ArrowTable):
 
     @property
     def waits_in_collective(self) -> Bools:
-        """Mask of the bubbles in which a rank waits in a collective for the last member to enter.
+        """Mask of the bubbles in which the rank waits for the last member of a collective to enter.
 
         A bubble inside a collective is marked if its cause is neither COLLECTIVE nor PROFILER.
         """
@@ -131,11 +131,10 @@ def add_host_activity(bubbles: Bubbles, hosts: HostActivities) -> Bubbles:
     Only bubbles whose cause is HOST change, and only if ``hosts`` has activities before the launch
     of the next operation:
 
-    - ``host_call`` becomes the name whose calls take the most time in the bubble, or -1 if the
-      calls of this name take less than half of the bubble. At equal times, the smaller name id
-      wins.
-    - ``host_range`` becomes the shortest range that takes at least half of the bubble. If no range
-      takes that long, ``host_range`` does not change.
+    - ``host_call`` becomes the call name that takes the most time in the bubble, or -1 if it takes
+      less than half of the bubble. At equal times, the smaller name id wins.
+    - ``host_range`` becomes the shortest range that takes at least half of the bubble. If there is
+      none, ``host_range`` does not change.
 
     Args:
         bubbles: Bubbles with their causes.
@@ -182,9 +181,9 @@ class _HostPairs:
 def _pair_with_activities(
     bubbles: Bubbles, host_bubbles: Ints, hosts: HostActivities
 ) -> _HostPairs:
-    """Pair bubbles with the host activities before the launch of the operation after each bubble.
+    """Pair each bubble with the host activities before the launch of the operation after it.
 
-    A bubble is paired with every row of ``hosts`` whose ``operation`` is its ``after``.
+    These are the rows of ``hosts`` whose ``operation`` is the ``after`` of the bubble.
 
     Args:
         bubbles: Bubbles with their causes.
@@ -210,8 +209,8 @@ def _pair_with_activities(
 def _find_dominant_calls(pairs: _HostPairs) -> Ints:
     """Find the call name that takes the most time in each bubble.
 
-    The overlaps of all calls of a name with the bubble are summed. At equal sums, the smaller name
-    id wins. A bubble is left out if the largest sum is less than half of its length.
+    The time of a name is the total overlap of its calls with the bubble. At equal times, the
+    smaller name id wins. A bubble is left out if this time is less than half of its length.
 
     Args:
         pairs: Pairs of a bubble and a host activity.
@@ -231,7 +230,7 @@ def _find_dominant_calls(pairs: _HostPairs) -> Ints:
 def _find_shortest_ranges(pairs: _HostPairs) -> Ints:
     """Find the shortest range that overlaps with at least half of each bubble.
 
-    At equal lengths, the first range wins. Bubbles that have no range of this kind are left out.
+    At equal lengths, the first range wins. Bubbles without such a range are left out.
 
     Args:
         pairs: Pairs of a bubble and a host activity.
@@ -246,11 +245,14 @@ def _find_shortest_ranges(pairs: _HostPairs) -> Ints:
 def merge_bubbles(pieces: Bubbles, producer: Ints) -> Bubbles:
     """Merge adjacent pieces with the same cause, and set the operation that each bubble waits for.
 
-    Pieces are merged only if they have the same rank, iteration, interval, cause, peer operation
-    and collective. A ``peer_operation`` that is already set is kept, unless the cause is PROFILER.
-    Otherwise ``peer_operation`` becomes the producer of the next operation's input, or -1 if the
-    bubble is in a collective or its cause is DRAIN. Bubbles whose cause is DRAIN get the ``after``
-    -1.
+    Pieces are merged only if they are equal in rank, iteration, interval, cause, peer operation and
+    collective. Then ``peer_operation`` is set as follows:
+
+    - If it is already set, it is kept, unless the cause is PROFILER.
+    - If the bubble is in a collective or its cause is DRAIN, it is -1.
+    - Otherwise, it is the producer of the next operation's input.
+
+    Bubbles whose cause is DRAIN get the ``after`` -1.
 
     Args:
         pieces: Bubbles whose ``peer_operation`` is set only for collectives and queued transfers.

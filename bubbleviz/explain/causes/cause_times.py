@@ -1,9 +1,10 @@
 """Sum the idle time of ranks by cause in each window.
 
 The times of all causes add up exactly to the idle time. Idle time before the first operation of a
-rank in an iteration counts as warm-up, and idle time after its last operation counts as drain. Idle
-time between the first and the last operation keeps its own cause. Profiler overhead, collectives
-that move data, and time in which unrecorded work may have run also keep their own cause::
+rank in an iteration counts as warm-up, and idle time after its last operation counts as drain. Some
+idle time keeps its own cause everywhere: profiler overhead, collectives that move data, and time in
+which unrecorded work may have run. Idle time between the first and the last operation always keeps
+its own cause::
 
     window   ├── warmup ──┤ first operation ... last operation ├── drain ──┤
 """
@@ -29,7 +30,7 @@ from bubbleviz.model.columns import NONE, Ints, Table
 from bubbleviz.model.grouping import expand_ranges
 from bubbleviz.model.intervals import group_sum
 
-#: Mask of the causes that idle time keeps in every region of a window, indexed by cause code.
+#: For each cause code, whether idle time keeps this cause in every region of a window.
 _COUNTS_ALWAYS = np.isin(np.arange(len(Cause)), ALWAYS)
 _LABELS = tuple(cause.label for cause in Cause)
 
@@ -65,7 +66,7 @@ def _label_times(idle_ns: list[int]) -> dict[str, int]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Regions(Table):
-    """Regions: the parts into which the windows of ranks are split, one row per region.
+    """The parts (regions) into which the windows of ranks are split, one row per region.
 
     Attributes:
         rank: Index of the rank.
@@ -168,7 +169,7 @@ def _sum_by_cause(idle: IdleIntervals, regions: _Regions, cell: Ints, n_cells: i
     Args:
         idle: Idle time of all ranks.
         regions: Regions into which the windows are split.
-        cell: Row of the result to which the idle time of each region is added.
+        cell: For each region, the row of the result to which its idle time is added.
         n_cells: Number of rows of the result.
     """
     region, row, cause = _find_overlaps(idle, regions)
@@ -181,6 +182,13 @@ def _sum_by_cause(idle: IdleIntervals, regions: _Regions, cell: Ints, n_cells: i
 def _find_overlaps(idle: IdleIntervals, regions: _Regions) -> tuple[Ints, Ints, Ints]:
     """Find the idle intervals that overlap each region, and their cause there.
 
+    The cause is that of the region, except in three cases in which the idle interval keeps its own
+    cause:
+
+    - The region has no cause.
+    - Unrecorded work may have run in the interval.
+    - The cause of the interval applies in every region (:data:`.ALWAYS`).
+
     Args:
         idle: Idle time of all ranks.
         regions: Regions into which the windows are split.
@@ -188,9 +196,7 @@ def _find_overlaps(idle: IdleIntervals, regions: _Regions) -> tuple[Ints, Ints, 
     Returns:
         region: For each overlap, the row of the region.
         row: For each overlap, the row of the idle interval.
-        cause: Cause of each overlap, which is usually the cause of the region. The idle interval
-            keeps its own cause if the region has none, if unrecorded work may have run in the
-            interval, or if its cause applies in every region (:data:`.ALWAYS`).
+        cause: For each overlap, the cause.
     """
     # The first overlapping interval follows the last interval that ended by the region's start.
     # The last overlapping interval is the last one that begins before the region's end.
@@ -208,7 +214,7 @@ def _find_overlaps(idle: IdleIntervals, regions: _Regions) -> tuple[Ints, Ints, 
 def _list_regions(stretch: Stretch, ratio: RatioDefinition) -> _Regions:
     """Split the windows of a ratio into regions, and return the non-empty ones.
 
-    Idle time in a warm-up or drain region gets the cause of the region. Idle time in all other
+    All idle time in a warm-up or drain region gets the cause of the region. Idle time in all other
     regions keeps its own cause. Unknown windows have no regions::
 
         low    first         last    drained        filling     high
@@ -228,10 +234,10 @@ def _list_regions(stretch: Stretch, ratio: RatioDefinition) -> _Regions:
 
 
 def _list_cuts(stretch: Stretch, ratio: RatioDefinition) -> Ints:
-    """Return the bounds of the regions of the windows of a ratio, shape (ranks, iterations, 6).
+    """Return the six bounds of the five regions of each window, shape (ranks, iterations, 6).
 
-    The six bounds of a window ascend and enclose five regions, which may be empty; see
-    :func:`_list_regions`. All regions of an unknown window are empty.
+    :func:`_list_regions` shows the regions. Bounds are in ascending order, and regions may be
+    empty. All regions of an unknown window are empty.
     """
     window, extents = stretch.windows[ratio.name], stretch.extents
     is_known = (window.is_known[:, None] & extents.present).T

@@ -1,6 +1,6 @@
 """Find the causes of waits in an inference run, and trace each wait to the stage that caused it.
 
-A chunk is the work of one step, which passes all stages in turn; F6 and F7 below are forwards of
+A chunk is the work of one step, which passes all stages in turn. F6 and F7 below are forwards of
 two chunks. The first stage waits for a token: the next step of a request can start once the last
 stage has finished the previous step. Then the host schedules and launches the step. If the pipeline
 stays empty for longer than the last chunk took from the first to the last stage, there was no
@@ -11,7 +11,7 @@ request::
                    token │   host    │ other                  or all of it: requests
                          ends     launched
 
-A later stage gets a chunk late if the previous stage got it late, so idle time propagates down the
+A later stage gets a chunk late if the previous stage got it late. So idle time propagates down the
 pipeline together with its cause. A later stage also waits if the previous stage takes longer for
 the chunk than this stage (cause "stages"), or if this chunk takes longer than the last one (cause
 "chunks").
@@ -51,12 +51,12 @@ def explain_forward_waits(
         operations: Operations of all ranks of an inference run.
         ranks: The ranks, by index.
         inputs: Inputs that operations took from other ranks.
-        idle: Idle intervals of all ranks, sorted by (rank, start), with the causes that training
-            runs have as well.
+        idle: Idle intervals of all ranks, sorted by (rank, start). Their causes are those that
+            training runs have as well.
 
     Returns:
-        The idle intervals with their new causes, and the waits for tokens: pairs of an operation
-        and the operation whose token it waited for.
+        The idle intervals with their new causes, and the token waits as pairs of an operation and
+        the operation whose token it waited for.
     """
     bounds = np.searchsorted(idle.rank, np.arange(len(ranks) + 1)).tolist()
     idle_of_rank = [idle.take(slice(low, high)) for low, high in pairwise(bounds)]
@@ -125,9 +125,9 @@ def _explain_first_stage(
 ) -> tuple[IdleIntervals, Dependencies]:
     """Set the causes TOKEN and REQUESTS in the idle intervals of a rank of the first stage.
 
-    Only idle time with the cause HOST or OTHER is split, and only if the operation after it has no
-    known input from another rank. Time in which the rank waits for neither a token nor a request
-    keeps its cause.
+    An idle interval can be a wait for a token or a request if its cause is HOST or OTHER, and the
+    operation after it has no known input from another rank. :func:`_find_tokens` and
+    :func:`_divide_waits` decide which part of it is. The rest keeps its cause.
 
     Args:
         operations: Operations of all ranks.
@@ -218,14 +218,14 @@ class _Tokens:
 def _find_tokens(operations: Operations, chunks: _Chunks, waits: _Waits) -> _Tokens:
     """Find the last token that arrived in each wait, and the waits without a pending request.
 
-    A token arrives when a forward on the last stage ends. The token of a wait is the last token
-    that arrived at or before ``limit_ns``. If this token arrived before the start of the wait, the
-    wait has no token.
+    A token arrives when a forward on the last stage ends. The token of a wait is the last one that
+    arrived at or before ``limit_ns``. If this token arrived before the start of the wait, the wait
+    has no token.
 
     A wait has no pending request if it has a token and two conditions hold:
 
-    1. The pipeline was empty. All forwards on any stage that started before the end of the wait
-       had ended when the token arrived, or ended at the same time.
+    1. The pipeline was empty when the token arrived: all forwards on any stage that started before
+       the end of the wait had ended by then.
     2. The time from the arrival of the token to ``limit_ns`` is longer than the chunk of the token
        took (:attr:`_Chunks.length_ns`), and longer than 1 ns.
 
@@ -249,8 +249,9 @@ def _find_tokens(operations: Operations, chunks: _Chunks, waits: _Waits) -> _Tok
 def _divide_waits(waits: _Waits, tokens: _Tokens) -> IdleIntervals:
     """Split waits at the arrival of their token and at ``limit_ns``, and set their causes.
 
-    If no request was pending, all time before ``limit_ns`` gets the cause REQUESTS. Otherwise the
-    time before the arrival of the token gets the cause TOKEN. All other time keeps its cause.
+    - If no request was pending, all time before ``limit_ns`` gets the cause REQUESTS.
+    - Otherwise, the time before the arrival of the token gets the cause TOKEN.
+    - All other time keeps its cause.
     """
     pieces = split_idle(waits.pieces, tokens.time_ns, waits.limit_ns)
     row = np.searchsorted(waits.interval, pieces.interval)
@@ -276,14 +277,16 @@ def _explain_later_stage(
 ) -> IdleIntervals:
     """Split the waits of a rank for the previous stage by the causes of the delay on that stage.
 
-    A piece of idle time is split if its cause is DEPENDENCY, it is outside collectives, and it has
-    no ``peer_operation``. In addition, its idle interval must have an operation before it, and the
-    input of the operation after it must have a known producer.
+    A piece of idle time is split if all of the following hold:
+
+    - Its cause is DEPENDENCY, it is outside collectives, and it has no ``peer_operation``.
+    - There is an operation before its idle interval.
+    - The producer of the input of the operation after it is known.
 
     :func:`_split_waits` estimates the time of each cause. If the estimates add up to less than the
-    wait, the remaining time keeps the cause DEPENDENCY. If the estimates add up to more than the
-    wait, all estimates are scaled down to its length. Within a wait, the causes are placed in the
-    order of their codes.
+    wait, the remaining time keeps the cause DEPENDENCY. If they add up to more, all of them are
+    scaled down to the length of the wait. Within a wait, causes are placed in the order of their
+    codes.
 
     Args:
         operations: Operations of all ranks.
@@ -323,8 +326,8 @@ def _split_waits(
 ) -> Ints:
     """Estimate the time that each cause contributes to each wait, in ns, shape (waits, causes).
 
-    Suppose that this rank waits for F7 from the previous stage, after it has run F6. Then the
-    length of the wait follows from the times around it::
+    Suppose that this rank has run F6, and waits for F7 from the previous stage. Then the wait
+    follows from the times around it::
 
         wait = idle before F7 there + F7 there - F6 here - idle before F6 here, except DEPENDENCY
 
@@ -340,7 +343,7 @@ def _split_waits(
 
     Args:
         operations: Operations of all ranks.
-        waits: One piece of each wait. F6 is its ``before``, and F7 on this rank its ``after``.
+        waits: One piece of each wait. Its ``before`` is F6, and its ``after`` is F7 on this rank.
         source: For each wait, the row of F7 on the previous stage.
         idle: Idle intervals of the rank.
         idle_of_rank: Idle intervals of each rank.
@@ -360,7 +363,7 @@ def _split_waits(
 def _sum_idle_before(idle: IdleIntervals, operation: Ints) -> Ints:
     """Return the idle time before each operation by cause in ns, shape (operations, causes).
 
-    The idle time before an operation is the sum of the pieces whose ``after`` is the operation.
+    This is the total length of the pieces whose ``after`` is the operation.
 
     Args:
         idle: Idle intervals of one rank.
@@ -375,15 +378,16 @@ def _sum_idle_before(idle: IdleIntervals, operation: Ints) -> Ints:
 
 
 def _split_by_cause(pieces: IdleIntervals, interval_row: Ints, until_ns: Ints) -> IdleIntervals:
-    """Cut the pieces of idle intervals at the end of each cause, and set the causes of the parts.
+    """Cut idle intervals at the end of each cause, and give each part its cause.
 
-    Time after the end of the last cause is left out.
+    An interval can consist of several pieces with time between them. The ends in ``until_ns`` do
+    not count this time. Time after the end of the last cause is left out.
 
     Args:
-        pieces: Pieces, sorted by interval and time.
+        pieces: Pieces of the intervals, sorted by interval and time.
         interval_row: For each piece, the row of ``until_ns`` of its interval, ascending.
         until_ns: End of each cause in ns since the start of the interval, ascending, shape
-            (intervals, causes). Time between the pieces of an interval is not included.
+            (intervals, causes).
     """
     length_ns = pieces.end_ns - pieces.start_ns
     done_ns = np.cumsum(length_ns) - length_ns

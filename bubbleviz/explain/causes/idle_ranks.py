@@ -10,11 +10,11 @@ when the receive ends::
 
 The rest after the receive is split at the launch of the operation itself. If the stages are unknown
 and no receive was recorded, it is unknown whether the input was ready. In a collective, the rank
-waits for the last member until that member has entered. After that, the collective is the cause.
-Time in which the profiler delayed the rank always has the cause PROFILER.
+first waits for the last member to enter. After that, the collective is the cause. Time in which the
+profiler delayed the rank always has the cause PROFILER.
 
-The time axes of all ranks are packed into one line (:class:`~bubbleviz.model.intervals.Packing`),
-so that all ranks are processed in one pass::
+The time axes of all ranks are packed into one time line
+(:class:`~bubbleviz.model.intervals.Packing`), so that all ranks are processed in one pass::
 
     rank 0   ├ busy ┤   ├ busy ┤
     rank 1     ├ busy ┤     ├ busy ┤
@@ -53,9 +53,10 @@ _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 def find_idle(stretch: Stretch, inputs: Inputs, arrivals: Arrivals) -> IdleIntervals:
-    """Return the idle time of each rank between its earliest and its latest window.
+    """Return the idle time of each rank between its earliest and its latest window, by cause.
 
-    Idle time is time in which no compute operation and no unattributed compute kernel runs.
+    A rank is idle while it runs neither a compute operation nor a compute kernel outside
+    operations.
 
     Args:
         stretch: The stretch, which consists of complete pipelines.
@@ -91,9 +92,10 @@ def find_idle(stretch: Stretch, inputs: Inputs, arrivals: Arrivals) -> IdleInter
 
 
 def _find_window_spans(stretch: Stretch) -> RankIntervals:
-    """Return the time from the earliest start to the latest end of the windows of each rank.
+    """Return for each rank the time from its earliest window start to its latest window end.
 
-    The windows of all ratios and iterations count. Ranks without a known window are left out.
+    The windows of all ratios and iterations are included. Ranks without a known window are left
+    out.
     """
     is_present = stretch.extents.present
     since_ns = np.full(is_present.shape[1], _LATEST)
@@ -111,7 +113,7 @@ def _find_window_spans(stretch: Stretch) -> RankIntervals:
 def _pack_ranks(
     n_ranks: int, tables: Iterable[RankIntervals | BusyTimes | CollectiveWaits]
 ) -> Packing:
-    """Pack the time axes of all ranks into one line, with space for all intervals in the tables."""
+    """Pack the time axes of all ranks into one time line that has space for all given intervals."""
     low_ns, high_ns = np.full(n_ranks, _LATEST), np.full(n_ranks, _EARLIEST)
     for table in tables:
         low, high = intervals.group_extents(table.rank, n_ranks, table.start_ns, table.end_ns)
@@ -124,12 +126,12 @@ def _pack_ranks(
 
 
 def _map_to_line(line: Packing, table: RankIntervals) -> Intervals:
-    """Return the intervals of a table with times as positions on the packed line."""
+    """Return intervals as positions on the packed time line."""
     return line.place(table.rank, table.start_ns), line.place(table.rank, table.end_ns)
 
 
 def _shift_to_line(line: Packing, collectives: CollectiveWaits) -> CollectiveWaits:
-    """Return collectives with start, moving and end times as positions on the packed line."""
+    """Return collectives with start, moving and end times as positions on the packed time line."""
     rank = collectives.rank
     return replace(
         collectives,
@@ -142,7 +144,7 @@ def _shift_to_line(line: Packing, collectives: CollectiveWaits) -> CollectiveWai
 def _find_gaps(
     line: Packing, computing: BusyTimes, windows: RankIntervals, unattributed: RankIntervals
 ) -> IdleIntervals:
-    """Return the gaps between compute operations within the windows, with times on the line.
+    """Return the gaps between busy times within the windows, with times on the packed time line.
 
     Args:
         line: Packing of the time axes of all ranks into one line.
@@ -162,17 +164,16 @@ def _find_gaps(
 def _list_waits(
     operations: Operations, inputs: Inputs, arrivals: Arrivals, gaps: IdleIntervals, line: Packing
 ) -> Iterator[Wait]:
-    """Yield the waits of the operation after each gap, in order of precedence.
+    """Yield the waits of the operation after each gap. Each begins when the previous one ends.
 
-    1. A wait with the cause DEPENDENCY lasts until the input is ready. If the producer of the input
-       is unknown, it lasts until the input is received.
-    2. A wait with the cause HOST lasts until the receive of the input is launched.
-    3. A wait with the cause QUEUED lasts until the transfer ahead in the queue ends, but not longer
-       than until the input is received.
-    4. A wait with the cause COMMUNICATION lasts until the input is received.
-    5. A wait with the cause HOST lasts until the operation is launched.
-    6. The remaining time has the cause COMMUNICATION, or OTHER if it is unknown when the input was
-       ready.
+    1. DEPENDENCY: until the input is ready. If the producer of the input is unknown, until the
+       input is received.
+    2. HOST: until the receive of the input is launched.
+    3. QUEUED: until the transfer ahead in the queue ends, but not longer than until the input is
+       received.
+    4. COMMUNICATION: until the input is received.
+    5. HOST: until the operation is launched.
+    6. The remaining time: COMMUNICATION, or OTHER if it is unknown when the input was ready.
 
     Waits 2 and 3 are left out if no operation has a receive.
 
@@ -180,7 +181,7 @@ def _list_waits(
         operations: Operations of all ranks.
         inputs: Inputs of the operations from other ranks.
         arrivals: Arrival times of these inputs, measured from receives.
-        gaps: The gaps, whose times are positions on the packed line.
+        gaps: The gaps, whose times are positions on the packed time line.
         line: Packing of the time axes of all ranks into one line.
     """
     next_operation, shift_ns = gaps.after, line.shift_ns[gaps.rank]
@@ -229,7 +230,8 @@ def _get_time_of_next(time_ns: Ints, next_operation: Ints, missing: int = NEVER)
 def _mark_unknown_inputs(idle: IdleIntervals, inputs: Inputs, arrivals: Arrivals) -> IdleIntervals:
     """Set the cause of idle time to UNKNOWN if the input of the next operation is unknown.
 
-    An input whose receive was recorded is known, because the receive shows when it arrived.
+    If the receive of the input was recorded, the cause is kept, because the receive shows when the
+    input arrived.
     """
     if not inputs.unknown.any():
         return idle
@@ -243,14 +245,16 @@ def _split_in_collectives(
 ) -> IdleIntervals:
     """Split idle time inside collectives into waiting for the last member and moving data.
 
-    Waiting gets the cause DEPENDENCY, and moving data the cause COLLECTIVE. If a rank waits in one
-    collective while another collective moves data, the time counts as moving data. Time in
-    ``exposed`` that no row of ``collectives`` covers also counts as moving data.
+    Waiting gets the cause DEPENDENCY, and moving data gets the cause COLLECTIVE. Two cases also
+    count as moving data:
+
+    - A rank waits in one collective while another collective moves data.
+    - A collective ran, according to ``exposed``, but no row of ``collectives`` covers the time.
 
     Args:
-        idle: Idle time, whose times are positions on the packed line.
+        idle: Idle time, whose times are positions on the packed time line.
         exposed: Intervals in which collectives ran but no operation did.
-        collectives: Collectives, whose times are positions on the packed line.
+        collectives: Collectives, whose times are positions on the packed time line.
     """
     if len(exposed[0]) == 0 or len(idle) == 0:
         return idle
@@ -276,9 +280,8 @@ def _split_in_collectives(
 def _find_receive_launches(operations: Operations, arrivals: Arrivals) -> Ints:
     """Return the launch time of the last receive of each operation, or -1 if there is none.
 
-    An operation can have a receive inside it and a separate receive that names its microbatch. If
-    an operation has both, the receive that ends later is used. At equal ends, the inner receive is
-    used.
+    An operation can have two receives: one inside the operation, and a separate one that names its
+    microbatch. The receive that ends later is used; at equal ends, the one inside.
     """
     receive = arrivals.receive
     has_inner = operations.received_ns != NONE
@@ -295,19 +298,19 @@ _QUEUED_NS = 50_000
 
 
 def find_transfers_ahead(operations: Operations, inputs: Inputs, arrivals: Arrivals) -> Ints:
-    """Find the transfer that blocked the transfer of each operation's input in the queue.
+    """Find the transfer that delayed each operation's input because it was ahead in the queue.
 
     The transfers of a stream run in the order in which they were posted. The transfer ahead waited
     for its data or its peer, and blocked the queued transfer until it ended. The queued transfer is
-    the receive of the input or its send on the rank of the producer::
+    the receive of the input, or its send on the rank of the producer::
 
         producer   ├ F1 ┤├─────── RECV_F0 waits ───────┤├ SEND_F1 ┤
         consumer         ├──────────────── RECV_F1 ───────────────┤├ F1 ┤
                          ├────────── queued ───────────┤
 
     A transfer ahead counts only if it ended after the data was ready. If the receive and the send
-    were both queued, the transfer ahead that ended later wins. At equal ends, the transfer ahead of
-    the receive wins.
+    were both queued, the transfer ahead that ended later wins. At equal ends, the one ahead of the
+    receive wins.
 
     Args:
         operations: Operations of all ranks.
@@ -339,7 +342,7 @@ def find_transfers_ahead(operations: Operations, inputs: Inputs, arrivals: Arriv
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Transfers:
-    """Columns of the operations with an additional last entry of -1, so that index -1 gives -1.
+    """Columns of the operations table with an additional last entry, so that index -1 gives -1.
 
     Attributes:
         rank: Index of the rank.
@@ -370,10 +373,10 @@ class _Transfers:
 def _find_waiting_transfers(
     transfers: _Transfers, receive: Ints, send: Ints, ready_ns: Ints
 ) -> Ints:
-    """Return the operation rows of the receives and sends that waited for their data or their peer.
+    """Return the rows of the receives and sends that waited for their data or their peer.
 
     A receive waits until its send starts, or until the data is ready if there is no send. A send
-    waits until its receive starts. Waits of up to 50 us do not count.
+    waits until its receive starts. Waits of up to 50 us are ignored.
 
     Args:
         transfers: Columns of the operations table.
@@ -391,9 +394,9 @@ def _find_waiting_transfers(
 def _find_transfer_ahead(transfers: _Transfers, waiting: Ints, transfer: Ints) -> Ints:
     """Find the transfer ahead of each transfer in the queue.
 
-    The candidate is the waiting transfer of the same rank that ended last, but not after the start
-    of the queued transfer. The queued transfer must have been launched before this end, and must
-    have started at most 50 us after it.
+    This is the waiting transfer of the same rank that ended last, but not after the start of the
+    queued transfer. The queued transfer must have been launched before this end, and must have
+    started at most 50 us after it.
 
     Args:
         transfers: Columns of the operations table.

@@ -1,7 +1,7 @@
 """Find the steps of an inference run that have to wait for the token of another step.
 
-The number of chunks in flight is limited: a new chunk starts once the token of an earlier chunk
-has been returned. In the figure, F3 waits for the token of F0, and F4 for the token of F1. If one
+The number of chunks in flight is limited: a new chunk starts once the token of an earlier chunk has
+been returned. In the figure, F3 waits for the token of F0, and F4 waits for the token of F1. If one
 more chunk were in flight, F4 would wait for the token of F0::
 
     last stage    ── F0 ──── F1 ──── F2 ──
@@ -25,12 +25,16 @@ from bubbleviz.model.phases import Phase
 
 
 def list_token_waits(operations: Operations, tokens: Dependencies, n_more: int = 0) -> Dependencies:
-    """List the tokens that steps have to wait for if the number of chunks in flight is limited.
+    """List which steps have to wait for which tokens, if the number of chunks in flight is limited.
 
     The limit is the largest number of chunks that were in flight on a pipeline, plus ``n_more``.
-    Step k of the first stage waits for the token of chunk k - limit. A step that did wait for the
-    token of chunk j in the measured run also waits for the token of chunk j - ``n_more``. Waits for
-    chunks that do not exist are left out.
+    There are two kinds of waits:
+
+    - Step k of the first stage waits for the token of chunk k - limit.
+    - A step that did wait for the token of chunk j in the measured run waits for the token of chunk
+      j - ``n_more``.
+
+    Waits for chunks that do not exist are left out.
 
     Args:
         operations: Operations of all ranks.
@@ -60,10 +64,10 @@ def list_token_waits(operations: Operations, tokens: Dependencies, n_more: int =
 
 
 def compute_usual_depth(operations: Operations, tokens: Dependencies) -> int:
-    """Return the lower median of the number of chunks in flight when steps waited for tokens.
+    """Return how many chunks were usually in flight when a step waited for a token.
 
-    If step i of the first stage waited for the token of chunk j, i - j chunks were in flight. The
-    result is 0 if no step waited for a token.
+    This is the lower median over all waits. If step i of the first stage waited for the token of
+    chunk j, i - j chunks were in flight. The result is 0 if no step waited for a token.
 
     Args:
         operations: Operations of all ranks.
@@ -84,7 +88,8 @@ def compute_usual_depth(operations: Operations, tokens: Dependencies) -> int:
 def _pair_ranks(operations: Operations, tokens: Dependencies) -> list[tuple[int, int]]:
     """Return (first_rank, last_rank) for each rank that waited for tokens, in ascending order.
 
-    ``last_rank`` is the highest index of a rank that produced a token for ``first_rank``.
+    ``last_rank`` is the rank that produced tokens for ``first_rank``. If there are several, it is
+    the one with the highest index.
     """
     first = operations.rank[tokens.successor]
     return [

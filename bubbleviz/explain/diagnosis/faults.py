@@ -926,12 +926,13 @@ def find_launch_gaps(evidence: Evidence) -> Iterator[Fault]:
     than executing. Time in which only communication kernels run is not a launch gap. If it is
     unknown whether communication kernels ran, ``detail`` of the faults is :data:`COMPUTE_GAPS`.
 
-    The fraction of a rank is its total gap time divided by the time of its compute operations.
+    The gap fraction of a rank is its total gap time divided by the time of its compute operations.
 
-    1. Ranks whose fraction exceeds the median of the other ranks by more than 5 percentage points.
-       Without this fault, their gaps shrink to that median.
-    2. All ranks whose fraction is above 5 %, unless all of them are in the first fault. Without
-       this fault, they have no gaps, so the saving is an upper bound.
+    1. The first fault has the ranks whose gap fraction exceeds the median of the other ranks by
+       more than 5 percentage points. Without this fault, their gaps shrink to that median.
+    2. The second fault has all ranks whose gap fraction is above 5 %. Without this fault, they have
+       no gaps, so the saving is an upper bound. It is left out if all of its ranks are in the first
+       fault.
     """
     computes = evidence.effects.computes
     gap_ns, length_ns = computes.gap_ns, computes.gap_ns + computes.time_ns

@@ -1026,12 +1026,14 @@ def _sum_idle_before(scenarios: Scenarios, rows: Ints, idle: IdleIntervals) -> I
 
 
 def _find_delay_starts(run: ReplayedRun, bubbles: Bubbles, cause: Cause) -> Ints:
-    """Return when each bubble starts to delay the operation after it, or its end if it does not.
+    """Return when each bubble starts to delay the operation after it.
 
     - Profiler overhead delays the operation once its input is ready.
     - For other causes, a bubble in training delays the operation from the start of the bubble.
     - In inference, the same holds if the bubble starts after the input is ready. Otherwise it does
       not delay the operation, because its cause can be a delay on an earlier rank.
+
+    The result is the end of the bubble if it does not delay the operation.
 
     Args:
         run: The replayed run.

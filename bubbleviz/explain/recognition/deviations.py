@@ -29,8 +29,8 @@ class Deviation:
         microbatch: Microbatch number in the report.
         chunk: Chunk number in the report, or -1 if names contain no chunk.
         what: Kind of the deviation: ``late``, ``early``, ``missing``, ``extra`` or ``repeated``.
-        places: Number of operations by which the operation is late or early; 0 if it is neither.
-            Only operations in place are counted.
+        places: Number of operations by which the operation is late or early. Only operations that
+            ran in place are counted. 0 if the operation is neither late nor early.
     """
 
     rank: int
@@ -68,10 +68,14 @@ def find_deviations(
 def _number_as_reported(code: Ints, order: RankOrder) -> tuple[Phase, int, int]:
     """Translate the code of an operation to its phase, microbatch and chunk in the report.
 
-    A missing operation gets the numbers of another operation of the same microbatch and chunk. If
-    there is none, the chunk number of another operation of the chunk is used. The microbatch number
-    of the code is kept. If all reported microbatch numbers of the chunk differ from their codes by
-    the same offset, this offset is added.
+    The numbers are taken from the first of the following that exists:
+
+    1. The operation itself.
+    2. An operation of the same microbatch and chunk.
+    3. An operation of the same chunk, for the chunk number only. The microbatch is the number in
+       the code. If the reported microbatch numbers of all operations of the chunk differ from their
+       codes by the same offset, this offset is added.
+    4. The code.
 
     Args:
         code: Code of the operation.

@@ -23,7 +23,7 @@ FORWARD, BACKWARD, WEIGHTS = 0, 1, 2
 #: ``CLEARED`` stands for all remaining weight gradients, and ``FUSED`` for a fused backward.
 CLEARED, FUSED = 3, 4
 _CHUNK, _KIND, _UNORDERED = 32, 52, 56
-#: Maximum chunk and microbatch numbers of a code.
+#: Maximum chunk number and maximum microbatch number in a code.
 MAX_CHUNK, _MAX_MICROBATCH = (1 << (_KIND - _CHUNK)) - 1, (1 << _CHUNK) - 1
 #: Kind of each phase that orders contain.
 KINDS = {
@@ -63,16 +63,17 @@ def find_first_backward(order: Ints) -> int:
 
 
 def order_by_microbatch(order: Ints) -> Ints:
-    """Return codes without their ``unordered`` bits. The sequence of the codes does not change."""
+    """Return codes without their ``unordered`` bits. The codes stay in the same order."""
     return order & ((1 << _UNORDERED) - 1)
 
 
 def order_as_planned(order: Ints, planned: Ints) -> Ints:
-    """Sort each run of consecutive unordered weight gradients of an order as in a plan.
+    """Sort the unordered weight gradients of an order as in a plan.
 
-    All other operations keep their positions. Unordered weight gradients that are not planned are
-    dropped, because it was not recorded which weight gradients a range computed. The returned codes
-    have no ``unordered`` bits.
+    Weight gradients are unordered if one range computed several of them, because it was not
+    recorded which ones and in which sequence. Each run of consecutive unordered weight gradients is
+    sorted separately, and those that are not planned are dropped. All other operations keep their
+    positions. The returned codes have no ``unordered`` bits.
 
     Args:
         order: A measured order.
@@ -98,9 +99,12 @@ def expand_cleared_weights(code: Ints) -> Ints:
     """Replace each ``CLEARED`` code by the weight gradients that it represents, as unordered codes.
 
     A ``CLEARED`` code represents the weight gradients of all earlier backwards of kind ``BACKWARD``
-    in its chunk. Excluded are weight gradients that have an operation of kind ``WEIGHTS`` anywhere
-    in the order, and weight gradients that an earlier ``CLEARED`` code represents. Finally, fused
-    backwards get the kind of other backwards (:func:`unite_backwards`).
+    in its chunk, except:
+
+    - Weight gradients that have an operation of kind ``WEIGHTS`` anywhere in the order.
+    - Weight gradients that an earlier ``CLEARED`` code represents.
+
+    Finally, fused backwards get the kind of other backwards (:func:`unite_backwards`).
     """
     pieces, start = [], 0
     computed_weights = code[get_kind(code) == WEIGHTS]

@@ -26,13 +26,13 @@ class OrderDifference:
 
     Attributes:
         displaced: Operations out of place, in measured order.
-        places: For each of ``displaced``, the number of operations in place before it in the
-            measured order minus the number before it in the planned order. Positive if the
-            operation is late, negative if it is early.
+        places: By how many operations each of ``displaced`` is late, or early if negative. This is
+            the number of operations in place before it in the measured order minus their number in
+            the planned order.
         missing: Planned operations that were not measured.
         extra: Measured operations that are not planned.
-        repeated: Second and later occurrences of operations that were measured several times. The
-            first occurrence is compared with the plan.
+        repeated: Second and later occurrences of operations that ran several times. The first
+            occurrence is compared with the plan.
     """
 
     displaced: Ints
@@ -49,7 +49,7 @@ class OrderDifference:
 
 
 def compare_orders(measured: Ints, planned: Ints) -> OrderDifference:
-    """Return the difference between a measured and a planned order.
+    """Find the operations of a measured order that differ from a planned order.
 
     Unordered weight gradients are first sorted as planned, or dropped if they are not planned
     (:func:`.order_as_planned`). Finding the operations in place takes O(n log n) for the n

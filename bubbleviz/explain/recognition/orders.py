@@ -6,7 +6,8 @@ and no recomputation. Orders are normalized so that they can be compared with a 
 
 - Chunks are numbered from 0 in the order in which a rank first runs them.
 - Microbatches are numbered from 0 in each iteration.
-- An overlapped pair becomes a forward and a backward.
+- An overlapped pair (one operation that contains a forward and a backward) becomes a forward and a
+  backward.
 - A range that clears weight gradients is replaced by all weight gradients that remain.
 """
 
@@ -44,7 +45,8 @@ from bubbleviz.schedules.plan import Plan
 _NO_DIRECTION = 2
 #: Direction of each kind.
 _DIRECTION_OF_KIND = np.array((FORWARD, BACKWARD, _NO_DIRECTION, _NO_DIRECTION, BACKWARD), np.int64)
-#: Microbatch numbers are consecutive if at least this many numbers occur per missing number.
+#: Minimum number of microbatch numbers that must occur per missing number, so that the missing
+#: numbers are kept as gaps.
 _GAPS = 3
 
 
@@ -74,8 +76,7 @@ class IterationOrders:
         rank: Ranks that ran operations in the iteration, ascending.
         first: For each entry of ``rank``, the index of its first operation in ``row``, ``second``
             and ``code``.
-        unknown: Mask of the entries of ``rank`` for which the microbatch of an operation is
-            unknown.
+        unknown: Mask of the ranks on which the microbatch of an operation is unknown.
         row: Rows of the operations in the run, sorted by (rank, host start). An overlapped pair
             occurs twice.
         second: Mask of the entries of ``row`` that are the backward of an overlapped pair.
@@ -95,7 +96,7 @@ class IterationOrders:
     pattern: tuple[int, ...] = ()
 
     def of_rank(self, cell: int, operations: Operations) -> RankOrder:
-        """Return the order of a rank, with two operations for each overlapped pair.
+        """Return the order of a rank, with two entries for each overlapped forward and backward.
 
         Args:
             cell: Index of the rank in ``rank``.
@@ -123,7 +124,8 @@ def read_orders(
 
     Returns:
         parts: Orders of each iteration, sorted by iteration.
-        patterns: List of the distinct orders, which the ``pattern`` of the parts refers to.
+        patterns: List of the distinct orders. The ``pattern`` of each part contains indices in this
+            list.
     """
     is_selected = make_mask(int(operations.iteration.max(initial=0)) + 2, list(iterations))
     has_order = mask_phases(operations.phase, KINDS) & is_selected[operations.iteration]
@@ -142,10 +144,12 @@ def read_orders(
 
 
 def _number_patterns(parts: list[IterationOrders]) -> tuple[list[IterationOrders], list[Ints]]:
-    """Set the pattern of each rank, and return the iterations and the list of distinct orders.
+    """List the distinct orders, and set the ``pattern`` of each rank to the index of its order.
 
-    The pattern of a rank is the index of its order in the list, or -1 if the microbatch of one of
-    its operations is unknown.
+    The pattern is -1 if the microbatch of any operation of the rank is unknown.
+
+    Returns:
+        The iterations with their patterns, and the list of distinct orders.
     """
     index_of: dict[bytes, int] = {}
     patterns: list[Ints] = []
@@ -169,8 +173,8 @@ def _read_iteration(
 ) -> IterationOrders:
     """Read the orders of the ranks of one iteration. The ``pattern`` of the result is empty.
 
-    Operations are sorted by the start of their ranges on the host. Overlapped pairs are repeated,
-    and chunks and microbatches are renumbered from 0.
+    Operations are sorted by the start of their ranges on the host. Overlapped pairs get two
+    entries: a forward and a backward. Chunks and microbatches are renumbered from 0.
 
     Args:
         operations: Operations of the report.
@@ -197,11 +201,14 @@ def _read_iteration(
 
 
 def _repeat_pairs(rows: Ints, is_pair: Bools) -> tuple[Ints, Bools]:
-    """Return rows in which each overlapped pair occurs twice, and a mask of the second occurrences.
+    """Repeat the rows of overlapped pairs, so that a forward and a backward have one row each.
 
     Args:
         rows: Rows of operations, without repetitions.
         is_pair: Mask of the rows that are an overlapped pair of a forward and a backward.
+
+    Returns:
+        The rows, and a mask of the second row of each pair, which is for the backward.
     """
     if not is_pair.any():
         return rows, np.zeros(len(rows), bool)
@@ -214,8 +221,8 @@ def _read_microbatches(
 ) -> Ints:
     """Return the microbatch number of each row, or -1 if it is unknown.
 
-    If sequences are split, each part of the sequence of a microbatch is numbered as a separate
-    microbatch: its number is the microbatch number times ``n_sequences`` plus the part number.
+    If sequences are split, each part of a sequence is a microbatch of its own, with the number
+    ``microbatch * n_sequences + part``.
 
     Args:
         operations: Operations of the report.
@@ -231,7 +238,7 @@ def _read_microbatches(
 
 
 def _select_of_pair(first: Ints, second: Ints, rows: Ints, is_second: Bools) -> Ints:
-    """Return one value per row: from ``second`` if ``is_second`` is set, else from ``first``."""
+    """Return ``second[rows]`` where ``is_second`` is set, and ``first[rows]`` elsewhere."""
     return np.where(is_second, second[rows], first[rows]) if is_second.any() else first[rows]
 
 
@@ -246,7 +253,7 @@ def encode_plan(plan: Plan) -> tuple[Ints, ...]:
 
 
 def _number_chunks(cell: Ints, chunk: Ints) -> Ints:
-    """Renumber chunks from 0 in the order in which each rank first runs them.
+    """Renumber chunks from 0, in the order in which each rank first runs them.
 
     Args:
         cell: For each operation, the index of its rank in the iteration, ascending.
@@ -266,9 +273,9 @@ def _number_chunks(cell: Ints, chunk: Ints) -> Ints:
 def _number_microbatches(cell: Ints, chunk: Ints, kind: Ints, number: Ints) -> Ints:
     """Renumber microbatches from 0 in each iteration. Unknown microbatches become 0.
 
-    A few missing numbers are kept as gaps. If the chunks of an iteration have different microbatch
-    numbers, for example in a pipeline that is fed from both ends, each chunk of a rank is numbered
-    separately (:func:`_number_from_zero`).
+    All chunks of an iteration share one numbering (:func:`_number_from_zero`), in which a few
+    missing numbers are kept as gaps. If chunks have different microbatch numbers, for example in a
+    pipeline that is fed from both ends, each chunk of a rank is numbered separately.
 
     Args:
         cell: For each operation, the index of its rank in the iteration, ascending.
@@ -297,11 +304,11 @@ def _number_microbatches(cell: Ints, chunk: Ints, kind: Ints, number: Ints) -> I
 
 
 def _shift_forwards(group: Ints, n_groups: int, direction: Ints, number: Ints) -> Ints:
-    """Shift the microbatch numbers of forwards to start at the same number as the backwards.
+    """Shift the microbatch numbers of forwards so that they start like those of the backwards.
 
-    The last rank of PyTorch's single-stage 1F1B numbers its forwards 1 to m and its backwards 0 to
-    m-1. The forwards of a group are shifted only if the difference between the highest and the
-    lowest number is equal for forwards and backwards.
+    This is needed for the last rank of PyTorch's single-stage 1F1B, which numbers its forwards 1 to
+    m and its backwards 0 to m-1. A group is shifted only if its forwards and its backwards span
+    ranges of equal length.
 
     Args:
         group: Group of each operation; a group is a chunk of a rank.
@@ -324,11 +331,12 @@ def _shift_forwards(group: Ints, n_groups: int, direction: Ints, number: Ints) -
 
 
 def _number_from_zero(group: Ints, number: Ints) -> Ints:
-    """Renumber microbatches from 0 in the iteration, or in their group.
+    """Renumber microbatches from 0, with one numbering for the iteration or one per group.
 
-    If the median number of microbatches per group equals the number in the iteration, all groups
-    share one numbering. The shared numbering keeps gaps if at most one number is missing for every
-    three that occur, and has no gaps otherwise.
+    Most groups usually contain all microbatches of the iteration. More precisely, the median number
+    of microbatches per group then equals the number in the iteration. In this case, all groups
+    share one numbering. It keeps gaps if at most one number is missing for every three that occur,
+    and has no gaps otherwise.
 
     If the median group has fewer microbatches, each group is numbered separately and without gaps.
 

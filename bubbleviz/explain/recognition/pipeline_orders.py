@@ -45,7 +45,7 @@ class PipelineOrders:
 
     @cached_property
     def chunks(self) -> int:
-        """Number of model chunks per device. If orders differ, the most frequent number."""
+        """Number of model chunks per device. If orders differ, this is the most frequent number."""
         return _find_most_frequent(
             [int(get_chunk(order).max(initial=0)) + 1 for order in self.orders]
         )
@@ -74,7 +74,7 @@ class Pipeline:
     Attributes:
         key: Hashable key. Pipelines that have the same orders share the same key.
         orders: Orders of the pipeline.
-        cells: Index of each rank of the pipeline in :attr:`.IterationOrders.rank`.
+        cells: For each rank of the pipeline, its index in :attr:`.IterationOrders.rank`.
         order_of_cell: For each entry of ``cells``, the index of its order in ``orders``.
     """
 
@@ -93,8 +93,8 @@ def group_pipelines(
 ) -> Iterator[tuple[IterationOrders, list[Pipeline]]]:
     """Yield each iteration with its pipelines.
 
-    Ranks on which the microbatch of an operation is unknown are left out. Iterations in which all
-    ranks are left out are skipped.
+    A rank is left out of an iteration if the microbatch of any of its operations is unknown.
+    Iterations in which all ranks are left out are skipped.
 
     Args:
         ranks: Ranks of the report.
@@ -145,9 +145,9 @@ def _count_devices(
 ) -> dict[int, int]:
     """Return the number of devices of each pipeline, keyed by pipeline.
 
-    This is the number of stages of the pipeline. If most pipelines have more stages, the most
-    frequent number of stages is used, because the last stages of a pipeline may have no profile. If
-    any stage of the pipeline is unknown, the number of ranks is used.
+    This is the number of stages of the pipeline, or the most frequent number of stages of any
+    pipeline if that is larger, because the last stages of a pipeline may have no profile. If any
+    stage of the pipeline is unknown, it is the number of ranks.
 
     Args:
         parts: Orders of each iteration.
@@ -172,7 +172,7 @@ def _count_devices(
 def _make_pipeline(
     devices: int, pairs: tuple[tuple[int, int], ...], patterns: Sequence[Ints]
 ) -> Pipeline:
-    """Build a pipeline from the orders of its ranks. The ``cells`` of the pipeline stay empty.
+    """Build a pipeline from the orders of its ranks. Its ``cells`` are empty.
 
     Ranks that have the same device and order are merged. The merged orders are sorted by device,
     then by order index.

@@ -17,27 +17,27 @@ from bubbleviz.explain.recognition.pipeline_orders import PipelineOrders
 from bubbleviz.model.columns import Ints
 from bubbleviz.schedules.plan import Schedule
 
-#: Maximum distance between a run and its schedule, as a fraction of the planned operations.
-#: With 2 or more devices and 4 or more microbatches, schedules are at least 0.125 apart.
+#: Maximum distance between a run and its schedule, as a fraction of the planned operations. With 2
+#: or more devices and 4 or more microbatches, the distance between schedules is at least 0.125.
 MAX_DISTANCE = 0.1
-#: Maximum distance of the first operations of orders that are compared completely.
+#: Maximum distance between the first operations of two orders that are then compared completely.
 _MAX_FIRST_DISTANCE = 0.3
-#: Maximum number of planned orders that an order of unknown device is compared with.
+#: Maximum number of planned orders to compare with an order whose device is unknown.
 _MAX_COMPARED = 4
 #: Maximum number of operations of a plan; larger plans take seconds to build.
 _MAX_PLANNED = 2_000_000
 #: Orders of a plan, one per device, and the number of directions of the plan.
 #: A plan with two directions has two replicas that share the devices.
 Planned = tuple[tuple[Ints, ...], int]
-#: Function that plans a schedule for given numbers of devices, microbatches and chunks.
-#: The result is None if the schedule does not exist in these sizes.
+#: Function that builds the plan of a schedule for given numbers of devices, microbatches and
+#: chunks. The result is None if the schedule does not exist for these numbers.
 Plans = Callable[[Schedule, int, int, int], Planned | None]
 
 
 def measure_distance(
     ran: PipelineOrders, planned: Sequence[Ints]
 ) -> tuple[float, tuple[OrderDifference, ...]]:
-    """Compare the orders of a pipeline with a plan.
+    """Measure which fraction of the planned operations did not run as planned.
 
     Args:
         ran: Measured orders of a pipeline.
@@ -61,11 +61,11 @@ def measure_distance(
 
 
 def _match_nearest(ran: PipelineOrders, planned: Sequence[Ints]) -> list[Ints]:
-    """Return a planned order for each order of a pipeline whose devices are unknown.
+    """Choose a planned order for each order of a pipeline whose devices are unknown.
 
-    Each planned order can be used once per replica of the pipeline. Orders that equal an unused
-    planned order are matched first. Each remaining order then gets the nearest unused planned
-    order, or the nearest of all planned orders if all are used (:func:`_find_nearest_key`).
+    Each planned order can be used once per replica of the pipeline. First, orders that equal a
+    planned order are matched with it. Then each remaining order gets the nearest unused planned
+    order, or the nearest of all if all are used (:func:`_find_nearest_key`).
     """
     by_key = {order.tobytes(): order for order in planned}
     n_copies = max(sum(ran.replicas) // len(planned), 1)
@@ -96,10 +96,9 @@ def _find_nearest_key(
 ) -> bytes:
     """Return the key of the planned order that has the fewest differences from a measured order.
 
-    Similar orders have their first backward at about the same position. So a measured order is
-    compared only with the four planned orders whose first backward is nearest to its own. At equal
-    numbers of differences, the planned order whose first backward is nearer wins, then the first
-    key.
+    Only four planned orders are compared: those whose first backward is at the nearest position,
+    because similar orders have their first backward at about the same position. At equal numbers of
+    differences, the planned order whose first backward is nearer wins, then the first key.
 
     Args:
         order: The measured order.
@@ -132,11 +131,15 @@ def cache_plans() -> Plans:
 def find_similar_plans(
     ran: PipelineOrders, plans: Plans, rules: Sequence[Schedule], min_directions: int
 ) -> Iterator[tuple[str, tuple[Ints, ...]]]:
-    """Yield the names and orders of the plans that are similar enough for a full comparison.
+    """Yield the name and orders of each plan that is similar enough for a full comparison.
 
-    A similar plan splits backwards into B and W as the run does (:func:`_is_split_alike`). It
-    starts with similar operations (:func:`_has_similar_start`), and it differs little from a sample
-    of the orders (:func:`_can_be_near`). Plans of more than 2 million operations are left out.
+    A plan must meet three conditions:
+
+    - It splits backwards into B and W as the run does (:func:`_is_split_alike`).
+    - It starts with similar operations (:func:`_has_similar_start`).
+    - It differs little from a sample of the orders (:func:`_can_be_near`).
+
+    Plans of more than 2 million operations are left out.
 
     Args:
         ran: Measured orders of a pipeline.
@@ -167,24 +170,24 @@ def find_similar_plans(
 
 
 def _is_split_alike(split: float, planned: Sequence[Ints]) -> bool:
-    """Return whether measured orders split the backward into B and W just as the planned orders do.
+    """Return whether a plan splits the backward into B and W as the measured orders do.
 
     If the plan has any W, the measured orders must have at least one W. If the plan has no W, the
     measured orders may have up to 0.1 W per backward.
 
     Args:
-        split: Number of weight gradients per backward in the measured orders.
+        split: Number of W per backward in the measured orders.
         planned: Planned order of each device.
     """
     return split > 0 if measure_split(planned) > 0 else split <= MAX_DISTANCE
 
 
 def _can_be_near(ran: PipelineOrders, planned: Sequence[Ints]) -> bool:
-    """Return whether a sample of four orders is near enough to a plan to compare all orders.
+    """Return whether a sample of the orders is near enough to a plan to compare all orders.
 
-    The check avoids comparisons of very different orders, which are slow. The sample is near enough
-    if its differences are at most 20 % of its operations. The result is True without a check if
-    there are at most eight orders, or if their devices are unknown.
+    This check avoids comparing very different orders, which is slow. In a sample of four orders,
+    the differences may be at most 20 % of the operations. If there are at most eight orders, or if
+    their devices are unknown, the result is True without a check.
 
     Args:
         ran: Measured orders of a pipeline.
@@ -200,16 +203,16 @@ def _can_be_near(ran: PipelineOrders, planned: Sequence[Ints]) -> bool:
 def _has_similar_start(ran: PipelineOrders, planned: Sequence[Ints], length: int) -> bool:
     """Return whether the orders of a pipeline start like the orders of a plan.
 
-    If devices are known, the first, the middle and the last order are compared with the plan. The
-    number of differences may be at most 30 % of the number of compared operations, where measured
-    and planned operations are both counted. Two differences are always allowed. If devices are
-    unknown, at least half of the orders must start exactly like a planned order.
+    - If devices are known, the first, the middle and the last order are compared with the plan. The
+      differences may be at most 30 % of the compared operations, where measured and planned
+      operations both count. Two differences are always allowed.
+    - If devices are unknown, at least half of the orders must start exactly like a planned order.
 
     Args:
         ran: Measured orders of a pipeline.
         planned: Orders of a plan of ``length`` microbatches per direction. Plans of more
             microbatches begin with the same ``length`` operations.
-        length: Number of operations of each order to compare.
+        length: Number of operations to compare at the start of each order.
     """
     if ran.is_placed:
         sample = sorted({0, len(ran.orders) // 2, len(ran.orders) - 1})
@@ -226,13 +229,13 @@ def _count_differences(
     sample: Sequence[int],
     length: int | None = None,
 ) -> int:
-    """Return the number of operations in a sample of orders that are not as planned.
+    """Return how many operations in a sample of orders are not as planned.
 
     Args:
         ran: Orders of a pipeline, whose devices are known.
         planned: Planned order of each device.
         sample: Indices of the orders to compare.
-        length: Number of operations at the start of each order to compare, or None for all.
+        length: Number of operations to compare at the start of each order, or None for all.
     """
     pairs = ((ran.orders[n][:length], planned[ran.places[n]][:length]) for n in sample)
     return sum(compare_orders(*pair).count for pair in pairs)
@@ -242,7 +245,7 @@ def _truncate_plan(microbatches: int, devices: int) -> int:
     """Return a smaller number of microbatches whose plan starts with the same operations.
 
     With p devices, numbers up to 4p are returned unchanged. Larger numbers are reduced by a
-    multiple of 2p to a number from 2p to below 4p, so the result is divisible by the same group
+    multiple of 2p to a number from 2p to below 4p. So the result is divisible by the same group
     sizes.
     """
     max_microbatches = 2 * devices

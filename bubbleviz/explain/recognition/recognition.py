@@ -78,7 +78,7 @@ class Recognition:
         reason: Reason why there is no name, or how the schedule was recognized. A clause that
             starts in lower case, or "".
         iterations: The schedule of every training iteration.
-        judged: Indices of the iterations from which ``name`` is determined: the averaged iterations
+        judged: Indices of the iterations that determine ``name``. These are the averaged iterations
             if there are any; see :func:`_summarise_run`.
         deviations: The first :data:`MAX_KEPT` deviations, sorted by iteration and pipeline.
         deviation_count: Number of all deviations.
@@ -115,13 +115,16 @@ def recognise_schedule(
     ends_early: bool = False,
     order_refutes: bool = True,
 ) -> Recognition:
-    """Recognize the schedule of a run. The result has no name if stages are or may be missing.
+    """Recognize the schedule of a run from the order of its operations.
 
-    If the limitations say that stages may be missing, an order that follows a schedule exactly
-    shows that no stage is missing. There are two exceptions. The last stages of GPipe may still be
-    missing, because all of its stages have the same order. The first or middle stages may also be
-    missing, because the remaining stages can look like another schedule. The caller passes
-    ``order_refutes=False`` in that case.
+    The result has no name if stages are missing. If limitations say that stages *may* be missing,
+    it has a name only if the order follows the schedule exactly, because that shows that no stage
+    is missing. Two cases are exceptions and give no name:
+
+    - GPipe, if ``ends_early``: all of its stages have the same order, so its last stages may still
+      be missing.
+    - All schedules, if ``order_refutes`` is false. Callers pass this if the first or middle stages
+      may be missing, because the remaining stages can look like another schedule.
 
     Args:
         ranks: Ranks of the report.
@@ -130,7 +133,7 @@ def recognise_schedule(
         noted: Kinds of limitations that the run has.
         stages_missing: Whether some virtual stages of the run are in none of the profiles.
         pipeline_unproven: Whether nothing shows that the ranks are stages rather than replicas.
-        ends_early: Whether stages may be missing after the last one in the profiles.
+        ends_early: Whether later stages may exist that are not in the profiles.
         order_refutes: Whether an order that follows a schedule exactly shows that no stage is
             missing.
     """
@@ -181,8 +184,8 @@ def compare_with_plan(
 ) -> Recognition:
     """Compare the order of each iteration with a plan.
 
-    An iteration gets the name of the plan if it has the same numbers of stages, chunks and
-    microbatches as the plan. All other iterations get no name.
+    If an iteration has the same numbers of stages, chunks and microbatches as the plan, it gets the
+    name of the plan. All other iterations get no name.
 
     Args:
         ranks: Ranks of the report.
@@ -221,11 +224,11 @@ def _recognise_iterations(
     iterations: Sequence[Iteration],
     classify: Callable[[PipelineOrders], Verdict],
 ) -> Recognition:
-    """Recognize the schedule of every training iteration and of the run.
+    """Recognize the schedule of every training iteration, and combine them into that of the run.
 
     Pipelines that have the same orders are classified only once. All deviations are counted, but
-    only the first :data:`MAX_KEPT` are kept. If the run has no training iteration, or if no
-    microbatch number is known, the result has no name and only a reason.
+    only the first :data:`MAX_KEPT` are kept. The result has only a reason if the run has no
+    training iteration, or if no microbatch number is known.
 
     Args:
         ranks: Ranks of the report.
@@ -266,7 +269,7 @@ def _recognise_iterations(
 def _list_differences(
     pipeline: Pipeline, verdict: Verdict
 ) -> Iterator[tuple[int, OrderDifference]]:
-    """Yield the ranks of a pipeline that deviate from the schedule.
+    """Yield the ranks of a pipeline that deviate from the schedule, with their differences.
 
     Args:
         pipeline: Orders of the pipeline in one iteration.
@@ -287,9 +290,9 @@ def _summarise_run(
 ) -> Recognition:
     """Combine the schedules of the iterations into the schedule of the run.
 
-    The most frequent name among the averaged iterations wins; at equal counts, the name that occurs
-    first. If no iteration is averaged, all complete iterations are used instead. If none is
-    complete, all iterations are used.
+    The most frequent name wins; at equal counts, the name that occurs first. Only averaged
+    iterations are judged. If there are none, complete iterations are judged, or all iterations if
+    none is complete.
     """
     averaged = {i.index for i in iterations if i.averaged}
     complete = {i.index for i in iterations if i.complete}

@@ -37,7 +37,8 @@ _PREFERENCE = (
     *("zb-v", "v-half", "v-min", "dualpipev", "dualpipe", "chimera", "combined-1f1b"),
 )
 _PRIORITY = {name: priority for priority, name in enumerate(_PREFERENCE)}
-#: Minimum number of W per backward in a searched order. Some schedulers fuse the last backwards.
+#: Minimum number of W per backward in a searched order. It is below 1 because some schedulers fuse
+#: the last backwards.
 _MIN_SPLIT = 0.9
 
 
@@ -52,10 +53,10 @@ def sort_by_preference(names: Iterable[str]) -> tuple[str, ...]:
 def find_searched_schedules(ran: PipelineOrders, *, eager: bool = False) -> tuple[str, ...]:
     """Return the names of the searched schedules that the orders of a pipeline may follow.
 
-    The result contains the schedules with the lowest peak that is at least the measured peak, or is
-    empty if the orders do not have the structure of searched orders. A peak is the maximum number
-    of microbatches in flight on a device. Several schedules can have the same peak if there are few
-    devices or microbatches.
+    The result is empty if the orders do not have the structure of searched orders. Otherwise, the
+    peak decides, which is the maximum number of microbatches in flight on a device. Of the
+    schedules whose peak is at least the measured peak, those with the lowest peak are returned.
+    Several schedules can have the same peak if there are few devices or microbatches.
 
     Args:
         ran: Orders of the pipeline. The result is empty if their devices are unknown or missing.
@@ -88,10 +89,10 @@ def find_searched_schedules(ran: PipelineOrders, *, eager: bool = False) -> tupl
 
 
 def _has_split_backwards(order: Ints) -> bool:
-    """Return whether nearly every backward has a W and the microbatches of each chunk are in order.
+    """Return whether backwards are split into B and W, and microbatches of each chunk run in order.
 
-    There must be at least 0.9 W per backward, and at least one backward. The forwards of each chunk
-    must be in strictly ascending order of microbatches, and so must the backwards.
+    There must be at least one backward, and at least 0.9 W per backward. In each chunk, the
+    forwards must be in strictly ascending order of microbatches, and so must the backwards.
     """
     kind, chunk = codes.get_kind(order), codes.get_chunk(order)
     for passes in (codes.FORWARD, codes.BACKWARD):
@@ -108,9 +109,9 @@ def _has_delayed_weights(order: Ints) -> bool:
 
 
 def _is_v_shaped(orders: Sequence[Ints]) -> bool:
-    """Return whether the last device runs both F of the first microbatch one right after the other.
+    """Return whether the last device runs both F of the first microbatch directly after each other.
 
-    The F of chunk 0 must come first.
+    The F of chunk 0 must come first. This shows that the two chunks form a V.
 
     Args:
         orders: Orders of the devices, with two chunks each.
@@ -123,10 +124,10 @@ def _is_v_shaped(orders: Sequence[Ints]) -> bool:
 
 
 def _has_stepwise_warm_up(orders: Sequence[Ints]) -> bool:
-    """Return whether warm-ups never increase from device to device and end with one operation.
+    """Return whether warm-ups never increase from device to device, and end with one operation.
 
-    The warm-up of a device is its number of operations before the first backward. The last device
-    must have a warm-up of exactly one operation. This rule excludes GPipe with a split backward,
+    The warm-up of a device is its number of operations before the first backward. The warm-up of
+    the last device must be exactly one operation. This rule excludes GPipe with a split backward,
     where every device runs all forwards first.
 
     Args:

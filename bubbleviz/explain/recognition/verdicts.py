@@ -29,7 +29,8 @@ from bubbleviz.model.grouping import find_distinct, subtract_values
 from bubbleviz.schedules.known import schedules
 from bubbleviz.schedules.plan import Plan, Schedule
 
-#: Minimum number of ranks per rank whose order differs from the plan; see :func:`_differ_on_few`.
+#: Minimum ratio of the number of all ranks to the number of ranks whose order differs from the
+#: plan; see :func:`_differ_on_few`.
 _MIN_RANKS_PER_DIFFERENCE = 3
 
 
@@ -60,10 +61,14 @@ class Verdict:
 def classify_orders(ran: PipelineOrders, plans: Plans) -> Verdict:
     """Return the schedule that the orders of a pipeline follow.
 
-    If the same microbatches are missing on all ranks, the orders are compared with two kinds of
-    plans. In the first kind, all microbatches are planned and the missing ones are removed, so
-    their operations count as missing. In the second kind, only the remaining number of microbatches
-    is planned. The kind with the smaller distance wins; at equal distances, the first kind::
+    If the same microbatches are missing on all ranks, there are two explanations. Both are tried,
+    and the one with the smaller distance wins; at equal distances, the first:
+
+    1. All microbatches were planned, and some did not run. The plan contains all microbatches, and
+       the operations of those that did not run count as missing.
+    2. Fewer microbatches were planned. The plan contains only as many microbatches as ran.
+
+    In this example, the first explanation fits::
 
         planned    F0 F1 F2 F3 B0 F4 B1 ...
         measured   F0 F1 F2    B0 F4 B1 ...      F3 is missing, no operation is early
@@ -108,8 +113,8 @@ def _add_missing(verdict: Verdict, ran: PipelineOrders) -> Verdict:
     """Add the operations of missing microbatches to the differences and distance of a verdict.
 
     For each order, every (kind, chunk) pair that occurs in it is missing once per missing
-    microbatch. The new distance is (distance * n_ran + n_missing) / (n_ran + n_missing), where the
-    numbers of operations that ran and that are missing are summed over all ranks.
+    microbatch. The new distance is ``(distance * n_ran + n_missing) / (n_ran + n_missing)``. Both
+    counts are numbers of operations, summed over all ranks.
 
     Args:
         verdict: Verdict from the comparison with a plan without the missing microbatches.
@@ -132,9 +137,11 @@ def _add_missing(verdict: Verdict, ran: PipelineOrders) -> Verdict:
 def classify_by_plan(ran: PipelineOrders, plan: Plan) -> Verdict | None:
     """Compare the orders of a pipeline with a plan, or return None if their sizes differ.
 
-    The sizes are the numbers of devices, chunks and microbatches. If microbatches are missing on
-    all ranks, the plan may contain all microbatches or only the remaining number. If devices are
-    unknown, the ranks may also be several replicas of the plan's devices.
+    The sizes are the numbers of devices, chunks and microbatches. Two differences are allowed:
+
+    - If microbatches are missing on all ranks, the plan may contain all microbatches or only as
+      many as ran.
+    - If devices are unknown, the ranks may be several replicas of the plan's devices.
     """
     missing, microbatches = ran.missing_microbatches, plan.microbatches // plan.replicas
     devices = {ran.devices, *(reading.devices for reading in _split_into_replicas(ran))}
@@ -151,7 +158,7 @@ def classify_by_plan(ran: PipelineOrders, plan: Plan) -> Verdict | None:
 
 
 def _skip_missing(orders: Iterable[Ints], missing: Ints) -> tuple[Ints, ...]:
-    """Renumber the microbatches of planned orders so that they skip the missing numbers."""
+    """Renumber the microbatches of planned orders so that the missing numbers are skipped."""
     renumbered = []
     for order in orders:
         microbatch = codes.get_microbatch(order)
@@ -162,12 +169,16 @@ def _skip_missing(orders: Iterable[Ints], missing: Ints) -> tuple[Ints, ...]:
 
 
 def _find_schedule(ran: PipelineOrders, plans: Plans) -> Verdict:
-    """Return the schedule with the nearest plan, or else a searched schedule of this structure.
+    """Return the schedule with the nearest plan, or else a searched schedule with this structure.
 
-    The orders are compared with plans in three ways: as they are, then with each W fused into its
-    backward, then with plans of two directions. The first comparison that finds a schedule wins. If
-    devices have one chunk, the three comparisons are tried with all schedules of one chunk first,
-    and then with schedules of several chunks.
+    The orders are compared with plans in three ways, and the first one that finds a schedule wins:
+
+    1. As they are.
+    2. With each W fused into its backward.
+    3. With plans of two directions.
+
+    If devices have one chunk, all three are tried with the schedules of one chunk first, and then
+    with the schedules of several chunks.
 
     Args:
         ran: Measured orders of the pipeline.
@@ -201,9 +212,10 @@ def _consider_search(nearest: Verdict, ran: PipelineOrders) -> Verdict:
     """Return the verdict of the nearest plan, or of a searched schedule that fits better.
 
     If at least half of the orders, and at least two, differ from the plan, a search probably
-    created the differences on purpose. So a searched schedule that has the structure of the orders
-    wins. Otherwise, searched schedules that have this structure are added to ``also``. For
-    ``also``, orders in which every W directly follows its backward are accepted (``eager``).
+    created the differences on purpose. Then a searched schedule with the structure of the orders
+    wins. Otherwise, searched schedules with this structure are only added to ``also``. For
+    ``also``, orders in which every W directly follows its backward are accepted as well
+    (``eager``).
 
     Args:
         nearest: Verdict of the comparison with the nearest plan.
@@ -229,10 +241,14 @@ def _find_nearest(
 ) -> Verdict:
     """Return the verdict with the smallest distance over all interpretations of the orders.
 
-    For each interpretation, only the nearest plans are considered. A plan is accepted if its
-    distance is at most :data:`.MAX_DISTANCE`, if at most one operation differs, or if the orders of
-    most ranks are as planned (:func:`_differ_on_few`). The verdict has no name if no plan is
-    accepted. If several schedules have the same smallest distance, the first of
+    A plan is accepted if one of the following holds:
+
+    - Its distance is at most :data:`.MAX_DISTANCE`.
+    - At most one operation differs.
+    - The orders of most ranks are as planned (:func:`_differ_on_few`).
+
+    Only the nearest plan of each interpretation is considered. If no plan is accepted, the verdict
+    has no name. If several schedules have the same smallest distance, the first of
     :func:`.sort_by_preference` gives the name. At equal distances, the first interpretation wins.
 
     Args:
@@ -266,7 +282,7 @@ def _find_nearest(
 
 
 def _differ_on_few(ran: PipelineOrders, differences: Sequence[OrderDifference]) -> bool:
-    """Return whether at most a third of the ranks run their operations in a different order.
+    """Return whether at most a third of the ranks deviate, and only in the order of operations.
 
     For example, one stage may warm up with one microbatch too few or too many. The result is False
     if the devices of the orders are unknown, or if any operation is missing, extra or repeated.
@@ -284,10 +300,10 @@ def _differ_on_few(ran: PipelineOrders, differences: Sequence[OrderDifference]) 
 
 
 def _merge_backwards(ran: PipelineOrders) -> tuple[PipelineOrders, ...]:
-    """Return the orders with each W that directly follows its backward fused into the backward.
+    """Fuse each W that directly follows its backward into the backward.
 
-    The result contains one pipeline, or is empty in two cases: the orders have at most 0.1 W per
-    backward, or more than 0.1 W per backward remain after fusing.
+    The result contains the fused orders as one pipeline. It is empty if there is nothing to fuse
+    (at most 0.1 W per backward), or if more than 0.1 W per backward remain after fusing.
     """
     in_order = map(codes.order_by_microbatch, ran.orders)
     fused = tuple(map(codes.drop_eager_weights, in_order))
@@ -297,9 +313,10 @@ def _merge_backwards(ran: PipelineOrders) -> tuple[PipelineOrders, ...]:
 
 
 def _split_into_replicas(ran: PipelineOrders) -> tuple[PipelineOrders, ...]:
-    """Interpret the orders as several replicas of fewer devices, or return () if devices are known.
+    """Interpret the orders as several replicas of a pipeline with fewer devices.
 
-    There is one interpretation for each proper divisor of the number of devices, largest first.
+    There is one interpretation for each proper divisor of the number of devices, largest first. If
+    the device of each order is known, the result is empty.
     """
     fewer = () if ran.is_placed else range(ran.devices // 2, 0, -1)
     return tuple(replace(ran, devices=n) for n in fewer if ran.devices % n == 0)

@@ -99,7 +99,7 @@ class Replay:
         all rows of its meeting. The mask is False for rows that are not replayed.
 
         Args:
-            group: Group of each row of the work.
+            group: Number of each work row's group, for example its replica.
         """
         group_at = group[self.rows]
         # Group numbers are replayed as end times, so the largest group propagates along all edges.

@@ -320,7 +320,7 @@ def build_scenarios(
 
 
 def build_scenarios_of_run(run: ReplayedRun) -> Scenarios | None:
-    """Build the scenarios of a run's averaged iterations, or return None if there are none."""
+    """Build the scenarios of the averaged iterations, or return None if none can be replayed."""
     if run.reason:
         return None
     work, order = build_work_of_run(run, list_token_waits(run.operations, run.explained().tokens))
