@@ -5,7 +5,7 @@
 >>> with annotate.phase("F", microbatch=3, chunk=0):
 ...     pass
 
-Nsight Systems records these ranges as NVTX ranges, and PyTorch's profiler records them as its own
+Nsight Systems records these ranges as NVTX ranges, and PyTorch's profiler records them as profiler
 ranges. Range names such as ``bubbleviz:F mb=3 chunk=0`` follow the convention ``bubbleviz``, which
 ``bubbleviz analyze`` recognizes without an option. While nothing records the ranges, a range costs
 one or two microseconds.

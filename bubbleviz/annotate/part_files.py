@@ -32,7 +32,7 @@ EVENTS_INDEX: Final = 5
 
 @dataclass(eq=False)
 class Block:
-    """The operations of one iteration of a rank.
+    """The operations of a rank in one iteration.
 
     Attributes:
         number: Number of the iteration, or None if no range marks the iteration.
@@ -64,7 +64,7 @@ class Block:
     on_device: bool = False
 
 
-#: Names of the columns for the device start and the device end of operations.
+#: Names of the columns with device start times and device end times.
 _DEVICE_COLUMNS = ("device_start", "device_end")
 #: JSON encoder that writes no spaces.
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -103,8 +103,8 @@ def encode_iteration(
 
     Args:
         block: The iteration. If ``spans`` is empty, only host times are written.
-        names: Ids of the names that the file already defines, keyed by name. New names are added.
-        threads: Numbers of the threads in the file, keyed by thread id. New threads are added.
+        names: Name ids that the file already defines, keyed by name. New names are added.
+        threads: Thread numbers in the file, keyed by thread id. New threads are added.
         clock: Reading of the host's clocks when the line is written.
     """
     fields: dict[str, Any] = {
@@ -137,8 +137,8 @@ def _make_operation_columns(
 
     Args:
         block: The iteration.
-        names: Ids of the names that the file already defines, keyed by name. New names are added.
-        threads: Numbers of the threads in the file, keyed by thread id. New threads are added.
+        names: Name ids that the file already defines, keyed by name. New names are added.
+        threads: Thread numbers in the file, keyed by thread id. New threads are added.
     """
     if not block.stamps:
         return {"name": [], "start": [], "end": []}
@@ -205,7 +205,7 @@ def read_clocks(
     return start_ns + width // 2, utc_ns, width - width // 2
 
 
-#: Maximum number of part files of a process. If there are more, the oldest is deleted.
+#: Maximum number of part files per process. If there are more, the oldest is deleted.
 MAX_PARTS = 4
 #: Maximum number of file names that are tried for one rank.
 _MAX_FILES = 100_000
@@ -270,7 +270,7 @@ class PartFiles:
 
         The header describes the process: rank, host, process id, number of the file, start of the
         recording, and a reading of the clocks. The world size, GPU, run id and cycle are included
-        if they are known. Ids of names and threads start again at 0, so that every file can be read
+        if they are known. Name and thread ids start again at 0, so that every file can be read
         on its own.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -320,7 +320,7 @@ class PartFiles:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
         stem = f"rank-{self._place[0]:05}"
         if not self._paths:
-            # Continue after the highest number of the existing files of this rank.
+            # Continue after the highest file number that exists for this rank.
             used_names = (path.name for path in self._folder.glob(f"{stem}*{layout.SUFFIX}"))
             numbers = [name.removeprefix(stem).removesuffix(layout.SUFFIX) for name in used_names]
             used_numbers = [int(n[1:] or 0) for n in numbers if n[1:].isdecimal() or not n]

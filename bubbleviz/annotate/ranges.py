@@ -126,7 +126,7 @@ def _make_profiler_check(torch: Any) -> Callable[[], bool]:
     return lambda: enabled() and kind() != to_nvtx
 
 
-#: Labels of the phases in bubbleviz/model/phases.py, repeated here to avoid importing that module.
+#: Phase labels as in bubbleviz/model/phases.py, repeated here to avoid importing that module.
 #: A test checks that both lists agree.
 PHASES = (
     *("F", "B", "W", "BW", "R", "FB", "Optimizer"),

@@ -15,7 +15,7 @@ from bubbleviz.errors import UsageError
 FOLDER_VARIABLE = "BUBBLEVIZ_RECORD"
 EVERY_VARIABLE = "BUBBLEVIZ_RECORD_EVERY"
 ITERATIONS_VARIABLE = "BUBBLEVIZ_RECORD_ITERATIONS"
-#: Default maximum total size in bytes of the files of a rank.
+#: Default maximum total size of a rank's files, in bytes.
 _LIMIT_BYTES = 256 << 20
 
 

@@ -23,14 +23,14 @@ from bubbleviz.annotate import part_files
 from bubbleviz.annotate.part_files import Block
 from bubbleviz.recording_layout import NONE
 
-#: Maximum number of timing events of a process. When all are in use, ranges get no device times.
+#: Maximum number of timing events per process. When all are in use, ranges get no device times.
 MAX_EVENTS = 1 << 14
 #: Maximum relative drift between the clocks of the GPU and the host.
 _MAX_DRIFT = 50e-6
 
 
 class TimingEvents:
-    """A pool of timing events on one GPU, and a measurement of the offset of the GPU's clock.
+    """A pool of timing events on one GPU, and a measurement of the GPU's clock offset.
 
     Args:
         cuda: The module ``torch.cuda``, which must be initialized.

@@ -43,8 +43,9 @@ class ActivitiesBuilder:
         group: Sort key that :meth:`build` gave each row, in the order in which the rows were added.
             None before :meth:`build`, or if there is at most one rank.
         streams: Stream of each activity in the table, or -1 if unknown. Empty before :meth:`build`.
-        impossible: Number of rows left out because of impossible times, keyed by kind of row.
-        untimed: Number of rows left out because they have no times, keyed by kind of row.
+        impossible: Number of rows left out because of impossible times, keyed by "kernels" or
+            "copies".
+        untimed: Number of rows left out because they have no times, keyed by "kernels" or "copies".
     """
 
     def __init__(self, room: int) -> None:

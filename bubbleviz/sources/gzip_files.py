@@ -11,11 +11,11 @@ from typing import IO
 from bubbleviz.errors import ProfileError
 from bubbleviz.progress import Watch
 
-#: Number of bytes at the start of a file that are used to recognize its format.
+#: Number of bytes by which the format of a file is recognized.
 HEAD_BYTES = 1 << 16
-#: Number of compressed bytes of a gzipped file that are read at once.
+#: Number of compressed bytes that are read at once from a gzipped file.
 _PACKED_BYTES = 1 << 16
-#: Number of bytes of an uncompressed file that are read at once.
+#: Number of bytes that are read at once from an uncompressed file.
 _PLAIN_BYTES = 1 << 20
 #: The first bytes of gzip data.
 GZIP = b"\x1f\x8b"

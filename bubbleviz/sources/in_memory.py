@@ -137,7 +137,7 @@ class Decoded:
             only by patterns that start with ``other_prefix``. None means a mask that is all True.
         other_prefix: Prefix of the patterns that may select ranges outside ``is_named``.
         is_sampled: Mask of the ranges that are counted for the pattern ``*``, or None for all.
-        names: Names of the ranges, or None if ``profile.ranges`` contains the names.
+        names: Range names, or None if ``profile.ranges`` contains the names.
     """
 
     profile: model.Profile

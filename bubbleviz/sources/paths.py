@@ -256,7 +256,7 @@ def select_profiles(files: Sequence[str], directories: Sequence[str] = ()) -> li
 
 
 def _select_tables(files: Sequence[str]) -> list[str]:
-    """Select the tables of operations among the files of a directory.
+    """Select the operation tables among the files in a directory.
 
     A file is selected if it has a table suffix and is recognized as a table. A file with a table
     suffix that is not recognized is probably damaged if its name differs from the name of a
@@ -438,7 +438,7 @@ def read_each(
         files: Files to read.
         read: Function that reads a file, given the path and a function that receives the fraction
             that has been read.
-        progress: Object that is notified of the progress of all files, or None.
+        progress: Object that is notified of the overall progress, or None.
 
     Returns:
         contents: Results of ``read``, in the order of the files.

@@ -133,7 +133,7 @@ def _join_activities(
 
 
 def _order_kernels_first(tables: Sequence[model.Activities]) -> Ints:
-    """Return the order of rows that puts the kernels of concatenated tables before the copies."""
+    """Return the row order that puts all kernels in concatenated tables before all copies."""
     is_copy = np.concatenate([np.arange(len(table)) >= table.kernels for table in tables])
     return np.argsort(is_copy, kind="stable")
 

@@ -68,7 +68,7 @@ class ExactEvent(TraceEvent[ArgsT], gc=False):
 #: Process id and thread id of a thread, as written in events. An id may be a number or a text.
 ThreadName: TypeAlias = tuple[int | str | None, int | str | None]
 
-#: Time in microseconds from which a double cannot represent every nanosecond.
+#: Times of at least this many microseconds are not exact to the nanosecond as a double.
 _INEXACT_US = float(1 << 43)
 #: First numbers that replace process ids and thread ids that are texts or too large.
 _FIRST_SUBSTITUTE_PID, _FIRST_SUBSTITUTE_TID = 0xF00000, 1 << 48
@@ -266,7 +266,7 @@ def _count_decimals(end: Ints, point: Ints) -> Ints:
     return n_decimals
 
 
-#: Maximum distance of an error from the end of a text if a truncated token may be the cause.
+#: A decoding error may be due to a truncated token if it is this close to the end of a text.
 #: A token is a number, a word or an escape sequence.
 _MAX_CUT_TOKEN = 16
 #: Number of characters at the end of a text that are searched again together with the next text,
@@ -329,7 +329,7 @@ class _OneByOneDecoder:
     """Decodes a list of events in consecutive pieces.
 
     Args:
-        n_characters: Number of characters of all pieces together.
+        n_characters: Total number of characters in all pieces.
         args: Struct that decodes the arguments of an event.
 
     Attributes:
@@ -483,7 +483,7 @@ def _list_fields(kind: Any) -> tuple[tuple[str, str, Callable[[Any], Any]], ...]
 
 #: Approximate number of bytes in a block, which is about 8,000 events.
 BLOCK = 1 << 21
-#: Maximum number of bytes of an event, of the text before the events, and of the text after them.
+#: Maximum number of bytes in an event, in the text before the events, and in the text after them.
 _MAX_BYTES = 1 << 27
 #: Minimum number of bytes that are worth decoding as one block.
 _MIN_BLOCK = 1 << 16
@@ -508,7 +508,7 @@ class TraceFile(Generic[ArgsT]):
         path: Path of the file.
         texts: Numbering of the texts in events. Number 0 is "".
         threads: Numbering of the threads.
-        categories: Numbering of the categories of events.
+        categories: Numbering of the event categories.
         cut: Whether the end of the file is missing. Only valid after the last block.
     """
 

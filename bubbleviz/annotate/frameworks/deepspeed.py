@@ -51,10 +51,10 @@ def annotate(record: wrapping.Folder = None) -> Annotations:
 def _wrap(annotations: Annotations) -> None:
     """Wrap the methods of the pipeline engine, and replace them in its table of instructions.
 
-    Each call of ``train_batch`` or ``eval_batch`` is a batch, which is an iteration. Operations of
-    each phase are counted from the start of a batch. An engine with a different table of
-    instructions has several stages per rank. The stage of an operation on a buffer is then unknown,
-    and the operation gets no range.
+    Each call of ``train_batch`` or ``eval_batch`` is a batch, and each batch is an iteration. The
+    operations in each phase are counted from the start of a batch. An engine with a different
+    instruction table has several stages per rank. The stage of an operation on a buffer is then
+    unknown, and the operation gets no range.
     """
     engine = annotations.get_attribute(
         annotations.import_module("deepspeed.runtime.pipe.engine"), "PipelineEngine"

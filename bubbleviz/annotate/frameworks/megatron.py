@@ -4,7 +4,7 @@ Megatron-Core itself names transfers and layers (``--nvtx-ranges``), but not the
 backward of a microbatch. This module wraps ``forward_step`` and ``backward_step``, which all
 schedules call, and the function that overlaps a forward with a backward. The arguments of a forward
 contain its microbatch and chunk. The arguments of a backward contain the output tensor of its
-forward, by which the backward is matched to the forward.
+forward, which identifies the forward.
 
 Written for Megatron-Core 0.5 to 0.19, megatron/core/pipeline_parallel/schedules.py,
 p2p_communication.py, combined_1f1b.py, and megatron/core/optimizer/optimizer.py.
@@ -343,8 +343,8 @@ def _get_optional_argument(
 def _wrap_transfers(annotations: Annotations, batch: _Batch) -> None:
     """Wrap all transfers between stages.
 
-    The transfers are methods of the class ``P2PCommunicator`` since version 0.14, and functions of
-    the module before.
+    Since version 0.14, the transfers are methods of the class ``P2PCommunicator``. In older
+    versions, they are functions in the module.
     """
     module = annotations.import_module(f"{_CORE}.pipeline_parallel.p2p_communication")
     owner = getattr(module, "P2PCommunicator", module)
@@ -358,7 +358,7 @@ def _wrap_transfers(annotations: Annotations, batch: _Batch) -> None:
 def _make_transfer_range_factory(
     annotations: Annotations, batch: _Batch, owner: Any, name: str
 ) -> wrapping.RangeOfCall:
-    """Return a function that creates the range of a call of a transfer function.
+    """Return a function that creates the range for a call of a transfer function.
 
     The name of the transfer function says what it sends and receives, for example
     ``send_forward_recv_backward``. If a call makes more than two transfers, the range names only

@@ -3,7 +3,7 @@
 All ranks are replicas of stage 0. Hooks of the model mark forwards. A wrapper of
 ``torch.autograd.backward``, which every ``backward()`` of a tensor calls, marks backwards. The time
 for which a forward or backward waits for other ranks is marked as a collective. With FSDP, a
-collective marks the gathering of parameters or the reduction of gradients. With DDP, a collective
+collective marks a parameter gather or a gradient reduction. With DDP, a collective
 lasts from the last gradient to the end of the backward.
 
 Written for PyTorch 2.6 to 2.14, torch/autograd/__init__.py, torch/nn/modules/module.py and
@@ -62,7 +62,7 @@ class _Steps:
         If gradients are enabled, the hook before a forward opens a range F. The same hook starts an
         iteration if none is open. The iteration ends at the end of an optimizer step.
 
-        Waits of FSDP are wrapped if the module of FSDP is loaded. Waits of DDP are marked if the
+        FSDP waits are wrapped if FSDP's module is loaded. DDP waits are marked if the
         model is wrapped in DDP.
         """
         torch = annotations.import_module("torch")

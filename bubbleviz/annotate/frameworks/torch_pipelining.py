@@ -50,8 +50,8 @@ def annotate(record: wrapping.Folder = None) -> Annotations:
 def _wrap(annotations: Annotations) -> None:
     """Wrap the methods of stages, the transfers, the loss, the schedules, and the optimizers.
 
-    Every call of ``step`` of a schedule is an iteration. The loss gets a range F, because it is
-    part of the forward of the last stage.
+    Every call of a schedule's ``step`` is an iteration. The loss gets a range F, because it is
+    part of the forward on the last stage.
     """
     stages = annotations.import_module("torch.distributed.pipelining.stage")
     schedules = annotations.import_module("torch.distributed.pipelining.schedules")
@@ -234,7 +234,7 @@ def wrap_optimizers(
             wrap_kinds(kind for kind in type(optimizer).__mro__ if issubclass(kind, base))
 
     wrap_kinds(wrapping.list_subclasses(base))
-    # Learning-rate schedulers wrap the step of an optimizer in an attribute of the instance.
+    # Learning-rate schedulers replace ``step`` of an optimizer by an instance attribute.
     for optimizer in gc.get_objects():
         if issubclass(type(optimizer), base) and "step" in vars(optimizer):
             annotations.wrap(

@@ -91,7 +91,7 @@ def _expand_stride(operator: KinetoArgs, ranks: object, size: int) -> tuple[int,
 
     Args:
         operator: Arguments of the operator.
-        ranks: Text of the list of ranks, in which ranks may be left out.
+        ranks: List of ranks as text, which may be abbreviated.
         size: Number of ranks in the group, or 0 if unknown.
 
     Returns:
@@ -223,7 +223,7 @@ def _parse_element_counts(args: KinetoArgs, operator: KinetoArgs) -> list[int]:
 
 
 def _number_datatype(args: KinetoArgs, operator: KinetoArgs, names: Numbering[str]) -> int:
-    """Return the index in ``names`` of the datatype of a collective, or -1 if it is unknown.
+    """Return the index of a collective's datatype in ``names``, or -1 if it is unknown.
 
     Args:
         args: Arguments of the kernel.
@@ -403,7 +403,7 @@ def _describe_batches(
         calls: Calls of the CUDA or HIP API.
         collector: All events of the recording.
         base_ns: Absolute time that the times in ``work`` and ``calls`` are relative to, in ns.
-        described: Rows of the described kernels, which have arguments of a single collective.
+        described: Rows of the described kernels, whose arguments describe a single collective.
 
     Yields:
         (kernel row, external id, operator arguments, operator arguments) for each send or receive.
@@ -446,8 +446,8 @@ def _list_ending_launches(
     Args:
         work: Kernels followed by copies.
         calls: Calls of the CUDA or HIP API.
-        names: Names of kernels and calls, indexed by name number.
-        described: Rows of the described kernels, which have arguments of a single collective.
+        names: Event names, indexed by name number.
+        described: Rows of the described kernels, whose arguments describe a single collective.
 
     Returns:
         (thread, start of the call in ns, kernel row) for each launch.

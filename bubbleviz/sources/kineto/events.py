@@ -24,7 +24,7 @@ _NAMES = (
     *("kernel", "copy", "call", "annotation", "operator"),
     *("python", "overhead", "wait", "record"),
 )
-#: Kinds of the events in which a stream or the host waits, and in which a CUDA event is recorded.
+#: Event kinds for waits by a stream or the host, and for CUDA event records.
 #: Both are neither work nor ranges.
 WAIT, RECORD = 7, 8
 #: (event kind, name of the implied device or ""), keyed by category in lower case.
@@ -33,7 +33,7 @@ CATEGORIES = {
     for row in toml_files.load(toml_files.read_built_in("trace_categories.toml"))["kind"]
     for category in row["categories"]
 }
-#: Names of the devices that categories can imply, in order of precedence.
+#: Device names that categories can imply, in order of precedence.
 DEVICES = ("MTIA", "XPU", "accelerator")
 
 
@@ -61,7 +61,7 @@ class KinetoArgs(msgspec.Struct, gc=False):
     origin: Any = msgspec.field(default=None, name="Src Rank")
     target: Any = msgspec.field(default=None, name="Dst Rank")
     sequence: Any = msgspec.field(default=None, name="Seq")
-    # Arguments of waits and of records of CUDA events.
+    # Arguments of waits and of CUDA event records.
     stream: Any = None
     event: Any = msgspec.field(default=None, name="event_id")
     waited_event: Any = msgspec.field(default=None, name="wait_on_cuda_event_id")
@@ -147,7 +147,7 @@ class EventCollector:
             arguments.
         waits: Thread, start and arguments of each event in which a stream or the host waits.
         records: Thread, start and arguments of each event that records a CUDA event.
-        devices: Names of the devices implied by the categories in the trace.
+        devices: Device names implied by the categories in the trace.
         n_without_time: Number of events without a start time.
         n_untimed_work: Number of kernels and copies whose start and duration are both 0, keyed by
             event kind.

@@ -69,7 +69,7 @@ def _select_columns(
         events: A block of events.
         is_memory: Mask of the memory events.
         base_ns: Time in the trace that becomes time 0 of the profile, in ns.
-        on_host: Whether to select the events of the host instead of the events of all accelerators.
+        on_host: Whether to select host events instead of the events of all accelerators.
 
     Returns:
         Array of shape (6, events). The first axis contains the time in ns, the thread, the device,

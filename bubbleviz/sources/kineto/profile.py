@@ -445,7 +445,7 @@ def _decode(trace: _Trace, events: _Events) -> in_memory.Decoded:
 
 
 def _complete_work(trace: _Trace, events: _Events, *, has_loss: bool) -> _DeviceWork:
-    """Fill in missing devices and launching calls of the kernels and copies of a recording.
+    """Fill in devices and launching calls that are missing for kernels and copies.
 
     If the recording contains no kernels or copies, its operators become kernels, unless
     ``has_loss`` is true or the trace is merged.

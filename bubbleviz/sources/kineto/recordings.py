@@ -54,7 +54,7 @@ _NUMBER = re.compile(r"[0-9]{0,18}\Z")
 
 #: A process id, split into its label and its number. The label may be "", and the number None.
 _Process: TypeAlias = "tuple[str, int | None]"
-#: The key of a recording: its label, and the offset of the process ids of its devices.
+#: The key of a recording: its label, and the offset of its devices' process ids.
 _Key: TypeAlias = "tuple[str, int]"
 
 
@@ -265,7 +265,7 @@ class _Finder:
 
         1. If ``has_hints`` is true, the process ids determine the assignment, see
            :meth:`_find_hinted_keys`. The assignment is rejected if more than
-           ``_MAX_MISFITS_OF_HINT`` of the kernels of any recording are misfits.
+           ``_MAX_MISFITS_OF_HINT`` of the kernels in any recording are misfits.
         2. Elimination, see :meth:`_assign_by_elimination`. A process is a candidate for a recording
            if at most ``_MAX_MISFITS`` of the recording's kernels are misfits.
 
@@ -340,7 +340,7 @@ class _Finder:
         return n_kernels, misfits
 
     def _sample_kernels(self, keys: Sequence[_Key]) -> Iterator[Ints]:
-        """Yield the rows of a sample of kernels and copies for each recording, in key order.
+        """For each recording in key order, yield the rows of a sample of its kernels and copies.
 
         Only kernels and copies whose launch was recorded are sampled. If a recording has more than
         about ``_MAX_SAMPLE`` of them, every n-th one is taken.

@@ -84,7 +84,7 @@ class EventObject(
         ts: Time in microseconds since the profiler started. 0 and None mean an unknown time.
         args: Arguments of the event.
         bytes: Size of a transfer in bytes. Only a fork of NCCL writes this field.
-        part_of: Collective that a transfer belongs to. Only that fork of NCCL writes this field.
+        part_of: Collective that a transfer belongs to. Written only by a fork of NCCL.
     """
 
     name: str = ""

@@ -140,7 +140,7 @@ class Bridges(Table):
     There is one row for each channel of a kernel.
 
     Attributes:
-        row: Row of the operation in the table of events.
+        row: Row of the operation in the event table.
         gpu_ns: Start of the kernel on the GPU's clock.
         host_ns: Time on the host's clock at which the host saw the kernel start. The host polls, so
             it sees the start late, by up to one sleep of the polling thread.
@@ -160,12 +160,12 @@ class EventFile:
         format: Name of the file's format.
         events: Communication operations.
         bridges: Kernel starts that were timed on both the GPU's clock and the host's clock.
-        category_counts: Pairs of event category and number of events, sorted by category.
+        category_counts: (event category, number of events) pairs, sorted by category.
         unreadable: Number of objects in the file that are not events.
         n_without_end: Number of events whose end is missing.
         n_without_begin: Number of events whose start is missing.
         n_duplicates: Number of duplicate operations that were dropped.
-        n_unknown: Number of events of unknown categories.
+        n_unknown: Number of events in unknown categories.
         n_clock_conflicts: Number of operations whose GPU times contradict their other times.
         rank: Rank of the process in the run, for dumps of the flight recorder. Otherwise -1.
         rolled_over: Whether the flight recorder had already overwritten its oldest operations.
@@ -220,7 +220,7 @@ def find_clock_conflicts(events: NcclEvents, bridges: Bridges) -> tuple[Bools, B
     of all recorded host times in the file, by more than ``_MAX_DEVIATION_NS``.
 
     Args:
-        events: Operations of a file.
+        events: Operations in a file.
         bridges: Kernel starts that were timed on both the GPU's clock and the host's clock.
 
     Returns:
@@ -251,7 +251,7 @@ _MAX_NUMBER, _MAX_CLOCK_NS = (1 << 63) - 1, 1 << 62
 _IS_MOVING = np.array([name in {"SendWait", "RecvFlushWait"} for name in STATES])
 _IS_WAITING = np.array([name in {"SendPeerWait", "RecvWait"} for name in STATES])
 
-#: Names of columns that contain times, and of columns that contain identifiers and counts.
+#: Names of the time columns, and of the columns that contain identifiers and counts.
 #: ``_NONE`` contains the value for "unknown" of each column.
 _TIMES = tuple(name for name in NcclEvents.column_names() if name.endswith(("start_ns", "end_ns")))
 _NUMBERS = NcclEvents.column_names()[: NcclEvents.column_names().index(_TIMES[0])]
@@ -282,7 +282,7 @@ class NcclEventBuilder:
         columns: Identifiers, counts and times of all rows, keyed by column name.
         steps: Number of network transfer steps for each row.
         category_counts: Number of events, keyed by category.
-        n_unknown: Number of events of unknown categories.
+        n_unknown: Number of events in unknown categories.
         n_without_begin: Number of events whose start is missing.
         n_without_end: Number of events whose end is missing.
     """

@@ -213,7 +213,7 @@ def _add_batch(
     """Add the operations in one batch to the builder.
 
     - If the batch has an entry named ``coalesced``, its progress and times apply to all operations
-      in the batch. Otherwise every operation has its own progress and times.
+      in the batch. Otherwise every operation keeps the progress and times of its entry.
     - A ``coalesced`` entry is only added as an operation if it is the only entry in the batch.
     - In a batch with several peers, the duration of every operation is unknown, because the batch
       may have waited for any of the peers.

@@ -104,9 +104,9 @@ class _Process:
         end is ignored. The end of any other event is matched to its start by category, name and id.
         If the start is missing, the end is only counted.
 
-        - The end of an operation sets the host end of the operation and closes the operation.
+        - The end of an operation sets its host end and closes it.
         - At the end of a call for which no operation was recorded, the call itself becomes a row.
-        - Events of the network and of proxy threads are added to the current operation.
+        - Network events and proxy thread events are added to the current operation.
         """
         category, end_ns = event.cat, parse_time(event.ts)
         if category == "GPU":
@@ -183,8 +183,8 @@ class _Process:
 
         Args:
             event: Start of the operation.
-            call: Call before the operation, or None. It provides the root. If the operation lacks
-                the count and data type, it provides these too.
+            call: Call before the operation, or None. The call provides the root, and also the count
+                and data type, if the operation lacks them.
         """
         builder, args, start_ns = self._builder, event.args or NO_ARGS, parse_time(event.ts)
         call_args = (call.args if call is not None else None) or NO_ARGS
@@ -227,7 +227,7 @@ def add_plugin_events(events: Iterable[EventObject], builder: NcclEventBuilder) 
     """Add the operations of all events to the builder.
 
     The start ("b") and the end ("e") of each event are passed to the tracker of its process. Events
-    of unknown categories are counted and skipped.
+    in unknown categories are counted and skipped.
 
     Args:
         events: Events of the file, in file order.

@@ -65,7 +65,7 @@ class _Steps:
         self._payload_of_row: Counter[int] = Counter()
 
     def add_event(self, event: EventObject) -> None:
-        """Process the start or the end of a step, or of a state of a step.
+        """Process the start or end of a step, or of a state that a step goes through.
 
         - The end of a step is matched to its start by id, and extends the proxy times of its row.
         - The end of a state is matched to its start by id and name. The interval is added to the

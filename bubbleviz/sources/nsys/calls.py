@@ -80,7 +80,7 @@ class ExportedCalls:
             yield calls
 
     def convert_block(self, numbers: range, columns: Ints) -> Calls:
-        """Convert one part of the result of ``calls/all.sql`` to calls.
+        """Convert one part of the rows that ``calls/all.sql`` returns to calls.
 
         If the part has fewer rows than ``numbers`` covers, the row numbers have gaps, and are read
         from the export.
@@ -165,7 +165,7 @@ class ExportedCalls:
         return rows[np.isin(self._read_columns(rows)[NAME_OF_CALL], ids)]
 
     def named(self, beginnings: tuple[str, ...]) -> Ints:
-        """Return the row numbers of the calls whose name starts with a prefix, in ascending order.
+        """Return the row numbers of the calls with any of the name prefixes, in ascending order.
 
         Only names in ``call_names`` are considered. Calls without a correlation id are left out,
         because they launch no work.

@@ -1,7 +1,7 @@
 """Reads columnar exports, which ``nsys export --type parquetdir`` and ``arrowdir`` write.
 
 A columnar export is a directory with one file per table. The tables have the same columns as in an
-SQLite export. DuckDB runs the queries of ``sql/`` on views of these files. The views add row
+SQLite export. DuckDB runs the queries in ``sql/`` on views of these files. The views add row
 numbers and widen integers to 64 bits, as in SQLite. DuckDB reads Parquet files itself, and pyarrow
 reads Arrow files into memory.
 
@@ -83,7 +83,7 @@ _NARROW_TYPES = frozenset(
 _ID_COLUMNS = ("nameId", "demangledName", "textId")
 #: The only column whose bytes do not encode a text.
 _BYTES_COLUMN = "binaryData"
-#: First id of the names that are stored in place of ids, larger than any id in ``StringIds``.
+#: First id for names that are stored in place of ids. It is larger than any id in ``StringIds``.
 _FIRST_NAME_ID = 1 << 40
 #: Name of the ENUM type that numbers these names, and SQL that returns them as ``StringIds`` rows.
 _NAMES_TYPE = "names_in_place_of_ids"
@@ -97,7 +97,7 @@ _ROW_NUMBER = "row number"
 #: Minimum number of rows per part, and maximum number of parts per table. Larger parts take more
 #: memory. More parts take more time, because DuckDB reads a row group again for every part.
 _PART_ROWS, _MAX_PARTS = 1 << 16, 16
-#: Maximum number of characters of a DuckDB message that an error message quotes.
+#: Maximum number of characters that an error message quotes from a DuckDB message.
 _MAX_REASON = 120
 #: Exceptions that DuckDB raises if values do not have the type that a query needs.
 _CONVERSION_ERRORS = (duckdb.ConversionException, duckdb.OutOfRangeException)
@@ -129,7 +129,7 @@ class TableFile:
         """Return the SQL statement that selects columns and row numbers as SQLite would store them.
 
         Args:
-            columns: Names of the columns to select.
+            columns: Column names to select.
         """
         selected = [f"{self._value(name)} AS {_quote_identifier(name)}" for name in columns]
         selected.append(f"{self.row_number} AS _rowid_")
@@ -160,7 +160,7 @@ class ColumnarExport(export.Export):
     Args:
         path: Path of the directory.
         connection: Connection to a DuckDB database that has one view per table.
-        files: Files of the tables, keyed by table name.
+        files: Table files, keyed by table name.
         schema: Column names of the tables, keyed by table name.
         arrow: Arrow tables, keyed by the name under which the views read them.
         jobs: Number of reader threads.
@@ -208,7 +208,7 @@ class ColumnarExport(export.Export):
         return 1 + max(map(self.count_rows, self.schema), default=0)
 
     def count_rows(self, table: str) -> int:
-        """Return the number of rows of a table."""
+        """Return the number of rows in a table."""
         try:
             rows = self._cursor.execute(
                 f"SELECT COUNT(*) FROM {_quote_identifier(table)}"
@@ -491,7 +491,7 @@ def _read_arrow(path: str, file: Path, read: Collection[str]) -> pa.Table:
     Args:
         path: Path of the export.
         file: Path of the file, in the Arrow IPC file or stream format.
-        read: Names of the columns that queries read.
+        read: Column names that queries read.
 
     Raises:
         ProfileError: The file cannot be read, has two columns with the same name, or pyarrow is
@@ -621,7 +621,7 @@ def open_directory(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterat
         connection.execute(_JSON_EACH)
         files, arrow = _open_files(connection, path)
         schema = _create_views(connection, path, files)
-        # The main thread reads as well while it waits for the other threads.
+        # The main thread reads too while it waits for other threads.
         threads = max(1, min(jobs, count_cores() - 1))
         opened = ColumnarExport(path, connection, files, schema, arrow, threads, watch)
         with opened.opened_cursors:

@@ -72,7 +72,7 @@ class Selection:
     """Criteria that select rows with names, either by name or by thread and time.
 
     A row selected by time is a range on one of ``threads`` that lasts at least ``shortest_ns`` and
-    overlaps an interval. Every thread has its own intervals. A reader may also return ranges that
+    overlaps an interval. Every thread has separate intervals. A reader may also return ranges that
     overlap no interval of their thread, if they overlap the span of all intervals.
 
     Attributes:
@@ -172,7 +172,7 @@ class Export(ABC):
             only).
 
     Raises:
-        ProfileError: The file has none of the tables of an nsys export.
+        ProfileError: The file has no table that an nsys export has.
     """
 
     #: Whether the parts of a table may be read in any order.
@@ -197,7 +197,7 @@ class Export(ABC):
 
     @abstractmethod
     def count_rows(self, table: str) -> int:
-        """Return the number of rows of a table."""
+        """Return the number of rows in a table."""
 
     @abstractmethod
     def query_rows(self, name: str, binds: Binds | None = None) -> list[tuple[object, ...]]:

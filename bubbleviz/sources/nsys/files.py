@@ -101,7 +101,7 @@ def find_table_files(path: str) -> Mapping[str, Path]:
     return dict(sorted(files.items()))
 
 
-#: Maximum number of characters of an nsys message that an error message quotes.
+#: Maximum number of characters that an error message quotes from an nsys message.
 _MAX_REASON = 200
 
 #: Suffixes of Nsight Systems reports. ``.qdrep`` was used until 2021.

@@ -152,7 +152,7 @@ def _make_builder(
 ) -> ActivitiesBuilder:
     """Return a builder with enough capacity for all GPU work of an export.
 
-    The capacity for kernels is limited to the number of rows that a table of the export can have.
+    The capacity for kernels does not exceed the number of rows that a table in the export can have.
 
     Args:
         export: The open export.

@@ -200,7 +200,7 @@ def _fill_payloads(
     Args:
         table: Payload array as returned by :func:`_decode_payloads`, changed in place.
         rows: Columns of ``table`` to fill, one per payload.
-        raw: Bytes of the headers and payloads, shape (payloads, bytes).
+        raw: The headers and payloads as bytes, shape (payloads, bytes).
         layouts: Layouts, keyed by (domain, layout id).
     """
     head = raw[:, :_HEAD].copy().view("<i8").astype(np.int64)
@@ -252,7 +252,7 @@ def _fill_fields(table: Ints, rows: Ints, raw: Bytes, layout: Sequence[_Field]) 
     Args:
         table: Payload array as returned by :func:`_decode_payloads`, changed in place.
         rows: Columns of ``table`` to fill, one per payload.
-        raw: Bytes of the payloads without their headers, shape (payloads, bytes).
+        raw: The payloads as bytes, without headers, shape (payloads, bytes).
         layout: Fields of the layout.
     """
     for entry in layout:

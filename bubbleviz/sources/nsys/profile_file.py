@@ -40,7 +40,7 @@ _RECORD_AGAIN = {
 }
 #: Matches a word of an nsys warning: a plain word, a version number, or a CUPTI error code.
 _PLAIN_WORD = re.compile(r"\(?(?:[A-Za-z'-]{1,16}|[0-9][0-9.]{0,7}|CUPTI_[A-Z_]{1,60})\)?[.,:?]?")
-#: Maximum number of characters of an nsys warning about CUDA.
+#: Maximum number of characters in an nsys warning about CUDA.
 _MAX_WARNING = 300
 #: Queries without which no analysis is possible.
 _REQUIRED_QUERIES = ("gpu_work/kernels", "calls/all", "ranges/named")
@@ -157,7 +157,7 @@ def _iter_limitations(
     Args:
         export: The open export.
         ranges: Ranges of the profile.
-        kernel_names: Names of the kernels. Names that are missing in the export start with
+        kernel_names: Kernel names. Names that are missing in the export start with
             ``<string``.
     """
     lost_names = LimitationKind.RANGE_NAMES_LOST

@@ -12,5 +12,5 @@ table_of = QUERIES.find_table
 
 #: Index of the column with the name id in the result of ``calls/at.sql``.
 NAME_OF_CALL = 4
-#: Value that queries return in place of NULL for a correlation id or the start of a wait.
+#: Value that queries return for a correlation id or wait start that is NULL.
 NOTHING = -(1 << 40)

@@ -126,7 +126,7 @@ def _number_names(
 
 @dataclass(frozen=True)
 class NameFilter:
-    """Names of the ranges and calls to read.
+    """The range names and call names to read.
 
     Attributes:
         globs: SQLite GLOBs for range names.
@@ -243,7 +243,7 @@ class LongRanges:
 
     Attributes:
         export: The export, which must stay open.
-        of_system: Whether to read calls of the operating system instead of NVTX ranges.
+        of_system: Whether to read operating system calls instead of NVTX ranges.
     """
 
     export: Export

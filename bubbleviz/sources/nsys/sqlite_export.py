@@ -287,7 +287,7 @@ class SqliteExport(export.Export):
         return self._first.max_rows
 
     def count_rows(self, table: str) -> int:
-        """Return the number of rows of a table."""
+        """Return the number of rows in a table."""
         return self.database.count_rows(table)
 
     def query_rows(self, name: str, binds: Binds | None = None) -> list[tuple[object, ...]]:
@@ -433,7 +433,7 @@ def open_export(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[
                     f"{path}: {relation} {problem}, which nsys never writes; {EXPORT_AGAIN}"
                 )
         columns = [row for row in stored if row[4] is not None]
-        # The main thread reads as well while it waits, so all cores are used.
+        # The main thread reads too while it waits, so that all cores are used.
         threads = max(1, min(jobs, count_cores() - 1))
         export = SqliteExport(database, columns, threads, watch)
         with export.opened_files, open_pages(path) as pages:

@@ -18,7 +18,7 @@ from bubbleviz.sources.operations import cells as model
 from bubbleviz.sources.operations.csv import parse_numbers
 from bubbleviz.sources.operations.schema import COLUMNS, select_columns
 
-#: Maximum number of characters of a pyarrow message that an error message quotes.
+#: Maximum number of characters that an error message quotes from a pyarrow message.
 _MAX_REASON_LENGTH = 120
 
 

@@ -30,10 +30,10 @@ from bubbleviz.sources.operations.schema import (
     find_start_column,
 )
 
-#: An array of 64-bit integers, or of floats if any of the numbers is not whole.
+#: An array of 64-bit integers, or of floats if any number is not whole.
 Numbers: TypeAlias = "Ints | npt.NDArray[np.float64]"
 
-#: Maximum number of characters of a cell that a message shows.
+#: Maximum number of characters that a message shows from a cell.
 _MAX_CELL_LENGTH = 40
 _INTERVALS = re.compile(r"-?[0-9]{1,18}\.\.-?[0-9]{1,18}(?: -?[0-9]{1,18}\.\.-?[0-9]{1,18})*")
 #: Number of texts (iteration, kind, group) and of integers after them in a JSON collective.
@@ -93,7 +93,7 @@ class NumberColumn:
 
 @dataclass(frozen=True)
 class Cells:
-    """The columns of a table of operations that belong to the schema.
+    """The columns of an operation table that belong to the schema.
 
     Attributes:
         path: Path of the file.
@@ -116,7 +116,7 @@ class Cells:
 
     @property
     def names(self) -> frozenset[str]:
-        """Names of all columns of the table that belong to the schema."""
+        """Names of all columns in the table that belong to the schema."""
         return frozenset((*self.numbers, *self.texts, *self.interval_columns))
 
     def refuse(self, is_invalid: Bools, reason: str | Callable[[int], str]) -> None:
@@ -246,7 +246,7 @@ class Cells:
         Rows with an empty or NaN cell get an arbitrary value.
 
         Args:
-            names: Names of one or two columns.
+            names: One or two column names.
 
         Raises:
             ProfileError: A time or sum is too large, see ``MAX_TIME_NS``.
@@ -348,7 +348,7 @@ class Cells:
                     for number, name in zip(names, entry[:_N_TEXTS], strict=True)
                 )
                 rows.append((row, *numbers, *entry[_N_TEXTS:]))
-        # The columns of this array are the columns of DeclaredCollectives, in the same order.
+        # This array has the columns of DeclaredCollectives, in the same order.
         table = np.array(rows, np.int64).reshape(-1, 1 + _N_TEXTS + _N_NUMBERS)
         columns = (of_value.copy() for of_value in table.T)
         values = dict(zip(DeclaredCollectives.column_names(), columns, strict=True))
@@ -377,7 +377,7 @@ class Cells:
 
 
 def _is_collective(entry: object) -> bool:
-    """Return whether a JSON value is the list of texts and integers of one collective.
+    """Return whether a JSON value is a valid list of a collective's texts and integers.
 
     The list has three strings and seven integers. The last two integers are the start and the end,
     which must not be before the start. The other integers must be at least -1.

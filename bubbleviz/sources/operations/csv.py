@@ -131,11 +131,11 @@ class _CollectedColumns:
 
     Args:
         path: Path of the table.
-        header: Names of all columns of the table.
+        header: All column names in the table.
 
     Attributes:
         path: Path of the table.
-        header: Names of all columns of the table.
+        header: All column names in the table.
         n_rows: Number of rows added so far.
     """
 

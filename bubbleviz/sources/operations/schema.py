@@ -154,7 +154,7 @@ def list_missing(names: Collection[str]) -> list[str]:
     """Return the required columns that a table lacks, as phrases for a message.
 
     Args:
-        names: Names of the columns that the table has.
+        names: Column names in the table.
     """
     missing = [name for name in ("rank", "phase") if name not in names]
     if find_start_column(names) is None:
@@ -169,7 +169,7 @@ def select_columns(path: str, names: Iterable[str]) -> list[str]:
 
     Args:
         path: Path of the table, for messages.
-        names: Names of all columns of the table.
+        names: All column names in the table.
 
     Raises:
         SchemaError: A required column is missing, or two schema columns have the same name.

@@ -320,7 +320,7 @@ def _read_identity(cells: Cells, rank_index: Ints, iteration: Ints, spans: _Span
         cells: Cells of the table.
         rank_index: For each row, the index of its rank.
         iteration: For each row, the index of its iteration, or -1.
-        spans: Times of the operations on their devices.
+        spans: Device times of the operations.
 
     Raises:
         ProfileError: A row has no times at all, or contains an invalid phase or number.

@@ -3,7 +3,7 @@
 The name of an event is a word for a pass, such as "forward", and ``args`` contains the numbers of
 the operation, such as its microbatch. MegaScan, the tracer of MegatronApp
 (megatron/training/trace.py, scripts/aggregate.py), writes one event with a duration per operation,
-or a begin event and an end event, of which only the end event has all numbers::
+or a begin event and an end event. Only the end event has all numbers::
 
     {"name": "forward", "ph": "B", "ts": 770, "pid": 0, "tid": 0, "args": {"iteration": 10}}
     {"name": "forward", "ph": "E", "ts": 5188, "pid": 0, "tid": 0, "args":

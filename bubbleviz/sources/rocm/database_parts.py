@@ -111,7 +111,7 @@ _TEXT_COLUMNS = frozenset(
         "value",
     )
 )
-#: Minimum number of digits of a GUID. A shorter suffix belongs to the name of the table.
+#: Minimum number of digits in a GUID. A shorter suffix is part of the table name.
 _MIN_GUID_DIGITS = 16
 
 
@@ -134,7 +134,7 @@ def _select_column(column: str, declared_type: str) -> str:
 
 
 class Part:
-    """The tables of one part of a file: all tables with the same GUID, or the rows of one process.
+    """The tables in one part of a file: all tables with the same GUID, or the rows of one process.
 
     Creating a part replaces the views of the database, so only the newest part can be queried.
 
@@ -305,7 +305,7 @@ class Part:
         If the pages of the file cannot be read directly, all texts must be queried.
 
         Returns:
-            columns: Id, category, stack id, correlation id and length of the text of each event,
+            columns: Id, category, stack id, correlation id and text length of each event,
                 shape (5, events). The length is -1 for a text that must be queried, because it
                 cannot be copied unchanged from the pages of the file.
             texts: All texts whose length is not -1, concatenated.
@@ -431,10 +431,10 @@ def read_stored_tables(database: sqlite.Database) -> Mapping[str, sqlite.StoredC
 
 
 def group_tables_by_part(tables: Iterable[str], queries: Queries) -> list[dict[str, str]]:
-    """Group the tables of a file by the GUID at the end of their names.
+    """Group the tables in a file by the GUID at the end of their names.
 
     Args:
-        tables: Names of the tables in a file.
+        tables: Table names in a file.
         queries: Queries for files of this profiler. Tables that no query reads are left out.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Kinds of host events in rocpd: calls, ROCTx ranges, and functions of the program.
+"""Classifies host events in rocpd: calls, ROCTx ranges, and functions in the program.
 
 In the table, a ROCTx range has the name of a function (``roctxThreadRangeA``, or
 ``roctxRangePushA`` before ROCm 7). The text of the range is the key ``message`` in the JSON of the

@@ -41,7 +41,7 @@ def _subtract_start(block: Ints, zero_ns: int) -> Ints:
     as impossible.
 
     Args:
-        block: Columns of the rows. The first two columns are start and end.
+        block: Columns, of which the first two are start and end.
         zero_ns: Time on the node's clock that is subtracted from all times (see
             :func:`_find_zero`).
     """
@@ -364,7 +364,7 @@ def _iter_limitations(
 
 
 def _count_rows(blocks: Sequence[Ints | tuple[Ints, ...]]) -> int:
-    """Return the total number of rows in all blocks of columns."""
+    """Return the total number of rows in all blocks."""
     return sum(len(block[0]) for block in blocks)
 
 

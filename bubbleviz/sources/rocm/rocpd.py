@@ -1,6 +1,6 @@
 """Read the files written by ROCm's profilers: ``rocprofv3`` (rocpd) and rocmProfileData (rpd).
 
-In rocpd, the event of a kernel and the event of the call that launched it have the same
+In rocpd, the events of a kernel and of the call that launched it have the same
 ``stack_id``. ``generateRocpd.cpp`` of rocprofiler-sdk (ROCm/rocm-systems) stores its internal
 correlation id in ``stack_id``. ``correlation_id`` contains an id that the program supplied. Times
 are nanoseconds of the node's ``CLOCK_BOOTTIME`` (``rocprofiler_get_timestamp``), so all files of a
@@ -54,7 +54,7 @@ _MAX_CORRELATION_ID = (1 << 32) - 1
 #: Name prefix of the kernels with which the runtime (ROCm/clr) copies and fills memory.
 BLIT_KERNELS = "__amd_rocclr_"
 _FILL_KERNELS = f"{BLIT_KERNELS}fill"
-#: Index of the column of gpu_work/copies that contains the number of bytes.
+#: Index of the size column in gpu_work/copies.
 #: The next column contains the direction. Only the query for rpd returns these two columns.
 _SIZE_COLUMN = 6
 
@@ -80,8 +80,8 @@ class RocmRecording:
             ``range_texts``.
         kernel_names: Distinct names of kernels.
         call_names: Distinct names of called functions.
-        range_texts: Texts of ranges. Equal texts of different events are stored separately.
-        n_copies: Number of copies in the tables of copies. Kernels that copy are not included.
+        range_texts: Range texts. Equal texts of different events are stored separately.
+        n_copies: Number of copies in the copy tables. Kernels that copy are not included.
         n_unnamed_ranges: Number of ranges that were left out because they have no text.
         n_unnamed_calls: Number of calls and ranges whose function has no name.
         threads: Threads whose names are known.
@@ -294,7 +294,7 @@ def _read_parts(
         id) of the dictionary, whose values are all None.
 
     Raises:
-        ProfileError: The file has none of the tables of its format, or is damaged.
+        ProfileError: The file has no table of its format, or is damaged.
         SchemaError: A required table or column is missing.
     """
     queries, _ = _FORMATS[recording.format]
@@ -324,7 +324,7 @@ def _check_tables(recording: RocmRecording, table_sets: Sequence[Mapping[str, st
 
     Args:
         recording: Recording with the format and the path of the file.
-        table_sets: Names of the tables of each part, as :func:`group_tables_by_part` returns them.
+        table_sets: Table names in each part, as :func:`group_tables_by_part` returns them.
 
     Raises:
         ProfileError: The file contains none of the expected tables.
@@ -361,7 +361,7 @@ def _iter_processes(part: Part) -> Iterator[tuple[float, Part]]:
 
 
 def _read_guids(part: Part) -> Sequence[str]:
-    """Return the GUIDs of the processes in one set of tables, or ("",) for at most one process.
+    """Return the process GUIDs in one set of tables, or ("",) for at most one process.
 
     Raises:
         ProfileError: There are several processes, and a table lacks the column ``guid``.
@@ -425,7 +425,7 @@ class _HostEvents:
         columns: Columns that the query calls/all returns, shape (6, calls and ranges): start, end,
             process, thread, function and event.
         event_row: Row of each call or range in the table of events, or -1 if it is missing there.
-        category: Id of the category of each call or range, or -1 if unknown.
+        category: Category id of each call or range, or -1 if unknown.
         correlation: Correlation id of each call or range, or -1 for none.
         has_launched: Mask of the calls and ranges that launched a kernel or copy.
     """
@@ -798,7 +798,7 @@ def _read_copies(part: Part, agents: _Rows, kernels: Ints, kernel_streams: Ints)
 
 
 def _describe_copies(part: Part, copies: Ints, to_gpu: Bools, from_gpu: Bools) -> Ints:
-    """Return the number of bytes and the direction of each copy, shape (2, copies).
+    """Return the size in bytes and the direction of each copy, shape (2, copies).
 
     The number of bytes is -1 if unknown. If the direction was not recorded but the source agent is
     known, the direction is derived from the source and target agents. An agent that is not a GPU is

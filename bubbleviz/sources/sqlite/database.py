@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import adbc_driver_manager as adbc
     from arro3.core import Array, RecordBatch
 
-#: Number of rows per batch if the size of the result is unknown.
+#: Number of rows per batch if the result size is unknown.
 _BATCH = 1 << 15
 #: Upper bound in bytes on the memory that a query needs.
 _ROOM = 64 << 20
@@ -49,7 +49,7 @@ _AROUND = re.compile(r"^([A-Z_]+: |C Data interface error: |Failed to \w+ query:
 _NO_MEMORY = ("out of memory", "Cannot allocate memory")
 #: Reason given in messages if an integer column contains a value that is not an integer.
 NO_NUMBER = "something other than a whole number was found"
-#: Size of the header of an SQLite file in bytes.
+#: Size of an SQLite file header in bytes.
 HEADER_BYTES = 100
 #: Table and column definitions, as the rows that ``schema.sql`` returns.
 StoredColumns: TypeAlias = Sequence[tuple[object, ...]]
@@ -122,7 +122,7 @@ class Database:
 
     Args:
         path: Path of the file as given by the user.
-        maker: Queries of the profiler that wrote the file.
+        maker: Queries for the profiler that wrote the file.
         views: Statements that create the temporary views for the queries, keyed by view name.
     """
 
@@ -233,7 +233,7 @@ class Database:
         return [tuple(map(_decode_blob, row)) for row in result]
 
     def count_rows(self, table: str) -> int:
-        """Return the number of rows of a table.
+        """Return the number of rows in a table.
 
         Raises:
             ProfileError: The file is damaged.
@@ -489,7 +489,7 @@ def find_sidecar_files(path: str) -> list[Path]:
 
 
 def parse_page_counts(head: bytes) -> tuple[int, int]:
-    """Parse the page size in bytes and the number of pages from the header of an SQLite file."""
+    """Parse the page size in bytes and the page count from the header of an SQLite file."""
     page_bytes = int.from_bytes(head[16:18], "big")
     return 65536 if page_bytes == 1 else page_bytes, int.from_bytes(head[28:32], "big")
 
@@ -505,7 +505,7 @@ def open_database(path: str, maker: Queries) -> Iterator[Database]:
 
     Args:
         path: Path of the file.
-        maker: Queries of the profiler that wrote the file.
+        maker: Queries for the profiler that wrote the file.
 
     Raises:
         ProfileError: The file is still being written, or is too short.

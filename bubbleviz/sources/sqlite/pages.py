@@ -129,9 +129,9 @@ class PageTable:
 
         Args:
             pages: The open file.
-            root: Page number of the root page of the table's B-tree.
+            root: Page number of the root of the table's B-tree.
             integers: Integer columns that the query returns, see the class.
-            places: Indices of the table's columns, keyed by column name.
+            places: Column indices in the table, keyed by column name.
 
         Returns:
             The table, or None if a page is not plain or memory runs out.

@@ -21,7 +21,7 @@ from typing import TypeAlias
 SQLITE = b"SQLite format 3\0"
 #: (smallest, largest) row number that a table can have.
 EVERY_ROW = (-(1 << 63), (1 << 63) - 1)
-#: Values of query parameters, keyed by parameter name.
+#: Query parameter values, keyed by parameter name.
 Binds: TypeAlias = Mapping[str, int | str | None]
 #: Column names of tables, keyed by table name.
 Schema: TypeAlias = Mapping[str, frozenset[str]]
@@ -61,8 +61,8 @@ class Query:
         name: Path of the file in the profiler's folder, without suffix. For example, the name of
             ``sql/nsys/gpu_work/kernels.sql`` is ``"gpu_work/kernels"``.
         text: The SQL statement.
-        columns: Names of the columns that the statement returns.
-        parameters: Names of the statement's parameters, in the order in which SQLite numbers them.
+        columns: Column names that the statement returns.
+        parameters: Parameter names, in the order in which SQLite numbers them.
         requires: Tables and views that the statement reads, with the required columns.
     """
 
@@ -75,7 +75,7 @@ class Query:
 
     @property
     def tables(self) -> str:
-        """Names of the tables that the query reads in current files, for messages."""
+        """Table names that the query reads in current files, for messages."""
         if not self.requires:
             return "the database"
         return " or ".join(self.maker.find_tables_read(self.name))

@@ -45,11 +45,11 @@ STREAM, OPS, ASYNC, MODULES, STEPS, HOST, NOTHING = (
     *("stream", "ops", "async", "modules", "steps"),
     *("host", "nothing"),
 )
-#: Roles of the lines of a device, keyed by name. All other lines are derived from these lines.
+#: Roles of device lines, keyed by line name. All other lines are derived from these lines.
 _ROLE_OF_LINE = {"XLA Ops": OPS, "Async XLA Ops": ASYNC, "XLA Modules": MODULES, "Steps": STEPS}
 #: Further roles of events on host threads: ranges, launches, instructions, and training steps.
 SPANS, LAUNCHES, HOST_OPS, HOST_STEPS = "spans", "launches", "host ops", "host steps"
-#: Names of columns that are filled from the statistics of an event.
+#: Names of columns that are filled from event statistics.
 #: ``op``, ``path``, ``module`` and ``copy`` contain indices into ``texts``, all others numbers.
 STAT_COLUMNS = (
     "op",
@@ -92,7 +92,7 @@ def classify_lines(plane: str, lines: Sequence[str]) -> list[str]:
 
     Args:
         plane: Name of the plane.
-        lines: Names of its lines.
+        lines: Line names in the plane.
     """
     if get_device_number(plane) is None:
         is_host = plane.startswith("/host:") and plane != PROGRAMS
@@ -110,7 +110,7 @@ def number_recordings(planes: Sequence[str], starts: Collection[int] = ()) -> li
     a plane whose device or host already occurs in the current recording.
 
     Args:
-        planes: Names of the planes, in file order.
+        planes: Plane names, in file order.
         starts: Indices of planes that also start a new recording.
     """
     numbers: list[int] = []
@@ -168,7 +168,7 @@ class PlaneEvents(Table):
 
 
 class Planes:
-    """All events of one recording of XLA's profiler, in columns.
+    """All events in one recording by XLA's profiler, in columns.
 
     Attributes:
         texts: Numbering of all texts in events.
@@ -319,9 +319,10 @@ class Planes:
             self._events[role].append(PlaneEvents(*narrow).compact())
 
     def _number_labels(self, *columns: Ints) -> Ints:
-        """Combine four columns to labels, and return the index of each event's label in ``labels``.
+        """Combine four columns into labels, and return the label index of each event.
 
-        New labels are added. The index is -1 if an event names neither an instruction nor a module.
+        New labels are added to ``labels``. The index is -1 if an event names neither an instruction
+        nor a module.
 
         Args:
             columns: Indices into ``texts`` of the instruction, path and module of each event, then

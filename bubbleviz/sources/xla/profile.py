@@ -42,7 +42,7 @@ from bubbleviz.sources.xla.planes import PlaneEvents, Planes
 
 #: First thread id of threads that represent devices, larger than all real thread ids.
 _DEVICE_THREAD = 1 << 40
-#: Name of the host line of a thread that runs Python.
+#: Name of a host line on which a thread runs Python.
 _PYTHON = "python"
 #: Splits the name of a module execution, such as ``jit_step(7)``, into module and program id.
 _MODULE = re.compile(r"(.*?)(?:\(([0-9]{1,20})\))?\Z", re.DOTALL)
@@ -98,8 +98,8 @@ class DeviceWork:
         activities: Kernels, then copies.
         streams: Stream of each activity, or -1 if the activity did not run on a GPU stream.
         calls: Calls that launched the activities.
-        ranges: Ranges of instructions, modules and steps, then ranges on host threads.
-        instructions: Number of ranges of instructions and modules.
+        ranges: Instruction, module and step ranges, then ranges on host threads.
+        instructions: Number of instruction ranges and module ranges.
         has_launches: Whether ``calls`` are launches recorded on a host, rather than artificial.
     """
 
@@ -308,7 +308,7 @@ class DeviceWork:
         """Label launches with the instructions that they launched, and name their ranges.
 
         A launch is matched to the first row of work with the same correlation id. It gets the label
-        of this work, which identifies the instruction more precisely than its own label.
+        of this work, which identifies the instruction more precisely.
 
         Returns:
             instructions: The launches, with the label and the device of the matched work. A launch
@@ -336,7 +336,7 @@ class DeviceWork:
 
         Args:
             launches: Launches on the host.
-            module: For each launch, the index of the range name of its module, or -1.
+            module: For each launch, the index of its module's range name, or -1.
 
         Returns:
             For each launch, the row of the execution in ``_spans``, or -1 if there is none.

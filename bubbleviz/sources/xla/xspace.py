@@ -1,4 +1,4 @@
-"""Read XSpace files, which are XLA's profiles in protobuf (``*.xplane.pb``), plane by plane.
+"""Read XSpace files (``*.xplane.pb``), which XLA's profiler writes in protobuf, plane by plane.
 
 The protobuf parser only splits the file into planes and lines. Events remain encoded bytes, because
 the parser would create millions of Python objects. Instead, numpy decodes events in bulk. Step k
@@ -58,7 +58,7 @@ _EVENT_METADATA, _EVENT_OFFSET_PS, _EVENT_DURATION_PS, _EVENT_STATS = 1, 2, 3, 4
 _STAT_NAME, _STAT_UNSIGNED, _STAT_SIGNED, _STAT_TEXT, _STAT_REF = 1, 3, 4, 5, 7
 #: Wire types: varint, length-delimited, and fixed-length types with their numbers of bytes.
 _NUMBER, _LENGTH, _FIXED = 0, 2, {1: 8, 5: 4}
-#: Tag of the field ``planes`` of a space.
+#: Tag of the field ``planes`` in a space.
 _PLANES_TAG = 1 << 3 | _LENGTH
 #: Maximum number of bytes in a 64-bit varint.
 _MAX_VARINT_BYTES = 10
@@ -154,8 +154,8 @@ def decode_messages(
         data: Bytes of all messages, shape (bytes,).
         start: Start offset of each message, shape (messages,).
         end: End offset of each message, shape (messages,).
-        number_fields: Numbers of the varint fields to decode.
-        length_fields: Numbers of the length-delimited fields (messages or texts) to locate.
+        number_fields: Field numbers of the varints to decode.
+        length_fields: Field numbers of the messages and texts (length-delimited) to locate.
 
     Returns:
         values: Values of each varint field, keyed by field number, shape (messages,). A missing
@@ -312,7 +312,7 @@ class PlaneReader:
                     self._add_piece(line, slice(first, first + _EVENTS_PER_PIECE), role, row)
 
     def _read_metadata(self, *, of_instructions: bool) -> tuple[Ints, Mapping[str, Ints]]:
-        """Return the name and the statistics of each metadata entry, with texts as numbers.
+        """Return the name and the statistics of each metadata entry. Texts are replaced by numbers.
 
         For events whose metadata is unknown, a final row is added, with the name "" and statistics
         of -1.
@@ -350,7 +350,7 @@ class PlaneReader:
         return names, columns
 
     def _add_piece(self, line: Any, rows: slice, role: str, row: int) -> None:
-        """Decode a slice of the events of a line, and add the events to the planes.
+        """Decode a slice of the events on a line, and add them to the planes.
 
         Statistics that the event itself does not contain come from its metadata.
 
@@ -404,10 +404,10 @@ class PlaneReader:
         event replace these values, but empty texts do not.
 
         Args:
-            columns: Columns of statistics, keyed by name. Changed in place.
+            columns: Statistics columns, keyed by name. Changed in place.
             data: Bytes of the events.
             stat_slices: Occurrences of statistics in the events.
-            used_stats: Names of the statistics to read, keyed by id.
+            used_stats: Names of statistics to read, keyed by id.
         """
         event, start, end = stat_slices
         fields = (_STAT_NAME, _STAT_UNSIGNED, _STAT_SIGNED, _STAT_REF)
@@ -579,7 +579,7 @@ def _decode_spaces(
     """Yield the process number and the profile of each recording.
 
     All times are relative to the start of the first recording. If that is unknown, the times in
-    each recording are relative to the start of the same recording.
+    each recording are relative to the start of that recording.
 
     Raises:
         MalformedError: A plane cannot be decoded.

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from bubbleviz.errors import ProfileError
 
-#: The first bytes of recordings in the binary format of early development versions.
+#: The first bytes of recordings in the binary format from early development versions.
 _BINARY = b"bvrec\r\n\x1a"
 
 
 def refuse_binary(path: str, head: bytes) -> None:
-    """Raise an error if a recording has the binary format of early development versions.
+    """Raise an error if a recording has the binary format from early development versions.
 
     Args:
         path: Path of the file, for messages.

@@ -16,12 +16,12 @@ from bubbleviz.sources.operations.schema import MAX_RANK
 #: An integer that is small enough that the sum of two fits into 64 bits.
 _Number: TypeAlias = Annotated[int, msgspec.Meta(gt=-(2**62), lt=2**62)]
 _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
-#: Ids of names are array indices, so they must be small.
+#: Name ids are array indices, so they must be small.
 _NameId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**24)]
 
 
 class Clock(msgspec.Struct, frozen=True):
-    """A simultaneous reading of a host's monotonic clock and of UTC.
+    """A simultaneous reading of a host's monotonic clock and UTC.
 
     Attributes:
         monotonic_ns: Time on the monotonic clock in ns.

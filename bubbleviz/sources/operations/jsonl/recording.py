@@ -104,7 +104,7 @@ def _make_cells(
     meanings: range_names.NameMeanings,
     notes: tuple[limitations.Limitation, ...],
 ) -> Cells:
-    """Convert the operations of a recording to the columns of the table schema.
+    """Convert the operations in a recording to table columns in the operation schema.
 
     Start and end are the device times of an operation, or the host times if it ran on the host. If
     device times were lost, start and end are empty. The active time is the duration minus the time
@@ -112,8 +112,8 @@ def _make_cells(
 
     Args:
         session: The recording.
-        operations: Operations of the recording, sorted by host start.
-        meanings: Meanings of the range names, indexed by name id.
+        operations: Operations in the recording, sorted by host start.
+        meanings: What each range name means, indexed by name id.
         notes: Limitations found while reading the recording.
     """
     name, count = operations.name_id, len(operations)
@@ -163,7 +163,7 @@ def _make_columns_from_names(
     """Return the columns in ``_FROM_NAMES``, keyed by column name. Empty columns are left out.
 
     Args:
-        meanings: Meanings of the range names, indexed by name id.
+        meanings: What each range name means, indexed by name id.
         name: Name id of each operation.
     """
     columns = {}
@@ -259,7 +259,7 @@ def _extend_first_parts(
     Args:
         operations: One row per range.
         first: For each row in ``later``, the row of the first range of the same operation.
-        later: Rows of the ranges that are not the first range of their operation.
+        later: Rows of the ranges that are not the first in their operation.
 
     Returns:
         A copy of all rows. The rows in ``later`` are unchanged.

@@ -44,12 +44,11 @@ def find_parts(path: str) -> list[str]:
 def _find_other_files(path: str, session: tuple[int, ...]) -> Iterator[tuple[Header, str]]:
     """Yield the header and path of each other file of a session.
 
-    Lower file numbers than that of the given file are tried first, in descending order, and then
-    higher ones, in ascending order. The search in each direction stops at the first file that is
-    missing, invalid or from another session.
+    The search goes from the given file to lower file numbers first, and then to higher ones. In
+    each direction, it stops at the first file that is missing, invalid or from another session.
 
     Args:
-        path: Path of a file of the session.
+        path: Path of any file in the session.
         session: Key of the session, see :attr:`Header.session`.
     """
     stem, file_number = recorded.parse_file_name(path) or ("", 0)
@@ -239,7 +238,7 @@ def _read_stretches(readers: Sequence[PartReader], watch: Watch) -> list[Stretch
 
 
 def has_neighbours(session: RecordedSession) -> bool:
-    """Return whether a valid file has the number just before or just after a recording's files.
+    """Return whether the file numbers just before or after a recording belong to other recordings.
 
     Files with adjacent numbers belong to other recordings of the same rank.
     """
