@@ -1,4 +1,4 @@
--- Tables and views of an SQLite file, with their root pages and columns.
+-- Tables and views in an SQLite file, with their root pages and columns.
 --
 -- $names is a JSON array of relation names, or NULL for all relations.
 --

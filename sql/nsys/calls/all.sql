@@ -1,8 +1,8 @@
 -- All CUDA API calls in a range of rows, in the order of the export.
 --
--- Two calls can have the same correlation id: a call of the runtime API, and the call of the driver
--- API that it makes. A call without a correlation id (-2^40) launched nothing. No row is left out,
--- so the position of a row determines its row number.
+-- Two calls can have the same correlation id: a runtime API call, and the driver API call that it
+-- makes. A call without a correlation id (-2^40) launched nothing. No row is left out, so the
+-- position of a row determines its row number.
 --
 -- requires: CUPTI_ACTIVITY_KIND_RUNTIME(start, end, globalTid, correlationId)
 SELECT

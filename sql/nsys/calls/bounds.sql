@@ -1,4 +1,4 @@
--- First and last row number of the table of CUDA API calls. No rows if the table is empty.
+-- First and last row number of the CUDA API call table. No rows if the table is empty.
 --
 -- requires: CUPTI_ACTIVITY_KIND_RUNTIME(start)
 SELECT

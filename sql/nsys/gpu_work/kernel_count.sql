@@ -1,4 +1,4 @@
--- Number of kernels per device number. Damaged row numbers do not end this scan of the table early.
+-- Number of kernels per device number. This table scan does not stop at damaged row numbers.
 --
 -- requires: CUPTI_ACTIVITY_KIND_KERNEL(deviceId)
 SELECT

@@ -1,4 +1,4 @@
--- Kernels in a range of rows, without their streams, in the order of the export (by start).
+-- Kernels in a range of rows, without streams, in the order of the export (by start).
 --
 -- requires: kernels(row_number, start_ns, end_ns, device_id, process, correlation_id, name_id)
 SELECT

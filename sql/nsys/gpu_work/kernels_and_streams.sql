@@ -1,4 +1,4 @@
--- Kernels in a range of rows, with their streams, in the order of the export.
+-- Kernels in a range of rows, with streams, in the order of the export.
 --
 -- requires: kernels(row_number, start_ns, end_ns, device_id, process, correlation_id, name_id, stream_id)
 SELECT

@@ -1,4 +1,4 @@
--- All allocations and frees of memory, in the order of the export.
+-- All memory allocations and frees, in the order of the export.
 --
 -- nsys records these events with --cuda-memory-usage=true.
 --

@@ -1,4 +1,4 @@
--- First and last row number of the table of NVTX ranges. No rows if the table is empty.
+-- First and last row number of the NVTX range table. No rows if the table is empty.
 --
 -- requires: NVTX_EVENTS(eventType)
 SELECT

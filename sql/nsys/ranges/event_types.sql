@@ -1,4 +1,4 @@
--- The codes of the four kinds of NVTX ranges in this export.
+-- The codes for the four kinds of NVTX ranges in this export.
 --
 -- requires: ENUM_NSYS_EVENT_TYPE(id, name)
 SELECT

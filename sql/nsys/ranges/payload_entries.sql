@@ -1,4 +1,4 @@
--- Fields of the payload layouts of NVTX ranges, layout by layout, in field order.
+-- Fields in the payload layouts of NVTX ranges, layout by layout, in field order.
 --
 -- requires: NVTX_PAYLOAD_SCHEMA_ENTRIES(domainId, schemaId, idx, type, name, offset)
 SELECT DISTINCT

@@ -1,4 +1,4 @@
--- All records of CUDA events, in the order of the export.
+-- All CUDA event records, in the order of the export.
 --
 -- requires: event_records(row_number, process, device_id, stream_id, event_id, pairing, correlation_id, completed_ns)
 SELECT

@@ -1,4 +1,4 @@
--- All waits of streams and of hosts, in the order of the export.
+-- All stream waits and host waits, in the order of the export.
 --
 -- The kind of wait depends on whether a row has a stream, an event or both. If it has no stream or
 -- no event, CUPTI writes 2^32 - 1, which is read as -1. syncType and ENUM_CUPTI_SYNC_TYPE are not

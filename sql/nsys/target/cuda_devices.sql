@@ -1,4 +1,4 @@
--- Device numbers of each process and their GPUs, which CUDA_VISIBLE_DEVICES may renumber.
+-- The GPU behind each device number in each process. CUDA_VISIBLE_DEVICES may renumber GPUs.
 --
 -- requires: cuda_devices(row_number, pid, device_id, gpu_id, uuid)
 SELECT

@@ -1,4 +1,4 @@
--- Warnings and errors from nsys and the libraries that it injects, in the order of the export.
+-- Warnings and errors from nsys and its injected libraries, in the order of the export.
 --
 -- requires: DIAGNOSTIC_EVENT(severity, text)
 SELECT event.text AS text  -- message

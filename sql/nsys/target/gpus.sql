@@ -1,4 +1,4 @@
--- GPUs of the host, with the device numbers that CUPTI tables use.
+-- The host's GPUs, with the device numbers that CUPTI tables use.
 --
 -- requires: gpus(row_number, gpu_id, device_id, name, uuid, pci)
 SELECT

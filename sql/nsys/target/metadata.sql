@@ -1,4 +1,4 @@
--- Versions of nsys and of the schema, from the metadata of the export.
+-- Versions of nsys and the schema, from the export's metadata.
 --
 -- requires: metadata(row_number, name, value)
 SELECT

@@ -1,4 +1,4 @@
--- UTC at the start of the session. Times in the export are relative to the start of the session.
+-- UTC at the session start, to which all times in the export are relative.
 --
 -- requires: TARGET_INFO_SESSION_START_TIME(utcEpochNs)
 SELECT session.utcEpochNs AS utc_ns  -- UTC of the host in ns since 1970

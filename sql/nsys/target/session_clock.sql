@@ -1,4 +1,4 @@
--- Start of the session on the monotonic clock of the host.
+-- Session start on the host's monotonic clock.
 --
 -- requires: TARGET_INFO_SESSION_START_TIME(systemClockNs)
 SELECT session.systemClockNs AS clock_ns  -- time in ns since the host booted

@@ -1,4 +1,4 @@
--- Names of threads. A thread may have several names.
+-- Thread names. A thread may have several names.
 --
 -- requires: ThreadNames(nameId, globalTid)
 SELECT

@@ -1,4 +1,4 @@
--- Names of the event kinds with the given ids (a JSON array).
+-- Event kind names for the given ids (a JSON array).
 --
 -- requires: categories(id, name)
 SELECT

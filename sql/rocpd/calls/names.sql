@@ -1,4 +1,4 @@
--- Names of the functions with the given ids (a JSON array).
+-- Function names for the given ids (a JSON array).
 --
 -- requires: rocpd_string(id, string)
 SELECT

@@ -1,4 +1,4 @@
--- Sizes of all copies, in the order of copies.sql.
+-- Copy sizes, in the order of copies.sql.
 --
 -- requires: rocpd_memory_copy(id, size)
 SELECT COALESCE(copied.size, -1) AS size  -- number of bytes

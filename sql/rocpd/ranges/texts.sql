@@ -1,4 +1,4 @@
--- Texts of ranges, for the events with the given ids (a JSON array) or for all events (NULL).
+-- Range texts, for the events with the given ids (a JSON array) or for all events (NULL).
 --
 -- requires: events(id, extra)
 SELECT

@@ -1,4 +1,4 @@
--- Events of calls. The id of a call also links it to the work that it launched.
+-- Call events. The id of a call also links the call to the work that it launched.
 --
 -- requires: rocpd_api(id)
 SELECT

@@ -1,4 +1,4 @@
--- Names of the functions with the given ids (a JSON array). ROCTx ranges are named UserMarker.
+-- Function names for the given ids (a JSON array). ROCTx ranges are named UserMarker.
 --
 -- requires: rocpd_string(id, string)
 SELECT

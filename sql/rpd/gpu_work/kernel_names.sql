@@ -1,4 +1,4 @@
--- Names of kernels.
+-- Kernel names.
 --
 -- requires: rocpd_op(description_id)
 -- requires: rocpd_string(id, string)

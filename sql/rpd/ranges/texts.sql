@@ -1,4 +1,4 @@
--- Texts of ROCTx ranges, with their call ids.
+-- ROCTx range texts, with their call ids.
 --
 -- requires: rocpd_api(id, apiName_id, args_id)
 -- requires: rocpd_string(id, string)

@@ -1,4 +1,4 @@
--- Records of CUDA events.
+-- CUDA event records.
 --
 -- requires: CUPTI_ACTIVITY_KIND_CUDA_EVENT(timestamp, deviceId, streamId, correlationId, globalPid, eventId, eventSyncId)
 SELECT

@@ -1,4 +1,4 @@
--- Records of CUDA events in exports that do not record when events completed.
+-- CUDA event records in exports that do not record when events completed.
 --
 -- requires: CUPTI_ACTIVITY_KIND_CUDA_EVENT(deviceId, streamId, correlationId, globalPid, eventId, eventSyncId)
 SELECT

@@ -1,4 +1,4 @@
--- Records of CUDA events in exports that do not record the processes.
+-- CUDA event records in exports that do not record the processes.
 --
 -- requires: CUPTI_ACTIVITY_KIND_CUDA_EVENT(deviceId, streamId, correlationId, eventId)
 SELECT

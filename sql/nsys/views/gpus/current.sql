@@ -1,4 +1,4 @@
--- GPUs of the host.
+-- The host's GPUs.
 --
 -- requires: TARGET_INFO_GPU(id, cuDevice, name, uuid, busLocation)
 SELECT

@@ -1,4 +1,4 @@
--- GPUs of the host, in exports that record only numbers and names.
+-- The host's GPUs, in exports that record only numbers and names.
 --
 -- requires: TARGET_INFO_GPU(id, name)
 SELECT

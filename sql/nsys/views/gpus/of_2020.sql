@@ -1,4 +1,4 @@
--- GPUs of the host, in exports from 2020, which number GPUs only by deviceId.
+-- The host's GPUs, in exports from 2020, which number GPUs only by deviceId.
 --
 -- requires: TARGET_INFO_GPU(deviceId, name, busLocation)
 SELECT

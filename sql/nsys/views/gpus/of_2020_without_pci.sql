@@ -1,4 +1,4 @@
--- GPUs of the host, in exports from 2020 that do not record PCI addresses.
+-- The host's GPUs, in exports from 2020 that do not record PCI addresses.
 --
 -- requires: TARGET_INFO_GPU(deviceId, name)
 SELECT

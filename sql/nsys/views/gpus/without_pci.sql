@@ -1,4 +1,4 @@
--- GPUs of the host, in exports that do not record PCI addresses.
+-- The host's GPUs, in exports that do not record PCI addresses.
 --
 -- requires: TARGET_INFO_GPU(id, cuDevice, name, uuid)
 SELECT

@@ -1,4 +1,4 @@
--- Metadata of the export.
+-- The export's metadata.
 --
 -- requires: META_DATA_EXPORT(name, value)
 SELECT

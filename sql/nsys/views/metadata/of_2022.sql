@@ -1,4 +1,4 @@
--- Metadata of exports up to 2022, in which the table has its old name.
+-- The export's metadata until 2022, when the table had its old name.
 --
 -- requires: EXPORT_META_DATA(name, value)
 SELECT

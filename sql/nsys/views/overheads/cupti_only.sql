@@ -1,4 +1,4 @@
--- Profiler overheads in exports that contain only overheads of CUPTI.
+-- Profiler overheads in exports that contain only CUPTI overheads.
 --
 -- requires: CUPTI_ACTIVITY_KIND_OVERHEAD(start, end, globalTid)
 SELECT

@@ -1,4 +1,4 @@
--- Profiler overheads: overheads of nsys (source 0) and of CUPTI (source 1).
+-- Profiler overheads: nsys overheads (source 0) and CUPTI overheads (source 1).
 --
 -- requires: PROFILER_OVERHEAD(start, end, globalTid)
 -- requires: CUPTI_ACTIVITY_KIND_OVERHEAD(start, end, globalTid)

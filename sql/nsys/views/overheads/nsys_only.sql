@@ -1,4 +1,4 @@
--- Profiler overheads in exports that contain only overheads of nsys.
+-- Profiler overheads in exports that contain only nsys overheads.
 --
 -- requires: PROFILER_OVERHEAD(start, end, globalTid)
 SELECT

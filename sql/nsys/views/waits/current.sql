@@ -1,4 +1,4 @@
--- Waits of streams and hosts.
+-- Stream waits and host waits.
 --
 -- requires: CUPTI_ACTIVITY_KIND_SYNCHRONIZATION(start, deviceId, streamId, correlationId, globalPid, eventId, eventSyncId)
 SELECT

@@ -1,4 +1,4 @@
--- Processors of the node, as a process sees them.
+-- The node's processors, as a process sees them.
 --
 -- requires: rocpd_info_agent(id, type, type_index, name, product_name)
 SELECT

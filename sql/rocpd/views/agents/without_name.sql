@@ -1,4 +1,4 @@
--- Processors of the node, as a process sees them, without names.
+-- The node's processors, as a process sees them, without names.
 --
 -- requires: rocpd_info_agent(id, type, type_index)
 SELECT

@@ -1,4 +1,4 @@
--- Processors of the node, as a process sees them, named by architecture.
+-- The node's processors, as a process sees them, named by architecture.
 --
 -- requires: rocpd_info_agent(id, type, type_index, name)
 SELECT

@@ -1,4 +1,4 @@
--- Kinds of events in schema 4, which has a table for event kinds.
+-- Event kinds in schema 4, which has a table for event kinds.
 --
 -- requires: rocpd_info_category(id, name)
 SELECT

@@ -1,4 +1,4 @@
--- Kinds of events, in files that store their names in the table of strings.
+-- Event kinds, in files that store their names in the string table.
 --
 -- requires: rocpd_string(id, string)
 SELECT

@@ -1,4 +1,4 @@
--- Texts of arguments, one per row.
+-- Argument texts, one per row.
 --
 -- requires: rocpd_ustring(id, string)
 SELECT

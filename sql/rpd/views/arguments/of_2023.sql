@@ -1,4 +1,4 @@
--- Texts of arguments, from the table of all strings.
+-- Argument texts, from the table of all strings.
 --
 -- requires: rocpd_string(id, string)
 SELECT
