@@ -1,8 +1,8 @@
 """Predictions of the iteration time with other schedules or other sizes.
 
 A choice is a schedule with its sizes: the numbers of stages, microbatches and chunks. Schedules are
-compared with the order that ran, at the measured times of the run. Sizes are compared with each
-other. If a run was measured, its sizes also give confidence intervals for the predictions.
+compared with the order that ran, at the times measured in the run. Sizes are compared with each
+other. If a run was measured, the predictions also have confidence intervals.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Choice:
         cost_ns: Longest time from the first start to the last end on a single stage, or None if
             unknown.
         error_ns: Half width of the 95 % interval of the makespan, or None if no run was measured.
-        bubble_ratio: Bubble ratio in the window by which schedules are compared (``makespan_ns`` or
-            ``cost_ns``), or None if it is unknown.
+        bubble_ratio: Bubble ratio over the window that is used to compare schedules
+            (``makespan_ns`` or ``cost_ns``), or None if unknown.
         peak_activations: Maximum number of microbatches whose activations any stage stores at once,
             from F to W, or None if unknown.
         peaks: For each stage, the maximum number of microbatches whose activations it stores at
@@ -52,11 +52,11 @@ class Choice:
         replicas: Number of copies of the model.
         speedup: Fraction of the measured window that the choice saves, negative if it is slower, or
             None if there is no measured window.
-        fits: Whether the choice fits in memory: it has one replica, and needs at most the memory
-            limit, or the memory of the order that ran if there is no limit. None if memory is not
-            compared.
-        peak_bytes: Predicted memory in bytes of the device that needs the most, or None if the
-            memory of the run is unknown.
+        fits: Whether the choice has one replica and fits in memory. It fits if it needs at most the
+            memory limit or, if there is no limit, at most the memory of the order that ran. None if
+            memory is not compared.
+        peak_bytes: Predicted peak memory in bytes on the device that needs the most, or None if the
+            memory use of the run is unknown.
         reason: Why the choice cannot be simulated, or "" if it can.
     """
 
@@ -83,20 +83,20 @@ class Choice:
 
     @property
     def makespan_ms(self) -> float | None:
-        """The makespan in ms, or None if it is unknown."""
+        """Makespan in ms, or None if unknown."""
         return None if self.makespan_ns is None else self.makespan_ns / 1e6
 
     @property
     def cost_ms(self) -> float | None:
-        """Longest window of a single stage in ms, or None if it is unknown."""
+        """Longest window of any stage in ms, or None if unknown."""
         return None if self.cost_ns is None else self.cost_ns / 1e6
 
     @property
     def device_ns(self) -> float | None:
-        """Device time per microbatch, or None if the makespan is unknown.
+        """Device time per microbatch in ns, or None if the makespan is unknown.
 
-        This is the makespan times the number of stages, divided by the number of microbatches.
-        Choices of different sizes are compared by it.
+        It is computed as ``makespan_ns * stages / microbatches``, and used to compare choices of
+        different sizes.
         """
         if self.makespan_ns is None:
             return None
@@ -117,20 +117,20 @@ def compare_schedules(
 ) -> list[tuple[Choice, Ideal | None]]:
     """Simulate schedules with the times and sizes of a run, and compare them with the run's order.
 
-    A schedule fits if it has one replica, and if no stage stores the activations of more
-    microbatches than the fullest stage in the order that ran.
+    A schedule fits in memory if it has one replica and no stage stores more microbatches'
+    activations than the fullest stage in the order that ran.
 
     Args:
         measured: Times and sizes of the run.
         rules: Schedules to simulate.
         ran: The order that ran, as measured.
-        by_makespan: Whether schedules are searched for and compared by their makespan, instead of
-            by their cost (the longest window of a stage).
+        by_makespan: Whether to minimize and compare the makespan. Otherwise, the cost is used (the
+            longest window of a stage).
 
     Returns:
         (choice, simulation) pairs, sorted by makespan or cost, fastest first, then by name.
-        Schedules that cannot be simulated come last, with a reason in the choice and None as the
-        simulation.
+        Schedules that cannot be simulated come last. Their choice contains the reason, and their
+        simulation is None.
     """
     compared: list[tuple[Choice, Ideal | None]] = []
     for rule in rules:
@@ -159,8 +159,8 @@ def _simulate_schedule(rule: Schedule, measured: MeasuredTimes, *, by_makespan: 
     Args:
         rule: The schedule.
         measured: Times and sizes of the run.
-        by_makespan: Whether a search minimizes the makespan instead of the longest window of a
-            stage.
+        by_makespan: Whether a search minimizes the makespan. Otherwise, it minimizes the longest
+            window of a stage.
 
     Raises:
         BubblevizError: The schedule has too many operations, or does not allow these sizes.
@@ -186,14 +186,14 @@ def _simulate_schedule(rule: Schedule, measured: MeasuredTimes, *, by_makespan: 
 def _compare_with_run(ran: Choice, simulated: Ideal, *, by_makespan: bool) -> Choice:
     """Return a simulated schedule as a choice, compared with the order that ran.
 
-    The choice fits if it has one replica, and if no stage stores the activations of more
-    microbatches than the fullest stage in the order that ran.
+    The choice fits in memory if it has one replica and no stage stores more microbatches'
+    activations than the fullest stage in the order that ran.
 
     Args:
         ran: The order that ran, as measured.
         simulated: Simulation of the schedule.
-        by_makespan: Whether the speedup and the bubble ratio refer to the makespan instead of the
-            longest window of a stage.
+        by_makespan: Whether to compute the speedup and the bubble ratio from the makespan.
+            Otherwise, the longest window of a stage is used.
     """
     plan, peak = simulated.plan, max(simulated.peak_activations, default=0.0)
     time_ms = simulated.makespan_ms if by_makespan else simulated.cost_ms
@@ -216,15 +216,15 @@ def _compare_with_run(ran: Choice, simulated: Ideal, *, by_makespan: bool) -> Ch
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Memory of the devices of a run in bytes, to predict the memory of other schedules.
+    """Memory use of each device in a run, in bytes, to predict the memory of other schedules.
 
     Attributes:
-        resident: Memory of each device that does not depend on microbatches.
-        microbatch: Activation memory of one microbatch on each device, summed over all chunks of
-            the device.
+        resident: For each device, the memory that does not depend on microbatches.
+        microbatch: For each device, the activation memory of one microbatch, summed over all chunks
+            on the device.
         peak: Largest peak memory of any device in the run.
-        limit: Memory of a device that schedules must not exceed, or None to compare them with the
-            run instead.
+        limit: Memory limit per device, or None to compare schedules with the memory use of the run
+            instead.
     """
 
     resident: tuple[float, ...]
@@ -236,17 +236,17 @@ class DeviceMemory:
 def add_memory(choice: Choice, memory: DeviceMemory) -> Choice:
     """Return a choice with its peak memory in bytes, and whether it fits in the memory limit.
 
-    The order that ran gets the measured peak. For any other choice, the memory of a device is
-    ``resident + peak * microbatch``, and the result is the largest value of all devices. If there
-    is no limit, ``fits`` does not change. A choice with several replicas never fits in a limit.
+    The order that ran gets the measured peak. For any other choice, a device needs ``resident +
+    peak * microbatch`` bytes, and the largest value of all devices is used. A choice with several
+    replicas never fits in a limit. Without a limit, ``fits`` keeps its value.
 
     Args:
         choice: A schedule, or the order that ran.
-        memory: Memory of the run.
+        memory: Memory use of the run.
 
     Returns:
-        The choice with its memory. If the peaks of the choice are unknown or belong to another
-        number of devices, the choice is returned unchanged.
+        The choice with its memory. It is returned unchanged if its peaks are unknown or if it has a
+        different number of devices than the run.
     """
     if choice.is_measured_order:
         peak_bytes = memory.peak
@@ -274,8 +274,8 @@ def simulate_equal_stages(plan: Plan | None, measured: MeasuredTimes) -> Ideal |
         measured: Times and sizes of the run. Each stage takes the mean time of all stages.
 
     Returns:
-        The simulation, or None if the plan cannot be simulated. The result is also None if ``plan``
-        is None and the run has several chunks per stage.
+        The simulation, or None if the plan cannot be simulated. It is also None if ``plan`` is None
+        and the run has several chunks per stage.
     """
     times = measured.times
     forward, backward, weight = (
@@ -297,11 +297,12 @@ _Z95 = 1.96
 
 @dataclass(frozen=True)
 class _Calibration:
-    """Accuracy of predictions, from a comparison of a run with a simulation of the same order.
+    """Accuracy of predictions, found by simulating the order that ran and comparing the times.
 
     Attributes:
-        variation: Variation of the operations of the run.
-        scale: Measured window divided by the simulated window. Predictions are multiplied by it.
+        variation: How much the operation times of the run vary.
+        scale: Measured window divided by the simulated window. Predictions are multiplied by
+            ``scale``.
         error: Half width of the 95 % interval of a single window, divided by the mean window.
         windows: Number of measured windows, or 0 if no run was measured.
     """
@@ -325,19 +326,19 @@ def compare_sizes(
     The choice with the least device time per microbatch (:attr:`Choice.device_ns`) comes first.
     Combinations that a schedule does not allow come last, each with a reason.
 
-    To calibrate the predictions, the schedule and sizes of the run are simulated as well. All
-    predictions are multiplied by the measured window divided by this simulated window. The
-    confidence interval of a prediction covers the uncertainty of the measured mean and of the
-    random draws, and the difference between the measured and the simulated window.
+    To calibrate the predictions, the order of the run is simulated as well. All predictions are
+    multiplied by the measured window divided by this simulated window. The confidence interval of a
+    prediction has three sources: the uncertainty of the measured mean, the uncertainty of the
+    random draws, and the difference between measurement and simulation.
 
     Args:
         times: Times of the stages; see :func:`resize_times`.
-        run: The run whose times are given. Predictions are not scaled if ``run`` is None or the
-            windows of the run are unknown.
-        schedules: Names of the schedules.
+        run: The run that ``times`` were measured in. Predictions are not scaled if ``run`` is None
+            or its windows are unknown.
+        schedules: Schedule names.
         stages: Numbers of stages, p.
         microbatches: Numbers of microbatches, m.
-        chunks: Numbers of model chunks per stage, v, or None for the default of the schedule.
+        chunks: Numbers of model chunks per stage, v, or None for the schedule's default.
     """
     calibration = _Calibration(make_no_variation()) if run is None else _calibrate(run)
     choices = []
@@ -353,11 +354,11 @@ def compare_sizes(
 
 
 def _calibrate(run: MeasuredTimes) -> _Calibration:
-    """Compare the windows of a run with a simulation, and return the calibration of predictions.
+    """Simulate the order of a run, and return how to correct predictions with the measured windows.
 
     The simulation uses the schedule and the sizes of the run, and takes the mean makespan over
-    random draws of the operation times. If the windows of the run are unknown, the calibration does
-    not change predictions.
+    random draws of the operation times. If the windows of the run are unknown, the calibration
+    leaves predictions unchanged.
     """
     if run.window_ns is None:
         return _Calibration(make_no_variation())
@@ -373,10 +374,11 @@ def _predict(simulated: Ideal, times: StageTimes, calibration: _Calibration) -> 
     """Return a simulated schedule as a choice with its predicted time.
 
     The predicted time is the mean makespan over random draws, multiplied by the scale of the
-    calibration. The bubble ratio is the part of this time in which the devices do no work, at least
-    0. The error is None if no windows were measured. Otherwise, the error combines the errors of
-    the measured mean and of the drawn mean with the relative difference between measurement and
-    simulation.
+    calibration. The bubble ratio is the fraction of this time that the devices do not spend on
+    work, or 0 if the fraction is negative.
+
+    The error is None if no windows were measured. Otherwise, it combines the errors of the measured
+    mean and of the drawn mean with the relative difference between measurement and simulation.
     """
     plan, ratio = simulated.plan, simulated.schedule_ratio
     makespans_ns = draw_makespans(plan, times, calibration.variation)

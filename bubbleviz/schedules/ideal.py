@@ -29,8 +29,8 @@ from bubbleviz.schedules.workload import (
 _MAX_OPERATIONS = 5_000_000
 #: Maximum number of stages. Metrics compare all pairs of devices, which takes quadratic time.
 _MAX_STAGES = 5_000
-#: Memory options of a user: the limit, M_B and M_W, each None if not given.
-#: The defaults are the limit of the schedule, 1, and the schedule's fraction of M_B.
+#: Memory options from the user: the limit, M_B and M_W, each None if not given. By default, the
+#: limit is the schedule's limit, M_B is 1, and M_W is the schedule's fraction of M_B.
 MemoryOptions = tuple[MemorySize | None, MemorySize | None, MemorySize | None]
 _NO_OPTIONS = None, None, None
 
@@ -90,7 +90,7 @@ class Ideal:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Cost of a schedule from a closed formula, which gives no order, makespan or memory.
+    """Cost of a schedule according to a closed formula, which gives no order, makespan or memory.
 
     Attributes:
         name: Name of the formula.
@@ -112,7 +112,7 @@ class Estimate:
 
     @property
     def bubble_ratio(self) -> float | None:
-        """Bubble ratio in the longest window of a device, or None if no operation takes time."""
+        """Bubble ratio in the longest window on any device, or None if no operation takes time."""
         return self.stage_ratio
 
 
@@ -170,8 +170,8 @@ def ideal(
 ) -> Ideal:
     """Simulate a schedule at given times.
 
-    If the schedule is searched and has a memory limit, given or by default, its order is searched
-    for at these times. All other schedules have a fixed order.
+    If the schedule is a searched schedule and has a memory limit (given or by default), the order
+    is searched for at these times. Otherwise, the schedule has a fixed order.
 
     Args:
         schedule: Name of the schedule; see :func:`bubbleviz.schedules.known.schedules`.
@@ -180,8 +180,8 @@ def ideal(
         times: Times of the stages.
         chunks: Number of model chunks per device, v, or None for the schedule's default.
         memory: Activation memory and memory limit. A searched order stays within the limit.
-        by_makespan: Whether a search minimizes the makespan instead of the longest window of a
-            device.
+        by_makespan: Whether a search minimizes the makespan. Otherwise, it minimizes the longest
+            window of a device.
         watch: Callback that receives the completed fraction of a search.
 
     Raises:
@@ -262,10 +262,9 @@ def simulate_lowered_plan(lowered: LoweredPlan, times: StageTimes, transport: Tr
 def build_plan_workload(plan: Plan, times: StageTimes) -> Workload:
     """Build the workload of a plan, with times in ticks of 1/v ns.
 
-    If the plan has one replica and the placement of the measured run, its virtual stages get their
-    measured times. The virtual stages of all other plans get the times of their stages. If such a
-    plan has as many devices as the measured run, a transfer between two devices takes the time that
-    was measured between these devices.
+    A plan with one replica and the same placement as the measured run gets the measured times of
+    each virtual stage. Any other plan gets the times of each stage. If it has as many devices as
+    the measured run, it also gets the measured transfer times between devices.
 
     Raises:
         UsageError: A time is invalid.
@@ -305,11 +304,10 @@ def build_plan_workload(plan: Plan, times: StageTimes) -> Workload:
 
 
 def _set_measured_transfers(workload: Workload, measured: Workload, factor: int) -> Workload:
-    """Return a workload with the measured times of transfers between two devices.
+    """Replace the transfer times of a workload by the times measured between the same two devices.
 
-    Only transfers between devices that also exchange data in the measured run get new times. If two
-    devices exchange data between several pairs of virtual stages, the times of the last pair are
-    used. All other transfers keep their times.
+    If the measured run has no transfer between two devices, the transfer time between them is left
+    unchanged. If it has several, between different virtual stages, the last one is used.
 
     Args:
         workload: The workload to change.
@@ -335,10 +333,10 @@ def estimate(
     times: StageTimes,
     chunks: int | None = None,
 ) -> Estimate:
-    """Compute the longest window of a device, and the bubble ratio in this window, by a formula.
+    """Compute the longest window on any device with a formula, and the bubble ratio in this window.
 
     The bubble ratio is 1 minus the work of a stage (m times F, B and W) divided by the window, or
-    None if the window has no length.
+    None if the window is empty.
 
     Args:
         formula: Closed formula of a schedule.
@@ -366,15 +364,15 @@ def estimate(
 
 
 def _resolve_memory(rule: Schedule, stages: int, options: MemoryOptions) -> Memory:
-    """Return the activation memory and the limit of a schedule, with defaults filled in.
+    """Return the activation memory and the memory limit to simulate with, with defaults filled in.
 
-    By default, M_B is 1, and M_W is the schedule's fraction of M_B (1 if the schedule is not
-    searched). The default limit is the default of the schedule in units of M_B, or None if the
-    schedule has no default.
+    - M_B is 1 by default.
+    - M_W is the schedule's fraction of M_B by default, or M_B if the schedule is not searched.
+    - The limit is the schedule's default times M_B, or None if the schedule has no default.
 
     Raises:
         UsageError: The limit or M_B is 0, units are mixed, M_W exceeds M_B, the limit is less than
-            M_B, or there is a limit although the schedule has a fixed order.
+            M_B, or a limit is given for a schedule with a fixed order.
     """
     limit, memory_b, memory_w = options
     for option, size in (("--memory-limit", limit), ("--memory-b", memory_b)):

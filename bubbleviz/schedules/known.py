@@ -68,12 +68,12 @@ def make_unknown_schedule_error(name: str, names: Sequence[str]) -> UsageError:
 def list_plans(placement: tuple[int, ...], microbatches: int) -> list[Plan]:
     """Return the plans of all schedules that have a fixed order and this placement.
 
-    The plans are in the order of ``SCHEDULES``. Schedules with several replicas are left out.
+    The plans are in the order of ``SCHEDULES``. Schedules with several replicas are left out, and
+    schedules that do not allow this number of microbatches.
 
     Args:
         placement: Device index of each virtual stage.
-        microbatches: Number of microbatches, m. Schedules that do not allow this number are left
-            out.
+        microbatches: Number of microbatches, m.
     """
     stages = max(placement) + 1
     plans = []
@@ -183,11 +183,12 @@ def _make_line_builder(
 
     Args:
         name: Name of the schedule.
-        ahead: Function of (p - device, m) that returns the number of forwards before the first
-            backward.
-        lag: Function of the device index that returns the number of backwards between a B and its
-            W, or None if backwards are fused.
-        hint: Suffix of the error message for several chunks, which names another schedule.
+        ahead: Function that returns the number of forwards before the first backward. Its arguments
+            are p - d and m, where d is the device index.
+        lag: Function that returns the number of other backwards between a B and its W, given the
+            device index. None if backwards are fused.
+        hint: Suffix of the error message if several chunks are requested, which names another
+            schedule.
     """
 
     def plan(stages: int, microbatches: int, chunks: int = 1) -> Plan:
@@ -222,10 +223,12 @@ def build_interleaved_plan(
 ) -> Plan:
     """Build the plan of an interleaved schedule, with fused or split backwards.
 
-    A device runs all microbatches of a group through one chunk before the next chunk, and all
-    chunks before the next group. Backwards take the chunks in reverse order. Before its first
-    backward, device d runs (v-1) ``group`` + 1 + 2(p-d-1) forwards if backwards are fused, and
-    (v-1) ``group`` + 1 + (p-d-1) if they are split.
+    The microbatches are divided into groups. A device runs all microbatches of a group through one
+    chunk, then through the next chunk, and so on. Then it starts the next group. Backwards take the
+    chunks in reverse order.
+
+    Before its first backward, device d runs ``(v-1) group + 1 + 2(p-d-1)`` forwards if backwards
+    are fused, and ``(v-1) group + 1 + (p-d-1)`` if they are split.
 
     Args:
         name: Name of the plan.
@@ -335,10 +338,10 @@ def _build_zb_v(stages: int, microbatches: int, chunks: int = 2) -> Plan:
 def _order_zb_v(stages: int, microbatches: int, device: int) -> list[PlannedOperation]:
     """Return the order of one device in ZB-V with at least 2p-1 microbatches.
 
-    The order is a sequence of patterns, each repeated a number of times. Each step of a pattern is
-    a phase and a virtual stage, and runs the next microbatch of both. A step is skipped once all
-    microbatches of its virtual stage and phase have run. For device d, with virtual stage D = d
-    (down) and U = 2p-1-d (up), the patterns are::
+    The order consists of patterns, each repeated as often as the table says. A step of a pattern,
+    such as F_D, runs the next microbatch of this phase on this virtual stage. A step is skipped
+    once all microbatches of its phase and virtual stage have run. Device d has the virtual stages D
+    = d (down) and U = 2p-1-d (up)::
 
         repeats      pattern                    repeats      pattern
         2(p-d)-1     F_D                        d            B_D B_U
@@ -371,9 +374,9 @@ def _order_zb_v(stages: int, microbatches: int, device: int) -> list[PlannedOper
 def _build_chimera(stages: int, microbatches: int, chunks: int = 1) -> Plan:
     """Build Chimera: two replicas in opposite directions, each with half of the microbatches.
 
-    Stage s is on device s in the first replica, and on device p-1-s in the second. The first
-    replica has virtual stages 0 to p-1, and the second replica has p to 2p-1. Groups of p
-    microbatches, p/2 per direction, follow each other without a flush (the paper's direct
+    Stage s is on device s in the first replica, and on device p-1-s in the second replica. Virtual
+    stages 0 to p-1 belong to the first replica, and p to 2p-1 to the second. Groups of p
+    microbatches (p/2 per direction) follow each other without a flush (the paper's direct
     concatenation, section 3.5).
 
     Raises:
@@ -543,7 +546,7 @@ class _BidirectionalOrder:
         self.operations.append(self.pending_weights.pop(0))
 
     def run_pair(self, forward: int, backward: int) -> PlannedOperation:
-        """Append a forward of one stage and a fused backward of the other; return the forward."""
+        """Append a forward of one stage and a fused backward of the other. Return the forward."""
         self.run(forward, _F)
         operation = self.operations[-1]
         self.run(backward, _BW)
@@ -570,7 +573,7 @@ def _make_bidirectional_order(
 
     Args:
         device: The device.
-        together: Set to which the forwards that run together with a backward are added.
+        together: Set that is extended by the forwards that run together with a backward.
     """
     n_before, n_after = device.n_before, device.depth - device.n_before - 1
     order = _BidirectionalOrder(device.virtual_stages)
@@ -781,9 +784,9 @@ class Formula:
         summary: One sentence that describes the formula to users.
         source: Paper and section that define it.
         chunks: Default number of model chunks per device.
-        cost: Function of p, m, v, T and c that returns the cost. T is the time of F and the whole
-            backward of one microbatch on a stage, and c the latency of every transfer, in the same
-            unit. The function raises :class:`bubbleviz.errors.UsageError` for sizes that the
+        cost: Function of p, m, v, T and c that returns the cost. T is the time that a stage spends
+            on the forward and backward of one microbatch. c is the duration of one transfer, in the
+            same unit. The function raises :class:`bubbleviz.errors.UsageError` for sizes that the
             formula does not allow.
         text: The formula as users read it.
         similar_schedule: Name of a similar schedule that has an order.

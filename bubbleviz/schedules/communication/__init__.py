@@ -1,4 +1,4 @@
-"""Communication of plans: the order of sends, receives and operations on each device.
+"""Communication in plans: the order of sends, receives and operations on each device.
 
 ``lowered`` defines the steps of a plan with messages. ``deadlocks`` and ``precedence`` check and
 time such a plan. ``lowering`` adds messages to a plan as PyTorch does, and ``reordering`` moves the

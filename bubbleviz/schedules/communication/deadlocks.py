@@ -19,23 +19,24 @@ from bubbleviz.schedules.communication.transports import BUFFERED, Transport
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.workload import Workload
 
-#: A wait: (rank, event, awaited rank, awaited event). Events have their names in PyTorch's CSV.
-#: A rank waits for itself if only its own order is wrong.
+#: A wait: (rank, event, awaited rank, awaited event). Events are named as in PyTorch's CSV. If only
+#: the order within one rank is wrong, this rank waits for itself.
 Wait = tuple[int, str, int, str]
-#: Messages between two ranks, in the order in which one of these ranks lists them.
-#: The keys are (sender, receiver, whether the list comes from the sender).
+#: Messages between two ranks, in the order in which one of the two ranks lists them. The keys are
+#: (sender, receiver, whether the sender listed the messages).
 _Queues = dict[tuple[int, int, bool], list[Message]]
-#: Maximum number of waits that the description of a cycle contains.
+#: Maximum number of waits in the description of a cycle.
 _MAX_WAITS = 6
 
 
 def find_deadlock(lowered: LoweredPlan, transport: Transport) -> list[Wait]:
-    """Return a cycle of waits of a lowered plan on a transport, or [] if it does not deadlock.
+    """Find a cycle of ranks that wait for each other, or return [] if the plan does not deadlock.
 
-    The awaited rank of each wait is the rank of the next wait. The awaited rank of the last wait is
-    the rank of the first wait. Waits within a rank are left out. If all waits of the cycle are
-    within one rank, the order of this rank is wrong. The result is then a single wait: the wait for
-    the event that is furthest ahead in the order of the rank.
+    Each wait names a rank and the rank that it waits for, which is the rank of the next wait. The
+    last wait leads back to the first. Waits of a rank for itself are left out.
+
+    If all waits of the cycle are within one rank, its own order is wrong. The result is then a
+    single wait, for the event that is furthest ahead in the order of the rank.
 
     Args:
         lowered: Plan whose messages match (see :func:`check_messages`).
@@ -86,10 +87,10 @@ def describe_deadlock(waits: list[Wait]) -> str:
 
 
 def check_order(plan: Plan) -> None:
-    """Check that the orders of a plan do not deadlock if transfers never block.
+    """Check that the order of operations does not deadlock, assuming that transfers never block.
 
     Raises:
-        MismatchError: The orders deadlock. The error message describes the cycle.
+        MismatchError: The order deadlocks. The error message describes the cycle.
     """
     if waits := find_deadlock(LoweredPlan(plan, list_steps(plan)), BUFFERED):
         raise MismatchError(
@@ -98,7 +99,7 @@ def check_order(plan: Plan) -> None:
 
 
 def check_lowered(lowered: LoweredPlan, transport: Transport) -> None:
-    """Check that a lowered plan runs on a transport, and that its messages match.
+    """Check that a lowered plan can run on a transport, and that its messages match.
 
     Raises:
         MismatchError: The plan deadlocks, or messages do not match.
@@ -168,7 +169,7 @@ def _check_listed_once(
     *,
     sends: bool,
 ) -> None:
-    """Check that the sends of a plan, or its receives, contain each needed message exactly once.
+    """Check that each message that an operation needs is sent, or received, exactly once.
 
     Args:
         plan: The plan.

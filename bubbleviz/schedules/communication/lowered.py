@@ -17,8 +17,8 @@ from typing import TypeGuard
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import Plan, PlannedOperation
 
-#: The result of a virtual stage that another virtual stage needs.
-#: Activations (F) go to the next virtual stage, and gradients (B) go to the previous one.
+#: A result that one virtual stage computes and another virtual stage needs. Activations (F) go to
+#: the next virtual stage, and gradients (B) go to the previous one.
 Message = PlannedOperation
 
 
@@ -54,11 +54,12 @@ class Step:
     """A step of a device, which computes, starts transfers, or waits for transfers.
 
     Attributes:
-        operations: Operations that are computed one after the other. There are two operations if a
-            forward and a backward run together.
-        transfers: Transfers that are started together. If there are several, they also complete
-            together (``batch_isend_irecv``).
-        awaited: Transfers of this or earlier steps that must be complete before the next step.
+        operations: Operations to compute, in order. There are two operations if a forward and a
+            backward run together.
+        transfers: Transfers to start together. Several transfers also complete together
+            (``batch_isend_irecv``).
+        awaited: Transfers that must be complete before the next step. They were started in this
+            step or earlier.
     """
 
     operations: tuple[PlannedOperation, ...] = ()
@@ -91,7 +92,7 @@ class LoweredPlan:
 def list_steps(plan: Plan) -> tuple[tuple[Step, ...], ...]:
     """Return the steps of each device of a plan, without communication.
 
-    A forward that overlaps with the next operation forms one step with it. Every other operation is
+    A forward that overlaps with the next operation shares a step with it. Every other operation is
     a separate step.
     """
     lines = []
@@ -135,7 +136,8 @@ def _get_message(operation: PlannedOperation, plan: Plan, *, stages_back: int) -
             receives.
 
     Returns:
-        The message, or None if the operation is a W or the message would leave its pipeline.
+        The message, or None if the operation is a W, or if its pipeline has no stage before or
+        after this one that the message could come from or go to.
     """
     if operation.phase is Phase.W:
         return None

@@ -12,19 +12,23 @@ from bubbleviz.schedules.plan import Plan
 
 #: Maximum number of stages whose parameters PyTorch gathers ahead (``max_active_stages``).
 _MAX_GATHERED = 3
-#: A turn that a rank spends on ``UNSHARD``, ``RESHARD`` or ``REDUCE_GRAD``.
-#: The turn takes no time and has no inputs, but affects which rank sends first.
+#: A turn for ``UNSHARD``, ``RESHARD`` or ``REDUCE_GRAD``. It takes no time and has no inputs, but
+#: it affects which rank sends first.
 _PARAMETER_TURN = model.Step()
 
 
 def lower_plan(plan: Plan) -> model.LoweredPlan:
     """Add sends and receives to a plan, like PyTorch's ``_PipelineScheduleRuntime``.
 
-    Ranks take turns, one operation at a time. A rank whose next input is missing is skipped. A send
-    directly follows its operation, and the receive is appended to the steps that the receiving rank
-    has so far. All sends and receives are therefore in one common order, and no transport
-    deadlocks. An operation waits only for its own receives (``_add_send_recv`` of
-    ``torch.distributed.pipelining.schedules``).
+    The algorithm follows ``_add_send_recv`` of ``torch.distributed.pipelining.schedules``:
+
+    - The ranks take turns, one operation at a time. A rank is skipped while an input of its next
+      operation is missing.
+    - A send is added directly after the operation that computes the message.
+    - At the same time, the receive is added after the last step that the receiving rank has so far.
+
+    All sends and receives therefore follow one common order, and no transport deadlocks. An
+    operation waits only for its own receives.
 
     Raises:
         MismatchError: The order deadlocks. The error message describes the cycle.
@@ -65,12 +69,13 @@ def lower_plan(plan: Plan) -> model.LoweredPlan:
 def _add_parameter_turns(plan: Plan, steps: tuple[model.Step, ...]) -> list[model.Step]:
     """Return the steps of a device with the turns that PyTorch spends on parameters and gradients.
 
-    PyTorch gathers the parameters of the next stages, frees the parameters of all other stages
-    (``_add_unshard_reshard``), and reduces gradients after the last backward of a stage
-    (``_add_reduce_grad``). Each of these actions takes one turn per stage, in which the rank
-    computes nothing.
+    A rank computes nothing in such a turn. There is one turn per stage for each of these actions:
+
+    - Gather the parameters of the stages that are computed next, at most ``_MAX_GATHERED``.
+    - Free the parameters of all other stages (``_add_unshard_reshard``).
+    - Reduce the gradients of a stage after its last backward (``_add_reduce_grad``).
     """
-    # Stages that are computed from each step on, next stage first.
+    # For each step, the stages that are computed in this step or later, in order of first use.
     next_stages: list[int] = []
     upcoming = []
     for step in reversed(steps):

@@ -31,15 +31,15 @@ class Precedence:
     """The events of a lowered plan, and the events that each event waits for.
 
     Args:
-        lowered: Lowered plan whose messages match (see :func:`.check_messages`). Without transfers
-            in the plan, results arrive as soon as they are computed.
+        lowered: Lowered plan whose messages match (see :func:`.check_messages`). If the plan
+            contains no transfers, results arrive as soon as they are computed.
         transport: Transport, which determines what transfers wait for.
-        workload: Times of operations and messages, or None if nothing takes time.
+        workload: Operation and transfer times, or None if nothing takes time.
 
     Attributes:
         device: Device index of each event.
-        text: Name of each event in the notation of PyTorch's CSV, for example ``0SEND_F3``. Empty
-            if a device only waits.
+        text: Name of each event as in PyTorch's CSV, for example ``0SEND_F3``. Empty if the device
+            only waits.
         edges: For each event, the edges to the events that it waits for.
         own_ns: Duration of the operation that ends with each event, or 0 for all other events.
         lags_ns: Lag times, which edges refer to by index.
@@ -129,7 +129,7 @@ class Precedence:
         return edges[message.virtual_stage]
 
     def _delay_overlapped_results(self) -> None:
-        """Make the results of two overlapped operations available only when both have ended."""
+        """Delay the results of two overlapped operations until both have ended."""
         plan = self.lowered.plan
         for device, order in enumerate(plan.orders):
             for operation, following in pairwise(order):
@@ -208,12 +208,12 @@ class Precedence:
                 self._add_edge(self._complete[send], self._started[receive], transfer_ns)
 
     def _add_queue_waits(self, line: tuple[Step, ...]) -> None:
-        """Let each transfer of a device wait for the previous transfers of its queue.
+        """Let each transfer of a device wait for the previous transfers in its queue.
 
-        A queue contains the transfers between the device and one peer in one direction, or in both
-        directions on transports with streams. On a stream, a transfer starts only when the previous
-        transfers are complete. Therefore the other end of the transfer cannot be complete earlier
-        either.
+        On transports with streams, there is one queue per peer. A transfer then starts only when
+        the previous transfers in the queue are complete, so its other end is delayed as well.
+
+        On all other transports, there is one queue per peer and direction.
         """
         streams = self.transport.streams
         ahead: dict[tuple[int, bool], list[int]] = {}

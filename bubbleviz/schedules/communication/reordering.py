@@ -20,15 +20,15 @@ from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.timing import find_longest_path
 from bubbleviz.schedules.workload import Workload
 
-#: Maximum number of rounds. Reordering by time changes the times, so the order is recomputed.
+#: Maximum number of rounds. Each round sorts messages by time, which changes the times again.
 _MAX_ROUNDS = 8
-#: Maximum number of orders that a search tries, and maximum number of events that it times.
+#: Maximum number of orders that a search tries, and of events that it times.
 _MAX_TRIALS, _MAX_EVENTS = 100, 500_000
 #: The search stops once messages make the plan slower by at most this fraction.
 _NEGLIGIBLE = 1e-3
 
 
-#: A device index, and a step in which the device computes.
+#: A step in which a device computes, as a (device index, step) pair.
 _Work = tuple[int, model.Step]
 #: An entry of the common order of all devices.
 _Item = _Work | model.Message
@@ -40,7 +40,7 @@ Communication = tuple[model.LoweredPlan, int, int]
 
 
 def order_messages(plan: Plan, workload: Workload, transport: Transport) -> Communication:
-    """Search for the order of sends and receives with which a plan runs fastest.
+    """Search for the order of sends and receives that makes a plan fastest.
 
     The order of the operations on each device does not change. The search has three steps:
 
@@ -59,8 +59,7 @@ def order_messages(plan: Plan, workload: Workload, transport: Transport) -> Comm
         transport: How messages are transferred.
 
     Returns:
-        lowered: The fastest lowered plan that was found. If none is faster than PyTorch's lowering,
-            it is PyTorch's lowering.
+        lowered: The fastest lowered plan found, or PyTorch's lowering if no plan is faster.
         makespan_ns: Makespan of ``lowered``.
         torch_ns: Makespan of PyTorch's lowering.
 
@@ -113,7 +112,7 @@ class _Search:
 
     @property
     def is_perfect(self) -> bool:
-        """Whether the makespan is nearly as short as if messages never delayed each other."""
+        """Whether the best makespan is nearly as short as if messages never delayed each other."""
         return min(self.torch_ns, self.makespan_ns) <= self.least_ns * (1 + _NEGLIGIBLE)
 
     def time_sequence(self, sequence: _Sequence) -> Precedence:
@@ -135,7 +134,7 @@ class _Search:
         return Precedence(lowered, self.transport, self.workload)
 
     def keep_if_faster(self, sequence: _Sequence, events: Precedence) -> bool:
-        """Keep an order if it is faster than the best order so far; return whether it is."""
+        """Keep an order if it is faster than the best order so far. Return whether it was kept."""
         makespan_ns = events.makespan_ns()
         if makespan_ns >= self.makespan_ns:
             return False
@@ -210,12 +209,13 @@ def _find_critical_messages(events: Precedence) -> list[model.Message]:
 
 
 def _list_moves(plan: Plan, sequence: _Sequence, message: model.Message) -> list[_Sequence]:
-    """Return up to two copies of an order in which one message is at another position.
+    """Return up to two copies of an order in which one message is moved earlier or later.
 
-    In one copy, the message is moved before the previous message that shares a rank with it. In the
-    other copy, the message is moved after the next message that shares a rank with it. A copy is
-    left out if there is no such message, or if a step that computes or needs the message is in
-    between.
+    In one copy, the message is moved before the previous message that involves one of its ranks. In
+    the other copy, it is moved after the next such message. A copy is left out in two cases:
+
+    - There is no such message.
+    - The message would be moved past a step that computes or needs it.
     """
 
     def get_ranks(item: model.Message) -> set[int]:

@@ -8,14 +8,14 @@
 A cell is ``{stage}{operation}{microbatch}``. The operation is F, I (backward for the input), W, B
 (fused backward), or a transfer. ``torch.distributed.pipelining.schedules`` writes and reads this
 format (``_dump_csv``, ``_load_csv``). In old files, B is the backward for the input, and BW is the
-fused backward. A B is read as the backward for the input if the file contains any BW, or a W of the
-same stage and microbatch.
+fused backward. A B is read as the backward for the input in two cases: the file contains any BW, or
+it contains a W of the same stage and microbatch.
 
 Both forms of the format can be read (``compute_only`` and ``compute_comms``). Only operations are
 written, because PyTorch derives the communication when it loads a file. In a file with
 communication, each transfer is a separate step, and an operation waits for the transfers of its
-inputs. Between stages on the same rank there are no transfers. Cells about parameters and gradients
-(``0UNSHARD``) are ignored.
+inputs. Between stages on the same rank there are no transfers. Cells for parameters and gradients,
+such as ``0UNSHARD``, are ignored.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _TRANSFER = re.compile(r"([0-9]{1,6})(SEND|RECV)_(F|B)([0-9]{1,7})")
 _OVERLAP = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
 _PHASES = {"F": Phase.F, "I": Phase.B, "B": Phase.BW, "BW": Phase.BW, "W": Phase.W}
 _FORM = "a cell is 0F3, 0I3, 0W3 or 0B3 (stage, operation, microbatch), or (0F3;1B2)OVERLAP_F_B"
-#: Valid sets of backward phases. On every stage, each microbatch needs one of these sets and an F.
+#: Valid sets of backward phases. On every stage, each microbatch needs an F and one of these sets.
 _BACKWARDS = ({Phase.BW}, {Phase.B, Phase.W})
 #: Position of each phase in the order F, B, W.
 _STEPS = {Phase.F: 0, Phase.B: 1, Phase.BW: 1, Phase.W: 2}
@@ -117,11 +117,10 @@ def read(text: str, name: str) -> model.LoweredPlan:
 
 
 def _find_input_backwards(rows: list[list[_Cell]]) -> None:
-    """Change the phase of cells from BW to B if they are backwards for the input.
+    """Find the backwards that compute only the input gradient, and change their phase from BW to B.
 
-    A backward is for the input if its rank has a W of the same stage and microbatch. A backward
-    that is written as B is also for the input if the file contains BW (an old file, see the top of
-    the module).
+    A backward has phase B if its rank also has a W of the same stage and microbatch. In old files,
+    which contain BW, a backward that is written as B also has phase B (see the top of the module).
 
     Args:
         rows: Operations of each rank, changed in place.
@@ -227,10 +226,11 @@ def _parse_cell(row_number: int, column: int, text: str) -> _Cell:
 
 
 def _find_placement(rows: list[list[_Cell]]) -> tuple[int, ...]:
-    """Return the device index of each stage: the row with its operations, counted from 0.
+    """Return the device index of each stage. Row n of the file belongs to device n - 1.
 
     Raises:
-        InputError: A stage is on several rows or on none, or rows have different numbers of stages.
+        InputError: A stage is on several rows or on none, or the rows have different numbers of
+            stages.
     """
     row_of_stage: dict[int, int] = {}
     for cell in (cell for row in rows for cell in row):
@@ -254,10 +254,10 @@ def _find_placement(rows: list[list[_Cell]]) -> tuple[int, ...]:
 
 
 def _count_from_zero(rows: list[list[_Cell]]) -> int:
-    """Renumber the microbatches of all cells from 0, in place, and return their number.
+    """Renumber the microbatches of all cells from 0, in place, and return how many there are.
 
-    The last rank of PyTorch's single-stage 1F1B numbers its forwards 1 to m, but its backwards 0 to
-    m-1. The forwards of such a row are first renumbered from 0.
+    The last rank of PyTorch's single-stage 1F1B numbers its forwards from 1 to m, but its backwards
+    from 0 to m-1. The forwards of such a row are first renumbered from 0.
     """
     for row in rows:
         forward = {cell.microbatch for cell in row if cell.phase is Phase.F}
@@ -315,7 +315,7 @@ def _check_operations(rows: list[list[_Cell]], microbatches: int) -> None:
 def _parse_steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[model.Step]:
     """Yield the steps of a row.
 
-    Cells about parameters and gradients, such as ``0UNSHARD``, are skipped.
+    Cells for parameters and gradients, such as ``0UNSHARD``, are skipped.
 
     Args:
         device: Device index of the row.
@@ -324,7 +324,8 @@ def _parse_steps(device: int, line: _Line, plan: Plan, first: int) -> Iterator[m
         first: Smallest microbatch number in the transfers of the file.
 
     Raises:
-        InputError: A transfer is not between two ranks, or is listed on another rank.
+        InputError: A transfer stays within one rank, goes to a stage that does not exist, or is
+            listed on the wrong rank.
     """
     forward: tuple[PlannedOperation, ...] = ()
     for item in line:
@@ -379,7 +380,7 @@ def find_transport(name: str | None) -> Transport:
 
 
 def read_file(path: str) -> model.LoweredPlan:
-    """Read a plan from a file. The plan gets the name of the file.
+    """Read a plan from a file. The plan is named after the file.
 
     Raises:
         InputError: The file cannot be read, has another suffix, or contains no plan.

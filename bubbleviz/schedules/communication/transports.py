@@ -9,15 +9,17 @@ from dataclasses import dataclass
 class Transport:
     """How messages move from one rank to another.
 
-    Each transport adds waits to the previous one in ``TRANSPORTS``. An order that deadlocks on one
-    transport therefore also deadlocks on all transports after it.
+    ``TRANSPORTS`` lists the transports from least to most restrictive, each with the waits of the
+    previous transport and more. An order that deadlocks on one transport therefore also deadlocks
+    on all later transports.
 
     Attributes:
-        name: Name in the command line.
+        name: Name on the command line.
         rendezvous: Whether the transfer of a message begins only once both ends have started. The
             send is then complete when the message has been transferred.
         streams: Whether transfers between two ranks run one after the other, in both directions.
-        blocking: Whether a device does nothing else until a transfer that it starts is complete.
+        blocking: Whether a device that starts a transfer does nothing else until the transfer is
+            complete.
     """
 
     name: str

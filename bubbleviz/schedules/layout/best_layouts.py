@@ -1,9 +1,9 @@
 """The best layout for each schedule, compared with the current layout of a run.
 
-A schedule with one order gets its best layout (:mod:`.partition`). The order of a searched schedule
-depends on the times, and therefore on the layout. The order and the layout of a searched schedule
-are improved alternately, as long as the iteration gets shorter. Each step is exact, but the
-combination need not be optimal.
+The best layout for a schedule with a fixed order is found exactly (:mod:`.partition`). The order of
+a searched schedule depends on the times, and therefore on the layout. For a searched schedule, the
+order and the layout are improved in turn, as long as the iteration gets shorter. The result need
+not be optimal.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FORWARD = "gpipe"
 
 @dataclass(frozen=True)
 class LayoutQuestion:
-    """A model and a run for which to find the best layouts.
+    """The model and the run that best layouts are searched for.
 
     Attributes:
         layers: Layers of the model.
@@ -79,8 +79,8 @@ class ScheduleLayout:
     Attributes:
         schedule: Name of the schedule.
         plan: The order, or None if the schedule does not allow these sizes.
-        baseline: Layout to compare with. This is the current layout of the run if both have the
-            same placement. Otherwise, the baseline is one of the two even layouts
+        baseline: Layout to compare with. This is the current layout of the run if it has the
+            placement of the schedule. Otherwise, it is one of the two even layouts
             (:func:`.make_even_layouts`): a layout that fits in memory is preferred, then the faster
             layout.
         is_current_layout: Whether ``baseline`` is the current layout of the run.
@@ -88,8 +88,8 @@ class ScheduleLayout:
         baseline_fits: Whether ``baseline`` fits in memory.
         best: The best layout, or None if no layout fits in memory or the schedule does not allow
             these sizes.
-        exact: Whether the order is independent of the times. A proven layout is then the best of
-            all layouts.
+        exact: Whether the schedule has a fixed order, which does not depend on the times. Only then
+            can a layout be proven to be the best.
         peak_memory: Peak memory of each device in the unit of the layers, including memory that is
             always in use.
         bubble_ratio: Bubble ratio in the makespan with the best layout.
@@ -116,14 +116,14 @@ class ScheduleLayout:
         return 1 - self.best.makespan_ns / self.baseline_ns
 
     def list_holders(self) -> tuple[tuple[int, int], ...]:
-        """Return one (device, virtual stage within its pipeline) pair per virtual stage."""
+        """For each virtual stage, return its device and its index within its pipeline."""
         assert self.plan is not None
         length = len(self.plan.placement) // self.plan.replicas
         return tuple((device, at % length) for at, device in enumerate(self.plan.placement))
 
     @property
     def proven(self) -> bool:
-        """Whether no layout is better under this schedule."""
+        """Whether it is proven that no layout is better with this schedule."""
         return self.exact and self.best is not None and self.best.proven
 
 
@@ -141,7 +141,7 @@ def find_best_layouts(
             :data:`FORWARD` if the run has no backwards.
         chunks: Number of model chunks per device for schedules with several chunks, or None for the
             default of each schedule.
-        watch: Callback that receives the completed fraction of the schedules.
+        watch: Callback that receives the fraction of schedules that are done.
 
     Returns:
         One result per schedule, sorted by makespan, shortest first. Schedules without a layout come
@@ -181,11 +181,12 @@ def _find_for_schedule(
 ) -> ScheduleLayout:
     """Find the best layout for a schedule.
 
-    For a searched schedule, each round searches for the best order with the current layout, and
-    then for the best layout with this order. The first round starts from the first baseline layout
-    (see :func:`_list_baselines`). The search ends after a round that is not better than all earlier
-    rounds, if no layout fits in memory, or after ``_MAX_ROUNDS`` rounds. The result of the best
-    round is returned.
+    A schedule with a fixed order is passed to :func:`_find_for_plan`. For a searched schedule, each
+    round first searches for the best order with the current layout, and then for the best layout
+    with this order. The first round starts from a baseline layout (see :func:`_list_baselines`).
+
+    The search ends after ``_MAX_ROUNDS`` rounds, after a round that does not improve the result, or
+    if no layout fits in memory. The result of the best round is returned.
 
     Raises:
         UsageError: The schedule does not allow the sizes.
@@ -216,7 +217,7 @@ def _build_device_workload(
     """Build the workload for the search of an order.
 
     Every virtual stage takes the mean time of all virtual stages on its device. Every transfer
-    takes the longest transfer time of the layout. The memory limit is the default of the schedule.
+    takes as long as the longest transfer of the layout. The memory limit is the schedule's default.
     """
     work, searched = question.workload(layout), rule.searched
     assert searched is not None

@@ -55,8 +55,9 @@ def format_megatron_layout(layers: Layers, layout: Layout) -> str | None:
 def _abbreviate(stages: list[str]) -> str:
     """Return the text of all stages, separated by ``|``, with repetitions abbreviated.
 
-    Three or more equal layers in a row are written as ``t*3``, and two or more equal stages as
-    ``(tt|)*2``. The last stage is always written separately, without a ``|`` at its end.
+    Three or more equal layers in a row are written like ``t*3``. Two or more equal stages in a row
+    are written like ``(tt|)*2``. The last stage is always written separately, without a ``|`` at
+    its end.
     """
 
     def format_stage(stage: str) -> str:
@@ -75,12 +76,15 @@ def _abbreviate(stages: list[str]) -> str:
 def list_torchtitan_modules(layers: Layers, layout: Layout) -> list[list[str]]:
     """Return torchtitan's ``module_fqns_per_model_part``: the modules of each virtual stage.
 
-    Transformer layers are numbered across all stages: ``layers.0``, ``layers.1`` and so on. If
-    there is exactly one embedding layer, it gets the names of the embedding modules in torchtitan's
-    models. Otherwise, embedding layers keep their own names. The same applies to the head. Layers
-    of multi-token prediction always keep their names. If the model has no embedding layer, the
-    embedding modules are added at the start of the first virtual stage. If the model has no head
-    layer, the head modules are added at the end of the last virtual stage.
+    - Transformer layers are numbered across all stages: ``layers.0``, ``layers.1`` and so on.
+    - A single embedding layer is named ``tok_embeddings``. Several embedding layers keep their
+      names.
+    - A single head layer is named ``norm`` and ``output``. Several head layers keep their names.
+    - Layers of multi-token prediction keep their names.
+
+    If the model has no embedding layer, the embedding module is added at the start of the first
+    virtual stage. If the model has no head layer, the head modules are added at the end of the last
+    one.
     """
     number = 0
     parts = []

@@ -1,4 +1,4 @@
-"""Layers of a model with their times and memory, and layouts: their division into stages."""
+"""Layers of a model with their times and memory, and layouts, which divide them into stages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bubbleviz.model.columns import Floats, Ints, Table
 from bubbleviz.model.texts import format_count
 from bubbleviz.schedules.workload import Workload
 
-#: Maximum number of layers. Lower bounds need memory proportional to its square per virtual stage.
+#: Maximum number of layers. Memory for lower bounds grows with the square of the number of layers.
 MAX_LAYERS = 1_000
 
 
@@ -37,7 +37,7 @@ class Layers(Table):
         weight_ns: Time of W, the backward for the weights.
         fused_ns: Time of the whole backward as one operation.
         down_ns: Time from the end of the layer to the arrival of its output on another device.
-        up_ns: Transfer time of the gradient of the layer's output, if it comes from another device.
+        up_ns: Time to transfer the gradient of the layer's output back from another device.
         activation: Activation memory from F to the end of B, in any unit.
         weight_activation: Part of ``activation`` that stays in use until the end of W.
         resident: Memory that is always in use: weights, gradients, optimizer states.
@@ -59,7 +59,7 @@ class Layers(Table):
 
     @property
     def features(self) -> Floats:
-        """Times and memory of the layers, which add up over the layers of a stage; shape (7, L)."""
+        """Times and memory of each layer, which can be summed over a stage; shape (7, L)."""
         memory = self.activation, self.weight_activation, self.resident
         return np.stack([*(ns.astype(float) for ns in self.times), *memory])
 
@@ -136,7 +136,7 @@ def make_even_layouts(layers: Layers, placement: tuple[int, ...]) -> tuple[Layou
 
 
 def check_enough(layers: int, stages: int) -> None:
-    """Check that every virtual stage can have a layer, and that there are not too many layers.
+    """Check that there are enough layers for all virtual stages, but not too many to compute with.
 
     Raises:
         UsageError: There are fewer layers than stages, or more than ``MAX_LAYERS``.
@@ -161,7 +161,7 @@ def build_layout_workload(
 ) -> Workload:
     """Build the workload of a layout by adding up the layers of each virtual stage.
 
-    The transfer time to the next stage is the transfer time of the last layer of a stage, or 0 if
+    The transfer to the next stage takes as long as the transfer of the stage's last layer, or 0 if
     both stages are on the same device.
 
     Args:

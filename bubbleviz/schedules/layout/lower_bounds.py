@@ -59,7 +59,7 @@ class Sums:
         return len(self.up_to)
 
     def add(self, paths: Sequence[Path]) -> None:
-        """Add one sum per path. The value of the sum for a layout is the length of the path.
+        """Add one sum per path. Its value for a layout is the length of the path with this layout.
 
         Args:
             paths: Paths through the plan, given by the factors of each stage and boundary.
@@ -101,14 +101,14 @@ class Sums:
         return rest
 
     def values(self, bounds: Ints) -> Floats:
-        """Compute the K sums over the first s stages of n candidate layouts.
+        """Compute all K sums for n partial layouts, over their first s stages.
 
         The value of a stage is the value of its layers (from ``up_to``) plus the value of the
         transfers into the stage (from ``into``).
 
         Args:
-            bounds: First layer of each stage, followed by the end of the last stage, shape (n,
-                s + 1).
+            bounds: First layer of each stage, followed by the end of the last stage, shape (n, s +
+                1).
 
         Returns:
             The sums, shape (n, K).
@@ -192,20 +192,20 @@ def _measure_device_paths(sums: Sums, stages: int) -> Floats:
 
 
 def find_possible_starts(memory: Sums, limits: Floats) -> Bools:
-    """Return which layers may be the first layer of each stage so that all later layers fit.
+    """Return which layers may come first on each stage so that the remaining layers fit in memory.
 
-    Layer i is possible for stage s if layers i to L-1 can be divided among stages s to S-1 under
-    two conditions: each stage gets at least one layer, and each stage alone fits in memory. A stage
-    fits if its contribution to every sum is at most the limit of the sum. A device may still be too
-    small for all of its stages together.
+    Layer i is possible for stage s if layers i to L-1 can be divided among stages s to S-1 so that
+    each stage gets at least one layer and fits in memory. Each stage is checked alone: its
+    contribution to every sum must be at most the limit of the sum. A device may still be too small
+    for all of its stages together.
 
     Args:
         memory: K sums: the memory of each device at its moments of peak use.
         limits: Upper limit of each sum, shape (K,).
 
     Returns:
-        Mask that is True if layer i is possible for stage s, shape (S + 1, L + 1). In the last
-        row, only entry L is True.
+        Mask that is True if layer i is possible for stage s, shape (S + 1, L + 1). In the last row,
+        only entry L is True.
     """
     is_possible = np.zeros((memory.stages + 1, memory.count + 1), bool)
     is_possible[memory.stages, memory.count] = True
