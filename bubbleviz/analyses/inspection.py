@@ -1,4 +1,4 @@
-"""Inspection of a profile: its contents, how far it can be analyzed, and the command to use."""
+"""Inspects a profile: its contents, how far it can be analyzed, and the command to use."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def inspect(
 ) -> looks.Inspection:
     """Inspect one profile: its contents, and how far it can be analyzed.
 
-    If the sampled names lack a pass and ``convention`` contains no patterns, drafts of a convention
-    are generated and tried, and the best one is suggested. Of several profiles, only the first is
-    inspected.
+    If the sampled range names lack a pass, such as the backward, drafts of a naming convention are
+    generated and tried, and the best one is suggested. No draft is made if ``convention`` contains
+    patterns. If ``path`` leads to several profiles, only the first one is inspected.
 
     Args:
         path: Path of the profile.
@@ -93,7 +93,7 @@ def inspect(
 def _add_trial(
     inspection: looks.Inspection, draft: str, trial: looks.DraftTrial, read: Recordings
 ) -> looks.Inspection:
-    """Return the inspection with the best draft, and the headline of an analysis with this draft.
+    """Add the best draft to an inspection, and the result of an analysis with this draft.
 
     The inspection is marked as not analyzable, because the profile needs the draft to be analyzed.
 

@@ -1,4 +1,4 @@
-"""Host activities: what threads did at every instant, according to their ranges and calls.
+"""Host activities: what host threads did at every instant, according to their ranges and calls.
 
 Among the ranges and calls around an instant, the range or call with the highest strength wins. On
 ties, the innermost one wins::
@@ -39,7 +39,7 @@ from bubbleviz.sources.in_memory import make_no_calls
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-#: Minimum length of a call or range in ns.
+#: Minimum length in ns of the calls and ranges that are used.
 #: Shorter calls and ranges are treated as part of the surrounding range.
 GRAIN_NS = 1_000
 #: Approximate maximum number of calls in gaps; if there are more, the longest calls are kept.
@@ -60,19 +60,19 @@ def collect_gap_calls(
 ) -> tuple[model.Calls, model.Calls, int]:
     """Collect the calls that launched the work after a gap, and the long calls during gaps.
 
-    If there are more than ``_MAX_CALLS`` long calls, their minimum length is doubled until they
-    fit.
+    A call is long if it lasts at least ``GRAIN_NS``. If there are more than ``_MAX_CALLS`` long
+    calls, this minimum length is doubled until they fit.
 
     Args:
         profile: The profile with its calls.
         launching: Rows of the calls that launched the work after gaps, distinct and ascending.
         idle: Idle time of the devices, keyed by process.
-        records: Records of events.
+        records: Event records of the profile.
 
     Returns:
         calls: The collected calls, sorted by row.
-        recording_calls: Calls that made records of events.
-        shortest_ns: Minimum length of the collected calls that launched none of this work.
+        recording_calls: Calls that recorded an event.
+        shortest_ns: Minimum length of a long call that was finally used.
     """
     kept_blocks, record_blocks = [make_no_calls().calls], [make_no_calls().calls]
     count, shortest_ns = 0, GRAIN_NS
@@ -96,7 +96,7 @@ def collect_gap_calls(
 def _mask_in_idle_time(
     table: model.Calls | model.Ranges, rows: Ints, idle: Mapping[int, intervals.Intervals]
 ) -> Bools:
-    """Return a mask of the table's rows that overlap idle time of a device of the same process.
+    """Return a mask of the calls or ranges that overlap idle time of a device in the same process.
 
     Args:
         table: Calls or ranges.
@@ -120,13 +120,12 @@ class HostEvents(Table):
         thread: Thread of the range or call.
         start_ns: Start of the range or call.
         end_ns: End of the range or call.
-        activity: Number of the host activity. Calls that launched work have -1 until
+        activity: Id of the host activity. Calls that launched work have -1 until
             :meth:`select_for_rank` fills in their activity.
         strength: Number that decides which of several overlapping events wins (the highest); see
             :mod:`bubbleviz.conventions.host_activities`.
         launched: Row of the device activity that the call launched, or -1 if there is none.
-        by: Row of the last device activity that the call waited for, or -1 if there is none or it
-            is unknown.
+        by: Row of the last device activity that the call waited for, or -1 if none is known.
         call: Index in ``calls`` of the call's name, or -1 if ``by`` is -1.
         calls: Distinct names of the calls whose awaited activity is known.
     """
@@ -146,8 +145,11 @@ class HostEvents(Table):
     ) -> HostEvents:
         """Select the events of some threads, and fill in the activities of launching calls.
 
-        A call that launched work for the rank becomes ``transfer`` if the work is a copy, otherwise
-        ``launch``. A call that launched work for another rank becomes ``other device``.
+        The activity depends on which work the call launched:
+
+        - a copy on the idle rank: ``transfer``
+        - a kernel on the idle rank: ``launch``
+        - work on any other rank: ``other device``
 
         Args:
             activities: All kernels of the profile, followed by all copies.
@@ -174,16 +176,16 @@ def collect_host_events(
     numbers: Numbering[str],
     waits: tuple[Ints, ...],
 ) -> HostEvents:
-    """Classify the ranges and calls of threads as host activities.
+    """Merge ranges and calls into one table, and classify each as a host activity by its name.
 
     Calls that launched work get no activity yet, because their activity depends on which device is
     idle. Overlapping Python frames of a thread are merged.
 
     Args:
-        ranges: Ranges of launching threads and main threads, without steps.
+        ranges: Ranges of launching threads and main threads, without the ranges that mark steps.
         calls: Calls to classify, sorted by row.
         call: For each kernel or copy, the row of the API call that launched it, or -1 if unknown.
-        profile: The profile, from which the names of calls are read.
+        profile: The profile, used to read the call names.
         lookup: Rules that classify ranges and calls by name.
         numbers: Integer ids of the activity names. A new name gets the next id.
         waits: Process, correlation id and awaited activity of the calls in which a host waited; see
@@ -220,7 +222,7 @@ def collect_host_events(
 def _classify_ranges(
     ranges: model.Ranges, lookup: known.ActivityList, numbers: Numbering[str]
 ) -> tuple[Ints, Ints]:
-    """Return the number of each range's host activity, and the strength of the activity.
+    """Return the activity id of each range, and the strength of the activity.
 
     Args:
         ranges: Ranges of hosts.
@@ -260,8 +262,8 @@ def _classify_calls(
         numbers: Integer ids of the activity names. A new name gets the next id.
 
     Returns:
-        activity: Number of the activity of each call.
-        strength: Strength of the activity of each call; see :class:`HostEvents`.
+        activity: Id of each call's activity.
+        strength: Strength of each call's activity; see :class:`HostEvents`.
         is_waiting: Mask of the calls in which the host waits.
     """
     classified = {name: lookup.classify_call(name) for name in set(names.tolist())}
@@ -274,17 +276,17 @@ def _classify_calls(
 def _find_awaited_work(
     calls: model.Calls, rows: Ints, names: npt.NDArray[np.object_], waits: tuple[Ints, ...]
 ) -> tuple[Ints, Ints, tuple[str, ...]]:
-    """Return the work that waiting calls waited for, and the names of these calls.
+    """Return the kernel or copy that each waiting call waited for, and the names of these calls.
 
     Args:
-        calls: Relevant calls.
+        calls: Waiting calls and other calls.
         rows: Rows of the waiting calls in ``calls``.
         names: Names of the waiting calls.
         waits: Process, correlation id and awaited activity of the calls in which a host waited.
 
     Returns:
-        awaited: For each of ``calls``, the row of the activity that it waited for, or -1 if there
-            is none or it is unknown.
+        awaited: For each of ``calls``, the row of the activity that it waited for, or -1 if none is
+            known.
         call_name: For each of ``calls``, the index of its name in ``call_names``, or -1 if
             ``awaited`` is -1.
         call_names: Distinct names of the calls whose awaited activity is known.
@@ -300,10 +302,10 @@ def _find_awaited_work(
 
 
 def _merge_frames(events: HostEvents) -> HostEvents:
-    """Merge overlapping Python frames of a thread into one event, to reduce the number of events.
+    """Replace overlapping Python frames of a thread by one event, because frames nest deeply.
 
-    Frames can be nested a hundred levels deep. Nothing is merged if frames have different
-    activities. The merged frames come after all other events.
+    Nothing is merged if the frames have different activities. The merged frames come after all
+    other events.
     """
     frames = events.take(events.strength == known.FRAME)
     if len(frames) == 0 or (frames.activity != frames.activity[0]).any():
@@ -326,8 +328,8 @@ def find_events_around(
 ) -> tuple[Ints, Ints, Ints, Ints]:
     """Cut time segments at the bounds of events, and find the strongest event around each piece.
 
-    If several events are equally strong, the shortest event wins. If several of these are equally
-    short, the event that starts last wins.
+    If events are equally strong, the shortest one wins. If they are also equally long, the event
+    that starts last wins.
 
     Args:
         host: Ranges and calls of threads.
@@ -381,11 +383,11 @@ def collect_host_ranges(
     steps: Mapping[int, Steps],
     shortest_ns: int,
 ) -> model.Ranges:
-    """Collect the ranges of threads that overlap idle time, without steps.
+    """Collect the ranges of threads that overlap idle time, without the ranges that mark steps.
 
-    XLA traces record modules and instructions on a separate thread for each device. Ranges of these
-    modules and instructions are renamed to ``ON_DEVICE``, because the device executes them, not the
-    host. All other ranges of device threads are left out.
+    XLA traces contain one extra thread per device. Its ranges for modules and instructions are
+    renamed to ``ON_DEVICE``, because the device executes them, not the host. Its other ranges are
+    left out.
 
     Args:
         profile: The profile as read.
@@ -417,7 +419,7 @@ def _read_ranges_in_gaps(
     threads: Ints,
     shortest_ns: int,
 ) -> model.Ranges:
-    """Read the ranges and system calls of threads that overlap idle time into one table.
+    """Read the ranges and system calls that overlap idle time into one table.
 
     Args:
         profile: The profile as read.
@@ -441,11 +443,11 @@ def _read_ranges_in_gaps(
 
 
 def find_main_thread(process: int, threads: Iterable[model.Thread]) -> int:
-    """Return the main thread of a process, the thread whose id equals the process id.
+    """Return the main thread of a process: the thread whose id equals the process id.
 
-    If this thread is not in ``threads``, a thread of the process with a name that is typical of
-    Python's main thread is returned instead, if there is one. If there are several, the smallest
-    thread number wins.
+    If ``threads`` lacks this thread, the first thread of the process whose name is typical of
+    Python's main thread (see ``_PYTHON``) is used instead. If there is none either, the thread
+    whose id equals the process id is returned all the same.
     """
     first = (process << 24) + model.get_pid(process)
     names = {thread.thread: thread.name for thread in threads if thread.thread >> 24 == process}
@@ -454,9 +456,9 @@ def find_main_thread(process: int, threads: Iterable[model.Thread]) -> int:
 
 
 def list_names_around(ranges: model.Ranges, thread: int, time_ns: int) -> tuple[str, ...]:
-    """Return the names of a thread's ranges around an instant, outermost first.
+    """Return the names of a thread's ranges around an instant, longest first.
 
-    A range is around the instant if start <= ``time_ns`` <= end. Longer ranges come first.
+    A range is around the instant if start <= ``time_ns`` <= end.
     """
     rows = np.flatnonzero(
         (ranges.thread == thread) & (ranges.start_ns <= time_ns) & (time_ns <= ranges.end_ns)

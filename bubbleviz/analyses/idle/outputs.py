@@ -1,4 +1,4 @@
-"""Outputs of the report on idle time: the report as JSON, and its gaps as CSV."""
+"""Writes the idle time report as JSON, and its gaps as CSV."""
 
 from __future__ import annotations
 
@@ -92,10 +92,12 @@ def summary_of_idle(measurement: IdleMeasurement, top: int = 0) -> IdleSummary:
 
 
 def _measure_numbers(measurement: IdleMeasurement) -> tuple[str, IdleNumbers]:
-    """Return the name of the primary idle share, and the statistics on idle time.
+    """Compute the mean idle shares, and say which of them the report shows first.
 
-    Idle shares and window lengths are averaged twice: over named steps, and over devices. The
-    primary share is the average over steps, or the average over devices if no step has a name.
+    Idle shares and window lengths are averaged over named steps, and separately over devices. The
+    report shows the average over steps first, or the average over devices if no step has a name.
+
+    Returns the name of the share to show first, and all statistics.
     """
     devices = [rank for rank in measurement.devices if rank.is_measured]
     steps = [step for rank in devices for step in rank.steps if step.name is not None]
@@ -124,8 +126,8 @@ def _list_idle_parts(
 ) -> list[IdlePart]:
     """Divide the mean idle share among the activities, largest part first.
 
-    The parts are proportional to the idle time of the activities in all steps, or in the devices if
-    there are no steps.
+    The parts are proportional to the idle time of each activity, summed over all steps, or over the
+    devices if there are no steps.
 
     Args:
         devices: Measured devices.
@@ -210,7 +212,7 @@ def _make_step_entry(step: StepIdle, *, is_measured: bool) -> IdleStep:
 
 
 def _make_copy_entry(total: CopyTotal) -> CopyEntry:
-    """Return the entry of one kind of copies."""
+    """Return the entry of one kind of copy."""
     return CopyEntry(
         direction=total.direction.label,
         source=total.source.label,
@@ -229,7 +231,7 @@ def _make_activity_entry(
 
     Args:
         total: Idle time attributed to the activity.
-        idle_ns: Total idle time, from which the share of the activity is computed.
+        idle_ns: Total idle time, used to compute the activity's share.
         example: The gap in which the activity took longest, or None for kernel-to-kernel gaps.
     """
     return ActivityEntry(
@@ -245,7 +247,7 @@ def _make_activity_entry(
 def _list_longest_gaps(rank: RankIdle, shortest_ns: int, top: int) -> tuple[int, list[GapEntry]]:
     """Return the number of gaps that are not short, and the entries of the ``top`` longest gaps.
 
-    The longest gap comes first. Equally long gaps are in order of time.
+    The longest gap comes first. Equally long gaps are sorted by start.
     """
     gaps = rank.long_gaps(shortest_ns)
     order = np.argsort(gaps.start_ns - gaps.end_ns, kind="stable")
@@ -292,9 +294,13 @@ def _list_pieces(rank: RankIdle) -> list[tuple[str, int, int]]:
 def _list_gap_codes(rank: RankIdle, gaps: IdleIntervals) -> Iterator[tuple[int, ...]]:
     """Yield one tuple of numbers per gap.
 
-    A tuple contains the index of the step in which the gap starts (or -1), the start and the end in
-    ns, the number of the main activity, the indices of the work before and after the gap, and the
-    first and stop row of its pieces in ``rank.idle``.
+    A tuple contains, in this order:
+
+    - the index of the step in which the gap starts, or -1
+    - the start and the end in ns
+    - the id of the activity that takes most of the gap
+    - the indices in ``rank.works`` of the work before and after the gap
+    - the half-open range (first, stop) of its pieces in ``rank.idle``
     """
     idle = rank.idle
     columns = (
@@ -311,9 +317,9 @@ def _list_gap_codes(rank: RankIdle, gaps: IdleIntervals) -> Iterator[tuple[int, 
 
 
 def _find_main_activities(idle: IdleIntervals) -> Ints:
-    """Return, for each gap number, the number of the activity that takes most of the gap.
+    """Return the id of the activity that takes most of each gap, indexed by gap number.
 
-    On ties, the activity with the smallest number wins.
+    On ties, the activity with the smallest id wins.
     """
     groups = group_rows(idle.activity, idle.interval)
     spent_ns = group_sum(groups.of_row, len(groups), idle.end_ns - idle.start_ns)
@@ -330,9 +336,9 @@ def _find_steps_around(rank: RankIdle, time_ns: Ints) -> Ints:
 
 
 def format_gaps_csv(measurement: IdleMeasurement) -> str:
-    """Return the gaps as CSV: one row per attributed gap, and one per step for its short gaps.
+    """Return the gaps as CSV: one row per attributed gap, and one row per step for its short gaps.
 
-    The last cell of a row contains a JSON object with the idle time in ns by activity.
+    The last cell of a row is a JSON object that maps activity names to idle time in ns.
     """
     return format_csv(
         COLUMNS,
@@ -347,8 +353,8 @@ def format_gaps_csv(measurement: IdleMeasurement) -> str:
 def _list_csv_rows(measurement: IdleMeasurement, index: int) -> Iterator[tuple[object, ...]]:
     """Yield the CSV rows of one device: one per gap, then one per step for its short gaps.
 
-    The row for short gaps contains their total length, but no start, no end and no neighboring
-    work.
+    The row for short gaps only contains their total length. The cells for start, end and
+    neighboring work are empty.
     """
     rank = measurement.ranks[index]
     device = index, quote_formula(rank.host), rank.pid, rank.device_id

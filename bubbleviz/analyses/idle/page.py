@@ -1,7 +1,7 @@
-"""The web page on idle time: a timeline with one row per device, and tables.
+"""The idle time web page: a timeline with one row per device, and tables.
 
 A row of the timeline shows when the device was busy. Idle time is drawn in the color of the host's
-activity. The timeline is the same component as in the page on a pipeline.
+activity. The pipeline page uses the same timeline component.
 """
 
 from __future__ import annotations
@@ -76,11 +76,12 @@ def render(measurement: IdleMeasurement) -> str:
 
 
 def _make_timeline(measurement: IdleMeasurement) -> tuple[dict[str, Any], bytes]:
-    """Return the data from which the page draws the timeline: names, and encoded columns.
+    """Return what the page needs to draw the timeline: names and colors, and encoded columns.
 
-    ``assets/idle.js`` reads three tables: ``busy`` (code: the work after each gap), ``gaps`` (code:
-    the activity) and ``spans`` (code: the step, or -1 for the span of a device). Times are relative
-    to the first start on any device of the same profile.
+    The encoded columns form three tables, which ``assets/idle.js`` reads. The ``code`` column of
+    ``busy`` is the work after the preceding gap, that of ``gaps`` is the activity, and that of
+    ``spans`` is the step, or -1 for the span of a device. Times are relative to the first start on
+    any device in the same profile.
     """
     first_ns: dict[str, int] = {}
     for rank in measurement.ranks:
@@ -102,7 +103,7 @@ def _make_timeline(measurement: IdleMeasurement) -> tuple[dict[str, Any], bytes]
 
 
 def _stack_columns(rank: int, origin_ns: int, start_ns: Ints, end_ns: Ints, code: Ints) -> Ints:
-    """Return an array with one column per table entry, and the rows rank, start, length and code.
+    """Return an array of shape (4, entries) with the rows rank, start, length and code.
 
     Args:
         rank: Index of the device in the report.
@@ -136,7 +137,7 @@ def _describe_codes(
     causes: Mapping[str, int],
     works: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Return the names, meanings and colors that belong to the codes of the timeline.
+    """Return the names, meanings and colors that the codes in the timeline stand for.
 
     Args:
         measurement: The measured idle time.
@@ -166,13 +167,13 @@ def _list_busy_times(
     Args:
         rank: The device.
         shortest_ns: Minimum length of a long gap.
-        works: Numbers of kernel and copy names; new names are added.
+        works: Integer ids of kernel and copy names. New names are added.
 
     Returns:
         start_ns: Start of each period.
         end_ns: End of each period.
-        work: For each period, the number of the work that ended the preceding gap. The first period
-            has the number of the work before the first gap, or -1 if there are no long gaps.
+        work: For each period, the id of the work that ended the preceding gap. The first period has
+            the id of the work before the first gap, or -1 if there are no long gaps.
     """
     gaps = rank.long_gaps(shortest_ns)
     start_ns, end_ns = np.append(rank.start_ns, gaps.end_ns), np.append(gaps.start_ns, rank.end_ns)
@@ -183,12 +184,12 @@ def _list_busy_times(
 def _list_gap_pieces(
     rank: RankIdle, shortest_ns: int, causes: dict[str, int]
 ) -> tuple[Ints, Ints, Ints]:
-    """Return the start, the end and the activity number of each piece of the long gaps.
+    """Return the start, the end and the activity id of each piece in the long gaps.
 
     Args:
         rank: The device.
         shortest_ns: Minimum length of a long gap.
-        causes: Numbers of activity names; new names are added.
+        causes: Integer ids of activity names. New names are added.
     """
     gaps = rank.long_gaps(shortest_ns)
     pieces = rank.idle.take(find_positions(gaps.interval, rank.idle.interval) != NONE)
@@ -207,11 +208,11 @@ def _list_spans(rank: RankIdle, steps: Sequence[StepIdle]) -> tuple[Ints, Ints, 
 
 
 def _number_names(names: Sequence[str], numbers: dict[str, int]) -> Ints:
-    """Return the number of each name. A name without a number gets the next one.
+    """Return the integer id of each name. New names get the next id.
 
     Args:
-        names: Names to number. Without names, the result is ``[0]``.
-        numbers: Numbers of names; new names are added.
+        names: Names to look up. If there are none, the result is ``[0]``.
+        numbers: Integer ids of the names. New names are added.
     """
     short_names = (to_one_line(name, 200) for name in names)
     return np.array(

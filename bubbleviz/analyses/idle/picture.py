@@ -1,8 +1,8 @@
-"""The picture of idle time: one strip per device with its work and its host's activities.
+"""The idle time picture: one strip per device with its work and its host's activities.
 
-A strip consists of slices about one pixel wide. Each slice is divided from top to bottom in
-proportion to its time: compute, communication, copies, then the activities of idle time. Steps are
-drawn below the strip.
+A strip consists of slices about one pixel wide. The height of a slice is divided among compute,
+communication, copies, and the activities of idle time, from top to bottom, in proportion to their
+time. Steps are drawn below the strip.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from bubbleviz.render.picture.numbers import percent, ticks
 from bubbleviz.render.picture.page import Page
 
 Edges = npt.NDArray[np.floating[Any]]
-#: Maximum number of devices that are drawn as bars side by side.
+#: Maximum number of devices drawn as bars one below the other.
 _MAX_BARS = 128
-#: Number of longest activities that get their own color. All other activities share one color.
+#: Number of activities that get a separate color (the longest ones). The others share a color.
 _N_COLOURS = 9
-#: Minimum fraction of the time for which a name is listed in the legend.
+#: Minimum fraction of the time that a name must take to be listed in the legend.
 _MIN_LEGEND_SHARE = 0.0005
 REST_COLOUR = "#d3d8de"
 #: Height of a bar, and distance between the tops of two bars, in px.
@@ -42,8 +42,8 @@ _STRIP, _LOW_STRIP, _STEPS, _GAP, _WIDEST, _DUTY = 56.0, 20.0, 13.0, 12.0, 210.0
 def draw_idle(measurement: IdleMeasurement) -> str:
     """Draw the report on idle time as an SVG document.
 
-    At most ``MAX_SHOWN_DEVICES`` devices get a strip. The time axis starts at the first work of
-    each profile, because profiles need not share a clock.
+    At most ``MAX_SHOWN_DEVICES`` devices get a strip. Times are relative to the first work in the
+    same profile, because profiles need not share a clock.
     """
     page = Page("bvg-")
     count = len(measurement.ranks)
@@ -94,10 +94,9 @@ def draw_idle(measurement: IdleMeasurement) -> str:
 
 
 def _list_limitations(measurement: IdleMeasurement) -> str:
-    """Return a line that lists the subjects of limitations, with counts other than 1.
+    """Return a line that lists what is limited, without the reasons, because reasons name files.
 
-    The counts of limitations with the same subject are added. Reasons are left out, because reasons
-    name files.
+    Counts of limitations with the same subject are added. A count is shown unless it is 1.
     """
     counts = Counter[str]()
     for limitation in measurement.limitations:
@@ -112,8 +111,8 @@ def _list_limitations(measurement: IdleMeasurement) -> str:
 def choose_colours(measurement: IdleMeasurement) -> dict[str, str]:
     """Return the color of each kind of work and of the ``_N_COLOURS`` longest activities, by name.
 
-    An activity without a fixed color gets the next color of ``MORE_ACTIVITIES``. If there are more
-    activities or hosts without a device, the last color is for everything else.
+    An activity without a fixed color gets the next color from ``MORE_ACTIVITIES``. If there are
+    further activities, or hosts without a device, an entry for everything else comes last.
     """
     names = [*BUSY, *(total.activity for total in measurement.activities[:_N_COLOURS])]
     more_colours = iter(MORE_ACTIVITIES * _N_COLOURS)
@@ -133,7 +132,7 @@ def _draw_strip(
     """Draw the strip of a device, one path per color.
 
     Args:
-        page: The page; the strip starts at its current position.
+        page: The page. The strip starts at the current position.
         rank: The device.
         left: Left edge of the strip.
         width: Width of the strip.
@@ -155,7 +154,7 @@ def _draw_strip(
 
 
 def _merge_runs(low: Edges, high: Edges) -> Iterator[tuple[int, int, float, float]]:
-    """Yield (first, stop, low, high) for each run of slices with equal edges, except empty runs."""
+    """Yield (first, stop, low, high) for each run of slices with equal edges, if high > low."""
     change = np.flatnonzero((low[1:] != low[:-1]) | (high[1:] != high[:-1])) + 1
     bounds = [0, *change.tolist(), len(low)]
     for first, stop in pairwise(bounds):
@@ -164,7 +163,7 @@ def _merge_runs(low: Edges, high: Edges) -> Iterator[tuple[int, int, float, floa
 
 
 def _draw_steps(page: Page, rank: RankIdle, left: float, origin_ns: int, scale: float) -> None:
-    """Draw steps as a band below a strip, with the names that fit.
+    """Draw the steps as a band below a strip, with names where they fit.
 
     A step that ends less than half a pixel after the last drawn step is left out.
     """
@@ -202,7 +201,7 @@ def _draw_axis(page: Page, left: float, right: float, top: float, total_ns: int)
 
 
 def _draw_legend(page: Page, measurement: IdleMeasurement, colours: dict[str, str]) -> None:
-    """Draw the legend: each color with its name and its fraction of all devices' time.
+    """Draw the legend: each color with its name and its fraction of the total time of all devices.
 
     Names whose fraction is below ``_MIN_LEGEND_SHARE`` are left out.
     """
@@ -228,7 +227,7 @@ def _draw_legend(page: Page, measurement: IdleMeasurement, colours: dict[str, st
 def _draw_side_by_side(
     page: Page, measurement: IdleMeasurement, colours: dict[str, str], left: float, right: float
 ) -> None:
-    """Draw one bar per device, divided by kinds of time, if there are several devices.
+    """Draw one bar per device, divided by kind of work and activity, if there are several devices.
 
     At most ``_MAX_BARS`` devices are drawn.
     """
@@ -259,7 +258,7 @@ def _draw_side_by_side(
 def _draw_bars(
     page: Page, shares: Edges, colours: Sequence[str], left: float, right: float
 ) -> None:
-    """Draw stacked bars from the current position of the page downwards, one path per color.
+    """Draw stacked horizontal bars one below the other, starting at the page's current position.
 
     Args:
         page: The page, whose position does not change.

@@ -27,15 +27,15 @@ _NO_STEPS_REMEDY = (
 
 @dataclass(frozen=True)
 class MeasuredProfile:
-    """Idle time of the devices of a profile, and data for comparing the profile with others.
+    """Idle time of the devices in a profile, and data for comparing the profile with others.
 
     Attributes:
         ranks: Devices of the profile with their idle time.
         limitations: Limitations of the measurements.
         recorded: For each device, when its recording started, and its first and its longest
             communication kernel.
-        unknown_kernels: Kernels whose names no list contains, with times in UTC if ``has_utc``,
-            otherwise on the clock of the profile.
+        unknown_kernels: Kernels whose names are in no list of known kernels, with times in UTC if
+            ``has_utc``, otherwise on the clock of the profile.
         has_utc: Whether the profile records UTC.
     """
 
@@ -104,11 +104,10 @@ def _measure_longest_queueing(activities: Activities, evidence: Evidence) -> int
 def _find_unknown_kernels(
     profile: Profile, kinds: Kinds, window_ns: tuple[int, int] | None
 ) -> tuple[UnknownKernels, ...]:
-    """Return kernels whose names no list contains and that run completely inside a window.
+    """Return the kernels of a window whose names are in no list of known kernels.
 
-    Times are in UTC, or on the profile's own clock if the profile does not record UTC.
-
-    Args:
+    Only kernels that run completely inside the window are returned. Times are in UTC, or on the
+    profile's own clock if the profile does not record UTC. Args:
         profile: The profile.
         kinds: Name patterns of communication kernels.
         window_ns: Start and end of the window, or None for the complete profile.
@@ -129,9 +128,12 @@ def _find_limitations(
 ) -> Iterator[Limitation]:
     """Yield reasons why idle time could not be attributed completely.
 
-    The reasons are devices that ran a single kernel or copy, waits of streams for unrecorded events
-    (if these are more than half of the waits), and gaps before work whose launching call is
-    unknown. A missing host trace is a reason if no range of a host overlaps idle time.
+    There are four reasons:
+
+    - A device ran a single kernel or copy.
+    - More than half of the stream waits are for events that were not recorded.
+    - The launching call of the work after a gap is unknown.
+    - The host was not traced, that is, no range of a host overlaps idle time.
     """
     path, waiting = profile.source.path, evidence.waiting
     single = sum(rank.is_single for rank in ranks)

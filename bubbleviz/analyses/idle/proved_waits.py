@@ -1,4 +1,4 @@
-"""Sums of the proved waits of streams and hosts, by waiter and by awaited work."""
+"""Sums the proved waits of streams and hosts, by waiter and by awaited work."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def get_work_name(activities: Activities, row: int) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ProvedWaits(Table):
-    """Waits of streams, or pieces of a device's idle time in which hosts waited, one row each.
+    """Stream waits, and pieces of a device's idle time in which a host waited, one row each.
 
     Attributes:
         start_ns: Start of the wait.
         end_ns: End of the wait.
         by_host: 1 if a host waited, 0 if a stream waited.
-        waiting: Index in ``HostEvents.calls`` of the name of the host's call, or the number of the
-            stream.
+        waiting: If a stream waited, the stream number. If a host waited, the index of the call name
+            in ``HostEvents.calls``.
         held_work: Row of the activity that the stream ran after the wait, or -1 if a host waited.
         awaited: Row of the activity that was waited for.
         kind: Kind of the awaited activity, as an index into ``KIND_NAMES``.
-        count: 1, or 0 for every piece of a host's call except the first.
+        count: 1, but 0 for the second and later pieces of the same host call.
         without_compute_ns: Part of the wait in which the device ran no compute kernel.
         idle_ns: Idle time of the device that is attributed to the wait.
     """
@@ -70,7 +70,7 @@ def find_proved_waits(
     numbers: Numbering[str],
     kinds: Kinds,
 ) -> tuple[tuple[ProvedWait, ...], int, int]:
-    """Find the waits of a device's streams, and of hosts while the device was idle.
+    """Sum the waits of a device's streams, and the waits of hosts while the device was idle.
 
     Args:
         device: The device that the waits delayed.
@@ -144,8 +144,10 @@ def _collect_stream_waits(
 def _sum_blocked(held_work: HeldWork, blocked: IdleIntervals) -> Ints:
     """Return, for each row of ``held_work``, the idle time attributed to its wait, in ns.
 
-    An idle interval counts if the activity that waited is the next one after the interval, and if
-    the interval starts before the end of the wait.
+    An idle interval is attributed to a wait if both conditions hold:
+
+    - The activity that waited is the first activity after the interval.
+    - The interval starts before the wait ends.
 
     Args:
         held_work: Work that waited for an event.
@@ -243,11 +245,11 @@ def _group_waits(waits: ProvedWaits, activities: Activities, streams: Ints) -> G
 
 
 def _measure_awaited(exposed: intervals.Intervals, waits: ProvedWaits, kind: str) -> int:
-    """Return how long exposed work of one kind ran while a stream waited for that kind, in ns.
+    """Return how long exposed work of one kind ran while a stream waited for such work, in ns.
 
     Args:
         exposed: Times at which work of this kind was exposed.
-        waits: Waits of streams.
+        waits: Stream waits.
         kind: Kind of the work, one of ``KIND_NAMES``.
     """
     of_kind = waits.take(waits.kind == KIND_NAMES.index(kind))

@@ -18,7 +18,7 @@ from bubbleviz.model.restrictions import Restriction
 from bubbleviz.report.idle_summary import GapExample, LaunchQueue, ProvedWait, WorkTotal
 from bubbleviz.report.restrictions import drop_few_left_out, list_restrictions
 
-#: Kinds of limitations that make busy and idle times uncertain.
+#: Kinds of limitations that make the busy and idle times uncertain.
 _RESTRICTING = frozenset(
     (
         LimitationKind.FILE_DAMAGED,
@@ -29,7 +29,7 @@ _RESTRICTING = frozenset(
         LimitationKind.KERNELS_OVERRUN,
     )
 )
-#: Minimum share of the span from which idle time gets advice and unknown time is a restriction.
+#: Minimum share of the span for idle time to get advice and for unknown time to be a restriction.
 MIN_IDLE_SHARE = 0.01
 #: Definitions of the terms in the report, which are also written to the JSON.
 DEFINITIONS = {
@@ -50,7 +50,7 @@ DEFINITIONS = {
 }
 
 
-#: Work class of copies and page migrations. All other work classes are classes of kernels.
+#: Work class of copies and page migrations. All other work classes are kernel classes.
 COPIES = "copies"
 
 
@@ -90,7 +90,7 @@ class StepIdle:
         length_ns: Length of the step, or of the time outside of all steps.
         busy_ns: Time in the step for which any kernel or copy ran.
         activities: Pairs of an activity and its idle time in ns, longest first.
-        short_ns: Idle time in short gaps that have no rows in :attr:`RankIdle.idle`.
+        short_ns: Idle time in the short gaps that have no rows in :attr:`RankIdle.idle`.
     """
 
     name: str | None
@@ -122,7 +122,7 @@ REST = "everything else"
 
 @dataclass(frozen=True)
 class RankIdle:
-    """A device of a process, and how the device spent its span.
+    """A device used by a process, and how the device spent its span.
 
     The span extends from the start of the first work to the end of the last work. The identity
     ``span = compute + exposed_communication + exposed_copy + idle`` holds exactly. All times are
@@ -131,7 +131,7 @@ class RankIdle:
     Attributes:
         label: Short display name.
         path: Path of the profile.
-        host: Name of the host on which the profile was recorded.
+        host: Name of the machine on which the profile was recorded.
         pid: Process id.
         device_id: Number of the device in the process.
         device_label: Display name of the device, such as ``GPU 0``.
@@ -256,7 +256,7 @@ class RankIdle:
         return (whole_ns - self.exposed_communication_ns) / whole_ns if whole_ns else None
 
     def sum_slices(self, names: Sequence[str]) -> Ints:
-        """Return the time in each slice of the span, summed by the given names.
+        """Return how each slice of the span is divided among the given work and activities.
 
         Args:
             names: Names of kinds of work and of activities, such as ``compute``. The last name also
@@ -322,11 +322,12 @@ class IdleMeasurement:
     def scores(self) -> tuple[float | None, ...]:
         """Return the relative speed of each rank's compute kernels, from 0 to 1 (the fastest).
 
-        The score is the total time that the compared kernels take on their fastest device, divided
-        by the total time that they take on the rank; see :class:`.Slowness`. A score of 0.5 means
-        half as fast. Only kernels with the same name that ran equally often on at least two ranks
-        are compared. The score is None for hosts, for devices that ran a single kernel or copy, and
-        for ranks without a comparable kernel.
+        A kernel name is compared among the ranks that ran it equally often. The score of a rank is
+        the total time of its compared kernels on the fastest device for each, divided by their
+        total time on the rank; see :class:`.Slowness`. A score of 0.5 means half as fast.
+
+        The score is None for hosts, for devices that ran a single kernel or copy, and for ranks
+        without a comparable kernel.
         """
         kernels: dict[tuple[str, int], int] = {}
         times: dict[tuple[int, int], int] = {}
@@ -358,9 +359,9 @@ class IdleMeasurement:
 
     @property
     def restrictions(self) -> tuple[Restriction, ...]:
-        """Reasons why busy and idle times are uncertain, the most severe first.
+        """Reasons why busy and idle times are uncertain, most severe first.
 
-        If less than 1 % of the span is unknown, a few left-out kernels do not count as a reason.
+        If less than 1 % of the span is unknown, a few left-out kernels are not a reason.
         """
         restricting = [note for note in self.limitations if note.kind in _RESTRICTING]
         if self.unknown_ns < MIN_IDLE_SHARE * self.span_ns:
@@ -390,7 +391,7 @@ class IdleMeasurement:
         return self.summed("span_ns")
 
     def device_shares(self, activities: int) -> tuple[tuple[int, ...], tuple[str, ...], Floats]:
-        """Return the fractions of each device's span by kind of work and activity.
+        """Return what fraction of each device's span each kind of work and each activity takes.
 
         Hosts, and devices that ran a single kernel or copy, are left out.
 

@@ -1,4 +1,4 @@
-"""The text report on idle time: devices, activities of their hosts, and steps."""
+"""The text report on idle time: devices, host activities, and steps."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from bubbleviz.render.html import render_html
 from bubbleviz.render.notebook import wrap_picture
 from bubbleviz.report.idle_summary import GapExample
 
-#: Maximum number of host activities in the comparison of devices.
+#: Maximum number of host activities in the device comparison.
 _MAX_COMPARED = 5
 #: Maximum numbers of devices, activities, steps, waits and kernels on one screen.
 #: The first tuple is used if the profiles contain named steps, and the second one otherwise.
 _ROWS_WITH_STEPS, _ROWS_WITHOUT_STEPS = (3, 3, 3, 1, 2), (4, 4, 0, 1, 3)
-#: Maximum number of kinds of copies on one screen.
+#: Maximum number of rows for copies on one screen.
 _MAX_COPY_ROWS = 2
-#: Columns of the table of devices on the first screen.
+#: Columns of the device table on the first screen.
 _FIRST_SCREEN_COLUMNS = (
     *("device", "span ms", "duty %", "compute %", "idle %", "queued", "empty %"),
 )
-#: Maximum numbers of characters of names, kernel names, paths and headers in tables and lists.
+#: Maximum number of characters in names, kernel names, paths and headers.
 _NAME, _KERNEL, _PATH, _HEADER = 40, 44, 160, 24
 #: For each column header, the field of :class:`.report.RankIdle` whose share of the span it shows.
 _SHARES = {
@@ -47,9 +47,9 @@ _SHARES = {
     "exp. copy %": "exposed_copy_ns",
     "idle %": "idle_ns",
 }
-#: Maximum numbers of characters of devices, waiting streams and awaited work in the table of waits.
+#: Maximum number of characters in the columns of the wait table: device, waiting stream and work.
 _DEVICE, _WHO, _WORK = 24, 30, 36
-#: Maximum number of characters of a full name, and of sentences of advice on the first screen.
+#: Maximum number of characters in a full name, and of sentences of advice on the first screen.
 _MAX_FULL_NAME, _ADVICE = 600, 2
 #: Minimum fraction of the idle time that waits must explain to be on the first screen.
 _MIN_PROVED = 0.1
@@ -63,7 +63,7 @@ def sections(
     Args:
         measurement: The measured idle time.
         top: Maximum number of rows of a table, or None for as many as fit on a screen.
-        everything: Whether to yield all tables instead of what fits on one screen.
+        everything: Whether to yield all tables, or only what fits on one screen.
     """
     devices, activities, steps, waits, kernels = _limit_rows(measurement, top)
     hint, by = "; -v", ""
@@ -123,7 +123,7 @@ def _limit_rows(measurement: IdleMeasurement, top: int | None) -> tuple[int, int
 def _list_kernels(
     measurement: IdleMeasurement, top: int, hint: str = "", *, everything: bool = True
 ) -> Iterator[blocks.Block]:
-    """Yield a table of the longest kernels, with the fractions of kernel classes in its title.
+    """Yield a table of the longest kernels, whose title shows the time share of each kernel class.
 
     No table is yielded if no kernels or copies were measured.
     """
@@ -173,7 +173,7 @@ def make_kernel_table(
 
 
 def make_copy_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
-    """Make a table of the ``top`` kinds of copies with the longest total time."""
+    """Make a table of copies by direction and memory: the ``top`` rows with the longest time."""
     totals = measurement.copies()
     sum_ns = sum(total.time_ns for total in totals) or 1
     rows = [
@@ -195,13 +195,13 @@ def make_copy_table(measurement: IdleMeasurement, top: int, hint: str = "") -> b
 
 
 def _explain_activities(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
-    """Yield the meanings of the longest activities, and the longest gap of each activity.
+    """Yield two lists about the longest activities: their meanings, and the longest gap of each.
 
-    An activity without a meaning is left out of the first list. An activity without an example gap
-    is left out of the second list.
+    Activities whose meaning is unknown are left out of the first list. Activities that have no
+    example gap are left out of the second list.
 
     Args:
-        measurement: Idle time with its activities, the longest first.
+        measurement: The measured idle time, with the longest activities first.
         top: Maximum number of activities.
     """
     short = (
@@ -222,10 +222,10 @@ def _explain_activities(measurement: IdleMeasurement, top: int) -> Iterator[bloc
 
 
 def list_tables(measurement: IdleMeasurement) -> dict[str, blocks.Table]:
-    """Return the tables of devices, kernels, copies, host activities and waits, by title.
+    """Return the tables of devices, kernels, copies, host activities and waits, keyed by title.
 
-    Copies and host activities are left out if there are none. Each table has at most
-    ``MAX_SHOWN_DEVICES`` rows.
+    The tables of copies and of host activities are left out if they have no rows. The number of
+    rows per table is limited to ``MAX_SHOWN_DEVICES``.
     """
     kernels = make_kernel_table(measurement, MAX_SHOWN_DEVICES)
     # Long names go to the right of the numbers.
@@ -265,17 +265,18 @@ def _make_table(
     left: Sequence[str],
     drop_order: Sequence[str] = (),
 ) -> blocks.Table:
-    """Make a table with a hint on how to see the rows that are left out.
+    """Make a table that says how to see the rows that are left out.
 
-    On the first screen, the hint is part of the title, which saves a line.
+    On the first screen, the title contains this hint, which saves a line. Otherwise, the hint is a
+    line below the table.
 
     Args:
         title: Title of the table.
         rows: The rows to show.
-        count: Number of rows, including the rows that are left out.
+        count: Number of rows, including the omitted rows.
         top: Maximum number of rows.
         hint: Hint for the title, or "" if the table is not on the first screen.
-        left: Columns that are left-aligned.
+        left: Columns to align left.
         drop_order: Columns to drop in a narrow terminal, in this order.
     """
     if hint and count > top:
@@ -287,7 +288,7 @@ def _make_table(
 
 
 def make_device_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
-    """Make a table of the first ``top`` devices with their spans and how the spans are divided.
+    """Make a table of the first ``top`` devices: their spans, and how the spans are divided.
 
     Args:
         measurement: The measured idle time.
@@ -322,9 +323,10 @@ def make_device_table(measurement: IdleMeasurement, top: int, hint: str = "") ->
 
 
 def _compare_devices(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
-    """Yield a table of the devices with the most idle time, and the range of all idle times.
+    """Yield a table of the most idle devices, and a sentence with the range of all idle shares.
 
-    No block is yielded if fewer than two devices ran more than a single kernel or copy.
+    Only devices that ran more than a single kernel or copy are compared. Nothing is yielded if
+    there are fewer than two of them.
     """
     ranks, names, shares = measurement.device_shares(_MAX_COMPARED)
     if len(ranks) < 2 or not measurement.activities:
@@ -408,9 +410,9 @@ def make_wait_table(measurement: IdleMeasurement, top: int, hint: str = "") -> b
 
 
 def _list_waits(measurement: IdleMeasurement, top: int, hint: str = "") -> Iterator[blocks.Block]:
-    """Yield a table of proved waits, and the fractions of idle and exposed time that they explain.
+    """Yield a table of proved waits, and a sentence on how much idle and exposed time they explain.
 
-    No block is yielded if no wait is proved.
+    Nothing is yielded if no wait is proved.
     """
     if not any(rank.waits for rank in measurement.devices):
         return
@@ -430,7 +432,7 @@ def _list_waits(measurement: IdleMeasurement, top: int, hint: str = "") -> Itera
 
 
 def _describe_example(measurement: IdleMeasurement, total: ActivityIdle, gap: GapExample) -> str:
-    """Describe the longest gap of an activity: its length, position and neighboring work."""
+    """Describe the longest gap of an activity: its length, its position, and the work around it."""
     rank = measurement.ranks[total.rank]
     offset_ms = blocks.format_ms(gap.start_ns - rank.start_ns)
     step = "" if gap.step is None else f", in {to_one_line(gap.step, _NAME)}"
@@ -466,8 +468,8 @@ def _list_steps(
 ) -> Iterator[blocks.Block]:
     """Yield a table of the ``top`` steps with the most idle time, if any step has a name.
 
-    The rows are in the order of devices and steps. The time outside of all steps is treated as one
-    more step of its device.
+    The rows are sorted by device and step. The time outside of all steps is treated as one more
+    step of its device.
     """
     if not _has_named_steps(measurement):
         return

@@ -1,4 +1,4 @@
-"""Sums of attributed idle time, by activity and by step."""
+"""Sums attributed idle time by activity and by step."""
 
 from __future__ import annotations
 
@@ -31,15 +31,14 @@ def sum_by_activity(
 ) -> tuple[report.ActivityIdle, ...]:
     """Sum the idle time of a device by activity, longest total first.
 
-    Idle time without a row is added to the kernel-to-kernel gaps.
-
     Args:
-        idle: Attributed idle time of the device. All other idle time is in short gaps.
+        idle: Attributed idle time of the device. All other idle time is in short gaps, and is
+            added to the kernel-to-kernel gaps.
         device: The device.
         busy: Times in which any kernel or copy ran on the device.
-        names: Names of the activities, indexed by activity number.
-        example: Function of a gap and an activity number that describes the gap in which the
-            activity took longest.
+        names: Names of the activities, indexed by activity id.
+        example: Function that describes the gap in which an activity took longest, given the row of
+            the gap and the activity id.
     """
     pairs = group_rows(idle.activity, idle.interval)
     spent_ns = intervals.group_sum(pairs.of_row, len(pairs), idle.end_ns - idle.start_ns)
@@ -66,7 +65,7 @@ def sum_by_activity(
 def _add_short_gaps(
     totals: Sequence[report.ActivityIdle], device: Device, short_ns: int
 ) -> tuple[report.ActivityIdle, ...]:
-    """Add the short gaps without rows to the totals by activity, and sort by descending idle time.
+    """Add the short gaps without rows to the activity totals, and sort by descending idle time.
 
     Args:
         totals: Totals of the gaps that have rows.
@@ -102,8 +101,8 @@ def sum_by_step(
         idle: Attributed idle time of the device. All other idle time is in short gaps.
         device: The device.
         busy: Times in which any kernel or copy ran on the device.
-        steps: Steps of the device's process, which are clipped to the device's span.
-        names: Names of the activities, indexed by activity number.
+        steps: Steps of the device's process. They are clipped to the device's span here.
+        names: Names of the activities, indexed by activity id.
     """
     low_ns, high_ns = (
         np.clip(column, *device.span_ns) for column in (steps.start_ns, steps.end_ns)
@@ -134,11 +133,11 @@ def _sum_by_step_and_activity(
     Args:
         pieces: Idle intervals with an activity, each completely inside or outside of a step.
         steps: The steps.
-        names: Names of the activities, indexed by activity number.
+        names: Names of the activities, indexed by activity id.
 
     Returns:
-        For each step index, the idle time in ns keyed by activity name. Key -1 stands for the time
-        outside of all steps. Steps without idle time have an empty dict.
+        ``result[step][activity]`` is the idle time in ns, where ``step`` is a row of ``steps``, or
+        -1 for the time outside of all steps.
     """
     step = intervals.find_covering(steps.start_ns, steps.end_ns, pieces.start_ns)
     pairs = group_rows(step, pieces.activity)
@@ -157,11 +156,11 @@ def _make_step(
     busy_ns: int,
     spent_ns: Mapping[str, int],
 ) -> report.StepIdle:
-    """Make the totals of a step. Idle time that has no activity is added to short gaps.
+    """Make the totals of a step. Idle time that has no activity counts as short gaps.
 
     Args:
         name: Name of the step, or None for the time outside of all steps.
-        times_ns: Start and end of the step, or two Nones for the time outside of all steps.
+        times_ns: Start and end of the step, or (None, None) for the time outside of all steps.
         length_ns: Length of the step.
         busy_ns: Time in the step for which any kernel or copy ran.
         spent_ns: Idle time in ns, keyed by activity.

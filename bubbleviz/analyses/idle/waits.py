@@ -1,4 +1,4 @@
-"""Waits of streams and hosts that CUDA events prove.
+"""Finds the waits of streams and hosts that CUDA events prove.
 
 A stream runs its work in order. An event that is recorded on a stream completes when all earlier
 work on the stream has ended. Work after a wait for the event starts once the event has completed::
@@ -81,8 +81,8 @@ class Waiting:
             The activity is the awaited kernel or copy that ended last. Rows are sorted by process
             and correlation id. The tuple is empty without synchronization events.
         streams: Stream of each activity, or -1 if unknown. Empty without synchronization events.
-        n_waits: Number of waits of streams for events.
-        n_unrecorded: Number of waits of streams for which the record of the event is unknown.
+        n_waits: Number of times that a stream waited for an event.
+        n_unrecorded: Number of these waits for which the record of the event is unknown.
     """
 
     held_work: HeldWork = field(default_factory=HeldWork.make_empty)
@@ -93,7 +93,7 @@ class Waiting:
 
 
 def classify_work(activities: Activities, rows: Ints, kinds: Kinds) -> Ints:
-    """Return the kind of activities: :data:`COMPUTE`, :data:`COMMUNICATION` or :data:`COPY`.
+    """Return the kind of each activity: :data:`COMPUTE`, :data:`COMMUNICATION` or :data:`COPY`.
 
     Args:
         activities: All kernels of the profile, followed by all copies.
@@ -109,10 +109,10 @@ def classify_work(activities: Activities, rows: Ints, kinds: Kinds) -> Ints:
 def read_synchronisation(
     profile: Profile,
 ) -> tuple[Synchronisation | None, tuple[limitations.Limitation, ...]]:
-    """Read the synchronization events of a profile, and the limitations on lost events.
+    """Read the synchronization events of a profile, and the limitations about lost events.
 
-    The events are None if there are none, or if the profile records no launches. Events whose
-    process is unknown are assigned to the process that ran work, if exactly one process did.
+    The events are None if there are none, or if the profile records no launches. If exactly one
+    process ran work, events whose process is unknown are assigned to that process.
     """
     if profile.synchronisation is None or not profile.launches_known:
         return None, ()
@@ -127,9 +127,9 @@ def read_synchronisation(
 
 
 def mask_recording_calls(records: EventRecords, calls: Calls) -> Bools:
-    """Return a mask of the calls that made one of the records.
+    """Return a mask of the calls that recorded an event.
 
-    A call matches a record if process and correlation id are equal.
+    A call recorded an event if ``records`` contains its process and correlation id.
     """
     ids = calls.correlation_id.astype(np.int64)
     keys = records.process, records.correlation_id
@@ -138,11 +138,11 @@ def mask_recording_calls(records: EventRecords, calls: Calls) -> Bools:
 
 
 def _locate_records(records: EventRecords, calls: Calls) -> tuple[EventRecords, Ints]:
-    """Return the records whose call is known, and the times when the calls started.
+    """Look up the call that made each event record. Return the records with the calls' start times.
 
     A record and a call match if their process and correlation id are equal. If several calls match
-    a record, the call that starts first is used. Records without a matching call are left out, and
-    the remaining records keep their order.
+    a record, the call that starts first is used. Records that match no call are left out, and the
+    remaining records keep their order.
 
     Args:
         records: Records of events.
@@ -163,16 +163,18 @@ def _locate_records(records: EventRecords, calls: Calls) -> tuple[EventRecords, 
 
 
 class StreamOrder:
-    """The activities of all streams, sorted by stream and then by start on the device.
+    """The work of each stream in the order in which the host launched it.
+
+    Activities are sorted by stream, and then by their start on the device.
 
     Activities whose stream is unknown are left out.
 
     Attributes:
         work: Row of each activity.
         stream: Stream of each activity in ``work``, ascending.
-        time_ns: Start of the launching call of each activity in ``work``. If the call is unknown,
-            or started before an earlier launch on the stream, the latest earlier launch time is
-            used, or :data:`NEVER` if there is none. Times never decrease within a stream.
+        time_ns: Launch time of each activity in ``work``: the latest start of the launching calls
+            of this activity and of the earlier activities on the stream, or :data:`NEVER` if all
+            these calls are unknown. Times therefore never decrease within a stream.
         has_call: Mask of the activities in ``work`` whose launching call is known.
 
     Args:
@@ -227,7 +229,7 @@ class StreamOrder:
 def find_latest_so_far(run: Ints, value: Ints) -> Ints:
     """Return, for each row, the row with the largest value so far in the same run.
 
-    If several rows have this value, the first one wins. Rows of a run are adjacent::
+    Rows of a run are adjacent. If several rows have the largest value, the first one wins::
 
         run      0 0 0 1 1
         value    5 7 6 2 2
@@ -247,10 +249,12 @@ def find_latest_so_far(run: Ints, value: Ints) -> Ints:
 def _match_records(records: EventRecords, called_ns: Ints, waits: Waits) -> Ints:
     """Match each wait with the record of its event.
 
-    A wait matches the last record that the same process made before the wait with the same pairing
-    number. If the wait or all records lack pairing numbers, the event ids are compared instead. A
-    record on the wait's device takes precedence over records on other devices, because it is not
-    documented whether several devices share the numbers of events.
+    The record is the last one that the same process made before the wait for the same event.
+
+    - Events are the same if their pairing numbers are equal. If the wait or all records lack
+      pairing numbers, the event ids are compared instead.
+    - A record on the wait's device takes precedence over records on other devices, because it is
+      not documented whether several devices share event numbers.
 
     Args:
         records: Records of events.
@@ -285,7 +289,7 @@ def _match_records(records: EventRecords, called_ns: Ints, waits: Waits) -> Ints
 def _number_events(
     records: EventRecords, waits: Waits, name: str, *, by_device: bool
 ) -> tuple[Ints, Ints]:
-    """Number the events of records and waits. An event has the same number in both tables.
+    """Assign an integer id to each event, so that a record and a wait of the same event match.
 
     Args:
         records: Records of events.
@@ -294,8 +298,8 @@ def _number_events(
         by_device: Whether equal ids on different devices are different events.
 
     Returns:
-        recorded_event: Event number of each record.
-        awaited_event: Event number of each wait.
+        recorded_event: Event id of each record.
+        awaited_event: Event id of each wait.
     """
     columns = (
         (records.process, waits.process),
@@ -307,7 +311,7 @@ def _number_events(
 
 
 def _find_launch_ends(call: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
-    """Return, for each activity, when all activities of the same launch have ended.
+    """Return, for each activity, the time when all activities of the same launch have ended.
 
     A launch can run several activities: a CUDA graph runs many kernels on several streams.
 
@@ -317,9 +321,9 @@ def _find_launch_ends(call: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
         end_ns: End of each activity.
 
     Returns:
-        launch_end_ns: For each activity, the latest end of any activity of the same launch.
-        last_activity: For each activity, the row of the activity with this end. At equal ends, the
-            smallest row wins.
+        launch_end_ns: For each activity, the latest end among the activities of the same launch.
+        last_activity: For each activity, the row of the activity that ended last in its launch. On
+            ties, the smallest row wins.
     """
     row, known_calls = np.arange(len(call)), call[call != NONE]
     if len(find_distinct(known_calls)) == len(known_calls):
@@ -334,7 +338,7 @@ def _find_launch_ends(call: Ints, end_ns: Ints) -> tuple[Ints, Ints]:
 
 
 class _Runs(NamedTuple):
-    """Waits of streams for events, grouped into runs, and sorted by stream and time.
+    """Stream waits for events, grouped into runs, and sorted by stream and time.
 
     A run contains the waits of a stream between two consecutive activities.
 
@@ -356,18 +360,21 @@ class _Runs(NamedTuple):
 def _find_runs(
     order: StreamOrder, waits: Waits, stream: Ints, record: Ints, is_stream_wait: Bools
 ) -> _Runs:
-    """Group the waits of streams into runs.
+    """Group the stream waits that are between the same two activities.
 
-    A run contains the waits of a stream that follow the same activity, called the anchor of the
-    run. A wait is left out if its stream or record is unknown, if the launching call of the anchor
-    is unknown, or if the host made the wait at the time of a launch on the same stream.
+    Such a group is called a run. The activity before it is called the anchor of the run. A wait is
+    left out if:
+
+    - its stream or record is unknown,
+    - the launching call of the anchor is unknown, or
+    - the host made the wait at the time of a launch on the same stream.
 
     Args:
         order: Work of the streams.
         waits: Waits of streams and hosts.
         stream: Stream of each wait, or -1.
         record: Row of the record that each wait matches, or -1.
-        is_stream_wait: Mask of the waits of streams for events.
+        is_stream_wait: Mask of the waits in which a stream waits for an event.
     """
     rows = np.flatnonzero(is_stream_wait & (stream != NONE) & (record != NONE))
     rows = rows[np.lexsort((waits.start_ns[rows], stream[rows]))]
@@ -391,10 +398,13 @@ def _find_completions(
 ) -> tuple[Ints, Ints]:
     """Return when each event completed, and which work completed it.
 
-    An event completes when the launch of the last work before it on the same stream has ended, or
-    at the recorded completion time if that is later. If the stream waits for other events between
-    this work and the record, the event completes no earlier than those events. Completion times are
-    therefore propagated along chains of up to ``_MAX_DEPTH`` events.
+    An event completes at the latest of these times:
+
+    - the end of the last launch before the event on the same stream,
+    - the completion time in the profile, and
+    - the completion of other events for which the stream waited between this launch and the event.
+
+    The last rule is applied along chains of up to ``_MAX_DEPTH`` events.
 
     Args:
         order: Work of the streams.
@@ -426,9 +436,9 @@ def _find_completions(
 def _propagate_completions(
     completed_ns: Ints, completed_by: Ints, runs: _Runs, events: Ints, wait: Ints
 ) -> None:
-    """Delay the completion of events that were recorded after a wait for a later event.
+    """Let each event complete no earlier than the events its stream waited for just before.
 
-    Delays are propagated along chains of up to ``_MAX_DEPTH`` events.
+    Later completion times are passed on along chains of up to ``_MAX_DEPTH`` events.
 
     Args:
         completed_ns: Completion time of each event, changed in place.
@@ -458,15 +468,17 @@ def _find_held_work(
     launched_ns: Ints,
     returned_ns: Callable[[Ints], Ints],
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """Find the work that each run of waits delayed.
+    """Find the work that each run of waits delayed, and for how long.
 
-    The delayed work is the first work launched on the stream after the run. A run is left out if
-    the launching call of this work or the completion time of the run's last event is unknown.
+    The delayed work is the first work launched on the stream after the run. It waits from the time
+    when it has been launched and the previous work has ended. The wait ends when the last event of
+    the run completes, or when the work starts if that is earlier.
 
-    The work waits from the time when it has been launched and the previous work has ended. The wait
-    ends when the last event of the run completes, or when the work starts if that is earlier. A run
-    is left out if the wait has no duration, or if the work started more than ``SLACK_NS`` before
-    the last event completed.
+    A run is left out if:
+
+    - the launching call of the delayed work or the completion time of the last event is unknown,
+    - the wait has no duration, or
+    - the work started more than ``SLACK_NS`` before the last event completed.
 
     Args:
         order: Work of the streams.
@@ -508,7 +520,7 @@ def _find_held_work(
 def _find_ready_times(
     work: Ints, call: Codes, launched_ns: Ints, returned_ns: Callable[[Ints], Ints]
 ) -> Ints:
-    """Return the earliest time at which each activity could start after its launch.
+    """Return the earliest time at which the device could start each activity after its launch.
 
     An activity can start at the end of its launching call, but not earlier than ``LATENCY_NS``
     after the start of the call.
@@ -535,14 +547,13 @@ def find_waiting(
     returned_ns: Callable[[Ints], Ints],
     kinds: Kinds,
 ) -> Waiting:
-    """Find the waits that a profile proves.
+    """Find the work that waited for events, and the calls in which a host waited for known work.
 
-    The method is described at the beginning of this module. Calls in which a host waited are listed
-    only if the awaited activity is known.
+    The method is described at the beginning of this module.
 
     Args:
         synchronisation: Synchronization events of the profile.
-        calls: Calls that made the records of events.
+        calls: Calls that recorded events.
         activities: Kernels and copies.
         streams: Stream of each activity, or -1 if unknown.
         call: Launching call of each activity, or -1 if unknown.
@@ -606,7 +617,7 @@ def _find_awaited_streams(
     """Fill in ``awaited`` for the calls in which a host waits for a stream or a device.
 
     The host waits for the last launch before the call on the stream, or on each stream of the
-    device. The last activity to end in these launches is filled in.
+    device. ``awaited`` becomes the activity of these launches that ended last.
 
     Args:
         awaited: Row of the activity that each wait was for, changed in place.

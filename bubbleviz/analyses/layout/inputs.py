@@ -34,7 +34,7 @@ _EVEN = "layers: assumed equal parts of their stage (--layers-per-stage)"
 
 
 def read_model_of_report(path: str, layers_per_stage: Sequence[int]) -> layer_table.MeasuredModel:
-    """Return the model of a saved report. The times of a stage are divided equally among layers.
+    """Return the model of the run in a saved report, assuming that the layers of a stage are equal.
 
     Args:
         path: Path of the report.
@@ -65,15 +65,15 @@ def _make_model(
     ran: str | None = None,
     ran_ns: float | None = None,
 ) -> layer_table.MeasuredModel:
-    """Build the model of a run, with memory in bytes if it was measured.
+    """Build the measured model of a run, and add the memory of its layers if it was measured.
 
     Args:
         source: Description of the source, for the caption of a table.
         layers: Layers with their times.
         layout: Layout of the run.
         workload: Times of the run's stages.
-        assumptions: What was assumed about the times of layers, one sentence each. Assumptions
-            about memory are added, and about B and W if they were not measured separately.
+        assumptions: What was assumed about layer times, one sentence each. Assumptions about memory
+            are added, and about B and W if they were not measured separately.
         memory: Memory of the stages and devices of the run, or None if unknown.
         allocated: Measured bytes of each layer, or None if unknown.
         ran: Name of the schedule that ran, or None if unknown.
@@ -113,10 +113,10 @@ def measure_model(
 
     Args:
         paths: Profiles, as for :func:`bubbleviz.analyze`.
-        layers_per_stage: Number of equal layers of each virtual stage, or empty to measure the
-            layers by their ranges.
+        layers_per_stage: Number of layers in each virtual stage, assumed equal, or empty to measure
+            each layer by its ranges.
         conventions: Names or TOML files of the conventions that range names follow.
-        skip: Number of first iterations to leave out.
+        skip: Number of iterations to leave out at the start.
         jobs: Number of processes that read profiles.
         progress: Callback that is notified of read progress.
 
@@ -162,7 +162,7 @@ def measure_model(
 def divide_evenly(workload: Workload, layers_per_stage: Sequence[int]) -> tuple[Layers, Layout]:
     """Divide each virtual stage into equal layers, and return the layers and their layout.
 
-    The times of the layers of a stage add up to the time of the stage, and differ by at most 1 ns.
+    The layer times of a stage add up to the time of the stage, and differ by at most 1 ns.
 
     Args:
         workload: Times of the virtual stages.

@@ -23,10 +23,11 @@ _HELD = "the activations of each layer: those of its stage, divided as its forwa
 def add_layer_memory(
     layers: Layers, layout: Layout, memory: MeasuredMemory, allocated: Floats | None = None
 ) -> tuple[Layers, tuple[str, ...]]:
-    """Divide the memory of stages among their layers.
+    """Divide the memory of stages and devices among their layers.
 
-    Activations are divided in proportion to the measured bytes of layers, or to forward times if
-    the bytes are unknown. Resident memory is divided equally among the layers of a device.
+    The activations of a stage are divided in proportion to the measured bytes of its layers, or to
+    their forward times if the bytes are unknown. The resident memory of a device is divided equally
+    among its layers.
 
     Args:
         layers: Layers of the model.
@@ -62,9 +63,9 @@ def measure_layer_bytes(
 ) -> Floats:
     """Return the bytes that each layer allocates in a forward and keeps after the forward.
 
-    Recorded layers are matched by virtual stage and name. The parts of an embedding or a head are
-    added to one layer. The bytes of all ranks that run a layer are added up, so only the ratios
-    between the layers of a stage are meaningful. Layers without memory events get 0.
+    The bytes of all ranks that run a layer are added up, so only the ratios between the layers of a
+    stage are meaningful. Layers without memory events get 0. Recorded layers are matched by virtual
+    stage and name. The parts of an embedding or a head count as one layer.
 
     Args:
         recordings: Recordings with ranges of layers and memory events.
@@ -100,7 +101,7 @@ def _list_layers(
     Args:
         table: Memory of the layers of the recording, whose ranks are numbered per recording.
         run: The merged recordings.
-        rank_of_local: For each rank of the recording, its rank in the run.
+        rank_of_local: For each rank number in the recording, the rank number in the run.
     """
     stage_of = find_chunk_stages(table.rank, table.chunk, run.operations, rank_of_local)
     columns = table.rank, table.chunk, table.layer, table.activation

@@ -48,7 +48,7 @@ class MeasuredModel:
         assumptions: What was assumed instead of measured, one sentence each.
         memory: Whether the memory of activations is known.
         in_bytes: Whether memory is in bytes.
-        plain_memory: Whether memory is in plain numbers, whose unit is the unit of the limit.
+        plain_memory: Whether memory is in plain numbers, which have the unit of ``--memory-limit``.
         ran: Name of the schedule that ran, or None if unknown.
         ran_ns: Measured length of an iteration, or None if unknown.
         stages: Number of devices of the run, or None without a run.
@@ -72,10 +72,10 @@ class MeasuredModel:
     links: tuple[tuple[int, ...], ...] | None = None
 
     def make_question(self, stages: int | None, microbatches: int | None) -> LayoutQuestion:
-        """Return the question that the search for layouts answers.
+        """Return the input of the layout search: this model on a number of devices.
 
-        If the number of devices differs from the run's number, the question has no current layout,
-        and each transfer takes the median of the measured transfer times.
+        If the number of devices differs from the measured run, there is no current layout, and each
+        transfer is assumed to take the median of the measured transfer times.
 
         Args:
             stages: Number of devices, or None for the run's number.
@@ -211,9 +211,12 @@ def _parse_times(path: str, column: str, cells: Sequence[str]) -> Ints:
 
 
 def _parse_amounts(path: str, column: str, cells: Sequence[str], units: set[bool]) -> Floats:
-    """Parse a column of memory sizes, and add their unit to ``units``: True for bytes, else False.
+    """Parse a column of memory sizes. Check that they have the same unit as all earlier sizes.
 
     An empty cell is 0. A zero may have any unit.
+
+    ``units`` contains True if earlier sizes are in bytes, False if they are plain numbers, and
+    nothing if there are none yet. The unit of the parsed sizes is added to it.
 
     Raises:
         InputError: A cell is not a size, or earlier amounts have another unit.
@@ -261,10 +264,10 @@ def _parse_weight_memory(
 
 
 def _find_kinds(path: str, kinds: Sequence[str], names: Sequence[str]) -> tuple[LayerKind, ...]:
-    """Return the kinds of layers.
+    """Return the kind of each layer.
 
-    A kind that is not given is inferred from the name. A layer is a transformer layer if neither
-    its kind nor its name says otherwise.
+    A kind that is not given is inferred from the name. If the name does not determine it either,
+    the layer is a transformer layer.
 
     Raises:
         InputError: A kind does not exist.
