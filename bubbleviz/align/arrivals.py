@@ -39,9 +39,9 @@ class Arrivals(Table):
         exact_ns: Latest end of the operation's named receive and of the receives inside its ranges,
             or ``NEVER`` if there are none.
         latest_ns: Latest time at which the input may have arrived, or ``NEVER`` if unknown. Equal
-            to ``exact_ns`` for operations with a named receive. For other operations, it also
-            covers the receives without a microbatch number that the host launched before the
-            operation, because the operation may have waited for any of them.
+            to ``exact_ns`` for operations with a named receive. Other operations may also have
+            waited for any receive without a microbatch number that the host launched before them,
+            so the latest end of these receives is included.
         receives: Mask of the operations whose rank has any receive in their direction (activations
             for F, gradients for B and BW).
         receive: Row of the operation's named receive, or -1 if there is none.

@@ -181,7 +181,7 @@ def join(
     Args:
         parts: The recordings, one per clock of a profile.
         machines: Machine name of each recording.
-        sessions: For each recording, the clock correction that follows from its session start.
+        sessions: For each recording, the clock correction derived from its session start.
     """
     recordings = parts.recordings
     noted = {note.kind for recording in recordings for note in recording.limitations}

@@ -431,7 +431,7 @@ def match_by_ends(
     A cell is a group of ranks that may run the same collectives. Collectives of a cell meet if all
     of these conditions hold:
 
-    - Their first and last end times differ by at most the tolerance of the cell
+    - The first and the last end time differ by at most the tolerance of the cell
       (:func:`_get_tolerance_ns`) plus a slack for long collectives (:func:`_get_slack_ns` of the
       shortest duration).
     - If the end times differ by more than ``LEAVE_NS``, at least one of the collectives ends
@@ -762,7 +762,7 @@ def _find_chain_meetings(collectives: CollectiveIntervals, key: Ints, meeting: I
     row, next_row = order[:-1], order[1:]
     gap_ns = collectives.start_ns[next_row] - collectives.end_ns[row]
     is_continued = (key[row] == key[next_row]) & (gap_ns <= _MAX_PIECE_GAP_NS)
-    # For each row, find the first row from it on that has a meeting or ends the chain.
+    # For each row, find the first row at or after it that has a meeting or ends the chain.
     position = np.arange(len(order))
     is_last = np.append(~is_continued, True) | (meeting[order] >= 0)
     next_last = np.where(is_last, position, len(order))

@@ -121,7 +121,7 @@ def subtract_sessions(
 
     Args:
         clocks: Final clock of each profile.
-        sessions: For each profile, the clock that follows from its session start, without drift.
+        sessions: For each profile, the clock derived from its session start, without drift.
     """
     pairs = zip(clocks, sessions, strict=True)
     return tuple(clock.relative_to(session) for clock, session in pairs)
@@ -319,8 +319,8 @@ def refuse_unrelated(
     """Refuse captures that are more than a minute apart in UTC, unless a few clocks are wrong.
 
     Gaps of more than a minute divide the captures into groups. The largest group (the earliest one
-    if tied) is assumed to have correct clocks. The other captures are outliers. They are accepted
-    if all of these conditions hold:
+    if tied) is assumed to have correct clocks. The other captures are outliers. Outliers are
+    accepted if all of these conditions hold:
 
     - At most one in ``_MAX_WRONG_DIVISOR`` captures is an outlier, or at most one in
       ``_MAX_UNNUMBERED_WRONG_DIVISOR`` if not all ranks have unique numbers.
@@ -334,7 +334,7 @@ def refuse_unrelated(
     Args:
         sources: Descriptions of the profile files, one per profile.
         captures: First and last time of each profile, on its uncorrected clock.
-        clocks: For each profile, the clock that follows from its session start.
+        clocks: For each profile, the clock derived from its session start.
         is_typical: Mask of the profiles with typical sizes (:func:`mask_typical_sizes`).
         is_numbered: Whether every rank has a unique number.
 
@@ -380,7 +380,7 @@ def _sort_captures(
     Args:
         sources: Descriptions of the profile files, one per profile.
         captures: First and last time of each profile, on its uncorrected clock.
-        clocks: For each profile, the clock that follows from its session start.
+        clocks: For each profile, the clock derived from its session start.
 
     Returns:
         profile: Index of each capture's profile.

@@ -31,7 +31,8 @@ from bubbleviz.model.operations import Operations
 #: Minimum number of receives on a rank, and minimum fraction of early kernels that are receives.
 #: An early kernel begins before the input of its operation exists.
 _MIN_RECEIVES, _MIN_RECEIVING = 3, 0.95
-#: Minimum share of time before inputs exist in the total time of a rank's kernels with one name.
+#: Minimum share of kernel time that passes before inputs exist, for the kernels with one name on a
+#: rank.
 _MIN_WAITED = 0.5
 #: Maximum time by which a receive may end before its input exists, as a fraction of its duration.
 _EARLY_END_SHARE = 0.02
@@ -51,7 +52,7 @@ def find_receiving_kernels(
 
     Args:
         recordings: All recordings of a run.
-        sessions: For each recording, the clock that follows from its session start.
+        sessions: For each recording, the clock derived from its session start.
         joined_recordings: The recordings with stages and iterations. Times are on the clocks in
             ``sessions``.
     """
@@ -87,7 +88,7 @@ def find_contradicting_kernels(
     Args:
         recordings: All recordings of a run.
         captures: First and last time of each profile, on its uncorrected clock.
-        sessions: For each recording, the clock that follows from its session start.
+        sessions: For each recording, the clock derived from its session start.
         joined_recordings: The recordings with stages and iterations. Times are on the clocks in
             ``sessions``.
     """
@@ -156,8 +157,8 @@ def _find_ready_times(recordings: JoinedRecordings, precedences: Precedences) ->
     """Return the time from which all inputs of each operation exist, or ``NEVER`` if unknown.
 
     The inputs exist once all operations that produce them have ended (the latest ``earlier_ns`` of
-    the operation's precedences). The time is unknown for operations without precedences. It is also
-    left unknown for operations whose input arrived with a recorded receive.
+    the operation's precedences). The time is unknown for operations without precedences, and for
+    operations whose input arrived with a recorded receive.
 
     Args:
         recordings: The recordings with stages, pipelines and iterations.
@@ -208,11 +209,11 @@ def _are_receiving(
 def _is_receiving(kernels: UnknownKernels, operations: Operations, ready_ns: Ints) -> bool:
     """Return whether kernels with one name on one rank wait for the inputs of their operations.
 
-    A kernel belongs to the operation that contains its middle. Its deadline is the time at which
-    the input of this operation exists, minus a tolerance of ``_EARLY_END_SHARE`` of the kernel's
-    duration, or of ``GRAIN_NS`` if that is larger. A kernel is early if it begins before its
-    deadline. An early kernel waits if it ends at or after its deadline. The result is True if all
-    of these conditions hold:
+    A kernel belongs to the operation that contains its middle. The deadline of a kernel is the time
+    at which the input of its operation exists, minus a tolerance of ``_EARLY_END_SHARE`` of the
+    kernel's duration, or of ``GRAIN_NS`` if that is larger. A kernel is early if it begins before
+    its deadline. An early kernel waits if it ends at or after its deadline. The result is True if
+    all of these conditions hold:
 
     - At least ``_MIN_RECEIVES`` kernels wait.
     - At least ``_MIN_RECEIVING`` of the early kernels wait.

@@ -283,7 +283,7 @@ class _Alignment:
     Attributes:
         machines: Assumed machine name of each profile.
         hosts: Host name of each profile.
-        sessions: For each profile, the clock that follows from its session start.
+        sessions: For each profile, the clock derived from its session start.
         recordings: The recordings with stages, pipelines and iterations. Times are on the clocks in
             ``sessions``.
         rank_index: Index of each rank in the report.

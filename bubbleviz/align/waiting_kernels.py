@@ -33,7 +33,7 @@ _MAX_END_NS, _MAX_END_SHARE = 10_000, 0.02
 #: A forward takes between a third and half as long as a backward.
 #: If a forward and a backward end together by chance, their starts differ by less than this.
 _MIN_START_SHARE = 0.7
-#: Minimum share of waiting kernels in the total time of a rank's kernels with one name.
+#: Minimum share of kernel time in waiting kernels, for the kernels with one name on a rank.
 #: The second number is the maximum probability that two kernels end together by chance.
 _MIN_WAITING, _MAX_CHANCE = 0.5, 0.2
 #: Maximum number of ranks that are compared for each kernel name.

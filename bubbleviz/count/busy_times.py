@@ -74,7 +74,7 @@ def measure_use(
 def _measure_rank_cover(
     part: RankSlice, compute: intervals.GroupIntervals, low: Ints, high: Ints
 ) -> tuple[Ints, Ints]:
-    """Measure how much of each window is covered by compute of the rank in any iteration, in ns.
+    """Measure how much of each window is covered by the rank's compute in any iteration, in ns.
 
     Args:
         part: Consecutive ranks of the run, with their operations.
@@ -231,7 +231,7 @@ def measure_within_windows(times: RunningTimes, time_ns: Ints, low_ns: Ints, hig
         times: Intervals of ranks with measured times.
         time_ns: Measured time of each interval, for example ``times.running_ns``.
         low_ns: Start of each window, shape (windows, ranks).
-        high_ns: End of each window, shape (windows, ranks). It must not be before the start.
+        high_ns: End of each window, shape (windows, ranks). An end must not be before its start.
 
     Returns:
         Sum for each window in ns, shape (windows, ranks).

@@ -234,7 +234,7 @@ def classify_iterations(
         trains = np.zeros(len(trains), bool)
     else:
         kind, complete = _classify_training(ran, trains, is_whole, np.asarray(all_present))
-    # If a rank ran on, the end of the capture does not explain a missing backward.
+    # If a rank continued, the end of the capture does not explain a missing backward.
     has_continued = ran.present & (ran.optimizer | ran.later)
     is_unmatched = has_continued & ran.backward & ~(ran.settled | ran.cut | ran.step_cut)
     is_matched = (ran.present & (ran.without_forward == 0)) | idle
@@ -270,8 +270,8 @@ def _classify_training(
     """Determine the kind of each iteration of a training run, and whether it is complete.
 
     An iteration without a backward is an evaluation. The exception is the last iteration of a run
-    with backwards, if ranks are missing or the ranks did not run the same microbatches. It is
-    classified as training, because the capture may have cut a training iteration.
+    with backwards, if ranks are missing or the ranks did not run the same microbatches. In this
+    case, the kind is training, because the capture may have cut a training iteration.
 
     - An iteration with backwards is complete if all ranks take part or are idle, and if the part of
       each rank is whole (``is_whole``).
@@ -335,8 +335,8 @@ def _find_idle_in_training(
 ) -> Bools:
     """Return a mask of the ranks that had nothing to run in training iterations.
 
-    The mask has the shape (iterations, ranks). It is all False if the same ranks ran in all
-    training iterations.
+    The mask has the shape (iterations, ranks). If the same ranks ran in all training iterations,
+    the mask is all False.
 
     Args:
         ran: Evidence on what each rank ran in each iteration.

@@ -254,8 +254,8 @@ def _make_accounts(
 
     A window is marked as unknown in two cases:
 
-    - It depends on clocks that cannot be compared.
-    - It depends on several ranks, and the iterations of the ranks are not paired.
+    - The window depends on clocks that cannot be compared.
+    - The window depends on several ranks, and the iterations of the ranks are not paired.
 
     Args:
         run: The run, merged from all its profiles.
@@ -469,9 +469,9 @@ def _find_awaited_recording(run: Run, extents: Extents) -> int | None:
 def _find_possibly_idle(run: Run, extents: Extents) -> Bools:
     """Return a mask of the ranks that may have had nothing to run in an iteration.
 
-    The mask has the shape (iterations, ranks). It is False where the recording of the rank paused
-    during the iteration. It is all False if the iterations of the ranks are not paired, or if the
-    clocks of any ranks cannot be compared.
+    The mask has the shape (iterations, ranks), and is False where the recording of the rank paused
+    during the iteration. If the iterations of the ranks are not paired, or if the clocks of any
+    ranks cannot be compared, the mask is all False.
     """
     can_idle = np.zeros(extents.present.shape, bool)
     is_comparable = run.timebase.comparable[run.timebase.machine]

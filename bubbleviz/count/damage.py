@@ -269,10 +269,10 @@ def _has_possibly_idle_rank(profile: int, run: Run, counts: Counts) -> bool:
 def _measure_iteration_times(run: Run, ranks: Ints) -> tuple[Ints, Ints]:
     """Return the start and end of each iteration on the hosts and GPUs of some ranks.
 
-    An iteration starts with the first host start of its operations. It ends with the last end of
-    its operations, or with the start of the next iteration if that is later, because the ratio
-    ``period`` includes work between two iterations. For an iteration without operations on these
-    ranks, the end is before the start.
+    An iteration starts with the first host start of its operations. An iteration ends with the last
+    end of its operations, or with the start of the next iteration if that is later, because the
+    ratio ``period`` includes work between two iterations. For an iteration without operations on
+    these ranks, the end is before the start.
 
     Args:
         run: The run, merged from all its recordings.

@@ -27,7 +27,7 @@ from bubbleviz.sources.readers import OpenFile
 
 #: Minimum share of compute time that a draft must attribute to operations if it yields no ratio.
 _MIN_SHARE = 0.5
-#: Share of attributed compute time at which a draft that yields a ratio ends the search.
+#: The search ends if a draft yields a ratio and attributes at least this share of compute time.
 _GOOD_SHARE = 0.9
 
 
@@ -38,9 +38,9 @@ def choose_draft(
 
     The best draft is the first one in this order of criteria:
 
-    1. It yields a ratio.
+    1. The draft yields a ratio.
     2. All ranks have about the same number of passes.
-    3. It attributes the largest share of compute time to operations.
+    3. The draft attributes the largest share of compute time to operations.
 
     The profile is read only once for all drafts. The search ends early at a draft that meets
     criteria 1 and 2 and attributes at least ``_GOOD_SHARE`` of the compute time.

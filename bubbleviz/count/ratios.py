@@ -144,7 +144,7 @@ def _find_periods(extents: Extents) -> Windows:
 
     The windows of an iteration are unknown in each of these cases:
 
-    - It is the last iteration.
+    - The iteration is the last one.
     - A recording paused before the next iteration.
     - A rank takes part in the iteration but not in the next one.
     - A rank starts the next iteration no later than this one.

@@ -96,8 +96,8 @@ def estimate_difference(earlier: Ints | Floats, later: Ints | Floats) -> tuple[f
 
     Returns:
         difference: Mean of ``later`` minus mean of ``earlier``.
-        half_width: Half width of the interval, or None if a sample has fewer than two values. It is
-            0 if both standard deviations are 0.
+        half_width: Half width of the interval, or None if a sample has fewer than two values. If
+            both standard deviations are 0, the half width is 0.
     """
     difference = float(later.mean() - earlier.mean())
     if min(len(earlier), len(later)) < 2:

@@ -132,7 +132,7 @@ def _choose_single_iteration_ratio(
 ) -> tuple[str, str]:
     """Choose between ``schedule`` and ``stage``.
 
-    ``schedule`` is preferred. It is also returned if no ratio is known.
+    ``schedule`` is preferred, and is also returned if no ratio is known.
 
     Args:
         available: Names of the ratios that are known in any averaged iteration.

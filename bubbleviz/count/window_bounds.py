@@ -25,7 +25,7 @@ class WindowBounds:
     """Shortest and longest possible windows of one ratio, one row per iteration.
 
     Attributes:
-        low_ns: Length of the shortest possible window. It may be negative.
+        low_ns: Length of the shortest possible window. May be negative.
         high_ns: Length of the longest possible window.
         across: Whether ranks of several machines take part in the iteration.
         comparable: Whether the clocks of all these machines can be compared.

@@ -202,8 +202,9 @@ def _fit_lines(
 
     A clock needs drift in either of these cases, with a tolerance of ``GRAIN_NS``:
 
-    - Its band contains no constant value.
-    - The two limits between it and another clock, other than the reference, contradict each other.
+    - The band of the clock contains no constant value.
+    - The two limits between the clock and another clock (except the reference) contradict each
+      other.
 
     A constant line is halfway between the highest lower bound and the lowest upper bound. A line
     with drift is computed by :func:`fit_drift_line`.

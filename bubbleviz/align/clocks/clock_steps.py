@@ -391,9 +391,9 @@ def _fit_in_batches(cells: _Cells) -> Iterator[tuple[int, _Jump]]:
 def _fit_jumps(cells: _Cells, pairs: Ints, rows: Ints) -> Iterator[tuple[int, _Jump]]:
     """Yield (pair, jump) for each clock pair whose bounds both jump significantly.
 
-    The jump is the best fit to the midpoints between the bounds (:func:`_fit_midpoints`). It is
-    accepted if it is significant (:func:`_is_significant`) and if both bounds move by at least half
-    of the jump (:func:`_moves_bounds`).
+    The jump is the best fit to the midpoints between the bounds (:func:`_fit_midpoints`). The jump
+    is accepted if it is significant (:func:`_is_significant`) and if both bounds move by at least
+    half of the jump (:func:`_moves_bounds`).
 
     Args:
         cells: Cells of one level.

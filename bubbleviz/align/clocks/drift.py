@@ -141,7 +141,7 @@ def find_feasible_corrections(segments: ClockSegments, slack_ns: float) -> Float
         relaxed = corrections.copy()
         np.minimum.at(relaxed, head, corrections[tail] + limit_ns)
         relaxed = _limit_slope(relaxed, _CLOCK_DRIFT * segments.length_ns)
-        # A change of less than a thousandth of a nanosecond is rounding.
+        # A change of less than a thousandth of a nanosecond is a rounding error.
         if (corrections - relaxed).max(initial=0.0) < 1e-3:
             return corrections
         corrections = relaxed
@@ -246,7 +246,7 @@ def fit_drift_line(time_ns: Floats, low: Floats, high: Floats) -> Floats:
     duration_ns = float(np.ptp(time_ns))
     relative_time = (time_ns - time_ns.mean()) / duration_ns
     max_slope = DRIFT * duration_ns
-    # Constraints: high - line and line - low are at most the distance.
+    # Constraints: high - line <= distance, and line - low <= distance.
     ones = np.ones(len(relative_time))
     from_high = np.stack((-ones, -relative_time, -ones), axis=1)
     from_low = np.stack((ones, relative_time, -ones), axis=1)

@@ -90,7 +90,7 @@ def _list_arcs(limit: Floats) -> _Arcs:
 
 
 def _extend_walks(arcs: _Arcs, walks: Floats) -> Floats:
-    """Return the length of the shortest walk with k + 1 arcs to each clock, from those with k arcs.
+    """Extend the shortest walk to each clock from k arcs to k + 1 arcs, and return its length.
 
     Args:
         arcs: All arcs of the graph.

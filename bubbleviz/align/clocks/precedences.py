@@ -207,7 +207,7 @@ def select_reductions(
 
     The selected collective reduces the gradients of data-parallel replicas. Gradients of norms and
     embeddings are reduced later, in other groups. Collectives inside a forward or backward are
-    ignored. They belong to tensor parallelism, or to gradient buckets that look the same.
+    ignored, because they belong to tensor parallelism, or to gradient buckets that look the same.
 
     Args:
         collectives: Collectives of all ranks, with iterations numbered per rank.

@@ -23,7 +23,8 @@ from bubbleviz.model.grouping import group_rows
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import format_count
 
-#: Minimum fraction of iterations with contradicted dependencies for profiles of two machines.
+#: Minimum fraction of iterations with contradicted dependencies between two profiles that shows
+#: that the profiles are from different machines.
 _MIN_BROKEN_SHARE = 0.5
 
 

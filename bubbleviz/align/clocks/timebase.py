@@ -42,8 +42,8 @@ class Timebase:
         uncertainty_ns: Uncertainty of each machine's clock, or -1 if it is not bounded.
         contradicted: Whether the known orders of events contradict the clocks or each other.
         limitations: Properties of the clocks that could not be inferred.
-        jump_ns: For each iteration, how wrong a duration on one clock can be because that clock was
-            set during the capture. Empty if no clock was set.
+        jump_ns: For each iteration, the maximum error of a duration that was measured with one
+            clock, because clocks were set during the capture. Empty if no clock was set.
     """
 
     clocks: tuple[ProfileClock, ...]
@@ -75,7 +75,7 @@ def build_timebase(
     Args:
         recordings: The recordings with stages and iterations. Times are on the clocks in
             ``clocks``.
-        clocks: For each profile, the clock that follows from its session start.
+        clocks: For each profile, the clock derived from its session start.
         captures: First and last time of each profile, on its uncorrected clock.
         method: Alignment method, one of :data:`bubbleviz.model.choices.ALIGNMENTS`.
     """
@@ -114,7 +114,7 @@ def _find_extents(
 
     Args:
         recordings: The recordings, with the machine of each profile.
-        clocks: For each profile, the clock that follows from its session start.
+        clocks: For each profile, the clock derived from its session start.
         captures: First and last time of each profile, on its uncorrected clock.
 
     Returns:
@@ -369,7 +369,7 @@ def _use_session_clocks(
 
     Args:
         recordings: The recordings with stages and iterations.
-        clocks: For each profile, the clock that follows from its session start.
+        clocks: For each profile, the clock derived from its session start.
         method: Alignment method.
     """
     count = len(recordings.machines)

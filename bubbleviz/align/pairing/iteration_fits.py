@@ -48,7 +48,8 @@ from bubbleviz.model.columns import Bools, Floats, Ints
 
 #: Resolution of timestamps in ns. Smaller differences between steps are no evidence.
 _GRAIN_NS = 200.0
-#: Minimum numbers of values for leaving out the largest value, and the two largest, from a mean.
+#: A trimmed mean of at least ``_TRIM_ONE`` values leaves out the largest value.
+#: A trimmed mean of at least ``_TRIM_TWO`` values leaves out the two largest.
 _TRIM_ONE, _TRIM_TWO = 3, 6
 #: Maximum degrees of freedom of the scatter (the variance of step differences over the events).
 _MAX_SCATTER_DOF = 4
@@ -215,9 +216,9 @@ def compare_steps(
 
     Returns:
         A list with the comparison of the event times. If ``bounds`` is given, the list also
-        contains a comparison of the bounds. Its levels are the changes of the midpoint between the
-        two bounds from one iteration to the next. It has no scatters, and the null statistics are
-        the same as in the first comparison.
+        contains a comparison of the bounds. The levels of this second comparison are the changes of
+        the midpoint between the two bounds from one iteration to the next. The second comparison
+        has no scatters, and the same null statistics as the first.
     """
     a_steps, b_steps, typical_ns = _compute_steps(a_ns, b_ns)
     scatter_dof = min(max(a_steps.shape[2] - 1, 0), _MAX_SCATTER_DOF)
@@ -425,10 +426,10 @@ def _compute_mean_squares(level_ns: Floats, typical_ns: Floats) -> tuple[_Means,
     times the typical step. The variants are:
 
     1. The square of the maximum drift is added to the mean square, as noise.
-    2. As 1, but without the largest values (:func:`_compute_means`).
-    3. The median level, limited to the maximum drift, is subtracted from all levels. This costs one
-       degree of freedom, and requires at least ``_TRIM_ONE`` levels.
-    4. As 3, but without the largest values.
+    2. Same as variant 1, but without the largest values (:func:`_compute_means`).
+    3. The median level, limited to the maximum drift, is subtracted from all levels. Subtracting
+       the median costs one degree of freedom, and requires at least ``_TRIM_ONE`` levels.
+    4. Same as variant 3, but without the largest values.
 
     Args:
         level_ns: Mean differences of paired steps, shape (pairs, shifts, steps).
@@ -560,7 +561,7 @@ def _select_diagonals(matrix: Floats, shifts: Ints) -> Floats:
 
 
 def _fill_diagonals(values: Floats, shape: tuple[int, ...], shifts: Ints) -> Floats:
-    """Write values to the diagonals of a new matrix, the inverse of :func:`_select_diagonals`.
+    """Create a matrix from its diagonals, as the inverse of :func:`_select_diagonals`.
 
     All other cells of the matrix are NaN.
 
@@ -617,8 +618,8 @@ def _compute_means(values: Floats) -> tuple[_Means, _Means]:
 
     NaNs are ignored. Each mean is returned with the number of values that it averages. The second
     mean leaves out the largest value, or the two largest if there are ``_TRIM_TWO`` or more values.
-    It tolerates a clock that was set once, which makes a single step too long. With fewer than
-    ``_TRIM_ONE`` values, the second mean is not available and its count is 0.
+    If a clock was set once, a single step is too long, and the second mean leaves it out. With
+    fewer than ``_TRIM_ONE`` values, the second mean is not available and its count is 0.
     """
     count = _count(values)
     n_trimmed = np.where(count < _TRIM_ONE, 0, np.where(count < _TRIM_TWO, 1, 2))

@@ -364,8 +364,8 @@ def _list_neighbours(recordings: JoinedRecordings, working: Ints) -> _Neighbours
 def _pair_neighbours(order: Ints, pipeline: Ints, stage: Ints, in_step: Ints) -> _Neighbours:
     """Return the rank pairs to compare: each rank with the previous rank of the same pipeline.
 
-    The first rank of a pipeline has no previous rank. It is compared with the first rank in
-    ``order`` on the same stage, or with the first rank in ``order`` if it is itself the first on
+    The first rank of a pipeline has no previous rank. Such a rank is compared with the first rank
+    in ``order`` on the same stage, or with the first rank in ``order`` if it is itself the first on
     its stage. A pair is treated as replicas in each of these cases:
 
     - The second rank is the first rank of its pipeline.
@@ -612,7 +612,7 @@ def _list_limitations(recordings: JoinedRecordings, links: Sequence[Link]) -> It
         reason = f"{describe_undecided(undecided[0], recordings.ranks)}; " if undecided else ""
         has_several_machines = len({rank.machine for rank in recordings.ranks}) > 1
         clocks = " and clocks of several hosts are unbounded" if has_several_machines else ""
-        # Sizes of the run would show which ranks wait for each other.
+        # The parallel sizes would show which ranks wait for each other.
         places = np.minimum(recordings.pipeline, recordings.stage_of_rank)[recordings.working]
         sizes = "set --parallel tp=,pp=,dp=, " if (places < 0).any() else ""
         yield Limitation(

@@ -28,10 +28,10 @@ Fits = Callable[[Ints, Ints], Bools]
 def find_pipelines(stages: Sequence[Ints], fits: Fits, ranks: int) -> Ints | None:
     """Divide the ranks of stages into pipelines, by building chains from stage to stage.
 
-    The chains start at the stage with the most ranks (the first one if tied). Its ranks start
-    chains 0, 1, 2 and so on. The chains are continued to the later stages first, and then to the
-    earlier stages (:func:`_continue_chains`). A rank whose chain is unknown starts a new chain with
-    the next number. Each chain is a pipeline.
+    The ranks of the stage with the most ranks (the first one if tied) start chains 0, 1, 2 and so
+    on. The chains are continued to the later stages first, and then to the earlier stages
+    (:func:`_continue_chains`). A rank whose chain is unknown starts a new chain with the next
+    number. Each chain is a pipeline.
 
     Args:
         stages: Ranks of each stage, sorted by rank number.

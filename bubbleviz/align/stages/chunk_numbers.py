@@ -32,7 +32,8 @@ MIN_CHUNKS, MIN_FITTING = 2, 0.95
 EARLY_PART = 4
 
 
-#: Maximum shift of chunk numbers: chunks that were in the pipeline when the recording began.
+#: Maximum shift of chunk numbers, which is the maximum number of chunks that were in the pipeline
+#: when the recording began.
 _MAX_SHIFT = 64
 
 
@@ -107,9 +108,9 @@ def align_chunk_numbers(
 def order_by_tokens(operations: Operations, ranks: Ints) -> Ints | None:
     """Order ranks by how long after the first rank they start the same chunks.
 
-    Each rank is compared with the first rank in ``ranks``. Their chunks are paired by token counts,
-    which must allow exactly one shift (:func:`_match_tokens`). Ranks are sorted by the median delay
-    of the paired chunks.
+    Each rank is compared with the first rank in ``ranks``. The chunks of both ranks are paired by
+    token counts, which must allow exactly one shift (:func:`_match_tokens`). Ranks are sorted by
+    the median delay of the paired chunks.
 
     Args:
         operations: Operations of all ranks.
@@ -167,7 +168,7 @@ def _can_pass(upper: Operations, lower: Operations, is_replica: bool) -> bool:
 
     - On consecutive stages, a chunk starts on the second rank after it ended on the first rank. It
       may start early by its busy time divided by ``EARLY_PART``.
-    - On replicas, the chunk overlaps on both ranks. It starts on each rank before
+    - On replicas, the chunk overlaps on both ranks: on each rank, the chunk starts before
       ``end_ns - busy_ns // 2`` of the other rank.
 
     Args:

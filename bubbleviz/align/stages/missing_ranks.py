@@ -27,7 +27,7 @@ def find_missing_ranks(
 
     The first rule that applies shows which ranks are missing:
 
-    1. If ``parallel`` is given, the run has ranks 0 to ``parallel.ranks - 1``. Those that were not
+    1. If ``parallel`` is given, the run has ranks 0 to ``parallel.ranks - 1``. Ranks that were not
        recorded are missing.
     2. If fewer than ``world`` ranks were recorded, the run has ranks 0 to ``world - 1``. If names
        do not number the ranks, or if at least half of the ranks are missing, the limitation only

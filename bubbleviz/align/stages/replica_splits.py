@@ -155,9 +155,9 @@ def _divide_ranks(table: Timetable, kinds: Ints, number: Ints) -> tuple[VirtualS
 def _count_replicas(table: Timetable, kinds: Ints) -> int:
     """Return the number of pipelines, or 0 if unknown.
 
-    A group is a single stage if none of its ranks can follow another one in a pipeline. Its size is
-    then the number of pipelines. The number is unknown if no group is a single stage, or if the
-    groups that are single stages differ in size. Groups of one rank, or of more than
+    A group is a single stage if none of its ranks can follow another one in a pipeline. The number
+    of pipelines is the size of this group. The number is unknown if no group is a single stage, or
+    if the groups that are single stages differ in size. Groups of one rank, or of more than
     ``MAX_REPLICAS`` ranks, are ignored.
 
     Args:

@@ -31,7 +31,7 @@ from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import TRANSFERS, Phase
 
 #: At most one in this many ranks may be missing, and more than half of each stage must be present.
-#: If the ranks of one stage are wrongly divided in two, one part has at most half of them.
+#: If the ranks of one stage are mistaken for two stages, one of the two has at most half of them.
 _MAX_MISSING_DIVISOR = 8
 #: Minimum number of ranks on a large stage.
 #: The smallest of several large stages may lack at most one in ``_CLOSE_DIVISOR`` ranks.
@@ -46,8 +46,8 @@ def order_virtual_stages(operations: Operations, inputs: Arrivals) -> VirtualSta
     Early stages wait longest for a microbatch to come back. The median waits of each (rank, chunk)
     are added up over the microbatches that every (rank, chunk) runs. The sums are sorted in
     descending order, and similar sums are grouped (:func:`_group_by_wait`). Each group is a virtual
-    stage, counted from 0. It is not checked whether ranks on one stage run the same order of
-    operations.
+    stage, counted from 0. This function does not check whether ranks on one stage run the same
+    order of operations.
 
     Args:
         operations: Operations of all ranks, sorted by rank.

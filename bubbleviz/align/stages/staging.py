@@ -533,10 +533,10 @@ def _infer_stages(inputs: _Inputs) -> tuple[VirtualStages, bool]:
        share a stage must run equal orders of operations. If no stage is shared, each wait must
        contain the wait on the next stage (:func:`can_nest`). Waits are not checked if
        ``inputs.comparable`` is None.
-    2. :func:`find_division` divides the ranks into stages and replicas. It is skipped if
+    2. :func:`find_division` divides the ranks into stages and replicas. This method is skipped if
        ``inputs.comparable`` is None.
-    3. :func:`_infer_stages_by_number` uses rank numbers. It is skipped if the rank numbers do not
-       come from names.
+    3. :func:`_infer_stages_by_number` uses rank numbers. This method is skipped if the rank numbers
+       do not come from names.
 
     Returns:
         stages: The virtual stages. If all three methods fail, the stages of method 1 are returned
