@@ -248,7 +248,7 @@ def _has_uneven_microbatches(graph: Graph, operations: Operations) -> bool:
 
 #: Phases that can be reordered. A rank that ran another phase keeps its order.
 _ORDERED = (Phase.F, Phase.B, Phase.BW, Phase.W)
-#: Kinds of deviations of operations that ran in a different position than planned.
+#: Deviation kinds of operations that ran at a different position than planned.
 _MOVED = ("late", "early")
 
 

@@ -115,7 +115,7 @@ def _find_receive_starts(operations: Operations, receive_of: Ints, rows: Ints) -
 
     Args:
         operations: Operations of all ranks.
-        receive_of: Row of the separate receive of each operation, or -1 if there is none.
+        receive_of: Row of each operation's separate receive, or -1 if there is none.
         rows: Rows of the operations, each with at least one receive.
     """
     receive, received_ns = receive_of[rows], operations.received_ns[rows]
@@ -140,7 +140,7 @@ def measure_communication(
 
     Args:
         stretch: The stretch, which consists of complete pipelines.
-        receives: Receives of the operations of the stretch.
+        receives: Receives of the stretch's operations.
         collective_idle_ns: Idle time of each rank in its window during which a collective moved or
             may have moved data, shape (iterations, ranks).
     """

@@ -129,7 +129,7 @@ def _pair_with_producers(row: Ints, is_backward: Bools, producer_of: Ints) -> De
     itself.
 
     Args:
-        row: Row of the operation of each half.
+        row: Operation row of each half.
         is_backward: Mask of the halves that are backwards.
         producer_of: Producers, or -1 if unknown. First the producer of each half's input, then the
             forward that belongs to each backward half.
@@ -175,7 +175,7 @@ def _number_results(
         pipeline: Pipeline of each rank, or -1 if unknown.
 
     Returns:
-        result_id: Id of the result of each half; see the module's description.
+        result_id: Id of each half's result; see the module's description.
         input_id: Id of the result that each half needs. For a forward, this is the forward on the
             previous stage; for a backward, the backward on the next stage; for a W, the B on the
             same stage. -1 if there is no previous or next stage.
@@ -316,7 +316,7 @@ def _sort_by_time(
     Returns:
         order: Indices in sorted order. With n producers, index i < n refers to producer i, and
             index i >= n refers to consumer i - n.
-        result_id: Id of the result of each entry of ``order``.
+        result_id: Result id of each entry in ``order``.
     """
     (producer, produced_id), (consumer, required_id) = produced, consumed
     # An operation that receives inside itself may begin before its input is ready.

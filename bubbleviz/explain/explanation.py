@@ -274,7 +274,7 @@ def _get_period(counts: Counts) -> float | None:
 
 
 def _join_causes(parts: Sequence[StretchExplanation]) -> CauseTimes:
-    """Join the idle times by cause of all stretches to a single table of all ranks."""
+    """Join the stretches' idle times by cause into a single table of all ranks."""
     causes = join_ranks([part.idle_ns for part in parts])
     return CauseTimes(dict(zip(tuple(parts[0].idle_ns), causes, strict=True)))
 
@@ -286,7 +286,7 @@ def _build_replayed_run(
     averaged: Bools,
     reason: str,
 ) -> ReplayedRun:
-    """Build the replay input from a run.
+    """Build the replay input from a run, with the barriers of :func:`.insert_barriers`.
 
     Args:
         run: The merged profiles.
@@ -312,7 +312,7 @@ def _build_replayed_run(
 
 @dataclass(frozen=True)
 class _TypicalReplay:
-    """Results of the replay of the typical iteration.
+    """Results of replaying the typical iteration.
 
     Attributes:
         path: Critical path of the iteration, or None if it is unknown.

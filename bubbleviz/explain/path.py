@@ -81,12 +81,12 @@ class Graph:
 
     @property
     def is_transfer(self) -> Bools:
-        """Mask of the rows of the work that are transfers between two ranks."""
+        """Mask of the work rows that are transfers between two ranks."""
         return has_role(self.work.role, POINT_TO_POINT)
 
     @property
     def is_collective(self) -> Bools:
-        """Mask of the rows of the work that are collectives."""
+        """Mask of the work rows that are collectives."""
         return self.work.communicates & ~self.is_transfer
 
 

@@ -53,7 +53,7 @@ Samples = tuple[Codes, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseTime(OperationTimes):
-    """Statistics of the times of one kind of operation or receive, in ns.
+    """Time statistics of one kind of operation or receive, in ns.
 
     The time of an operation is its busy time. The time of a receive is its transfer time.
 
@@ -118,11 +118,11 @@ def collect_phase_samples(
     """Collect the samples of a stretch that are used to measure transfers and gaps.
 
     Args:
-        operations: Operations of the ranks of a stretch.
+        operations: Operations of a stretch.
         receives: Receives of these operations.
         inputs: Inputs that the operations took from other ranks.
         arrivals: Arrival times of the inputs, measured from receives.
-        first_row: Row in the run of the first operation of the stretch. It is added to all rows.
+        first_row: Row in the run of the stretch's first operation. It is added to all rows.
 
     Returns:
         waited: Rows, and the transfer times in ns of receives that waited for their input.
@@ -302,7 +302,7 @@ def _number_edges(kind: Codes, keys: Sequence[KindKey]) -> Codes:
 
     Args:
         kind: For each operation, the number of its kind.
-        keys: Key of each kind, indexed by the number of the kind.
+        keys: Key of each kind, indexed by kind number.
     """
     receive_keys = [_get_receive_key(key) for key in keys]
     edges = [(virtual_stage, phase) for virtual_stage, _, _, phase in receive_keys]
@@ -320,7 +320,7 @@ def _group_by_kind(
     """Group the rows of several tables by kind, and concatenate the rows of each kind.
 
     Args:
-        keys: Key of each kind, indexed by the number of the kind.
+        keys: Key of each kind, indexed by kind number.
         parts: One pair per table: the kind number of each row, and the columns of the table.
 
     Yields:
@@ -382,7 +382,7 @@ def _select_gaps(
     from other ranks are left out.
 
     Args:
-        gaps: Samples of the gaps of each stretch.
+        gaps: Gap samples of each stretch.
         kind: For each operation, the number of its kind.
         edge: For each operation, the number of the edge (virtual stage and direction) of its input.
         longest_ns: Longest transfer of each edge in ns, or -1 if it has none.
@@ -423,7 +423,7 @@ def _summarize_operations(
     Args:
         operations: Operations of the run.
         kind: For each operation, the number of its kind.
-        keys: Key of each kind, indexed by the number of the kind.
+        keys: Key of each kind, indexed by kind number.
         is_counted: Mask of the operations to include.
         gap_of: Gaps before operations in ns, keyed by kind.
     """
@@ -454,7 +454,7 @@ def _summarize_transfers(
         microbatch: Microbatch of each operation.
         transfers: Rows and times of the transfers.
         kind: For each operation, the number of its kind.
-        keys: Key of each kind, indexed by the number of the kind.
+        keys: Key of each kind, indexed by kind number.
     """
     receive_keys = [_get_receive_key(key) for key in keys]
     numbering = Numbering(receive_keys)
@@ -471,7 +471,7 @@ def _summarize_transfers(
 def _summarize_times(
     key: KindKey, microbatch: Ints, time_ns: Ints, gap_ns: Ints | None = None
 ) -> PhaseTime:
-    """Compute the statistics of the times of one kind of operation or receive.
+    """Compute the time statistics of one kind of operation or receive.
 
     ``first_ns`` is the median over the lowest microbatch number, and ``last_ns`` is the median over
     the highest one.

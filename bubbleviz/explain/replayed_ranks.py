@@ -28,8 +28,8 @@ from bubbleviz.model.grouping import (
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import WORK
 
-#: Maximum number of forwards and backwards of a run that is replayed as a whole.
-#: In a larger run, pipelines with about this number of operations in total are replayed.
+#: Maximum number of forwards and backwards in a run that is replayed as a whole. In a larger run,
+#: pipelines with about this number of operations in total are replayed.
 MAX_REPLAYED_OPERATIONS = 100_000
 #: Minimum number of pipelines that are replayed.
 _MIN_PIPELINES = 4
@@ -42,7 +42,7 @@ class ReplayedRanks:
     Attributes:
         is_replayed: Mask of the ranks that are replayed.
         pipelines: Number of pipelines that are replayed.
-        of: Number of pipelines of the run.
+        of: Number of pipelines in the run.
     """
 
     is_replayed: Bools
@@ -98,7 +98,7 @@ def _order_by_latest_end(
 
     Args:
         operations: Operations of all ranks.
-        rows: Rows of the forwards and backwards of the included iterations.
+        rows: Rows of the forwards and backwards in the included iterations.
         pipeline: Number of each rank's pipeline, from 0.
         count: Number of pipelines.
         included: Mask of the iterations to include.

@@ -249,7 +249,7 @@ def build_layout_question(
     Args:
         stages: Kernel times of each virtual stage.
         times: Measured times of the operations, by kind.
-        microbatches: Number of microbatches of an iteration, or None if it varies.
+        microbatches: Number of microbatches in an iteration, or None if it varies.
 
     Returns:
         The input of the search, or None if the layers or the times of any stage are unknown.

@@ -18,11 +18,11 @@ from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.operations import Rank
 from bubbleviz.model.texts import format_count, format_rank_name, to_one_line
 
-#: Minimum difference of a bubble ratio from the median of all ranks, in absolute terms.
+#: Minimum absolute difference between a rank's bubble ratio and the median of all ranks.
 _MIN_RATIO_EXCESS = 0.01
-#: Minimum relative difference of the time of a phase from the median of its stage.
+#: Minimum relative difference between a rank's time in a phase and the median of its stage.
 _MIN_TIME_DIFFERENCE = 0.05
-#: Minimum fraction of the ranks of a stage, pipeline or host that stand out as a group.
+#: Minimum fraction of the ranks in a stage, pipeline or host that must stand out to form a group.
 _MIN_FRACTION = 0.75
 
 

@@ -45,8 +45,8 @@ class Stretch:
     """One or more complete pipelines of a run, with ranks and operation rows counted from 0.
 
     Attributes:
-        first_rank: Index in the run of the first rank of the stretch.
-        first_row: Row in the run of the first operation of the stretch.
+        first_rank: Index in the run of the stretch's first rank.
+        first_row: Row in the run of the stretch's first operation.
         ranks: The ranks of the stretch.
         operations: Operations of the ranks, with empty ``names``, because a run can have millions
             of names.
@@ -60,9 +60,9 @@ class Stretch:
         collectives: Waiting times of ranks in collectives, and times in which data moved. Operation
             row ``len(operations) + i`` refers to ``elsewhere[i]``.
         elsewhere: Operations of other stretches that collectives waited for, as rows of the run.
-        collective_gap_ns: Columns of :attr:`.Run.collective_gap_ns` for the ranks of the stretch,
-            shape (iterations, ranks).
-        extents: First start and last end of the work of each rank in each iteration.
+        collective_gap_ns: Columns of :attr:`.Run.collective_gap_ns` for the stretch's ranks, shape
+            (iterations, ranks).
+        extents: Start of the first work and end of the last work of each rank in each iteration.
         windows: The measurement window of each ratio, keyed by ratio name.
         is_kept: Mask of the ranks whose bubbles and receives are kept after the explanation.
         averaged: Mask of the iterations of the run that are included in averages.
@@ -139,7 +139,7 @@ def _cut_stretch(
         counts: Counted iterations of the run and their ratios.
         collectives: Waiting times of all ranks of the run in collectives, and times in which data
             moved.
-        ranks: Half-open range (first, stop) of the ranks of the stretch.
+        ranks: Half-open range (first, stop) of the stretch's ranks.
         is_kept: Mask of the stretch's ranks whose bubbles and receives are kept after the
             explanation.
         shared: The fields that all stretches share, keyed by name.
@@ -216,8 +216,8 @@ def _take_hosts(
     Args:
         hosts: Activities of launching threads in the whole run, sorted by the operation that was
             launched late.
-        rows: Rows of the operations of the stretch.
-        first_rank: Index of the first rank of the stretch.
+        rows: Rows of the stretch's operations.
+        first_rank: Index of the stretch's first rank.
     """
     bounds = np.searchsorted(hosts.operation, (rows.start, rows.stop))
     hosts = hosts.take(slice(*bounds.tolist()))
@@ -237,8 +237,8 @@ def _renumber_last_operations(
     Args:
         last_operation: For each collective, the row in the run of the last operation before it, or
             -1.
-        first_row: Row in the run of the first operation of the stretch.
-        n_operations: Number of operations of the stretch.
+        first_row: Row in the run of the stretch's first operation.
+        n_operations: Number of operations in the stretch.
 
     Returns:
         last_operation: The converted rows.

@@ -31,7 +31,7 @@ class StretchExplanation:
 
     Attributes:
         idle_ns: Idle time by cause, as in :class:`.CauseTimes`.
-        communication: Communication times of the ranks of the stretch.
+        communication: Communication times of the stretch's ranks.
         samples: Samples used to measure phase times; see :func:`.collect_phase_samples`.
         received: Number of receives whose producer is known, per iteration.
         crossing: Mask of the iterations in which an operation takes an input from another rank.
@@ -99,7 +99,7 @@ def _mask_crossing_iterations(operations: Operations, inputs: Inputs, n_iteratio
     Args:
         operations: Operations of the stretch.
         inputs: Inputs that operations took from other ranks.
-        n_iterations: Number of iterations of the run.
+        n_iterations: Number of iterations in the run.
     """
     # The last entry is for operations without an iteration (-1).
     is_crossing = np.zeros(n_iterations + 1, bool)

@@ -40,7 +40,7 @@ class Bubbles(IdleIntervals, ArrowTable):
             as a row of the operations' ``names``, else -1.
         ratio: Name of the ratio.
         operations: The table that rows and names refer to.
-        kinds: NCCL's name of each kind of collective, or "" for a kind without a name.
+        kinds: NCCL name of each collective kind, or "" for a kind without a name.
     """
 
     iteration: Ints
@@ -65,7 +65,7 @@ class Bubbles(IdleIntervals, ArrowTable):
             iteration: Iteration whose window contains each piece.
             ratio: Name of the ratio.
             operations: The table that rows and names refer to.
-            kinds: NCCL's name of each kind of collective.
+            kinds: NCCL name of each collective kind.
         """
         columns = {name: getattr(idle, name) for name in IdleIntervals.column_names()}
         return cls(**columns, iteration=iteration, ratio=ratio, operations=operations, kinds=kinds)
@@ -79,7 +79,7 @@ class Bubbles(IdleIntervals, ArrowTable):
 
     @property
     def collectives(self) -> tuple[str, ...]:
-        """Display name of each kind of collective."""
+        """Display name of each collective kind."""
         return tuple(kind or "other" for kind in self.kinds)
 
     @property

@@ -170,7 +170,7 @@ def _sum_by_cause(idle: IdleIntervals, regions: _Regions, cell: Ints, n_cells: i
         idle: Idle time of all ranks.
         regions: Regions into which the windows are split.
         cell: For each region, the row of the result to which its idle time is added.
-        n_cells: Number of rows of the result.
+        n_cells: Number of result rows.
     """
     region, row, cause = _find_overlaps(idle, regions)
     start_ns = np.maximum(idle.start_ns[row], regions.start_ns[region])

@@ -48,7 +48,7 @@ def explain_forward_waits(
     The total idle time of each rank does not change.
 
     Args:
-        operations: Operations of all ranks of an inference run.
+        operations: All operations of an inference run.
         ranks: The ranks, by index.
         inputs: Inputs that operations took from other ranks.
         idle: Idle intervals of all ranks, sorted by (rank, start). Their causes are those that
@@ -281,7 +281,7 @@ def _explain_later_stage(
 
     - Its cause is DEPENDENCY, it is outside collectives, and it has no ``peer_operation``.
     - There is an operation before its idle interval.
-    - The producer of the input of the operation after it is known.
+    - The next operation's input has a known producer.
 
     :func:`_split_waits` estimates the time of each cause. If the estimates add up to less than the
     wait, the remaining time keeps the cause DEPENDENCY. If they add up to more, all of them are

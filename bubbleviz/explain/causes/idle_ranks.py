@@ -147,7 +147,7 @@ def _find_gaps(
     """Return the gaps between busy times within the windows, with times on the packed time line.
 
     Args:
-        line: Packing of the time axes of all ranks into one line.
+        line: Packing of all ranks' time axes into one line.
         computing: Intervals in which compute operations keep ranks busy.
         windows: At most one window per rank. Ranks without a window have no gaps.
         unattributed: Intervals in which compute kernels ran outside all operations; also treated as
@@ -182,7 +182,7 @@ def _list_waits(
         inputs: Inputs of the operations from other ranks.
         arrivals: Arrival times of these inputs, measured from receives.
         gaps: The gaps, whose times are positions on the packed time line.
-        line: Packing of the time axes of all ranks into one line.
+        line: Packing of all ranks' time axes into one line.
     """
     next_operation, shift_ns = gaps.after, line.shift_ns[gaps.rank]
 
@@ -380,8 +380,8 @@ def _find_waiting_transfers(
 
     Args:
         transfers: Columns of the operations table.
-        receive: Row of the receive of each input.
-        send: Row of the send of each input, or -1 if there is none.
+        receive: Row of each input's receive.
+        send: Row of each input's send, or -1 if there is none.
         ready_ns: Time at which the data of each input was ready.
     """
     sent_ns = np.where(send == NONE, ready_ns, np.maximum(transfers.start_ns[send], ready_ns))

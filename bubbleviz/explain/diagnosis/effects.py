@@ -85,7 +85,7 @@ class PaceChanges:
     """How the pace of ranks changes during the run, one row per rank.
 
     Attributes:
-        slope: Slope of the logarithm of the pace, per iteration.
+        slope: Slope of the logarithmic pace, per iteration.
         jump_begin: Number of the first iteration after the jump that fits best, counted from 0. The
             jump may be insignificant.
         jump_change: Mean logarithm of the pace after the jump that fits best minus the mean before
@@ -161,7 +161,7 @@ class StageEffects:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Effects:
-    """Factors of the times of compute operations.
+    """Factors of compute operation times.
 
     Attributes:
         computes: The compute operations. An index of a compute operation is a row of this table.
@@ -181,7 +181,7 @@ class Effects:
         paces: Pace of each rank in each iteration.
         residual: Time of each compute operation (``computes.time_ns``) divided by the product of
             all factors.
-        noise: Standard deviation of the logarithm of ``residual``.
+        noise: Standard deviation of ``log(residual)``.
     """
 
     computes: Computes
@@ -383,7 +383,7 @@ def _measure_paces(
         computes: The compute operations of the run.
         rank_iterations: Groups of compute operations with the same rank and iteration.
         ratio: Time of each compute operation, divided by the factors that were estimated before.
-        iteration_effect: Effect of the iteration of each group.
+        iteration_effect: Effect of each group's iteration.
     """
     first = rank_iterations.first
     pace = group_medians(rank_iterations.of_row, len(rank_iterations), ratio)
@@ -511,8 +511,8 @@ def _fit_pace_changes(rank_row: Ints, iteration: Ints, log_pace: Floats) -> Pace
     drifting if the line is rising (:func:`is_rising`).
 
     Args:
-        rank_row: Number of the rank of each pace, from 0.
-        iteration: Number of the iteration of each pace, from 0.
+        rank_row: Rank number of each pace, from 0.
+        iteration: Iteration number of each pace, from 0.
         log_pace: Logarithm of each pace.
     """
     number = iteration.astype(np.float64)
@@ -531,7 +531,7 @@ def _fit_trend(series: Floats) -> Floats:
     line is not rising (:func:`is_rising`), all factors are 1.
 
     Args:
-        series: Logarithm of the factor of each iteration.
+        series: Logarithmic factor of each iteration.
     """
     number, group = np.arange(len(series), dtype=np.float64), np.zeros(len(series), np.int64)
     slope, explained = fit_lines(group, number, replace_spikes(group, number, series))

@@ -60,7 +60,7 @@ WHOLE_LAYERS = "layers"
 #: A stage with more kernels than other stages has more layers.
 #: If a slow stage has the same number of kernels as other stages, its GPU may be slow.
 MORE_KERNELS, SAME_KERNELS = "more-kernels", "same-kernels"
-#: Maximum relative difference between the numbers of kernels of stages with equally many layers.
+#: Maximum relative difference between the kernel counts of stages with equally many layers.
 _MAX_KERNEL_DIFFERENCE = 0.02
 #: Value of ``detail`` if it is unknown whether launch gaps contain communication.
 COMPUTE_GAPS = "compute"
@@ -94,13 +94,13 @@ class Fault:
         detail: Qualifier of ``kind``, or "" if there is none. ``collective``: name of its kind.
             ``link``: the replica, if only one of several is slow. ``microbatch``: ``lengths`` if
             the lengths of all microbatches vary, ``first`` if only the first one of the run is
-            slow. ``drift`` and ``slowed``: ``all`` if all ranks
-            became slower. ``launch``: ``profiler``, or ``iterations`` for a pause between
-            iterations. ``launch-gaps``: ``compute`` if the gaps may be communication. ``token``:
-            ``one`` or ``enough`` more chunks are in flight. ``iteration``: "" if all ranks are
-            slow, ``pace`` if certain ranks are slow throughout whole iterations only, else
-            ``pause``. ``stage``: :data:`MORE_KERNELS` or :data:`SAME_KERNELS` if a single rank runs
-            the stage and :func:`_compare_kernels` comes to a conclusion, else "".
+            slow. ``drift`` and ``slowed``: ``all`` if all ranks became slower. ``launch``:
+            ``profiler``, or ``iterations`` for a pause between iterations. ``launch-gaps``:
+            ``compute`` if the gaps may be communication. ``token``: ``one`` or ``enough`` more
+            chunks are in flight. ``iteration``: "" if all ranks are slow, ``pace`` if certain ranks
+            are slow throughout whole iterations only, else ``pause``. ``stage``:
+            :data:`MORE_KERNELS` or :data:`SAME_KERNELS` if a single rank runs the stage and
+            :func:`_compare_kernels` comes to a conclusion, else "".
         delayed: Rows of the work table that start late because of the fault.
         late_ns: Delay of each of ``delayed``, in ns.
         collective: Kind of collective that starts late because of the fault, or "" if operations
@@ -165,10 +165,10 @@ class Evidence:
         work: Work table of all ranks in the replayed iterations.
         own_ns: Time of each row in ns, without waiting. For communication, this is its transfer
             time.
-        effects: Effects on the times of compute operations.
+        effects: Effects on compute operation times.
         launch_share: For each row, how much of the time without a compute kernel was also without a
             communication kernel, as a fraction. None if it is unknown.
-        host_of_rank: Number of the host of each rank.
+        host_of_rank: Host number of each rank.
         late_ns: Delay of each row in ns that is due to a late launch by the host, or 0.
         profiler_ns: Delay of each row in ns that is due to profiler overhead, or 0.
         n_kernels: Number of compute kernels of each row, or 0 if unknown.
@@ -285,11 +285,11 @@ def _build_stage_fault(
     - ``host``: the slow stages take the median time of the other stages.
 
     Args:
-        evidence: Effects, delays and other evidence of the run.
+        evidence: Measured effects, delays and other evidence about the run.
         kind: Kind of the fault: ``stage`` or ``host``.
         name: Name of the fault, for example ``host-0``.
         stages: Indices of the slow stages.
-        is_slow: Mask of all slow rows of the stage effects.
+        is_slow: Mask of all slow rows of ``effects.stages``.
     """
     effects, work = evidence.effects, evidence.work
     is_slow = is_slow & np.isin(effects.stages.stage, stages)
@@ -323,9 +323,9 @@ def _compare_kernels(evidence: Evidence, stages: list[int], is_slow: Bools) -> s
     kernels is divided by the median of the other stages.
 
     Args:
-        evidence: Effects, delays and other evidence of the run.
+        evidence: Measured effects, delays and other evidence about the run.
         stages: Indices of the slow stages.
-        is_slow: Mask of the slow rows of the stage effects.
+        is_slow: Mask of the slow rows of ``effects.stages``.
 
     Returns:
         :data:`MORE_KERNELS` if the excess of kernels is at least half of the excess of time for
@@ -357,7 +357,7 @@ def _move_whole_layers(evidence: Evidence, fault: Fault) -> Fault | None:
     the result is None.
 
     Args:
-        evidence: Effects, delays and other evidence of the run.
+        evidence: Measured effects, delays and other evidence about the run.
         fault: The fault of the slow stages, without which their work is split evenly.
     """
     question, work, effects = evidence.layout, evidence.work, evidence.effects
@@ -390,6 +390,9 @@ def find_slow_microbatches(evidence: Evidence) -> Iterator[Fault]:
     microbatches of the iteration, including those of other replicas::
 
         microbatches     1  1  3  1        1.5  1.5  1.5  1.5
+
+    If only the first microbatch of the run is slow, stages compiled or warmed up one after another.
+    Then a different fault is yielded (:func:`_build_warm_up_fault`).
     """
     effects, groups = evidence.effects, evidence.effects.microbatches
     size = np.bincount(groups.of_row, minlength=len(groups))
@@ -406,13 +409,13 @@ def find_slow_microbatches(evidence: Evidence) -> Iterator[Fault]:
 
 
 def _build_warm_up_fault(evidence: Evidence, is_slow: Bools) -> Fault:
-    """Build the fault of a first microbatch that is slow on every stage only because it is first.
+    """Build the fault of a first microbatch that is slow on every stage because it is the first.
 
     Stages compile or allocate memory when the first microbatch reaches them. Without the fault, the
     microbatch takes its usual time.
 
     Args:
-        evidence: Effects, delays and other evidence of the run.
+        evidence: Measured effects, delays and other evidence about the run.
         is_slow: Mask of the first microbatches, one value per group of ``effects.microbatches``.
     """
     effects, groups = evidence.effects, evidence.effects.microbatches
@@ -441,7 +444,7 @@ def _build_microbatch_fault(evidence: Evidence, is_slow: Bools) -> Fault:
     microbatches divided by the 5 % quantile.
 
     Args:
-        evidence: Effects, delays and other evidence of the run.
+        evidence: Measured effects, delays and other evidence about the run.
         is_slow: Mask of the slow microbatches, one value per group of ``effects.microbatches``.
     """
     effects, groups = evidence.effects, evidence.effects.microbatches
@@ -624,12 +627,12 @@ def _build_drift(
     Without the fault, the ranks stay as fast as they were at first.
 
     Args:
-        evidence: Effects, delays and other evidence of the run.
+        evidence: Measured effects, delays and other evidence about the run.
         name: Name of the fault, for example ``drift``.
         is_member: Mask of the ranks that became slower, one value per group of ``paces.ranks``.
         is_slow_pace: Mask of the rows of ``paces`` (a rank in an iteration) in which a rank is
             slower.
-        total_rise: Rise of the logarithm of each rank's pace over the run.
+        total_rise: Rise of each rank's logarithmic pace over the run.
     """
     effects, paces = evidence.effects, evidence.effects.paces
     rise = paces.changes.estimate_rise(paces.ranks.of_row, paces.iteration)
@@ -706,7 +709,7 @@ def _list_changed_links(evidence: Evidence, rows: Ints) -> Iterator[Fault]:
     iteration is the first in which any of these replicas is slow.
 
     Args:
-        evidence: Effects, delays and other evidence of the run.
+        evidence: Measured effects, delays and other evidence about the run.
         rows: Rows of the sends and receives in the work table.
     """
     work = evidence.work
@@ -744,7 +747,7 @@ def _compare_links(evidence: Evidence, rows: Ints) -> Floats:
     iterations before the first change are used.
 
     Args:
-        evidence: Effects, delays and other evidence of the run.
+        evidence: Measured effects, delays and other evidence about the run.
         rows: Rows of the sends and receives in the work table.
 
     Returns:
@@ -801,8 +804,8 @@ def _find_slowed_collectives(evidence: Evidence, name: str, rows: Ints) -> Fault
     first slow iteration and the times of the fault.
 
     Args:
-        evidence: Effects, delays and other evidence of the run.
-        name: Name of the kind of collective.
+        evidence: Measured effects, delays and other evidence about the run.
+        name: Name of the collective kind.
         rows: Rows of the work table with collectives of this kind and a positive transfer time.
     """
     work, own_ns = evidence.work, evidence.own_ns[rows].astype(np.float64)
@@ -895,7 +898,7 @@ def _build_launch_fault(evidence: Evidence, name: str, delayed: Ints, late_ns: I
     communication has more than half of the total delay.
 
     Args:
-        evidence: Effects, delays and other evidence of the run.
+        evidence: Measured effects, delays and other evidence about the run.
         name: Name of the fault, for example ``launch-3``.
         delayed: Delayed rows of the work table.
         late_ns: Delay of each row of the work table.
@@ -963,7 +966,7 @@ def _build_gap_fault(
     reported number is the fraction of their total time that is launch gaps.
 
     Args:
-        evidence: Effects, delays and other evidence of the run.
+        evidence: Measured effects, delays and other evidence about the run.
         name: Name of the fault, for example ``launch-gaps``.
         gap_ns: Total length of the launch gaps in each compute operation, in ns.
         is_member: Mask of the ranks of the fault, one value per rank that has compute operations,
@@ -1109,7 +1112,7 @@ def _find_host_in_longest(evidence: Evidence, rows: Ints, scale: Floats) -> tupl
     :func:`find_host_activity` describes the result.
 
     Args:
-        evidence: Effects, delays and other evidence of the run.
+        evidence: Measured effects, delays and other evidence about the run.
         rows: Rows of the work table, at least one.
         scale: Time of each row without the fault, as a fraction of its measured time.
     """

@@ -85,7 +85,7 @@ _MIN_PAUSE, _MIN_REPORTED_PAUSE = 0.01, 0.05
 _MAX_MISSED = 0.08
 #: Half width of a 95 % interval of a normal distribution, in standard deviations.
 _NORMAL_QUANTILE = 1.96
-#: Kinds of faults of which one can contain another of the same kind.
+#: Fault kinds for which one fault can contain another of the same kind.
 _NESTED = ("link", "iteration", "launch", "late-start")
 #: Function that takes a replay, the times of its rows and the delays of its rows, and returns
 #: iteration lengths.
@@ -167,7 +167,7 @@ class _FaultReplay:
     """Replays iterations as if certain faults did not exist.
 
     Attributes:
-        evidence: Effects, delays and other evidence of the run.
+        evidence: Measured effects, delays and other evidence about the run.
         delays_ns: Delay of each row of the work table with all faults.
         measure_lengths: Function that returns the iteration lengths of a replay.
     """
@@ -231,7 +231,7 @@ class _Baseline:
     """Lengths of the iterations with all faults. Savings are measured relative to them.
 
     Attributes:
-        evidence: Effects, delays and other evidence of the run.
+        evidence: Measured effects, delays and other evidence about the run.
         warm_up: Length of the warm-up iteration, or 0; see :attr:`Diagnosis.warm_up`.
         counts: Slice that selects all replayed iterations except a warm-up. All other attributes
             cover only these iterations.
@@ -320,7 +320,7 @@ def _estimate_scale_error(evidence: Evidence, fault: Fault) -> float:
     fault.
 
     Args:
-        evidence: Effects, delays and other evidence of the run.
+        evidence: Measured effects, delays and other evidence about the run.
         fault: The fault.
 
     Returns:
@@ -599,8 +599,8 @@ def _choose_length_measure(
     Args:
         work: Work table of all ranks.
         measured: Replay of this work.
-        own_ns: Measured time of each row, in the order of the replay.
-        delay_ns: Measured delay of each replayed row, in the order of the replay.
+        own_ns: Measured time of each row, in replay order.
+        delay_ns: Measured delay of each replayed row, in replay order.
         period_ns: Mean time from the start of one iteration to the start of the next, or None if
             iterations do not overlap.
 
@@ -630,7 +630,7 @@ def _choose_length_measure(
 def _measure_lengths_and_spans(
     work: Work, replay: Replay, own_ns: Ints, delay_ns: Ints
 ) -> tuple[Ints, Ints]:
-    """Return the length of each iteration, and the longest span of a rank in it.
+    """Return the length of each iteration, and the longest span of any rank in it.
 
     The span of a rank is the time from the start of its first to the end of its last compute
     operation or optimizer in the iteration.
@@ -638,7 +638,7 @@ def _measure_lengths_and_spans(
     Args:
         work: Work table of all ranks.
         replay: Replay of this work.
-        own_ns: Time of each row in the order of the replay, shape (rows, scenarios).
+        own_ns: Time of each row in replay order, shape (rows, scenarios).
         delay_ns: Delay of each row, in the same order and shape.
 
     Returns:

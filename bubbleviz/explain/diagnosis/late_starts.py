@@ -20,9 +20,10 @@ from bubbleviz.model.columns import NONE, Bools, Ints, make_mask
 from bubbleviz.model.grouping import group_rows
 from bubbleviz.model.intervals import group_extents
 
-#: The first operation of an iteration is late if it is delayed by more than this, in ns.
+#: Minimum delay of a late first operation, in ns.
 MIN_LATE_NS = 20_000
-#: Maximum overlap of iterations of ranks that wait for each other, as a fraction of an iteration.
+#: Maximum overlap of consecutive iterations of ranks that wait for each other, as a fraction of an
+#: iteration.
 _MAX_OVERLAP = 0.01
 
 
@@ -36,7 +37,8 @@ def measure_late_starts(run: ReplayedRun, rows: Ints) -> Ints:
     All delays are 0 in the following cases, because ranks then do not wait for each other or cannot
     be compared:
 
-    - A rank begins an iteration before all ranks have ended the previous one.
+    - A rank begins an iteration clearly before all ranks have ended the previous one
+      (:func:`_wait_for_each_other`).
     - There is only one iteration.
     - The ranks are on several hosts, whose clocks differ.
 
@@ -85,9 +87,9 @@ def _mask_starts(run: ReplayedRun, rows: Ints) -> Bools:
 def _wait_for_each_other(run: ReplayedRun, rows: Ints, first_ns: Ints) -> bool:
     """Return whether each iteration begins after the previous one has ended on all ranks.
 
-    It may begin earlier by 1 % of the median iteration length, because ranks that synchronize their
-    gradients still run their optimizers separately. The result is False if there are fewer than two
-    iterations.
+    An overlap of up to 1 % of the median iteration length is allowed, because ranks that
+    synchronize their gradients still run their optimizers separately. The result is False if there
+    are fewer than two iterations.
 
     Args:
         run: The replayed run.

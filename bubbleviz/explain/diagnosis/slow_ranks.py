@@ -30,17 +30,18 @@ from bubbleviz.explain.slowness import compute_median_of_others
 from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.grouping import group_rows, sort_rows
 
-#: Maximum number of slow hosts and replicas, and of slow single ranks, that are reported.
+#: Maximum numbers of slow groups (hosts and replicas) and of single slow ranks that are reported.
 _MAX_GROUPS, _MAX_RANKS = 4, 8
-#: Maximum number of hosts, and of replicas, that are candidates in a round.
+#: Maximum number of candidate hosts, and of candidate replicas, in a round.
 _MAX_CANDIDATES = 16
 #: Quantiles of the ratios of a candidate's cells that are tried as the factor of the candidate.
 _QUANTILES = (0.0, 0.49, 0.51, 1.0)
-#: Minimum effect of a rank that drifts or has slowed, because a fitted change leaves a remainder.
+#: Minimum effect on a rank that drifts or has slowed. It is high because a fitted change leaves a
+#: remainder.
 _MIN_CHANGED_EFFECT = 1.05
 #: Minimum gain of a common factor, as a fraction of the gain if each cell has a separate factor.
 _MIN_GAIN = 0.5
-#: Weight of deviations of cells that are faster than their norm; slower cells have weight 1.
+#: Weight of the deviation of a cell that is faster than its norm. Slower cells have weight 1.
 _FAST_WEIGHT = 2.0
 
 
@@ -87,8 +88,8 @@ def explain_slow_ranks(
     ranks follow (:func:`_list_single_ranks`).
 
     Args:
-        effects: Effects on the times of compute operations, with the time of each cell.
-        host_of_rank: Number of the host of each rank.
+        effects: Effects on compute operation times, with the time of each cell.
+        host_of_rank: Host number of each rank.
 
     Returns:
         slow_ranks: The slow hosts and replicas in the order of selection, then the slow ranks.
@@ -119,10 +120,11 @@ def _mask_slow_cells(effects: Effects, cell_ns: Floats) -> Bools:
     """Return a mask of the cells that are significantly slower than their copies.
 
     A cell is compared with the median of its other copies (:meth:`.Effects.is_significant`). A cell
-    without other copies is not slow.
+    without other copies is not slow. On a rank that drifts or has slowed, a cell must also take
+    more than 1.05 times this median.
 
     Args:
-        effects: Effects on the times of compute operations.
+        effects: Effects on compute operation times.
         cell_ns: Time of each cell.
     """
     n_times = np.bincount(effects.computes.cells.of_row, minlength=len(cell_ns))
@@ -141,13 +143,13 @@ def _mask_slow_cells(effects: Effects, cell_ns: Floats) -> Bools:
 def _list_candidates(effects: Effects, host_of_rank: Ints, is_slow: Bools) -> Iterator[_Candidate]:
     """Yield the hosts whose ranks are all slow, then the replicas whose ranks are all slow.
 
-    A rank is slow if at least one of its cells is slow. Hosts and replicas are sorted by size,
-    largest first. Only the 16 largest of each are considered. A host or replica is left out if it
-    has only one rank, or all ranks of the run.
+    A rank is slow if at least one of its cells is slow. A host or replica is left out if it has
+    only one rank, or all ranks of the run. Hosts and replicas are sorted by size, largest first,
+    and at most 16 of each are yielded.
 
     Args:
-        effects: Effects on the times of compute operations.
-        host_of_rank: Number of the host of each rank.
+        effects: Effects on compute operation times.
+        host_of_rank: Host number of each rank.
         is_slow: Mask of the slow cells.
     """
     first = effects.computes.cells.first
@@ -186,7 +188,7 @@ def _fit_factor(effects: Effects, cell_ns: Floats, is_member: Bools, is_slow: Bo
     - No other rank does the same work.
 
     Args:
-        effects: Effects on the times of compute operations.
+        effects: Effects on compute operation times.
         cell_ns: Time of each cell.
         is_member: Mask of the member cells.
         is_slow: Mask of the slow cells.
@@ -223,7 +225,7 @@ def _measure_gain(effects: Effects, cell_ns: Floats, is_member: Bools, factor: F
     it is less than half of that, the members are not slow for a common reason, and 0 is returned.
 
     Args:
-        effects: Effects on the times of compute operations.
+        effects: Effects on compute operation times.
         cell_ns: Time of each cell.
         is_member: Mask of the member cells.
         factor: Factor of each cell if the members are slow for a common reason.
@@ -265,7 +267,7 @@ def _make_slow_group(effects: Effects, candidate: _Candidate, factor: Floats) ->
     """Build the slow ranks of a candidate.
 
     Args:
-        effects: Effects on the times of compute operations.
+        effects: Effects on compute operation times.
         candidate: The host or replica.
         factor: Factor of each cell.
     """
@@ -281,7 +283,7 @@ def _list_single_ranks(effects: Effects, cell_ns: Floats) -> Iterator[SlowRanks]
     other copies.
 
     Args:
-        effects: Effects on the times of compute operations.
+        effects: Effects on compute operation times.
         cell_ns: Time of each cell, divided by the factors of slow hosts and replicas.
     """
     cells = effects.computes.cells

@@ -69,14 +69,14 @@ class RankOrder:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class IterationOrders:
-    """The orders of the ranks of one iteration.
+    """The order of each rank in one iteration.
 
     Attributes:
         iteration: Index of the iteration.
         rank: Ranks that ran operations in the iteration, ascending.
         first: For each entry of ``rank``, the index of its first operation in ``row``, ``second``
             and ``code``.
-        unknown: Mask of the ranks on which the microbatch of an operation is unknown.
+        unknown: Mask of the ranks on which an operation's microbatch is unknown.
         row: Rows of the operations in the run, sorted by (rank, host start). An overlapped pair
             occurs twice.
         second: Mask of the entries of ``row`` that are the backward of an overlapped pair.
@@ -146,7 +146,7 @@ def read_orders(
 def _number_patterns(parts: list[IterationOrders]) -> tuple[list[IterationOrders], list[Ints]]:
     """List the distinct orders, and set the ``pattern`` of each rank to the index of its order.
 
-    The pattern is -1 if the microbatch of any operation of the rank is unknown.
+    The pattern is -1 if the rank has an operation whose microbatch is unknown.
 
     Returns:
         The iterations with their patterns, and the list of distinct orders.
@@ -171,7 +171,7 @@ def _number_patterns(parts: list[IterationOrders]) -> tuple[list[IterationOrders
 def _read_iteration(
     operations: Operations, iteration: int, rows: Ints, n_sequences: int
 ) -> IterationOrders:
-    """Read the orders of the ranks of one iteration. The ``pattern`` of the result is empty.
+    """Read the order of each rank in one iteration. The ``pattern`` of the result is empty.
 
     Operations are sorted by the start of their ranges on the host. Overlapped pairs get two
     entries: a forward and a backward. Chunks and microbatches are renumbered from 0.

@@ -22,7 +22,7 @@ class PipelineOrders:
     """The orders of one pipeline in one iteration, one entry per distinct (device, order) pair.
 
     Attributes:
-        devices: Number of devices of the pipeline.
+        devices: Number of devices in the pipeline.
         places: Device (stage) that ran each order, or -1 if unknown.
         orders: Orders as codes of operations. The orders of a device are distinct.
         replicas: Number of ranks on the device that ran each order.

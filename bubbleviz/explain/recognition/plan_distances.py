@@ -24,7 +24,7 @@ MAX_DISTANCE = 0.1
 _MAX_FIRST_DISTANCE = 0.3
 #: Maximum number of planned orders to compare with an order whose device is unknown.
 _MAX_COMPARED = 4
-#: Maximum number of operations of a plan; larger plans take seconds to build.
+#: Maximum number of operations in a plan; larger plans take seconds to build.
 _MAX_PLANNED = 2_000_000
 #: Orders of a plan, one per device, and the number of directions of the plan.
 #: A plan with two directions has two replicas that share the devices.
@@ -145,7 +145,7 @@ def find_similar_plans(
         ran: Measured orders of a pipeline.
         plans: Function that returns the plan of a schedule for given sizes.
         rules: Schedules to try.
-        min_directions: Minimum number of directions of the plans, 1 or 2.
+        min_directions: Minimum number of directions in the plans, 1 or 2.
     """
     chunks, microbatches, devices = ran.chunks, ran.microbatches, ran.devices
     if 3 * devices * chunks * _truncate_plan(microbatches, devices) > _MAX_PLANNED:

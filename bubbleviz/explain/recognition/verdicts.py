@@ -255,7 +255,7 @@ def _find_nearest(
         readings: Orders of a pipeline in several interpretations.
         plans: Function that returns the plan of a schedule for given sizes.
         rules: Schedules to try.
-        min_directions: Minimum number of directions of the plans.
+        min_directions: Minimum number of directions in the plans.
     """
     best = Verdict()
     for ran in readings:

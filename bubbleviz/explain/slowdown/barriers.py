@@ -1,14 +1,15 @@
-"""Insert the synchronization of data-parallel ranks that was not recorded.
+"""Add the gradient synchronization of data-parallel ranks if it was not recorded.
 
-Data-parallel ranks reduce their gradients in the last backward of an iteration, and no rank ends it
+Data-parallel ranks reduce their gradients in the last backward of an iteration. No rank can end it
 before all ranks have entered the reduction. If the reduction was not recorded, as in a recording of
 ranges only, the waiting of the fast ranks looks like work of their last backward::
 
     rank 0   ├ F ┤├──────── B ────────────┤         ├ F ┤├─ B ─┤├─ waits ──────┤
     rank 1   ·· late ··├ F ┤├──── B ──────┤   ->    ·· late ··├ F ┤├─ B ─┤├────┤
 
-The ranks do equal work, so in each iteration the shortest last backward contains the least waiting.
-The rest of a longer one is cut off, and a collective of all ranks takes its place.
+The ranks do equal work. So in each iteration, the shortest last backward contains the least
+waiting. All longer ones are cut to its length, and the time that was cut off becomes a collective
+of all ranks.
 """
 
 from __future__ import annotations
@@ -53,13 +54,14 @@ class _LastBackwards(Table):
 
 
 def insert_barriers(run: ReplayedRun) -> ReplayedRun:
-    """Return the run with a collective at the end of the last backward of each iteration.
+    """Add a collective of all ranks at the end of each iteration's last backward, if it is missing.
 
-    The run is returned unchanged unless its ranks are data-parallel and wait for each other:
+    The run is returned unchanged unless its ranks are data-parallel and wait for each other. Three
+    conditions show this:
 
-    - there are several ranks, all on one host and in one stage, and no collective was recorded;
-    - every rank has a backward in every averaged iteration;
-    - in at least half of these iterations, the last backwards start at least four times as far
+    - There are several ranks, all on one host and in one stage, and no collective was recorded.
+    - Every rank has a backward in every averaged iteration.
+    - In at least half of these iterations, the last backwards start at least four times as far
       apart as they end.
 
     Args:
@@ -102,7 +104,11 @@ def _find_last_backwards(run: ReplayedRun) -> _LastBackwards:
 
 
 def _wait_for_each_other(last: _LastBackwards) -> bool:
-    """Return whether last backwards start far apart but end together in most iterations."""
+    """Return whether, in at least half of the iterations, last backwards end almost together.
+
+    They end almost together if their starts are at least ``_MIN_SPREAD_RATIO`` times as far apart
+    as their ends.
+    """
     iterations = group_rows(last.iteration)
     group = iterations.of_row, len(iterations)
     first_start_ns, last_start_ns = group_extents(*group, last.start_ns, last.start_ns)
@@ -113,10 +119,11 @@ def _wait_for_each_other(last: _LastBackwards) -> bool:
 
 
 def _estimate_own_times(run: ReplayedRun, last: _LastBackwards) -> Floats:
-    """Estimate how long each last backward computed, in ns.
+    """Estimate how long each last backward computed, without waiting, in ns.
 
-    A rank whose forwards take twice as long as those of the other ranks takes twice as long for its
-    backward, too. The time of an iteration is that of the rank with the least time for its speed.
+    The ranks of an iteration are assumed to compute equally long, scaled by their pace
+    (:func:`_measure_paces`). So the smallest ``length / pace`` of the iteration, times the pace of
+    the rank, is the result. It is at most the measured length.
 
     Args:
         run: The replayed run.
@@ -132,9 +139,9 @@ def _estimate_own_times(run: ReplayedRun, last: _LastBackwards) -> Floats:
 
 
 def _measure_paces(run: ReplayedRun) -> Floats:
-    """Return the median forward time of each rank divided by the median of these medians.
+    """Return the pace of each rank: its median forward time, relative to the median over all ranks.
 
-    The pace is 1 if a rank has no forward.
+    All paces are 1 if any rank has no forward.
     """
     operations = run.operations
     is_forward = mask_phases(operations.phase, (Phase.F,)) & (operations.has_span == 1)
@@ -149,12 +156,12 @@ def _measure_paces(run: ReplayedRun) -> Floats:
 
 
 def _cut_operations(operations: Operations, last: _LastBackwards, own_end_ns: Ints) -> Operations:
-    """Return the operations with the last backwards ending when their own work ends.
+    """Shorten the last backwards so that they end when their own work ends.
 
     Args:
         operations: Operations of all ranks.
         last: The last backwards.
-        own_end_ns: End of the work of each last backward.
+        own_end_ns: Time at which each last backward ends its own work.
     """
     end_ns, busy_ns, active_ns = (
         column.copy() for column in (operations.end_ns, operations.busy_ns, operations.active_ns)
@@ -167,12 +174,12 @@ def _cut_operations(operations: Operations, last: _LastBackwards, own_end_ns: In
 
 
 def _make_barriers(run: ReplayedRun, last: _LastBackwards, own_end_ns: Ints) -> CollectiveIntervals:
-    """Return one collective of all ranks per iteration, which starts when the own work ends.
+    """Build one collective of all ranks per iteration. Each rank enters it when its own work ends.
 
     Args:
         run: The replayed run.
         last: The last backwards.
-        own_end_ns: End of the work of each last backward.
+        own_end_ns: Time at which each last backward ends its own work.
     """
     unset = np.full(len(last), NONE, np.int64)
     zero = np.zeros(len(last), np.int64)

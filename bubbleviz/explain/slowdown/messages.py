@@ -143,7 +143,7 @@ def _select_remote_inputs(run: ReplayedRun, rows: Ints) -> tuple[Ints, Ints]:
 def _find_receive_times(
     run: ReplayedRun, consumer: Ints, producer: Ints, forward: Bools
 ) -> tuple[Ints, Ints]:
-    """Return the start and the end of the receive of each message, or -1 if there is none.
+    """Return when the receive of each message started and ended, or -1 if there is none.
 
     The receive that the explanation found for the consumer is used. If it found none, the receive
     is matched by order (:func:`_match_unnamed_transfers`).
@@ -175,7 +175,7 @@ def _find_receive_times(
 def _find_send_times(
     run: ReplayedRun, producer: Ints, forward: Bools, received_ns: Ints
 ) -> tuple[Ints, Ints]:
-    """Return the start and the end of the send of each message.
+    """Return when the send of each message started and ended.
 
     If no send was recorded, the message is assumed to be sent from the end of the producer to the
     end of the receive. No returned time is earlier than the end of the producer.
@@ -184,7 +184,7 @@ def _find_send_times(
         run: The replayed run.
         producer: Row of the operation that produces each message.
         forward: Mask of the messages that carry activations.
-        received_ns: End of the receive of each message.
+        received_ns: End of each message's receive.
     """
     operations = run.operations
     send = run.sends[producer]
@@ -210,7 +210,7 @@ def _match_unnamed_transfers(
         operations: Operations of all ranks.
         owner: For each message, the row of the operation that receives or sends it.
         forward: Mask of the messages that carry activations.
-        phases: Phase of the transfers of activations, and phase of the transfers of gradients.
+        phases: Phase of activation transfers, and phase of gradient transfers.
 
     Returns:
         Row of the transfer of each message, or -1 if there is none.
@@ -334,7 +334,7 @@ def _has_data_moved_ahead(
             known transfer time.
         sent_ns: Time at which the data of each message was sent.
         received_ns: Time at which each message was received.
-        link_ns: Usual transfer time of the link of each message.
+        link_ns: Usual transfer time of each message's link.
     """
     posted_ns = messages.receive_start_ns
     is_clearly_late = is_late & (2 * (posted_ns - sent_ns) > link_ns)
@@ -377,7 +377,7 @@ def _bound_transfer_times(
 def _measure_link_times(
     operations: Operations, messages: Messages, gap_ns: Floats, shows_time: Bools
 ) -> Floats:
-    """Return the usual transfer time of the link of each message, in ns.
+    """Return the usual transfer time of each message's link, in ns.
 
     Here a link is a sending and a receiving rank. Its usual time is the lower median over the
     messages that show the transfer time, or 0 if fewer than ``_MIN_IDLE_CONSUMERS`` messages show

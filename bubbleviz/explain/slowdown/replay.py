@@ -42,7 +42,7 @@ class Replay:
 
     @property
     def rows(self) -> Ints:
-        """Rows of the work table in the order of the replay."""
+        """Rows of the work table in replay order."""
         return self.timing.rows
 
     @property
@@ -137,7 +137,7 @@ def _find_closing_positions(work: Work, rows: Ints) -> Ints:
 
     Args:
         work: Work table of all ranks.
-        rows: Rows of the work in the order of the replay.
+        rows: Work rows in replay order.
     """
     if not len(rows):
         return rows

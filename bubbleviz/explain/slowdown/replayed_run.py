@@ -110,8 +110,8 @@ def make_row_converter(first: int, count: int, elsewhere: Ints) -> Callable[[Int
     ``elsewhere[i]``. -1 stays -1.
 
     Args:
-        first: Row in the run of the first operation of the stretch.
-        count: Number of operations of the stretch.
+        first: Row in the run of the stretch's first operation.
+        count: Number of operations in the stretch.
         elsewhere: Rows in the run of operations of other stretches.
     """
 

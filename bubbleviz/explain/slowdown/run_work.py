@@ -36,7 +36,7 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMPUTE, Phase
 
-#: Maximum error of the clocks of ranks, in ns.
+#: Maximum clock error between ranks, in ns.
 _MAX_CLOCK_ERROR_NS = 1_000_000
 _ROLES = {
     Phase.F: Role.FORWARD,
@@ -150,8 +150,8 @@ def _build_collective_work(
         collectives: Collectives, one row per rank and collective.
         stage: Stage of each rank.
         replica: Replica of each rank.
-        n_transfers: Number of messages with a transfer. Meetings of collectives are numbered after
-            the meetings of these messages.
+        n_transfers: Number of messages with a transfer. Collective meetings are numbered after the
+            meetings of these messages.
     """
     collective_kinds, kind_of_collective = _classify_collectives(collectives, stage, replica)
     unset = np.full(len(collectives), NONE, np.int64)

@@ -375,11 +375,11 @@ class Slowdowns:
         total: Slowdown S of all work.
         by_phase: Slowdown S of each phase, transfer direction, and kind of collective, keyed by
             printed name.
-        by_stage: Slowdown S of the work of each stage.
-        by_replica: Slowdown S of the work of each replica of the pipeline.
+        by_stage: Slowdown S of each stage's work.
+        by_replica: Slowdown S of each pipeline replica's work.
         by_rank: Slowdown S of each rank; see :func:`.compute_rank_slowdowns`. Outputs show it as a
             column of :class:`.Slowness`.
-        by_microbatch: Slowdown S of the work of each microbatch.
+        by_microbatch: Slowdown S of each microbatch's work.
         by_link: Slowdown S of the transfers between two stages, keyed by (source stage, destination
             stage).
         by_iteration: Slowdown S of each iteration: its length replayed at measured times, divided

@@ -75,7 +75,7 @@ def _find_earliest_starts(
         collectives: Collectives of the averaged iterations.
         operations: Operations of all ranks.
         rows: Rows of the compute operations in the averaged iterations.
-        n_iterations: Number of iterations of the run, including those that are not averaged.
+        n_iterations: Number of iterations in the run, including those that are not averaged.
     """
     first_ns, last_ns = group_extents(
         operations.iteration[rows], n_iterations, operations.start_ns[rows], operations.end_ns[rows]

@@ -123,7 +123,7 @@ def _order_transfers(
         work: Work table of all ranks.
         transfers: Rows of the sends and receives.
         compute: Row of the compute operation that produces or consumes the data of each transfer.
-        sent_ns: Start of the send of each transfer.
+        sent_ns: Time at which each transfer's send started.
         computes: Rows of the compute operations, in the order in which each rank ran them.
 
     Returns:
