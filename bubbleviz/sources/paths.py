@@ -209,7 +209,7 @@ def _find_superseded(files: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def select_profiles(files: Sequence[str], directories: Sequence[str] = ()) -> list[str]:
-    """Select the profiles among the files of a directory, without duplicates of a run.
+    """Select the profiles among the files in a directory, without duplicates in other formats.
 
     A file is a profile if it has one of the ``suffixes`` of a :class:`Reader`, or if
     :func:`_is_profile` returns True. Reports of nsys are selected as well. If several files contain
@@ -473,7 +473,7 @@ def make_unreadable_limitation(error: BubblevizError) -> Limitation:
 
 
 def find_missing_files(files: Sequence[InputFile]) -> tuple[Limitation, ...]:
-    """Return a limitation if a directory seems to lack files, as its numbered file names show.
+    """Return a limitation if numbered file names show that a directory lacks files.
 
     Files that the user named are ignored. Missing numbers are reported only on these conditions:
 

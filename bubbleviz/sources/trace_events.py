@@ -88,8 +88,7 @@ def _make_decoder(element: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(list[element], strict=False)
 
 
-#: Function that returns the rows of the events in a block whose arguments are needed as structs
-#: (the attribute ``args``).
+#: Function that returns the rows of a block for which the attribute ``args`` is needed.
 Described: TypeAlias = "Callable[[TraceEvents[ArgsT]], Ints]"
 
 
@@ -269,12 +268,13 @@ def _count_decimals(end: Ints, point: Ints) -> Ints:
 #: A decoding error may be due to a truncated token if it is this close to the end of a text.
 #: A token is a number, a word or an escape sequence.
 _MAX_CUT_TOKEN = 16
-#: Number of characters at the end of a text that are searched again together with the next text,
-#: because the start of an event may be split between the two texts.
+#: Number of characters at the end of a text that are searched again together with the next text.
+#: The start of an event may be split between the two texts.
 _BEFORE_EVENT = 64
 _SPACE = re.compile(r"[\s,]*")
-#: Maximum number of objects that are nested too deeply for Python's stack. Real files contain no
-#: such object. Garbage contains many, and each takes as long to read as a thousand normal objects.
+#: Maximum number of objects that are nested too deeply for Python's stack.
+#: Real files contain no object that is nested too deeply. Garbage contains many.
+#: Each such object takes as long to read as a thousand normal objects.
 _MAX_TOO_DEEP = 100
 #: Maximum number of times that a text with unreadable objects is read.
 _MAX_PASSES = 8

@@ -3,8 +3,8 @@
 Megatron-Core itself names transfers and layers (``--nvtx-ranges``), but not the forward and the
 backward of a microbatch. This module wraps ``forward_step`` and ``backward_step``, which all
 schedules call, and the function that overlaps a forward with a backward. The arguments of a forward
-contain its microbatch and chunk. The arguments of a backward contain the output tensor of its
-forward, which identifies the forward.
+contain its microbatch and chunk. The arguments of a backward contain the output tensor of the
+matching forward.
 
 Written for Megatron-Core 0.5 to 0.19, megatron/core/pipeline_parallel/schedules.py,
 p2p_communication.py, combined_1f1b.py, and megatron/core/optimizer/optimizer.py.

@@ -28,7 +28,7 @@ from bubbleviz.model.texts import truncate_for_matching
 from bubbleviz.sources.kineto import events as kineto
 from bubbleviz.sources.kineto.events import EventCollector, EventRows, KinetoArgs, get_argument
 
-#: Exclusive upper bound of valid rank numbers and group sizes.
+#: Exclusive upper bound on valid rank numbers and group sizes.
 RANK_LIMIT = 1 << 20
 _NUMBER = re.compile(r"-?\d+")
 #: Text that PyTorch writes in a long list in place of ranks that it leaves out.
@@ -152,10 +152,10 @@ def _make_group(args: KinetoArgs, operator: KinetoArgs, world: World) -> Group:
     )
 
 
-#: Exclusive upper bound of valid element counts.
+#: Exclusive upper bound on valid element counts.
 _ELEMENT_LIMIT = 1 << 55
-#: Collectives whose argument ``Rank`` is the root. In sends and receives, it is the peer. In other
-#: collectives, it is the calling rank.
+#: Collectives whose argument ``Rank`` is the root.
+#: In sends and receives, ``Rank`` is the peer. In other collectives, it is the calling rank.
 _ROOTED = frozenset(("broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter"))
 #: Matches kernels that may execute sends and receives. AMD's kernels have generic names.
 _POINT_TO_POINT_KERNEL = re.compile(r"^(?:void )?nccl\w*?(?:SendRecv|Generic)")

@@ -94,7 +94,7 @@ def to_text(value: object) -> str:
     return replace_surrogates(value) if isinstance(value, str) else ""
 
 
-#: Exclusive upper bound of device numbers.
+#: Exclusive upper bound on device numbers.
 _MAX_DEVICES = 1 << 22
 #: Indices of the first columns of events.
 _THREAD, _START, _END = range(3)

@@ -25,8 +25,8 @@ _NESTED_OBJECT = rb"\{[^{}]*\}"
 for _ in range(3):
     _NESTED_OBJECT = rb"\{[^{}]*(?:(?:(?<=:)|(?<=: ))" + _NESTED_OBJECT + rb"[^{}]*)*\}"
 _OBJECT = re.compile(_NESTED_OBJECT)
-#: Matches strings (which are kept), unquoted values, and trailing commas. Unterminated strings also
-#: match, so that a quote inside one is not mistaken for the start of another string.
+#: Matches strings (which are kept), unquoted values, and trailing commas.
+#: Unterminated strings also match, so that quotes inside them do not start other strings.
 _REPAIR = re.compile(
     rb'(?P<text>"(?:[^"\\]|\\.)*"?)'
     rb"|(?P<colon>:\s*)(?:(?P<none>[-+]?(?:nan|inf)\w*(?:\(\w*\))?)"

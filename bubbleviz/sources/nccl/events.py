@@ -201,8 +201,8 @@ class EventFile:
         )
 
 
-#: Maximum plausible deviation between the clocks of GPU and host, in ns. It is generous: the
-#: polling thread sleeps for milliseconds, and clocks drift by milliseconds in hours.
+#: Maximum plausible deviation between the clocks of GPU and host, in ns.
+#: The polling thread sleeps for milliseconds, and clocks drift by only milliseconds in hours.
 _MAX_DEVIATION_NS = 1_000_000_000
 #: Minimum number of bridges per GPU. With fewer bridges, a wrong bridge cannot be identified.
 _MIN_BRIDGES = 3

@@ -42,8 +42,8 @@ from bubbleviz.sources.nccl import events
 FLIGHT_RECORDER = "flight recorder"
 #: Matches the rank at the end of a file name, before the suffixes.
 _RANK = re.compile(r"([0-9]{1,7})(?:\.[a-z]+)*$")
-#: Splits names such as ``nccl:all_reduce``, ``nccl:send 0->1`` and ``nccl:recv 1<-0``. Any text
-#: matches.
+#: Splits names such as ``nccl:all_reduce``, ``nccl:send 0->1`` and ``nccl:recv 1<-0``.
+#: Every text matches this expression.
 _NAME = re.compile(r"(?:\w+:)?(?P<name>\S*)(?: (?P<own>[0-9]{1,7})(?:->|<-)(?P<peer>[0-9]{1,7}))?")
 #: Match the start of a pickled dump, and keys of a JSON dump.
 _PICKLE = re.compile(rb"\x80[\x02-\x05](?s:.){0,200}?(?:version|pg_config|entries)")

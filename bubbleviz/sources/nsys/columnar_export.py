@@ -43,8 +43,8 @@ from bubbleviz.sources.sqlite.queries import EVERY_ROW, Binds
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: DuckDB settings. DuckDB must not write files, and needs no threads of its own, because every
-#: reader thread runs separate queries.
+#: DuckDB settings. DuckDB must not write files.
+#: A query needs only one DuckDB thread, because every reader thread runs separate queries.
 _SETTINGS = (
     "threads = 1",
     "temp_directory = ''",
@@ -58,8 +58,8 @@ _SETTINGS = (
     "autoinstall_known_extensions = false",
     "autoload_known_extensions = false",
 )
-#: Defines SQLite's ``JSON_EACH`` for DuckDB. This version returns the elements of a JSON array as
-#: texts, so the queries cast them to numbers.
+#: Defines SQLite's ``JSON_EACH`` for DuckDB.
+#: The elements of a JSON array are returned as texts, so the queries cast them to numbers.
 _JSON_EACH = (
     "CREATE MACRO JSON_EACH(given) AS TABLE "
     """SELECT UNNEST(FROM_JSON(given, '["VARCHAR"]')) AS value"""
@@ -94,8 +94,9 @@ _NAMES = (
 )
 #: Name of the column with row numbers that is added to Arrow tables.
 _ROW_NUMBER = "row number"
-#: Minimum number of rows per part, and maximum number of parts per table. Larger parts take more
-#: memory. More parts take more time, because DuckDB reads a row group again for every part.
+#: Minimum number of rows per part, and maximum number of parts per table.
+#: More parts take more time, because DuckDB reads a row group again for every part.
+#: Larger parts take more memory.
 _PART_ROWS, _MAX_PARTS = 1 << 16, 16
 #: Maximum number of characters that an error message quotes from a DuckDB message.
 _MAX_REASON = 120

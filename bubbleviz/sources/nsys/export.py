@@ -47,8 +47,8 @@ BOUNDS = {
     "ranges/lasting": "ranges/bounds",
     "calls/all": "calls/bounds",
 }
-#: Minimum number of rows in a table that the thread pool reads. For smaller tables, opening the
-#: file in each thread would take too long.
+#: Minimum number of rows in a table that the thread pool reads.
+#: For smaller tables, opening the file in each thread would take too long.
 _MIN_POOL_ROWS = 1 << 13
 #: Number of parts that may be read ahead, in addition to one part per thread.
 _MAX_PARTS_AHEAD = 4
@@ -282,10 +282,10 @@ class Export(ABC):
         )
 
     def filter_called_names(self, numbers: Sequence[int]) -> Sequence[int]:
-        """Drop the names that no call has, given their ids.
+        """Return the given name ids, except those that no call has.
 
-        The search is coarse: all ids are returned if any call has one of the names, and () if no
-        call has. Subclasses that can decode pages drop each name that no call has.
+        The search is coarse: if any call has one of the names, all ids are returned, otherwise ().
+        Subclasses that can decode pages check each name.
 
         Args:
             numbers: Ids of call names in ``StringIds``.

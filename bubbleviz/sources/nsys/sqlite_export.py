@@ -28,14 +28,14 @@ from bubbleviz.sources.sqlite.queries import ABSENT, EVERY_ROW, Binds, PlainColu
 
 #: Name for the row number in queries. A column with this name would hide the row number.
 _ROW_NUMBER = "_rowid_"
-#: Number of rows per part. Reading a part takes about 10 ms. Larger parts would need more memory
-#: and make threads wait longer.
+#: Number of rows per part. Reading a part takes about 10 ms.
+#: Larger parts would need more memory and make threads wait longer.
 ROWS = 1 << 17
-#: Number of rows per part when names are read. These parts are larger, because each of them looks
-#: up the selected strings again.
+#: Number of rows per part when names are read.
+#: These parts are larger, because the selected strings are looked up again for each part.
 _NAMED_ROWS = 1 << 18
-#: Maximum number of ``StringIds`` pages that one call searches. A call takes about 20 ms, during
-#: which Ctrl-C has no effect.
+#: Maximum number of ``StringIds`` pages that one call searches.
+#: A call takes about 20 ms, and Ctrl-C has no effect during the call.
 _STRING_PAGES = 4096
 #: Columns of ``gpu_work/kernels.sql``.
 _KERNEL_COLUMNS = (

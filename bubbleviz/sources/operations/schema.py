@@ -52,8 +52,8 @@ class Column:
     empty: int = NONE
 
 
-#: Length of each time unit in ns, finest first. If a table has the same time in several units, only
-#: the column with the finest unit is used.
+#: Length of each time unit in ns, finest first.
+#: If a table has the same time in several units, only the column with the finest unit is used.
 UNITS_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 #: Maximum absolute value of a time in ns. The difference of two times then fits into 64 bits.
 MAX_TIME_NS = 1 << 62

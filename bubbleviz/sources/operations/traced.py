@@ -31,8 +31,8 @@ from bubbleviz.sources.trace_events import MISSING, TraceEvents, TraceFile
 
 #: Exclusive upper bound on the numbers in ``args``. Larger numbers are ignored.
 _MAX_NUMBER = 1 << 31
-#: If more than this fraction of the operations occurs on several threads of a rank, the trace
-#: contains several runs.
+#: Maximum fraction of a trace's operations that may occur on several threads of a rank.
+#: If the fraction is larger, the trace contains several runs.
 _MAX_SHARED = 0.05
 
 

@@ -195,9 +195,10 @@ class Part:
         return f"CREATE TEMP VIEW part AS SELECT '{quoted}' AS guid{columns}"
 
     def _define_table(self, base: str, is_filtered: bool, has_bounds: bool) -> str:
-        """Return the statement that creates the view of a table, under the table's name in queries.
+        """Return the statement that creates the view of a table.
 
-        The view has only the columns that queries read, converted by :func:`_select_column`.
+        The view has the name that the table has in queries. It contains only the columns that
+        queries read, converted by :func:`_select_column`.
 
         Args:
             base: Name of the table in queries.

@@ -224,8 +224,8 @@ def narrow_ids(column: Ints) -> Ints:
 _Rows = Sequence[tuple[Any, ...]]
 #: Maximum number of hosts that a message names.
 _MAX_NAMED_HOSTS = 4
-#: Maximum number of processes in one table for which every query scans the whole table. If there
-#: are more, the row numbers of each process are determined first, which is faster.
+#: Maximum number of processes in one table for which every query scans the whole table.
+#: For more processes, it is faster to determine the row numbers of each process first.
 _MAX_SCANNED_PROCESSES = 8
 #: Subject of the limitation to report if a table or column is missing, keyed by query.
 _LIMITATION_OF_QUERY = {
@@ -868,11 +868,13 @@ def _number_kernel_streams(recorded: Ints) -> Ints:
 def _number_copy_streams(kernels: Ints, copies: Ints) -> Ints:
     """Return the stream number of each copy, or -1 if unknown.
 
-    A copy gets the number that :func:`_number_kernel_streams` gives to kernels on its stream:
+    A copy gets the stream number of the kernels on its stream (see
+    :func:`_number_kernel_streams`):
 
-    - If the queue of the copy is known (greater than 0), to kernels with the same stream and queue.
-    - If only the stream of the copy is known, to kernels with the same stream. The number is
-      unknown if these kernels ran on several queues.
+    - If the queue of the copy is known (greater than 0), these are the kernels with the same stream
+      and queue.
+    - If only the stream is known, these are the kernels with the same stream. If they ran on
+      several queues, the stream number is unknown.
 
     Args:
         kernels: Stream and queue of each kernel, shape (2, kernels).

@@ -79,7 +79,7 @@ def make_damage_error(
 
 @contextmanager
 def _report_damage(path: str, query: Query) -> Iterator[None]:
-    """Convert errors of the ADBC driver to errors that name the damaged file.
+    """Convert ADBC driver errors to errors that name the damaged file.
 
     Raises:
         MemoryError: Memory ran out.
@@ -357,8 +357,8 @@ class Database:
         """
         import adbc_driver_manager as adbc
 
-        # If memory runs out, the driver may end the process. Allocating the memory here first
-        # raises MemoryError instead, unless other threads use up memory afterwards.
+        # If memory runs out, the driver may end the process.
+        # This allocation raises MemoryError first, unless other threads use up memory afterwards.
         np.empty(_ROOM, np.uint8)
         text, number = DataType.string(), DataType.int64()
         values = [

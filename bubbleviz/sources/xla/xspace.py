@@ -39,8 +39,8 @@ from bubbleviz.sources.xla import planes as xla
 from bubbleviz.sources.xla.planes import Planes
 from bubbleviz.sources.xla.profile import join_processes, make_process_number, make_profile
 
-#: Number, name and type of each field, keyed by message name. ``*`` marks repeated fields. Texts
-#: have the type ``bytes``, because they may be invalid UTF-8.
+#: Number, name and type of each field, keyed by message name. ``*`` marks repeated fields.
+#: Texts have the type ``bytes``, because they may be invalid UTF-8.
 _MESSAGES = {
     "Space": "1 planes bytes*, 4 hostnames bytes*",
     "Plane": "2 name bytes, 3 lines Line*, 4 event_metadata bytes*, 5 stat_metadata bytes*, "

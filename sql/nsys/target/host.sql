@@ -1,4 +1,4 @@
--- Hostname of the profiled host. Nothing else about the host is read.
+-- Hostname of the profiled host. Nothing else in the table of its environment is read.
 --
 -- requires: TARGET_INFO_SYSTEM_ENV(name, value)
 SELECT env.value AS hostname  -- hostname
