@@ -1,4 +1,4 @@
-"""Outputs of the layouts of a model: JSON, CSV, and pictures."""
+"""Writes the layouts of a model as JSON, CSV and pictures."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _list_layer_rows(layers: model.Layers) -> list[dict[str, Any]]:
 
 
 def _list_schedule_values(report: LayoutReport, row: ScheduleLayout) -> dict[str, Any]:
-    """Return the JSON object of a schedule: its best layout, and the layout before the change."""
+    """Return the JSON object of a schedule: its best layout, and the layout before."""
     best = row.best
     return {
         "schedule": row.schedule,

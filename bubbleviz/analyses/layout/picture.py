@@ -42,7 +42,7 @@ _MAX_DEVICES = 64
 
 
 def draw_layouts(question: LayoutQuestion, rows: Sequence[ScheduleLayout], reasons: str) -> str:
-    """Return an SVG document with the layouts to show, or ``reasons`` as text if there are none."""
+    """Draw the layouts in ``rows`` as an SVG document, or ``reasons`` as text if there are none."""
     page = Page("bvl-")
     page.title = "Layers by device, before and after" if rows else "No layout fits"
     page.description = "Two bars per device: time of its layers for one microbatch."
@@ -60,8 +60,8 @@ def draw_layouts(question: LayoutQuestion, rows: Sequence[ScheduleLayout], reaso
 def _draw_schedule(page: Page, question: LayoutQuestion, row: ScheduleLayout) -> None:
     """Draw the layouts of one schedule, before and after, with two bars per device.
 
-    If both layouts are the same, each device has a single bar. At most ``_MAX_DEVICES`` devices are
-    drawn. A dashed line marks the mean time of all devices.
+    If both layouts are the same, each device has a single bar. Only the first ``_MAX_DEVICES``
+    devices are drawn. A dashed line marks the mean time over all devices.
     """
     assert row.best is not None
     assert row.baseline is not None
@@ -125,7 +125,7 @@ def _draw_bars(
     """Draw the bars of a device, one below the other with the total time of each, and move down.
 
     Args:
-        page: The page; the first bar starts at its current position.
+        page: The page. The first bar starts at the current position.
         layers: Layers of the model.
         bars: Layout of each bar, and its label or "". The bar with the label ``before`` is pale.
         virtual_stages: Virtual stages of the device.
@@ -207,7 +207,7 @@ def _draw_axis(page: Page, longest_ns: int, scale: float) -> None:
 
 
 def _draw_legend(page: Page, layers: Layers) -> None:
-    """Draw the legend of the kinds of layers that occur in the model, and move down."""
+    """Draw the legend of the layer kinds that occur in the model, and move down."""
     x = page.left
     page.y += 8
     for kind, colour in _COLOURS.items():

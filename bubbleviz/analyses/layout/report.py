@@ -66,11 +66,11 @@ def find_layouts(
 
     Args:
         measured: The measured model.
-        sizes: Numbers of devices, microbatches and chunks per device. None selects the run's
-            number.
+        sizes: Number of devices, of microbatches, and of chunks per device. None selects the number
+            in the measured run.
         schedules: Names of schedules, or empty for all schedules with a fixed order.
         limit: Memory of a device, or None for no limit.
-        watch: Function that receives the completed share of the search.
+        watch: Callback that is notified of the completed share of the search.
 
     Raises:
         UsageError: A named schedule is unknown or does not allow the sizes, a size is unknown, or

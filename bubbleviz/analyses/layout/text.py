@@ -107,7 +107,8 @@ def _make_schedule_row(report: LayoutReport, row: ScheduleLayout) -> dict[str, s
 def _format_length_before(row: ScheduleLayout) -> str:
     """Return the length of an iteration with the layout before the change, and its marks.
 
-    The mark ``*`` means an equal number of layers per stage, and ``!`` that memory is exceeded.
+    The mark ``*`` means that all stages have an equal number of layers. The mark ``!`` means that
+    memory is exceeded.
     """
     if row.baseline_ns is None:
         return "-"
@@ -119,8 +120,8 @@ def _format_length_before(row: ScheduleLayout) -> str:
 def _describe_proof(row: ScheduleLayout) -> str:
     """Say whether the layout is proved to be the best, or why there is no layout.
 
-    Without a proof, the text gives an upper bound of what another layout could save. For a searched
-    schedule, the text says that order and layout were improved alternately.
+    If there is no proof, the text says how much another layout could save at most. For a searched
+    schedule, it says instead that order and layout were improved in turn.
     """
     if row.best is None:
         return to_one_line(row.reason, 60)
@@ -164,8 +165,8 @@ def _show_layout(report: LayoutReport, row: ScheduleLayout) -> Iterator[Block]:
 def _list_settings(layers: model.Layers, layout: model.Layout) -> Iterator[tuple[str, str]]:
     """Yield (framework, setting) pairs: how to select a layout in each framework.
 
-    If the model has only forwards, the frameworks are for inference, otherwise for training.
-    Megatron is left out if it cannot express the layout.
+    A model that has only forwards gets the settings of inference frameworks, and any other model
+    those of training frameworks. Megatron is left out if it cannot express the layout.
     """
     if layers.forward_only:
         kinds = [[layers.kinds[layer] for layer in stage] for stage in layout.stages]
@@ -186,8 +187,8 @@ def _list_stage_rows(
 ) -> Iterator[dict[str, str]]:
     """Yield a table row for each virtual stage of a layout.
 
-    If devices have several chunks, a row also names the devices of the stage. A stage has several
-    devices if the schedule replicates stages.
+    If devices have several chunks, a row also names the devices that hold the stage. There are
+    several if the schedule replicates stages.
     """
     work = report.question.workload(layout)
     devices_of_stages = row.list_holders()

@@ -1,7 +1,7 @@
-"""Alignment of the clocks of event files with the clocks of profiles, by matching kernels.
+"""Aligns the clocks of event files with the clocks of profiles, by matching kernels.
 
-The operations of each GPU are matched with the kernels of a profile (:mod:`.kernel_matching`) on
-the GPU's clock if it was recorded, otherwise on the host's clock.
+The operations of each GPU are matched with the kernels of a profile (:mod:`.kernel_matching`). The
+GPU's clock is used if it was recorded, otherwise the host's clock.
 """
 
 from __future__ import annotations
@@ -57,9 +57,10 @@ class EventGpu:
     """The operations of one GPU in an event file, on the host's and on the GPU's clock.
 
     Host times are relative to the start of the process's profiler. GPU times are from the GPU's
-    clock (``globaltimer``), and the clocks of two GPUs of a host can differ by seconds. The two
-    clocks are related by kernels whose start the host observed. The host observes a start late but
-    never early, so the smallest difference is used.
+    clock (``globaltimer``). The clocks of two GPUs in the same host can differ by seconds.
+
+    The difference between host clock and GPU clock is measured at kernels whose start the host
+    observed. The host observes a start late but never early, so the smallest difference is used.
 
     Attributes:
         events: Events of the file.
@@ -124,7 +125,7 @@ class EventGpu:
 
 
 def _split_by_gpu(file: EventFile) -> Iterator[EventGpu]:
-    """Yield the GPUs of a file.
+    """Split the events of a file by GPU.
 
     If several ranks of a process belong to the same communicator, each rank has a separate GPU.
     Otherwise, the process has one GPU.
@@ -144,7 +145,7 @@ def _split_by_gpu(file: EventFile) -> Iterator[EventGpu]:
 
 
 def _mask_multi_gpu_processes(events: NcclEvents) -> Bools:
-    """Return a mask of the events of processes that have several ranks in one communicator."""
+    """Return a mask of the events whose process has several ranks in one communicator."""
     member_rows = np.flatnonzero((events.communicator != NONE) & (events.rank != NONE))
     members = group_rows(
         events.pid[member_rows], events.communicator[member_rows], events.rank[member_rows]
@@ -159,8 +160,14 @@ def _mask_multi_gpu_processes(events: NcclEvents) -> Bools:
 def _make_gpu(file: EventFile, rows: Ints, pid: int, label: str) -> EventGpu:
     """Collect the times of a GPU's operations, each from the best source that recorded it.
 
-    From best to worst: the GPU's clock, kernels and then proxy threads as the host observed them,
-    and the launch. A source with both start and end is preferred over one without the end.
+    The sources are, from best to worst:
+
+    - the GPU's clock,
+    - the kernel, as the host observed it,
+    - the proxy thread, as the host observed it,
+    - the launch on the host.
+
+    A source with both start and end is preferred over a source without an end.
 
     Args:
         file: The event file.
@@ -186,10 +193,10 @@ def _make_gpu(file: EventFile, rows: Ints, pid: int, label: str) -> EventGpu:
 
 
 def _choose_host_times(events: NcclEvents, rows: Ints) -> tuple[Ints, Ints, Ints]:
-    """Choose the best times on the host's clock that were recorded for each operation.
+    """Choose the best recorded times of each operation on the host's clock.
 
-    Kernels as the host observed them are preferred over proxy threads, which are preferred over the
-    launch. A source with both start and end is preferred over one without the end.
+    Times of the kernel are preferred over times of the proxy thread, and these over the launch. A
+    source with both start and end is preferred over a source without an end.
 
     Args:
         events: Events of a file.
@@ -215,11 +222,7 @@ def _choose_host_times(events: NcclEvents, rows: Ints) -> tuple[Ints, Ints, Ints
 
 
 def _measure_bridge(file: EventFile, rows: Ints) -> int | None:
-    """Return the smallest recorded difference between host and GPU clock in ns, or None.
-
-    The difference is the time on the host's clock minus the time on the GPU's clock. It is None if
-    no difference was recorded.
-    """
+    """Return the smallest recorded value of host clock minus GPU clock in ns, or None."""
     of_gpu = make_mask(len(file.events), rows)
     bridges = file.bridges.take(of_gpu[file.bridges.row])
     difference_ns = bridges.host_ns - bridges.gpu_ns
@@ -232,7 +235,7 @@ def _format_process(pid: int) -> str:
 
 
 def _measure_durations(gpu: EventGpu, start_ns: Ints, end_ns: Ints) -> Ints:
-    """Return the durations of operations, from the GPU's clock if it recorded start and end.
+    """Return the duration of each operation, on the GPU's clock if it recorded start and end.
 
     A duration is -1 if it is unknown, negative or longer than ``MAX_DURATION_NS``.
     """
@@ -258,7 +261,8 @@ def align_events(
             the GPU is in no profile.
         clocks: Clocks that ``clock`` refers to. GPUs that could not be aligned share the clock of
             their process, since its threads share the profiler's clock.
-        n_ambiguous: Number of operations that several offsets match equally well with kernels.
+        n_ambiguous: Number of operations for which several clock offsets fit the kernels equally
+            well.
     """
     tables: list[Communications] = []
     clocks: list[RecordingClock] = []

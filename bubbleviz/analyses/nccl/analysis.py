@@ -48,8 +48,8 @@ class Communication:
         operations: Table of the operations, one row per operation and rank.
         ranks: Number of ranks of each communicator, or None if unknown.
         clocks: Clocks that ``operations.clock`` refers to; the first is the report's clock.
-        files: For each file, its path as given, its format (such as ``nsys``), and the number of
-            events by category, which is empty for profiles.
+        files: For each file, a tuple (path as given, format such as ``nsys``, number of events by
+            category). The last element is empty for profiles.
         limitations: What could not be measured, and why.
         faults: Operations at which the run hangs, from flight recorders.
         window: The analyzed part of the run as the user wrote it, or None for the complete run.
@@ -105,7 +105,7 @@ def measure_communication(
     Args:
         paths: Event files and profiles of one run, directories of files, or glob patterns. Files
             are recognized by their content.
-        convention: Names of conventions, or paths of TOML files, whose lists of communication
+        convention: Names of conventions, or paths of TOML files. Their lists of communication
             kernels are added to NCCL's kernels.
         window: Part of the run to analyze: iterations as the first profile numbers them, or times
             on its clock. None selects the complete run.
@@ -160,10 +160,11 @@ def measure_communication(
 def merge_communication(
     recorded: Sequence[EventFile], profiles: Sequence[NcclProfile]
 ) -> Communication:
-    """Merge the communication operations of event files and profiles.
+    """Merge the communication operations of event files and profiles, and measure who waited.
 
     Clocks are aligned by kernels and UTC first, and then by the ends of common operations. The
-    duration of each operation is then split into waiting and moving by the starts of its members.
+    duration of each operation is then split at the start of its last member into waiting and moving
+    data.
 
     Raises:
         NothingToAnalyseError: There are no communication operations.
@@ -201,10 +202,14 @@ def merge_communication(
 
 
 def _number_instances(table: Communications, recorded: Sequence[EventFile]) -> tuple[Ints, int]:
-    """Return the instance of each operation, or -1, and the number of unpaired sends and receives.
+    """Group the rows that record the same operation on different ranks.
 
-    If a ring buffer has dropped its oldest entries, sends and receives are counted from the last
-    anchor collective. Sends and receives without an anchor cannot be paired.
+    If a flight recorder's ring buffer has dropped its oldest entries, sends and receives are
+    counted from the last anchor collective; see :func:`.members.find_epochs`. Sends and receives
+    that follow no anchor cannot be paired.
+
+    Returns the instance number of each row (-1 if unknown), and the number of unpaired sends and
+    receives.
     """
     if not any(file.rolled_over for file in recorded):
         return members.number_instances(table), 0
@@ -221,11 +226,11 @@ def _split_waiting(
     pool: Kernels,
     recorded: Sequence[EventFile],
 ) -> Communications:
-    """Split durations into waiting and moving, see :func:`.members.split_waiting`.
+    """Split the duration of each operation into waiting and moving data.
 
-    Waiting and transfer times of proxy threads are only known for operations of event files. The
-    times of all aligned clocks are compared with each other. The times of an unaligned clock are
-    only compared among themselves.
+    The work is done by :func:`.members.split_waiting`. All aligned clocks form one group of
+    comparable clocks, and each unaligned clock forms a separate group. Proxy times are only known
+    for the operations of event files.
     """
     clock_group = [0 if clock.aligned else 1 + index for index, clock in enumerate(clocks)]
     gpu_index, family = (
@@ -250,10 +255,10 @@ def collect_operations(
     profiles: Sequence[NcclProfile],
     pool: Kernels,
 ) -> Communications:
-    """Concatenate the operations of event files and the remaining operations of profiles.
+    """Concatenate the operations of event files with the operations that only profiles contain.
 
-    An operation of a profile is left out if an event file contains an operation with the same
-    kernel. Operations of proxy threads are ignored in this comparison.
+    An operation of a profile is left out if an operation in an event file has the same kernel.
+    Proxy operations of event files are ignored in this comparison.
 
     Args:
         recorded: Event files.
@@ -326,9 +331,8 @@ def _make_profile_clocks(
 ) -> tuple[list[RecordingClock], list[int]]:
     """Return the clock of each profile, and the index of its machine, from 0.
 
-    The machine of the first profile has the report's clock. Another machine is aligned by UTC if
-    its first profile and the first profile of the run recorded UTC. Otherwise, the machine is not
-    aligned.
+    The first profile's machine defines the report's clock. Any other machine is aligned by UTC if
+    its first profile and the first profile of the run recorded UTC. Otherwise, it is not aligned.
     """
     machines = find_machines(sources)
     clocks = []
@@ -352,13 +356,15 @@ def _find_clock_bases(
     profiles: Sequence[NcclProfile],
     dump_clocks: Collection[int],
 ) -> tuple[list[RecordingClock], list[int]]:
-    """Return the base of each clock of an event file, and mark reference clocks.
+    """Find out which clocks of event files agree already.
 
-    A base is a number that clocks share if they agree already. The base of a clock that was aligned
-    by kernels is the machine of the profile. Without profiles, the first clock and the clocks of
-    flight recorders become references with base 0. Flight recorders can share a base because they
-    record UTC, and because their operations are compared by duration. Every other clock gets an
-    unused base number.
+    Clocks that agree get the same number, called their base:
+
+    - If the clock was aligned by kernels, the base is the machine of the matching profile.
+    - Without profiles, the first clock and the clocks of all flight recorders become references
+      with base 0. Flight recorders can share a base because they record UTC, and because their
+      operations are compared by duration.
+    - Any other clock gets an unused number.
 
     Args:
         event_clocks: Clocks of the event files.
@@ -391,8 +397,8 @@ def _find_clock_bases(
 def _count_ranks(table: Communications, profiles: Sequence[NcclProfile]) -> tuple[int | None, ...]:
     """Return the number of ranks of each communicator, or None if it is unknown.
 
-    The number is the recorded number, or else one more than the highest rank or peer in the table.
-    In the second case, a number of 1 is replaced by None.
+    If the number was not recorded, it is the highest rank or peer in the table plus one, or None if
+    that is 1.
     """
     recorded = {key: ranks for profile in profiles for key, ranks in profile.sizes.items()}
     n_ranks = np.zeros(len(table.communicators), np.int64)
@@ -418,7 +424,7 @@ def _list_limitations(
     instance: Ints,
     n_unpaired: int,
 ) -> Iterator[Limitation]:
-    """Yield limitations: what event files and profiles do not show about communication, and why.
+    """Yield limitations: what the files do not show about communication, and why.
 
     Args:
         recorded: Event files.
@@ -509,7 +515,7 @@ def _list_limitations(
 
 
 def _list_file_limitations(file: EventFile) -> Iterator[Limitation]:
-    """Yield the events of a file that are damaged, incomplete or left out."""
+    """Yield limitations about the events of a file that are damaged, incomplete or left out."""
     for subject, count, reason in (
         ("damaged events", file.unreadable, "cut or damaged, and left out"),
         ("events without an end", file.n_without_end, "the job or the file ended first"),
@@ -578,7 +584,7 @@ def _select_window(
 
 
 def _make_empty_window_error(window: Window, start_ns: Ints) -> NothingToAnalyseError:
-    """Return the error for a window without operations, which names the span of all starts."""
+    """Return the error for a window without operations. It names the first and the last start."""
     first_ns, last_ns = (start_ns.min(), start_ns.max()) if len(start_ns) else (0, 0)
     return NothingToAnalyseError(
         f"--window {window.text}: no operation begins in this window; operations begin between "

@@ -44,11 +44,16 @@ def format_communicator(value: Communicator | None) -> str:
 
 
 def get_bus_factor(name: str, ranks: int | None) -> float | None:
-    """Return the factor from algorithm bandwidth to bus bandwidth, as in nccl-tests.
+    """Return the bus bandwidth divided by the algorithm bandwidth, as nccl-tests defines them.
 
-    With n ranks, the factor is 2(n-1)/n for an AllReduce, (n-1)/n for operations in which each rank
-    has a part, and 1 for all other operations (``doc/PERFORMANCE.md``). The factor of an AlltoAllv
-    is approximate, because the parts differ in size. The factor is None if n is needed but unknown.
+    With n ranks, the factor is (see ``doc/PERFORMANCE.md`` of nccl-tests):
+
+    - 2(n-1)/n for an AllReduce,
+    - (n-1)/n for operations in ``PER_RANK_OPERATIONS``, and for an AlltoAllv, where it is
+      approximate because the parts differ in size,
+    - 1 for all other operations.
+
+    The factor is None if it depends on n, but n is unknown.
     """
     if name == "AllReduce":
         return None if not ranks else 2 * (ranks - 1) / ranks
@@ -76,7 +81,7 @@ class Split(IntEnum):
     """How waiting and moving were separated."""
 
     UNKNOWN = 0
-    #: The operation waited until its last member started.
+    #: The operation waited until its last member (rank taking part) started.
     MEMBERS = 1
     #: The operation waited while its proxy thread waited for the peer.
     PROXY = 2
@@ -185,7 +190,8 @@ class Communications(Table):
         kernel: Row of the operation's kernel in the kernels of all profiles, or -1 if it has none.
             Several operations can share a kernel and its times.
         shared: Number of operations with the same kernel and times, including this one.
-        state_ns: Shape (rows, states); see :class:`~bubbleviz.sources.nccl.events.NcclEvents`.
+        state_ns: Time in each proxy state, shape (rows, states); see
+            :class:`~bubbleviz.sources.nccl.events.NcclEvents`.
         waiting_ns: Part of the duration in which the rank waited for other members, or -1 if
             unknown.
         moving_ns: Duration minus waiting time, or -1 if unknown.
@@ -235,12 +241,11 @@ def make_communications(
     names: tuple[str, ...],
     communicators: tuple[Communicator, ...],
 ) -> Communications:
-    """Make a table of operations from some of its columns.
+    """Make a table of operations from the given columns. All other columns are unknown.
 
     Args:
         rows: Number of rows.
-        columns: Columns by name. A single number is used for all rows. Columns that are not given
-            are unknown.
+        columns: Columns keyed by name. A single number is used for all rows.
         names: Texts that columns refer to.
         communicators: Communicators that ``communicator`` refers to.
     """

@@ -61,12 +61,12 @@ class Fault:
 
 
 def add_run_ranks(table: Communications, dumped: Bools) -> Communications:
-    """Fill in ``run_rank``, the rank in the run, from the members of the process groups.
+    """Fill in ``run_rank``: translate ranks in a communicator to ranks in the complete run.
 
     Args:
         table: Operations of all files.
-        dumped: Mask of the rows from flight recorders. If the members of a group are unknown, the
-            rank in these rows is the rank in the run.
+        dumped: Mask of the rows from flight recorders. If the members of their group are unknown,
+            their rank is the rank in the run already.
 
     Returns:
         The operations with ``run_rank``, which is -1 if unknown.
@@ -85,10 +85,11 @@ def add_run_ranks(table: Communications, dumped: Bools) -> Communications:
 
 
 def add_awaited_times(table: Communications, instance: Ints) -> Communications:
-    """Fill in ``awaited_ns``: for how long the other members waited for each operation.
+    """Fill in ``awaited_ns``: for how long the other members waited for each rank.
 
-    The sum of the waiting times in an instance is attributed to the last member, which did not
-    wait. Several last members share the sum equally. All other members get 0.
+    The members of an instance wait for the last member, which is the one that did not wait. Its
+    ``awaited_ns`` is the sum of the waiting times in the instance. If several members did not wait,
+    they share the sum equally. All other members get 0.
 
     Args:
         table: Operations with ``waiting_ns``.
@@ -110,9 +111,9 @@ def add_awaited_times(table: Communications, instance: Ints) -> Communications:
 
 
 def find_stages(communicators: Sequence[Communicator]) -> dict[int, int]:
-    """Return the pipeline stage of each rank of the run, from the process groups of pipelines.
+    """Return the pipeline stage of each rank of the run: its position in its pipeline group.
 
-    If a rank is in several pipeline groups, the largest group is used, because pairs of stages may
+    If a rank is in several pipeline groups, the largest one is used, because pairs of stages may
     have separate groups.
     """
     groups = [communicator for communicator in communicators if isinstance(communicator, Group)]
@@ -138,10 +139,12 @@ def list_late_ranks(table: Communications) -> list[LateRank]:
 def find_faults(table: Communications, dumped: Collection[int]) -> tuple[Fault, ...]:
     """Find where the run hangs: the first unfinished operation of each communicator or pair.
 
-    A pair consists of a sender and a receiver. A rank has not entered an operation if its dump ends
-    before the operation, or if its GPU has not started the operation although the GPU of another
-    rank has. Collectives are compared by sequence number, and the unfinished sends and receives of
-    a pair by their order.
+    A pair consists of a sender and a receiver. A rank has not entered an operation in two cases:
+    its dump ends before the operation, or its GPU has not started the operation although another
+    rank's GPU has.
+
+    Collectives are matched by sequence number, and the unfinished sends and receives of a pair by
+    their order.
 
     Args:
         table: Operations of all files. Only rows from flight recorders have a ``progress``.
@@ -176,13 +179,14 @@ def _find_hang(
 ) -> Fault:
     """Find the first unfinished operation of a communicator or pair, and who has entered it.
 
-    A rank has entered the operation if the rank recorded this operation or a later one. If any GPU
-    has started the operation, a rank whose GPU has not started it has not entered it. All members
-    that have not entered the operation are missing, or undumped if they have no dump.
+    A rank has entered the operation if it recorded this operation or a later one. There is one
+    exception: if any GPU has started the operation, ranks whose GPU has not started it do not
+    count. Members that have not entered the operation are ``missing`` if their flight recorder was
+    read, otherwise ``undumped``.
 
     Args:
         table: Operations of flight recorders.
-        rows: Rows of the communicator or pair, of which at least one is unfinished.
+        rows: Rows of the communicator or pair. At least one is unfinished.
         position: For each row of ``table``, a number that is the same for all members of an
             operation, and larger for later operations of the communicator or pair.
         pair: Sender and receiver in the communicator, or None for collectives.
@@ -213,7 +217,7 @@ def _get_pair(source: Ints, target: Ints, row: int) -> tuple[int, int] | None:
 
 
 def _find_direction(table: Communications) -> tuple[Ints, Ints]:
-    """Return the sending and receiving rank in the communicator, or -1 for collectives."""
+    """Return the sending and the receiving rank of each row, or -1 for collectives."""
     is_p2p = table.peer != NONE
     is_send = np.array([name == "Send" for name in table.names], bool)[table.name]
     source = np.where(is_p2p, np.where(is_send, table.rank, table.peer), NONE)
@@ -224,8 +228,8 @@ def _find_direction(table: Communications) -> tuple[Ints, Ints]:
 def _list_members(table: Communications, rows: Ints, pair: tuple[int, int] | None) -> set[int]:
     """Return the ranks of the run that take part in an operation.
 
-    If the members of the group are unknown, the two ranks of the pair are returned, or for a
-    collective the ranks of the given rows.
+    For a pair, these are its two ranks. For a collective, these are the members of the group, or
+    the ranks of the given rows if the members are unknown.
 
     Args:
         table: Operations.
@@ -240,7 +244,7 @@ def _list_members(table: Communications, rows: Ints, pair: tuple[int, int] | Non
 
 
 def find_culprits(faults: Sequence[Fault]) -> list[int]:
-    """Return the ranks that are missing in an operation and wait in no operation, ascending."""
+    """Return the ranks that block the run: missing in an operation, waiting in none. Ascending."""
     waiting = {rank for fault in faults if not fault.calls for rank in fault.entered}
     return sorted({rank for fault in faults for rank in fault.missing} - waiting)
 

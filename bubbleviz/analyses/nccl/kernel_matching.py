@@ -1,7 +1,8 @@
-"""Matching of recorded operations with the kernels of a profile, and the offset between clocks.
+"""Matches recorded operations with the kernels of a profile, and finds the clock offset.
 
 Both tables list the same kernels in the same order, each on its own clock. Each table may lack some
-kernels. At the offset between the clocks, most differences kernel start - operation start agree::
+kernels. Consider all differences ``kernel start - operation start``. They are densest at the offset
+between the clocks::
 
     operations  |  |     |  |  |        differences   ..:  .   :|:.  . :
     kernels        |  |     |  |  |                             └─ densest
@@ -27,7 +28,7 @@ GPU_TOLERANCE_NS = 20_000
 #: Maximum distance if the start was recorded by a thread of the host, which may have been asleep.
 HOST_TOLERANCE_NS = 1_000_000
 #: Maximum difference in length between a kernel and its operation.
-#: The maximum is a fraction of the kernel's length plus a time in ns.
+#: The maximum is a fraction of the kernel's length plus a constant in ns.
 #: The two lengths differ because they are measured at different points.
 _LENGTH_TOLERANCE, _LENGTH_TOLERANCE_NS = 0.25, 50_000
 #: Number of operations in a block.
@@ -37,7 +38,7 @@ _BLOCK_OPERATIONS = 64
 _MAX_BLOCKS = 8
 #: Approximate number of differences that are sorted together, which limits the memory use.
 _DIFFERENCES_AT_ONCE = 1 << 20
-#: Minimum number of operations that a clear offset matches, relative to the next best offset.
+#: Minimum number of operations matched by a clear offset, relative to the next best offset.
 #: An offset that is not clear may be due to chance, or to a run that repeats itself.
 _CLEAR_RATIO = 1.5
 #: Minimum number of pairs, and minimum time span of the pairs, for fitting a drift.
@@ -195,12 +196,12 @@ class StartPairs:
 
 
 def match_starts(operations: Starts, kernels: Starts, tolerance_ns: int) -> Match | None:
-    """Find the clock line that matches the most operations with kernels.
+    """Find the clock offset and drift that match the most operations with kernels.
 
-    The densest offset is computed for one block of operations after the other. The search ends at
-    the first block in which at least half of the operations agree on a clear offset. If there is
-    none, the block with the most agreeing operations wins. The line is then extended to all
-    operations.
+    Blocks of operations are searched for an offset on which most of their operations agree. The
+    search ends at the first block in which at least half of the operations agree on a clear offset.
+    If no block is that good, the one with the most agreeing operations wins. Offset and drift are
+    then fitted to all operations, starting from this block.
 
     Args:
         operations: Starts of the recorded operations.
@@ -246,7 +247,7 @@ def _is_clear(offset: Offset) -> bool:
 
 
 def _is_complete(pairs: StartPairs, kernel: Ints) -> bool:
-    """Return whether each operation has a kernel, and each kernel that could match is used."""
+    """Return whether every operation has a kernel, and every kernel that could match is used."""
     families, kernel_families = pairs.operations.family, pairs.kernels.family
     can_match = kernel_families < 0
     can_match |= np.isin(kernel_families, families) | bool((families < 0).any())
@@ -254,11 +255,11 @@ def _is_complete(pairs: StartPairs, kernel: Ints) -> bool:
 
 
 def find_densest_offset(pairs: StartPairs, rows: Ints) -> Offset | None:
-    """Find the offset on which most operations of a block agree.
+    """Find the clock offset on which most operations of a block agree.
 
-    Operations agree if differences to compatible kernels lie in an interval of one tolerance. The
-    result also contains the number of operations that agree on the next best offset, which is more
-    than two tolerances away.
+    An operation agrees on an offset if it has a compatible kernel at this distance, within one
+    tolerance. The result also contains the number of operations that agree on the next best offset,
+    which is more than two tolerances away.
 
     Args:
         pairs: Operations and kernels.
@@ -304,9 +305,9 @@ def find_densest_offset(pairs: StartPairs, rows: Ints) -> Offset | None:
 
 
 def _divide_offsets(pairs: StartPairs, rows: Ints) -> list[int]:
-    """Return ascending bounds that divide the possible offsets into parts of about equal size.
+    """Return ascending bounds that divide the possible offsets into parts, to limit the memory use.
 
-    The size of a part is the number of differences in it, about ``_DIFFERENCES_AT_ONCE``.
+    Each part contains about ``_DIFFERENCES_AT_ONCE`` differences.
     """
     start_ns, kernel_ns = pairs.operations.start_ns[rows], pairs.kernels.start_ns
     step = max(_DIFFERENCES_AT_ONCE // len(rows), 1)
@@ -318,13 +319,15 @@ def _divide_offsets(pairs: StartPairs, rows: Ints) -> list[int]:
 def _find_largest_cluster(
     differences_ns: Ints, tolerance_ns: int, excluded_ns: int | None
 ) -> _Cluster | None:
-    """Find the cluster with the most differences. On ties, the smallest spread wins.
+    """Find the interval of one tolerance that contains the most differences.
+
+    On ties, the cluster with the smallest spread wins.
 
     Args:
         differences_ns: Differences in ascending order.
         tolerance_ns: Maximum spread of a cluster.
-        excluded_ns: A time in ns, or None. Clusters that start within two tolerances of this time
-            are ignored.
+        excluded_ns: Clusters that start within two tolerances of this difference are ignored. None
+            ignores no cluster.
 
     Returns:
         The cluster, or None if there are no differences.
@@ -343,11 +346,10 @@ def _find_largest_cluster(
 
 
 def _fit_line(pairs: StartPairs, rows: Ints, offset_ns: int) -> ClockLine:
-    """Fit a clock line to all operations, starting with the offset of a block.
+    """Fit a clock line (offset and drift) to all operations, starting with the offset of a block.
 
-    The line is first fitted to the operations of the block. The range is then extended to both
-    sides, tripling its length, until it covers all operations. The line is fitted again after each
-    step.
+    The line is first fitted to the operations of the block. The range of operations is then tripled
+    in length until it covers all of them, and the line is fitted again each time.
 
     Args:
         pairs: Operations and kernels.
@@ -374,9 +376,12 @@ def _fit_line(pairs: StartPairs, rows: Ints, offset_ns: int) -> ClockLine:
 def _fit_correction(since_ns: Ints, distance_ns: Ints, drift: float) -> tuple[int, float]:
     """Fit a correction of the offset, and a drift, to the distances of matched pairs.
 
-    The drift is only changed if there are at least ``_MIN_DRIFT_PAIRS`` pairs that span at least
-    ``_MIN_DRIFT_SPAN_NS``, and if the linear fit leaves at most ``_MAX_DRIFT_RESIDUAL`` of the
-    median distance.
+    The drift is only changed if all conditions hold:
+
+    - There are at least ``_MIN_DRIFT_PAIRS`` pairs.
+    - They span at least ``_MIN_DRIFT_SPAN_NS``.
+    - The linear fit reduces the median distance to at most ``_MAX_DRIFT_RESIDUAL`` of the median
+      distance without drift.
 
     Args:
         since_ns: Time of each pair, relative to the middle of the line.
@@ -384,7 +389,7 @@ def _fit_correction(since_ns: Ints, distance_ns: Ints, drift: float) -> tuple[in
         drift: Drift of the line so far.
 
     Returns:
-        shift_ns: Correction of the offset; the median distance if the drift is not changed.
+        shift_ns: Correction of the offset. It is the median distance if the drift is not changed.
         drift: New drift of the line.
     """
     median_ns = float(np.median(distance_ns))

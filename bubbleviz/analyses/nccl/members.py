@@ -1,4 +1,4 @@
-"""Finds the members of operations: rows of several ranks that belong together, and who waited.
+"""Finds the rows of different ranks that record the same operation, and who waited for whom.
 
 A communication operation is recorded once per rank. The rows of all ranks that took part in an
 operation are its *members*, and share an *instance* number. Data moves once the last member has
@@ -49,9 +49,9 @@ _SEQUENCE_LIMIT = 1 << 40
 def find_epochs(table: Communications) -> Ints:
     """Return, for each row, the sequence number of the last anchor collective in the same file.
 
-    Anchors are the collectives of the communicator with the most ranks, because all its ranks call
-    collectives in the same order. If a file has lost its oldest entries, sends and receives are
-    counted from an anchor instead of from the start of the file.
+    If a file has lost its oldest entries, sends and receives are counted from an anchor instead of
+    from the start of the file. Anchors are the collectives of the communicator with the most ranks,
+    because all its ranks call collectives in the same order.
 
     Returns:
         The largest sequence number of an anchor at or before the row, or -1 if the file contains no
@@ -70,9 +70,9 @@ def find_epochs(table: Communications) -> Ints:
 
 
 def number_instances(table: Communications, epoch: Ints | int = NONE) -> Ints:
-    """Number the instances: all members of an operation get the same number.
+    """Group the rows that record the same operation: all its members get the same instance number.
 
-    Rows are members of the same operation if they agree on all columns of their key::
+    Rows are members of the same operation if all columns of their key are equal::
 
         collective        communicator, name, -,      -,        sequence, k
         send or receive   communicator, -,    sender, receiver, epoch,    k
@@ -87,8 +87,8 @@ def number_instances(table: Communications, epoch: Ints | int = NONE) -> Ints:
 
     Returns:
         The instance number of each row, or -1 if unknown. If a rank occurs more than once in an
-        instance, all rows of the instance get -1: the sequence numbers wrapped, or the rank was
-        recorded twice.
+        instance, all rows of the instance get -1, because the sequence numbers wrapped or the rank
+        was recorded twice.
     """
     instance = np.full(len(table), NONE, np.int64)
     is_send, is_receive = _mask_name(table, "Send"), _mask_name(table, "Recv")
@@ -110,7 +110,7 @@ def number_instances(table: Communications, epoch: Ints | int = NONE) -> Ints:
 def _number_by_key(
     table: Communications, rows: Ints, is_p2p: Bools, is_send: Bools, sequence: Ints
 ) -> Ints:
-    """Number rows so that rows with the same key of :func:`number_instances` get the same number.
+    """Assign an integer id to each distinct key, as described in :func:`number_instances`.
 
     Args:
         table: Operations of all files.
@@ -139,8 +139,8 @@ def _mask_name(table: Communications, name: str) -> Bools:
 def _count_earlier(columns: tuple[Ints, ...], start_ns: Ints) -> Ints:
     """Return, for each row, the number of earlier rows with equal columns.
 
-    Rows are ordered by start time. Rows at the same time keep their order. Rows without a start
-    come first, because ``UNKNOWN`` is the smallest time.
+    Earlier means a smaller start time, or a smaller row at the same time. Rows without a start come
+    first, because ``UNKNOWN`` is the smallest time.
     """
     in_time = np.argsort(start_ns, kind="stable")
     nth = np.empty(len(start_ns), np.int64)
@@ -151,9 +151,14 @@ def _count_earlier(columns: tuple[Ints, ...], start_ns: Ints) -> Ints:
 def pair_by_order(table: Communications, gpu_index: Ints, family: Ints) -> Ints:
     """Pair kernels of different GPUs by their order alone, for profiles without communicators.
 
-    The k-th kernels of a family on all GPUs are one operation if every GPU ran the same number of
-    kernels of the family, and if at least ``_MIN_OVERLAPPING`` of the groups have an instant at
-    which all of their kernels run. All other groups stay unpaired.
+    The k-th kernels of a family on all GPUs form a group. The groups of a family are paired if both
+    conditions hold:
+
+    - Every GPU ran the same number of kernels of the family.
+    - In at least ``_MIN_OVERLAPPING`` of the groups, all kernels run at the same time at some
+      instant.
+
+    The groups without such an instant stay unpaired.
 
     Args:
         table: Operations of all files.
@@ -227,10 +232,10 @@ def _mask_overlapping(table: Communications, rows: Ints, group: Ints, n_groups: 
 
 
 def align_member_ends(table: Communications, instance: Ints, polled: Bools) -> Communications:
-    """Shift polled operations so that all members of an instance end together.
+    """Shift operations of flight recorders so that all members of an instance end together.
 
     A flight recorder polls, so it sees the end of an operation too late, but its durations are
-    exact. The earliest observed end of an instance is used for all of its members.
+    exact. All members are shifted to the earliest end that was observed in the instance.
 
     Args:
         table: Operations of all files.
@@ -252,10 +257,10 @@ def align_clocks_by_ends(
 ) -> tuple[Communications, tuple[RecordingClock, ...]]:
     """Align clocks to the reference by the ends of common operations.
 
-    All members of a collective end at about the same time, and a receive ends with its send. The
-    ends of an instance are therefore treated as one instant. In each round, the base clock that has
-    the most operations in common with aligned clocks is shifted by the median distance. The rounds
-    end when no unaligned clock has an operation in common with an aligned clock.
+    All members of an operation are assumed to end at the same instant. In each round, the base
+    (group of clocks that agree already) that shares the most operations with aligned clocks is
+    shifted by the median distance. The rounds end when no unaligned base shares an operation with
+    an aligned one.
 
     Args:
         table: Operations of all files, each on the clock that recorded it.
@@ -294,10 +299,10 @@ def align_clocks_by_ends(
 def _measure_distances(
     number: Ints, end_ns: Ints, base: Ints, unaligned: Collection[int]
 ) -> tuple[int, Ints]:
-    """Measure how far an unaligned base clock is from the reference clock.
+    """Choose the next base to align, and measure its distance from the reference clock.
 
-    The base that has the most operations in common with aligned clocks is chosen. On ties, the
-    smallest base number wins.
+    The base that shares the most operations with aligned clocks is chosen. On ties, the smallest
+    base number wins.
 
     Args:
         number: Instance of each operation.
@@ -339,12 +344,16 @@ def split_waiting(
     peer_wait_ns: Ints,
     transfer_ns: Ints,
 ) -> Communications:
-    """Split the duration of each operation into waiting and moving.
+    """Split the duration of each operation into waiting and moving data.
 
     An operation waits until its last member starts, and moves data for the rest of its duration.
-    The members of an operation are given by ``instance``, or else by ``order_instance``. If neither
-    gives a waiting time, the operation waits as long as its proxy thread waited for the peer, but
-    at most for its duration. Without a proxy thread, waiting and moving are unknown.
+    The first source that gives a waiting time is used:
+
+    - the members with the same ``instance``,
+    - the members with the same ``order_instance``,
+    - the time for which the proxy thread waited for the peer, limited to the duration.
+
+    If there is none, waiting and moving are unknown.
 
     Args:
         table: Operations of all files.
@@ -385,8 +394,8 @@ def _measure_waiting(table: Communications, number: Ints, clock_group: Ints) -> 
         clock_group: Group of comparable clocks of each row. Members in other groups are ignored.
 
     Returns:
-        The waiting time of each row in ns, or -1 if the row has no other member, or if only the
-        launch was recorded. A launch is not the start of the kernel.
+        The waiting time of each row in ns. It is -1 if no other member was found, or if only the
+        launch was recorded, because a launch is not the start of the kernel.
     """
     wait_ns = np.full(len(table), NONE, np.int64)
     has_start = (table.start_ns != UNKNOWN) & (table.timing != Timing.LAUNCH)

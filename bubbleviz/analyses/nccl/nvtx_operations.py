@@ -1,7 +1,7 @@
-"""Operations from NCCL's NVTX ranges, and the kernels that carry them out.
+"""Reads operations from NCCL's NVTX ranges, and finds the kernels that carry them out.
 
-An operation is a call of NCCL's API with an NVTX range. Outside of groups, a call launches its own
-kernel. Inside a group, the outermost ``ncclGroupEnd`` launches the kernels of all calls::
+An operation is a call of NCCL's API that opens an NVTX range. Outside of groups, a call launches
+its own kernel. Inside a group, the outermost ``ncclGroupEnd`` launches the kernels of all calls::
 
     ncclGroupStart  ncclSend  ncclRecv  ncclGroupEnd
                                         └─ one kernel for both: SendRecv
@@ -78,14 +78,14 @@ def _match_kernels(
     name: Ints,
     names: Numbering[str],
 ) -> tuple[Ints, Ints]:
-    """Return the rows of the first and last kernel of each operation, or -1 if it has none.
+    """Return the rows of the first and the last kernel of each operation, or -1 if it has none.
 
     Args:
         ranges: Ranges of NCCL.
         kernels: Communication kernels.
         range_of_kernel: Row of the range that launched each kernel, or -1.
         rows: Rows of the ranges of the operations.
-        name: Index in ``names`` of the name of each operation.
+        name: For each operation, the index of its name in ``names``.
         names: Names of operations.
     """
     group = _number_groups(ranges)
@@ -106,10 +106,9 @@ def _match_kernels(
 def _lookup_payloads(
     payloads: Payloads, ranges: Ranges, kernels: Kernels, rows: Ints, kernel: Ints
 ) -> dict[str, Ints]:
-    """Look up the columns of operations that payloads contain.
+    """Look up the communicator, bytes, peer, root and rank of operations in the range payloads.
 
-    The columns are communicator, bytes, peer and root, and the rank from :func:`_find_ranks`. All
-    columns are -1 for operations without a payload.
+    The columns are -1 for operations without a payload. The rank comes from :func:`_find_ranks`.
 
     Args:
         payloads: Payloads of the ranges.
@@ -134,7 +133,7 @@ def _lookup_payloads(
 
 
 def _find_ranks(payloads: Payloads, process: Ints, communicator: Ints, device: Ints) -> Ints:
-    """Return the rank of operations in their communicator, from payloads that contain a rank.
+    """Return the rank of each operation in its communicator, from payloads that contain a rank.
 
     The rank is looked up by (process, communicator, device). If the payloads contain no unique rank
     for this key, the rank is looked up by (process, communicator).
@@ -178,9 +177,9 @@ def _lookup_unique(keys: Sequence[Ints], values: Ints, queries: Sequence[Ints]) 
 
 
 def _number_groups(ranges: Ranges) -> Ints:
-    """Return the group of each range: the row of its outermost ``ncclGroupStart``.
+    """Return, for each range, the row of the outermost ``ncclGroupStart`` around it.
 
-    A range outside of all groups forms a group by itself.
+    For a range outside of all groups, the row of the range is returned.
     """
     change_of_name = {_GROUP_START: 1, _GROUP_END: -1}
     changes = np.array([change_of_name.get(name, 0) for name in ranges.names], np.int64)
@@ -200,9 +199,9 @@ def _number_groups(ranges: Ranges) -> Ints:
 
 
 def _measure_depth(change: Ints, thread: Ints) -> Ints:
-    """Return the number of groups that are open after each range, counted on its thread.
+    """Return the number of groups that are open on the thread after each range.
 
-    A capture may start inside a group; unmatched ends are then ignored.
+    If a capture starts inside a group, the ends without a start are ignored.
 
     Args:
         change: Number of groups that each range opens, negative if it closes one. The ranges of a
@@ -218,11 +217,10 @@ def _measure_depth(change: Ints, thread: Ints) -> Ints:
 
 
 def distribute(operations: tuple[Ints, ...], kernels: tuple[Ints, ...]) -> tuple[Ints, Ints]:
-    """Distribute the kernels with the same key over the operations with this key, in order.
+    """Divide the k kernels of each key evenly among the n operations with this key, in order.
 
-    The j-th of n operations gets the kernels from floor(j k / n) to floor((j + 1) k / n) - 1 out of
-    k kernels, but at least one. Several operations can share a kernel, and one operation can get
-    several kernels.
+    Operation j (from 0) gets the kernels from floor(j k / n) to floor((j + 1) k / n) - 1, but at
+    least the first of them. Several operations can therefore share a kernel.
 
     Args:
         operations: Key columns of the operations.
