@@ -190,7 +190,7 @@ class DecodedFile:
         return match(globs) & (decoded.is_named | match(other_globs))
 
     def sample(self, globs: Sequence[str], _rows: int = 0, /) -> Mapping[str, int]:
-        """Count how many ranges have each name that matches at least one of the GLOB patterns.
+        """For each name that matches a GLOB pattern, count the ranges with this name.
 
         All matching ranges are counted, not only a sample. There is one exception: if ``*`` is one
         of the patterns and :attr:`Decoded.is_sampled` is a mask, the ranges in that mask are

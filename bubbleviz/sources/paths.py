@@ -64,7 +64,7 @@ CompanionFormat: TypeAlias = tuple[str, Callable[[str], bool]]
 def find_profiles(
     paths: Sequence[str], also: CompanionFormat | None = None
 ) -> tuple[InputFile, ...]:
-    """Expand files, directories and patterns to files to read, in the given order.
+    """Return the files to read for the given files, directories and patterns, in order.
 
     A directory is replaced by the profiles in it, and a pattern by the matching files. Both are in
     natural order (``rank2`` before ``rank10``). If a recording consists of several files that are
@@ -312,7 +312,7 @@ def _find_in_directory(path: str, also: CompanionFormat | None) -> list[str]:
     - the files to read in the only run folder, if there is exactly one (see
       :func:`_list_run_folders`);
     - the profiles in subfolders that a tool created for the hosts of a run;
-    - the tables of operations in the directory, if there are no run folders.
+    - the operation tables in the directory, if there are no run folders.
 
     Args:
         path: Path of the directory.

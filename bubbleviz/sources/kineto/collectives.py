@@ -168,11 +168,10 @@ _GROUP_FIELDS = ("group", "size", "ranks", "description")
 def find_collectives(
     work: EventRows, calls: EventRows, collector: EventCollector, base_ns: int, world: World
 ) -> Collectives:
-    """Return the collectives in a recording, with the kernels that execute them.
+    """Return the collectives in a recording, one row per kernel that executes a collective.
 
-    Most rows describe one kernel. Kernels with the same external id on the same device belong to
-    one operation, and have one row each. A kernel that executes a batch of sends and receives has
-    one row for each send or receive.
+    Kernels with the same external id on the same device execute the same operation. A kernel that
+    executes a batch of sends and receives has one row for each send or receive.
 
     Args:
         work: Kernels followed by copies, in the order of the profile's activities.

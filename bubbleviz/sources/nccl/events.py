@@ -216,8 +216,8 @@ def find_clock_conflicts(events: NcclEvents, bridges: Bridges) -> tuple[Bools, B
     ``_MAX_DEVIATION_NS`` from the lower median for the GPU. GPUs with fewer than ``_MIN_BRIDGES``
     bridges are not checked for wrong starts.
 
-    An end is wrong if the start is wrong. It is also wrong if the kernel lasts longer than the span
-    of all recorded host times in the file, by more than ``_MAX_DEVIATION_NS``.
+    An end is wrong if the start is wrong. It is also wrong if the kernel seems to last longer than
+    the whole recording: the span of all host times in the file plus ``_MAX_DEVIATION_NS``.
 
     Args:
         events: Operations in a file.
@@ -301,7 +301,10 @@ class NcclEventBuilder:
         return self._names.number(text) if text else NONE
 
     def number_communicator(self, value: int | Group | None) -> int:
-        """Return the index of a communicator in ``communicators``, or -1 for None."""
+        """Return the index of a communicator in ``communicators``, or -1 for None.
+
+        A new communicator is added. A negative hash stands for the same bits as an unsigned number.
+        """
         if value is None:
             return NONE
         if isinstance(value, Group):

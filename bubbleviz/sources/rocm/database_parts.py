@@ -330,7 +330,7 @@ class Part:
         return packed
 
     def _find_page_table(self, name: str) -> PageTable | None:
-        """Return the table whose pages contain the result of a query.
+        """Return the table from whose pages a query can be answered without SQLite.
 
         The result is None if SQLite must run the query.
         """

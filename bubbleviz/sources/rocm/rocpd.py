@@ -290,8 +290,8 @@ def _read_parts(
     """Read the tables of all processes into a recording, and set its ``schema_version``.
 
     Returns:
-        The hosts of all processes in order of first occurrence. A host is a key (hostname, machine
-        id) of the dictionary, whose values are all None.
+        Dictionary with the keys (hostname, machine id), one per host, in order of first occurrence.
+        All values are None.
 
     Raises:
         ProfileError: The file has no table of its format, or is damaged.
@@ -386,13 +386,16 @@ def _read_guids(part: Part) -> Sequence[str]:
 def _find_hosts(part: Part) -> Mapping[tuple[str, str], None]:
     """Return the hosts on which the processes in a set of tables ran.
 
-    A host is a key (hostname, machine id) of the dictionary, with "" for an unknown value. All
-    values of the dictionary are None. The hosts come from the node table, in its order. Only nodes
-    that occur in the process table are included. If no process has a node, all nodes are included.
-    A node is left out if both its hostname and its machine id are unknown.
+    The hosts come from the node table, in its order. Only nodes that occur in the process table are
+    included. If no process has a node, all nodes are included. A node is left out if both its
+    hostname and its machine id are unknown.
 
     Args:
         part: Tables of one or several processes.
+
+    Returns:
+        Dictionary with the keys (hostname, machine id), one per host. Unknown texts are "". All
+        values are None.
     """
     used_nodes = {node for _, _, node in part.query_rows("target/processes")} - {NONE}
     return {
