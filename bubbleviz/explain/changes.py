@@ -212,8 +212,8 @@ def _even_out_times(graph: Graph, operations: Operations) -> Iterator[_Scenario]
 def _balance_phases(phase: Ints, usual_ns: Ints, measured_ns: Ints) -> Ints:
     """Scale durations so that the operations of a phase usually take equally long on all ranks.
 
-    Each duration is multiplied by (mean usual duration of the phase / usual duration of its kind).
-    Operations whose usual duration is 0 are unchanged.
+    Each duration is multiplied by the mean usual duration of its phase, and divided by the usual
+    duration of its kind. Operations whose usual duration is 0 are unchanged.
 
     Args:
         phase: Phase of each operation.
@@ -316,11 +316,11 @@ class _DisplacedOperations:
 def _assign_turns(
     operations: Operations, rows: Ints, deviations: Sequence[Deviation], iterations: Ints
 ) -> Ints:
-    """Find the operations that would have run at each position if ranks had kept the planned order.
+    """Return for each operation the operation that ran at its planned position.
 
-    Entry ``i`` of the result is the operation whose measured position operation ``i`` would take,
-    or ``i`` itself if its position does not change. All operations of a rank in an iteration keep
-    their positions in two cases:
+    If ranks had kept the planned order, operation ``i`` would have run at the position at which
+    operation ``result[i]`` ran. If ``result[i]`` is ``i``, the position does not change. All
+    operations of a rank in an iteration keep their positions in two cases:
 
     - The rank has missing, repeated or extra operations in the iteration.
     - It ran phases that cannot be reordered.

@@ -82,12 +82,13 @@ class ChunkCost:
     def split_prompt(self, first: int) -> tuple[int, ...]:
         """Divide the longest prompt into chunks that take as long as its first chunk.
 
-        The length x of each chunk solves the equation below. It is rounded down to a multiple of 64
-        tokens, but is at least 64. The last chunk is the remaining part of the prompt::
+        The length x of each chunk solves this equation, in which ``prefix`` is the number of tokens
+        in all earlier chunks::
 
             c x^2 + (b + 2 c prefix) x = time of the first chunk - a
 
-        The result is empty if the fit does not use prefixes.
+        The length is rounded down to a multiple of 64 tokens, but is at least 64. The last chunk is
+        the remaining part of the prompt. The result is empty if the fit does not use prefixes.
 
         Args:
             first: Number of tokens in the first chunk.

@@ -225,9 +225,8 @@ def _take_turns(work: Work, turns: Ints) -> Work:
 def _build_transfers(run: ReplayedRun, work: Work, messages: Messages, row_of_work: Ints) -> Work:
     """Build one transfer per message. It starts at the end of the message's producer.
 
-    The duration is the transfer time of :func:`_measure_transfers`, but at most the time that is
-    left before the consumer starts. This time begins when the last producer of the consumer has
-    ended.
+    Its duration is that of :func:`_measure_transfers`, but at most the time from the end of the
+    consumer's last producer to the start of the consumer.
 
     Args:
         run: The replayed run.
@@ -410,10 +409,10 @@ def _find_last_members(work: Work) -> Ints:
 
 
 def _find_last_predecessors(graph: Graph) -> Ints:
-    """Return the predecessor of each row that ended last, or -1 if it has no predecessor.
+    """Return for each row the predecessor that ended last, or -1 if it has no predecessor.
 
-    At equal ends, a predecessor on the same rank wins. If there are several, a predecessor that
-    computes wins over one that communicates.
+    At equal ends, a predecessor on the same rank wins over one on another rank. Remaining ties go
+    to a predecessor that computes rather than communicates.
     """
     work = graph.work
     row = graph.dependencies.successor

@@ -414,11 +414,11 @@ def _summarize_operations(
     is_counted: Bools,
     gap_of: Mapping[KindKey, Ints],
 ) -> tuple[list[PhaseTime], tuple[tuple[int, float], ...]]:
-    """Return the times of each kind of operation, sorted by key, and the slowest stragglers.
+    """Return the times of each kind of operation, sorted by key, and the ten slowest stragglers.
 
-    A straggler takes more than 1.2 times the median of its kind. At most ten stragglers are
-    returned, as pairs of row and multiple of the median, sorted by multiple, largest first. At
-    equal multiples, stragglers are sorted by row.
+    A straggler takes more than 1.2 times the median of its kind. Stragglers are pairs of a row and
+    its time as a multiple of the median. They are sorted by this multiple, largest first, then by
+    row.
 
     Args:
         operations: Operations of the run.

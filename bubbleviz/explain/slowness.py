@@ -115,10 +115,10 @@ def _list_kernel_times(n_ranks: int, iterations: Sequence[Iteration]) -> Floats:
 
 
 def score_by_fastest(row: Ints, group: Ints, time_ns: Floats, rows: int) -> Floats:
-    """Return how close each row is to the best speed: the time at best speed / the measured time.
+    """Return the best possible time of each row, divided by its measured time.
 
-    The measured time of a row is the sum of its times. At the best speed, each of its times would
-    be the shortest time of that time's group.
+    The measured time of a row is the sum of its times. For the best possible time, each of them is
+    replaced by the shortest time of its group.
 
     Args:
         row: For each time, the index of the row that it belongs to.

@@ -226,8 +226,8 @@ def _find_tokens(operations: Operations, chunks: _Chunks, waits: _Waits) -> _Tok
 
     1. The pipeline was empty when the token arrived: all forwards on any stage that started before
        the end of the wait had ended by then.
-    2. The time from the arrival of the token to ``limit_ns`` is longer than the chunk of the token
-       took (:attr:`_Chunks.length_ns`), and longer than 1 ns.
+    2. The time from the arrival of the token to ``limit_ns`` exceeds both 1 ns and the time that
+       the token's chunk took (:attr:`_Chunks.length_ns`).
 
     Args:
         operations: Operations of all ranks.

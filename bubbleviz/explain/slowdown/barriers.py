@@ -54,7 +54,7 @@ class _LastBackwards(Table):
 
 
 def insert_barriers(run: ReplayedRun) -> ReplayedRun:
-    """Add a collective of all ranks at the end of each iteration's last backward, if it is missing.
+    """Add a collective of all ranks at the end of each iteration, if it was not recorded.
 
     The run is returned unchanged unless its ranks are data-parallel and wait for each other. Three
     conditions show this:
@@ -104,10 +104,10 @@ def _find_last_backwards(run: ReplayedRun) -> _LastBackwards:
 
 
 def _wait_for_each_other(last: _LastBackwards) -> bool:
-    """Return whether, in at least half of the iterations, last backwards end almost together.
+    """Return whether ranks seem to wait for each other in their last backwards.
 
-    They end almost together if their starts are at least ``_MIN_SPREAD_RATIO`` times as far apart
-    as their ends.
+    They do if, in at least half of the iterations, the starts of the last backwards are at least
+    ``_MIN_SPREAD_RATIO`` times as far apart as their ends.
     """
     iterations = group_rows(last.iteration)
     group = iterations.of_row, len(iterations)

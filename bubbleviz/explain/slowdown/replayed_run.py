@@ -40,10 +40,11 @@ class ExplainedRows:
     tokens: Dependencies
 
     def select_ranks(self, is_selected: Bools, rank: Ints) -> ExplainedRows:
-        """Return the rows of the selected ranks.
+        """Return the tables restricted to the selected ranks.
 
         Args:
-            is_selected: Mask of the ranks to select, which must not take inputs from other ranks.
+            is_selected: Mask of the ranks to select. They must not take inputs from ranks that are
+                not selected.
             rank: Rank of each operation.
         """
         return ExplainedRows(
@@ -106,8 +107,8 @@ def join_rows(parts: Sequence[ExplainedRows], operations: Operations) -> Explain
 def make_row_converter(first: int, count: int, elsewhere: Ints) -> Callable[[Ints], Ints]:
     """Return a function that converts operation rows of a stretch to operation rows of the run.
 
-    The function maps row ``i`` to ``first + i``, except that row ``count + i`` becomes
-    ``elsewhere[i]``. -1 stays -1.
+    Row ``i`` below ``count`` becomes ``first + i``, and row ``count + j`` becomes ``elsewhere[j]``.
+    -1 stays -1.
 
     Args:
         first: Row in the run of the stretch's first operation.
@@ -167,7 +168,8 @@ class ReplayedRun:
         Operation rows are renumbered. Ranks keep their indices.
 
         Args:
-            is_selected: Mask of the ranks to select, which must not take inputs from other ranks.
+            is_selected: Mask of the ranks to select. They must not take inputs from ranks that are
+                not selected.
             rows: Tables about single operations of at least the selected ranks.
         """
         is_included = is_selected[self.operations.rank]
