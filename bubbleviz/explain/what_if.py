@@ -79,12 +79,12 @@ class WhatIf:
 
     @property
     def as_measured(self) -> Choice | None:
-        """The row of the order that ran with its measured times, or None if there are no rows."""
+        """The row for the order that ran, with its measured times. None if there are no rows."""
         return next((row for row in self.rows if row.schedule == MEASURED), None)
 
     @property
     def without_delays(self) -> Choice | None:
-        """The row of the order that ran without delays.
+        """The row for the order that ran, without delays.
 
         None if the row is unknown or if iterations overlap.
         """

@@ -265,8 +265,8 @@ def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
     """Split the time of each compute operation into the factors of :class:`Effects`.
 
     1. Each time is divided by the lower median of its cell (kind, virtual stage and rank).
-    2. The effects of iterations, then of microbatches, then the paces are estimated from these
-       ratios. Each one is divided out before the next one is estimated. What remains is the
+    2. Three factors are estimated from these ratios, one after the other: iteration, microbatch and
+       pace. Each factor is divided out before the next one is estimated. What remains is the
        residual.
     3. The medians of the cells are corrected for ranks that became slower, and for replicas that
        got longer sequences by chance. Then they are compared between stages.
@@ -373,11 +373,11 @@ def _measure_microbatch_factors(computes: Computes, microbatches: Groups, ratio:
 def _measure_paces(
     computes: Computes, rank_iterations: Groups, ratio: Floats, iteration_effect: Floats
 ) -> Paces:
-    """Measure the pace of each rank in each iteration, and fit how it changes during the run.
+    """Measure the pace of each rank in each iteration, and how the pace changes during the run.
 
     The pace is the lower median of the ratios of the rank's compute operations in the iteration.
-    The fit uses the pace times the effect of the iteration, so it includes changes that all ranks
-    share.
+    For the changes, the effect of the iteration is multiplied in again, so that changes of all
+    ranks are found as well.
 
     Args:
         computes: The compute operations of the run.
@@ -577,11 +577,11 @@ def compute_quantile(values: Floats, fraction: float) -> float:
 
 
 def replace_spikes(group: Ints, x: Floats, y: Floats) -> Floats:
-    """Replace isolated outliers, which would hide a trend or a jump, by a median of three points.
+    """Replace isolated outliers, which would hide a trend or a jump.
 
-    The median of a point is that of the point and its two neighbors. The first and the last point
-    of a group use the first or the last three points. A point is an outlier if it differs from its
-    median by more than 0.2. Groups of fewer than 6 points are unchanged.
+    Each point is compared with the median of itself and its two neighbors, or of the first or last
+    three points at the ends of a group. If it differs from this median by more than 0.2, it is
+    replaced by the median. Groups of fewer than 6 points are unchanged.
 
     Args:
         group: Number of each point's group, counted from 0.

@@ -316,7 +316,7 @@ def _build_stage_fault(
 
 
 def _compare_kernels(evidence: Evidence, stages: list[int], is_slow: Bools) -> str:
-    """Return whether the slow stage has more kernels than other stages, which suggests more layers.
+    """Compare the number of kernels of a slow stage with other stages, to find out why it is slow.
 
     A stage that has too many layers has more kernels than other stages. A stage on a slow GPU takes
     longer but has the same number of kernels. For each slow kind of work, the median number of
@@ -576,7 +576,8 @@ def _measure_pauses(effects: Effects) -> tuple[Floats, Bools]:
     """Measure pauses of single operations, and slowness of ranks throughout single iterations.
 
     Returns:
-        factor: Time of each compute operation as a multiple of its time without either.
+        factor: Time of each compute operation as a multiple of its time without pauses and
+            slowness.
         is_slow_pace: For each row of ``effects.paces``, which is a rank in an iteration, whether
             the rank is slow throughout this iteration. A rank that drifts, or has become slower for
             good, is compared with its changed pace.

@@ -280,9 +280,9 @@ class _Baseline:
     def measure_change(self, finding: Finding) -> Finding | None:
         """Replace the replayed saving of a link that became slow by a measured saving.
 
-        The measured saving is (mean length since the change - mean length before it) x fraction of
-        slow iterations. It is more reliable than the replay, which cannot change transfers that
-        have no rows in the work table.
+        The measured saving is ``(mean length since the change - mean length before it) * fraction
+        of slow iterations``. It is more reliable than the replay, which cannot change transfers
+        that have no rows in the work table.
 
         Args:
             finding: Finding of a single fault.
@@ -590,11 +590,10 @@ def _choose_length_measure(
 
     If iterations do not overlap, or if no rows are replayed, the length of the replay is used.
 
-    If iterations overlap, removing a fault shortens the iteration only as far as it shortens the
-    longest span of a rank. The span is the time from the rank's first to its last compute operation
-    or optimizer in the iteration. The next iteration starts one period later: after the longest
-    span, and a pause that stays. So a replayed length that is shorter than this bound is replaced
-    by the bound.
+    If iterations overlap, the next iteration starts one period later: after the longest span of any
+    rank, and a pause that does not change. The span of a rank is the time from its first to its
+    last compute operation or optimizer in the iteration. So removing a fault saves at most as much
+    as the longest span gets shorter, and replayed lengths must not become shorter than this allows.
 
     Args:
         work: Work table of all ranks.

@@ -85,8 +85,8 @@ def find_link_changes(run: ReplayedRun) -> tuple[LinkChange, ...]:
     A link is a pair of stages in one replica. The slack of a message is the time from the end of
     its producer to the start of its consumer. A link became slow if three conditions hold:
 
-    1. The least slack, summed over both directions, jumps significantly (:func:`.fit_jumps`). The
-       slack is measured in units of the median duration of a consumer, without outliers.
+    1. The least slack, summed over both directions, jumps significantly (:func:`.fit_jumps`). For
+       this, the slack is divided by the median duration of a consumer, and outliers are removed.
     2. The least slack rises in both directions. The smaller rise is at least a quarter of the
        larger one.
     3. The jump is at least half as large as the largest jump of any link that meets the first two

@@ -176,10 +176,10 @@ def _list_candidates(effects: Effects, host_of_rank: Ints, is_slow: Bools) -> It
 def _fit_factor(effects: Effects, cell_ns: Floats, is_member: Bools, is_slow: Bools) -> Floats:
     """Return the factor of each cell, assuming that the member cells are slow for a common reason.
 
-    Member cells with the same kind of work have the same factor. Each cell is divided by the norm
-    of its copies that are not members (:func:`_compare_with_others`). The quantiles ``_QUANTILES``
-    of these ratios are tried, and the quantile with the smallest misfit (:func:`_measure_misfit`)
-    is the factor, but the factor is at least 1.
+    Member cells with the same kind of work have the same factor. To find it, each cell is divided
+    by the norm of its copies that are not members (:func:`_compare_with_others`). Several quantiles
+    of these ratios are tried (``_QUANTILES``), raised to at least 1. The one with the smallest
+    misfit (:func:`_measure_misfit`) is the factor.
 
     The factor is 1 in three cases:
 
@@ -221,8 +221,9 @@ def _fit_factor(effects: Effects, cell_ns: Floats, is_member: Bools, is_slow: Bo
 def _measure_gain(effects: Effects, cell_ns: Floats, is_member: Bools, factor: Floats) -> float:
     """Return by how much a common factor of the member cells reduces the misfit of all cells.
 
-    The gain is compared with the gain that is reached if each member cell has a separate factor. If
-    it is less than half of that, the members are not slow for a common reason, and 0 is returned.
+    If each member cell had a separate factor, the gain would be larger. If the gain of the common
+    factor is less than half of that, the members are not slow for a common reason, and 0 is
+    returned.
 
     Args:
         effects: Effects on compute operation times.
