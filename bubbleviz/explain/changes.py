@@ -299,7 +299,7 @@ def _invert_numbers(numbers: Ints) -> Ints:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _DisplacedOperations:
-    """Operations that ran in a different position than planned.
+    """Operations that ran at a different position than planned.
 
     Attributes:
         cells: Pair (iteration, rank) of each operation, as in its deviation.

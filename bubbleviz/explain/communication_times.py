@@ -29,7 +29,7 @@ from bubbleviz.model.operations import Operations
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Receives(Table):
-    """The last receive of each operation whose input was received from a known producer.
+    """The last receive of each operation whose receive and producer are both known.
 
     Attributes:
         operation: Row of the operation that used the received data.

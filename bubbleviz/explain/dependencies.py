@@ -149,7 +149,7 @@ def _pair_with_producers(row: Ints, is_backward: Bools, producer_of: Ints) -> De
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Halves(Table):
-    """Halves: the forward and backward parts of operations, one row per part.
+    """The forward and backward parts of operations (halves), one row per part.
 
     Attributes:
         row: Row of the operation.

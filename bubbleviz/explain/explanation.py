@@ -120,7 +120,7 @@ class Explanation:
 
     @property
     def receives(self) -> Receives:
-        """The last receive of each operation whose input was received from a known producer."""
+        """The last receive of each operation whose receive and producer are both known."""
         return self.explained().receives
 
     @cached_property
@@ -198,8 +198,8 @@ def explain(run: Run, counts: Counts, map_stretches: MapStretches = map) -> Expl
         map_stretches(explain_stretch, stretches.split_into_stretches(run, counts, is_replayed))
     )
     rows = join_rows([part.kept_rows for part in parts], run.operations)
-    # Reports are pickled, so this is a partial of functions that are defined in the module.
-    # If the rows of all ranks are known already, the cache is filled at once.
+    # Reports are pickled, so this must be a partial of module-level functions, not a closure. If
+    # the rows of all ranks are known already, the cache is filled at once.
     explained = partial(
         read_once,
         partial(_explain_all_rows, run, counts),

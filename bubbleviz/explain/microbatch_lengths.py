@@ -15,7 +15,7 @@ from bubbleviz.model.operations import Operations
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import WORK, Phase
 
-#: Maximum number of iterations that are measured.
+#: Maximum number of measured iterations.
 _MAX_ITERATIONS = 40
 #: Minimum variance of the lengths, as a multiple of the variance that is expected by chance.
 _MORE_THAN_CHANCE = 2.0

@@ -37,14 +37,14 @@ from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.schedules.plan import OperationTimes
 
-#: Maximum delay of a message that is attributed to chance, in ns.
+#: Maximum message delay that is attributed to chance, in ns.
 _MAX_CHANCE_NS = 500_000
 _MAX_NS = np.iinfo(np.int64).max
 #: Minimum time of a straggler, as a multiple of the median of its kind.
 STRAGGLES = 1.2
-#: Maximum number of stragglers that are listed.
+#: Maximum number of listed stragglers.
 _MAX_STRAGGLERS = 10
-#: Key of a kind of operations: (virtual stage, stage, chunk, phase). Unknown numbers are -1.
+#: Key of an operation kind: (virtual stage, stage, chunk, phase). Unknown numbers are -1.
 KindKey = tuple[int, int, int, int]
 #: Rows of operations in the run, followed by columns of measurements of these operations. Columns
 #: are 32 bits wide if their values fit.

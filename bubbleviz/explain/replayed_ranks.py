@@ -31,7 +31,7 @@ from bubbleviz.model.phases import WORK
 #: Maximum number of forwards and backwards in a run that is replayed as a whole. In a larger run,
 #: pipelines with about this number of operations in total are replayed.
 MAX_REPLAYED_OPERATIONS = 100_000
-#: Minimum number of pipelines that are replayed.
+#: Minimum number of replayed pipelines.
 _MIN_PIPELINES = 4
 
 
@@ -40,9 +40,9 @@ class ReplayedRanks:
     """The ranks of a run that are replayed.
 
     Attributes:
-        is_replayed: Mask of the ranks that are replayed.
-        pipelines: Number of pipelines that are replayed.
-        of: Number of pipelines in the run.
+        is_replayed: Mask of the replayed ranks.
+        pipelines: Number of replayed pipelines.
+        of: Total number of pipelines in the run.
     """
 
     is_replayed: Bools

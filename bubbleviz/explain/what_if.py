@@ -203,7 +203,7 @@ def _compare_with_run(
     if plan is None:
         same_schedule = next((ideal for choice, ideal in compared if choice.schedule == name), None)
     else:
-        with suppress(BubblevizError):  # The plan has other sizes than the run.
+        with suppress(BubblevizError):  # The sizes of plan and run differ.
             same_schedule = simulate_plan(plan, measured.times)
     reordered = None
     if (

@@ -88,9 +88,8 @@ class PaceChanges:
         slope: Slope of the logarithmic pace, per iteration.
         jump_begin: Number of the first iteration after the jump that fits best, counted from 0. The
             jump may be insignificant.
-        jump_change: Mean logarithm of the pace after the jump that fits best minus the mean before
-            it.
-        is_slowed: Whether the rank became slower in a single jump rather than gradually.
+        jump_change: Mean logarithmic pace after the jump that fits best, minus the mean before it.
+        is_slowed: Whether the rank became slower in a single jump.
         is_drifting: Whether the rank becomes slower gradually.
     """
 
@@ -101,7 +100,7 @@ class PaceChanges:
     is_drifting: Bools
 
     def estimate_rise(self, rank_row: Ints, iteration: Ints) -> Floats:
-        """Return how much the logarithm of a rank's pace has risen by an iteration.
+        """Return how much the logarithmic pace of a rank has risen up to an iteration.
 
         - Drifting rank: ``slope`` times the iteration number.
         - Rank that became slower in a jump: 0 before ``jump_begin``, and ``jump_change`` from then

@@ -43,18 +43,18 @@ from bubbleviz.model.phases import Phase, parse_phase_label
 if TYPE_CHECKING:
     from bubbleviz.schedules.layout.best_layouts import LayoutQuestion
 
-#: Maximum number of ranks that get a fault each for pausing, and for being late.
+#: Maximum number of pausing ranks, and of late ranks, that get a fault of their own.
 _MAX_PAUSING_RANKS, _MAX_LATE_RANKS = 4, 4
 #: Limits used by :func:`_has_varying_lengths` for slow microbatches, slow numbers and iterations.
 _MAX_SLOW_FRACTION, _MAX_SLOW_NUMBERS, _NEARLY_ALWAYS = 0.2, 0.5, 0.8
 #: Minimum transfer time of a slow link, as a multiple of the median of the other links.
 _MIN_LINK_RATIO = 1.3
-#: Minimum launch gaps that are reported, as a fraction of the time of a rank's compute operations.
+#: Minimum total launch gaps to report, as a fraction of the rank's time in compute operations.
 _MIN_GAP_FRACTION = 0.05
 #: Number of additional chunks in flight in a replay: one, or enough to never wait for a token. This
 #: can be more chunks than the requests contain.
 ONE_MORE, ENOUGH = "one", "enough"
-#: Name of the fault that whole layers are on the wrong stages.
+#: Name of the fault of layers that are on the wrong stages.
 WHOLE_LAYERS = "layers"
 #: Values of ``detail`` for a slow stage that runs on a single rank.
 #: A stage with more kernels than other stages has more layers.
@@ -91,16 +91,20 @@ class Fault:
         phases: Pairs of a phase that the fault slows down and its time as a multiple of the norm.
             The phase is "" if the number applies to all phases. Some kinds of faults put another
             number here, for example ``("late by ms", 1.5)``.
-        detail: Qualifier of ``kind``, or "" if there is none. ``collective``: name of its kind.
-            ``link``: the replica, if only one of several is slow. ``microbatch``: ``lengths`` if
-            the lengths of all microbatches vary, ``first`` if only the first one of the run is
-            slow. ``drift`` and ``slowed``: ``all`` if all ranks became slower. ``launch``:
-            ``profiler``, or ``iterations`` for a pause between iterations. ``launch-gaps``:
-            ``compute`` if the gaps may be communication. ``token``: ``one`` or ``enough`` more
-            chunks are in flight. ``iteration``: "" if all ranks are slow, ``pace`` if certain ranks
-            are slow throughout whole iterations only, else ``pause``. ``stage``:
-            :data:`MORE_KERNELS` or :data:`SAME_KERNELS` if a single rank runs the stage and
-            :func:`_compare_kernels` comes to a conclusion, else "".
+        detail: Qualifier of ``kind``, or "" if there is none. Its meaning depends on the kind:
+
+            - ``collective``: name of the collective kind.
+            - ``drift`` and ``slowed``: ``all`` if all ranks became slower.
+            - ``iteration``: "" if all ranks are slow, ``pace`` if certain ranks are slow throughout
+              whole iterations only, else ``pause``.
+            - ``launch``: ``profiler``, or ``iterations`` for a pause between iterations.
+            - ``launch-gaps``: ``compute`` if the gaps may be communication.
+            - ``link``: the replica, if only one of several is slow.
+            - ``microbatch``: ``lengths`` if the lengths of all microbatches vary, ``first`` if only
+              the first one of the run is slow.
+            - ``stage``: :data:`MORE_KERNELS` or :data:`SAME_KERNELS` if a single rank runs the
+              stage and :func:`_compare_kernels` comes to a conclusion.
+            - ``token``: how many more chunks are in flight, ``one`` or ``enough``.
         delayed: Rows of the work table that start late because of the fault.
         late_ns: Delay of each of ``delayed``, in ns.
         collective: Kind of collective that starts late because of the fault, or "" if operations

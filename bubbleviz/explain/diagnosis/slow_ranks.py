@@ -34,7 +34,7 @@ from bubbleviz.model.grouping import group_rows, sort_rows
 _MAX_GROUPS, _MAX_RANKS = 4, 8
 #: Maximum number of candidate hosts, and of candidate replicas, in a round.
 _MAX_CANDIDATES = 16
-#: Quantiles of the ratios of a candidate's cells that are tried as the factor of the candidate.
+#: Quantiles of the cell ratios that are tried as the factor of a candidate.
 _QUANTILES = (0.0, 0.49, 0.51, 1.0)
 #: Minimum effect on a rank that drifts or has slowed. It is high because a fitted change leaves a
 #: remainder.

@@ -45,8 +45,7 @@ from bubbleviz.schedules.plan import Plan
 _NO_DIRECTION = 2
 #: Direction of each kind.
 _DIRECTION_OF_KIND = np.array((FORWARD, BACKWARD, _NO_DIRECTION, _NO_DIRECTION, BACKWARD), np.int64)
-#: Minimum number of microbatch numbers that must occur per missing number, so that the missing
-#: numbers are kept as gaps.
+#: Missing microbatch numbers are kept as gaps if at least this many numbers occur per missing one.
 _GAPS = 3
 
 
@@ -333,12 +332,11 @@ def _shift_forwards(group: Ints, n_groups: int, direction: Ints, number: Ints) -
 def _number_from_zero(group: Ints, number: Ints) -> Ints:
     """Renumber microbatches from 0, with one numbering for the iteration or one per group.
 
-    Most groups usually contain all microbatches of the iteration. More precisely, the median number
-    of microbatches per group then equals the number in the iteration. In this case, all groups
-    share one numbering. It keeps gaps if at most one number is missing for every three that occur,
-    and has no gaps otherwise.
+    One numbering is used if most groups contain all microbatches of the iteration: the median
+    number of microbatches per group equals the number in the iteration. It keeps gaps if at most
+    one number is missing for every three that occur, and has no gaps otherwise.
 
-    If the median group has fewer microbatches, each group is numbered separately and without gaps.
+    If the median is smaller, each group is numbered separately and without gaps.
 
     Args:
         group: Group of each operation; a group is a chunk of a rank.

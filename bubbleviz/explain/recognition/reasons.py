@@ -18,7 +18,7 @@ PIPELINE_UNPROVEN = (
 )
 #: Reason for a run whose iterations could not be separated.
 ITERATIONS_UNMARKED = "nothing tells iterations apart"
-#: Reason for a run that has forwards only.
+#: Reason for a run that has only forwards.
 FORWARD_ONLY = "the run only goes forward"
 #: Reasons for runs whose ranks are not known to form a pipeline.
 NO_PIPELINE = (SINGLE_STAGE, PIPELINE_UNPROVEN)

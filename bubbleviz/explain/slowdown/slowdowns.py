@@ -44,7 +44,7 @@ from bubbleviz.model.grouping import (
 from bubbleviz.model.intervals import group_extents
 from bubbleviz.schedules.timing import count_scenarios_together
 
-#: Percentage of the workers that are the slowest workers, rounded up to at least one worker.
+#: Percentage of workers that count as the slowest, rounded up to at least one worker.
 _SLOWEST_PERCENT = 3
 
 

@@ -47,7 +47,7 @@ class Role(IntEnum):
     COLLECTIVE = 8
 
 
-#: Roles of work that a rank computes one after the other.
+#: Roles of compute work, which a rank runs one after the other.
 COMPUTING = (Role.FORWARD, Role.BACKWARD, Role.COMPUTE)
 #: Roles of receives from another rank.
 RECEIVES = (Role.RECV_F, Role.RECV_B)
@@ -158,7 +158,7 @@ class Work(Table):
         pair_stages = np.full((2, len(pairs)), NONE, np.int64)
         for end, is_end in enumerate((is_send, ~is_send)):
             pair_stages[end, pairs.of_row[is_end]] = self.stage[paired[is_end]]
-        # A send or receive whose other end is missing is no transfer between two stages.
+        # A send or receive whose other end is missing is not a transfer between two stages.
         pair_stages[:, (pair_stages == NONE).any(axis=0)] = NONE
         stages = np.full((2, len(self)), NONE, np.int64)
         stages[:, paired] = pair_stages[:, pairs.of_row]

@@ -241,7 +241,7 @@ def find_queued_collectives(run: ReplayedRun, work: Work, rows: Ints) -> tuple[I
     owner = row_of[inner.operation]
     ahead = _find_last_waiting_transfers(work, inner.rank, inner.start_ns)
     is_queued = (ahead != NONE) & (inner.start_ns <= work.end_ns[ahead] + CLOCK_NS)
-    # An operation has to wait for its own receive in any case, so this is no queueing.
+    # An operation has to wait for its own receive in any case, so this is not queueing.
     is_own_receive = work.microbatch[ahead] == work.microbatch[owner]
     is_own_receive &= work.virtual_stage[ahead] == work.virtual_stage[owner]
     is_queued &= ~is_own_receive
