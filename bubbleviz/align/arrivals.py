@@ -132,8 +132,8 @@ def _find_named_transfers(operations: Operations, phases: tuple[Phase, Phase], s
     Args:
         operations: Operations of all ranks.
         phases: Transfer phase that belongs to F, and transfer phase that belongs to B and BW.
-        side: -1 for the last transfer that was launched before the operation ended on the host, 1
-            for the first transfer that was launched after it started.
+        side: -1 for the last transfer that was launched before the operation ended on the host, or
+            1 for the first transfer that was launched after the operation started on the host.
 
     Returns:
         Row of the transfer for each operation, or -1 if there is none.

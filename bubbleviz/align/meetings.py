@@ -224,13 +224,13 @@ def _match_recorded_groups(
 ) -> Iterator[Ints]:
     """Match the collectives of recorded groups by three methods, and yield the result of each.
 
-    Each collective is matched by the first method that applies to it. If several groups may share a
-    name, their members are uncertain. All other groups are certain (:func:`_mask_certain_groups`).
+    Each collective is matched by the first method that applies to it. If several groups share a
+    name, the members of a group may be uncertain (:func:`_mask_certain_groups`).
 
-    1. Sequence numbers are used for certain groups in which every collective has a sequence number.
-       Collectives with equal group and sequence number meet.
-    2. Launch order (:func:`_match_by_order`) is used for all other certain groups, but only if
-       ``ordered`` is True.
+    1. Sequence numbers are used if the members of the group are certain, and every collective of
+       the group has a sequence number. Collectives with equal group and sequence number meet.
+    2. Launch order (:func:`_match_by_order`) is used for all other groups whose members are
+       certain, but only if ``ordered`` is True.
     3. Equal end times (:func:`match_by_ends`) are used for all collectives of recorded groups that
        have no meeting yet. The number of ranks that meet must be the number of ranks that run
        collectives of the group, or the recorded size of the group if that is smaller.
@@ -556,7 +556,7 @@ class _ClusterEnds(Table):
 
 
 def _measure_ends(collectives: CollectiveIntervals, clustered: _Clustered) -> _ClusterEnds:
-    """Measure when each cluster ends on its first and on its last rank.
+    """Measure the end times, the shortest duration and the number of ranks of each cluster.
 
     If a rank has several collectives in a cluster, they are pieces of one collective. Only the
     piece that ends last is used.

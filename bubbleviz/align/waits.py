@@ -88,11 +88,12 @@ class Waits(Table):
 
 
 def measure_waits(operations: Operations, inputs: Arrivals) -> Waits:
-    """Measure the wait of each microbatch that has both an F and a B, in each iteration.
+    """Measure how long each microbatch is away from each (rank, chunk) between its F and its B.
 
-    Only the first occurrence of an operation is used, and only if it has a device span. A BW is
-    treated as a B, and an FB as the F of its first microbatch and the B of its second one. If the
-    arrival of a gradient is unknown, the wait ends at the start of the B.
+    The wait lasts from the end of the F to the arrival of the gradient, or to the start of the B if
+    the arrival is unknown. Only the first occurrence of an operation in an iteration is used, and
+    only if it has a device span. A BW is treated as a B, and an FB as the F of its first microbatch
+    and the B of its second one. Passes without a counterpart are left out.
 
     Args:
         operations: Operations of all ranks.

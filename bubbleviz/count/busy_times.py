@@ -24,7 +24,7 @@ USES = ("compute_ns", "optimizer_ns", "overlap_ns", "unattributed_ns", "bubble_n
 def measure_use(
     part: RankSlice, windows: Mapping[str, Windows]
 ) -> dict[tuple[str, str], npt.NDArray[np.int64]]:
-    """Measure how the ranks of a slice used the time of their windows.
+    """Measure how the ranks of a slice used the time in their windows.
 
     Every instant of a window is assigned to the first use in this list that covers it::
 

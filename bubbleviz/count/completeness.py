@@ -424,7 +424,9 @@ def collect_evidence(operations: Operations, present: Bools) -> Evidence:
 
 
 def _sort_by_cell(operations: Operations, present: Bools) -> tuple[Operations, Ints]:
-    """Sort the operations of present cells by (cell, host start).
+    """Return the operations in present cells, sorted by (cell, host start).
+
+    A cell is an iteration of a rank. A cell is present if the rank takes part in the iteration.
 
     Args:
         operations: Operations of the ranks, sorted by (rank, start).

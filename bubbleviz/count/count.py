@@ -344,6 +344,9 @@ def _make_iteration(
 ) -> Iteration:
     """Build one iteration with its ratios and ranks. ``averaged`` is not set yet.
 
+    The iteration lasts from the first start to the last end of all ranks, including the Optimizer.
+    If no rank takes part, both times are 0.
+
     Args:
         run: The run, merged from all its profiles.
         extents: First start and last end of each rank in each iteration. Idle ranks are included.

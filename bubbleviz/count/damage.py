@@ -297,6 +297,10 @@ def _choose_undamaged_window(is_damaged: Bools, counts: Counts) -> str:
     window must not contain evaluations, or iterations whose name is not a number, because
     ``--window`` takes numbers. The result is "" if there is no window, or if the longest one has
     fewer iterations than ``_MIN_WINDOW_SHARE`` times the number of averaged iterations.
+
+    Args:
+        is_damaged: Mask of the damaged iterations.
+        counts: Iterations of the run with their ratios.
     """
     usable = [
         i.complete and i.kind != EVALUATION and i.name.isdecimal() and not is_damaged[i.index]

@@ -104,7 +104,7 @@ def make_iteration_records(iterations: Iterable[Iteration]) -> Records[Iteration
 
 
 def _make_columns(iterations: Sequence[Iteration]) -> Mapping[str, Column]:
-    """Return the columns of the table, keyed by name. The columns of ratios come last."""
+    """Return the columns of the Arrow table, keyed by name. The ratio columns come last."""
     columns = collect_attributes(_COLUMNS, iterations)
     for name in ("start_ns", "end_ns"):
         times = [getattr(i, name) if i.ranks else None for i in iterations]

@@ -260,6 +260,10 @@ def compute_rank_ratios(ranks: RankIterations, ratio: str) -> list[float | None]
 
     The ratio is ``(window - work) / window``. A ratio is unknown if the window is unknown or empty,
     or if the rank lacks work.
+
+    Args:
+        ranks: Ranks of an iteration.
+        ratio: Name of the ratio.
     """
     window_ns = get_account_column(ranks, ratio, "window_ns")
     is_known = (window_ns > 0) & (get_rank_column(ranks, "missing") == 0)
@@ -275,6 +279,10 @@ def compute_rank_intervals(ranks: RankIterations, ratio: str) -> list[tuple[floa
     The bounds of a rank are None if the rank lacks work, or if the uncertainty is unknown or too
     large. All bounds are None if the ratio does not compare clocks, or if all ranks that take part
     in the iteration are on one machine.
+
+    Args:
+        ranks: Ranks of an iteration.
+        ratio: Name of the ratio.
     """
     bounds, k = ranks.columns.accounts[ratio].bounds, ranks.iteration
     if bounds is None or not bounds.across[k]:

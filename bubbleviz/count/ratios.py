@@ -51,7 +51,7 @@ class Extents:
         return np.asarray(self.present.any(axis=1), bool)
 
     def of_ranks(self, ranks: slice) -> Extents:
-        """Return the extents of a slice of the ranks."""
+        """Return the extents of consecutive ranks."""
         return Extents(
             self.first_ns[:, ranks],
             self.last_ns[:, ranks],
@@ -76,7 +76,7 @@ class Windows:
     is_known: Bools
 
     def of_ranks(self, ranks: slice) -> Windows:
-        """Return the windows of a slice of the ranks."""
+        """Return the windows of consecutive ranks."""
         return Windows(self.start_ns[:, ranks], self.end_ns[:, ranks], self.is_known)
 
 

@@ -74,7 +74,7 @@ def summarize(iterations: Sequence[Iteration]) -> Summary:
 
 
 def choose_headline(iterations: Sequence[Iteration]) -> tuple[str, str]:
-    """Choose the ratio to quote.
+    """Choose the bubble ratio to quote as the headline.
 
     Ratios that are unknown in all averaged iterations are skipped. The first rule that applies
     gives the ratio:

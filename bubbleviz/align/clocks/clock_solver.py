@@ -51,6 +51,8 @@ def solve_clocks(
 ) -> tuple[tuple[ProfileClock, ...], Contradiction | None]:
     """Find corrections of all clocks that satisfy the precedences.
 
+    The first of these steps that succeeds gives the corrections:
+
     1. Constant offsets are used if they satisfy every bound, or violate no bound by more than
        ``GRAIN_NS / 2``.
     2. Otherwise, clocks may drift by up to ``DRIFT``. Only clocks that need a drift get one.

@@ -352,7 +352,13 @@ def _find_bounds(cells: Groups, slack_ns: Floats, is_upper: Bools) -> tuple[Floa
 
 
 def _compute_medians(group: Ints, values: Floats, n_groups: int) -> Floats:
-    """Return the median of the values of each group, or 0 for a group without values."""
+    """Return the median value of each group, or 0 for a group without values.
+
+    Args:
+        group: Group number of each value.
+        values: Values, in any order.
+        n_groups: Number of groups.
+    """
     medians = np.zeros(n_groups)
     in_order = values[sort_rows(group, values)]
     count = np.bincount(group, minlength=n_groups)

@@ -71,7 +71,14 @@ def find_dependencies(
     def make_table(
         producer: Ints, consumer: Ints, earlier_ns: Ints, later_ns: Ints
     ) -> offsets.Precedences:
-        """Return one precedence for each pair of operations, given the times of its events."""
+        """Return one precedence for each producer and its consumer.
+
+        Args:
+            producer: Row of each producer.
+            consumer: Row of each consumer.
+            earlier_ns: Time of the event on the producer's clock.
+            later_ns: Time of the event on the consumer's clock.
+        """
         return offsets.Precedences(
             earlier_clock=clock[operations.rank[producer]],
             later_clock=clock[operations.rank[consumer]],

@@ -43,7 +43,7 @@ class Timebase:
         contradicted: Whether the known orders of events contradict the clocks or each other.
         limitations: Properties of the clocks that could not be inferred.
         jump_ns: For each iteration, the maximum error of a duration that was measured with one
-            clock, because clocks were set during the capture. Empty if no clock was set.
+            clock, because clocks were set during the capture. Empty if no clock seems to be set.
     """
 
     clocks: tuple[ProfileClock, ...]
@@ -219,11 +219,11 @@ def check_machines(recordings: JoinedRecordings) -> tuple[Limitation, ...]:
 
 
 def _choose_reference(recordings: JoinedRecordings) -> int:
-    """Return the index of the machine that serves as reference when clocks are solved.
+    """Return the index of the machine whose clock is the reference for all other clocks.
 
-    The choice does not depend on the order of files. The reference is the machine of the rank with
-    the smallest stage. Ties are broken by the smallest global rank, then by the name of the
-    machine.
+    The reference is the machine of the rank with the smallest stage. Ties are broken by the
+    smallest global rank, then by the name of the machine. Unknown stages and global ranks come
+    last. The choice does not depend on the order of files.
     """
     largest = np.iinfo(np.int64).max
     keys = []
@@ -539,6 +539,11 @@ def _describe_need(recordings: JoinedRecordings, precedences: offsets.Precedence
     """Return a clause "A needs B" for a precedence, where B is the earlier operation.
 
     Each operation is described by its name, iteration and host.
+
+    Args:
+        recordings: The recordings with stages and iterations.
+        precedences: Precedences between operations.
+        row: Row of the precedence to describe.
     """
     operations, names = recordings.operations, []
     for operation in (int(precedences.later_row[row]), int(precedences.earlier_row[row])):

@@ -258,6 +258,11 @@ class CommonEvents:
         ``a_ns - b_ns`` is a lower bound in events in which rank a leads, and an upper bound in all
         other events. Both bounds have shape (pairs, shifts, iterations). A bound is infinite if no
         event determines it. Shifts are processed in batches to limit memory use.
+
+        Args:
+            a_ns: Time of each event on rank a, shape (pairs, iterations, events).
+            b_ns: Time of each event on rank b, same shape as ``a_ns``.
+            shifts: Candidate shifts, shape (shifts,).
         """
         shape = len(a_ns), len(shifts), a_ns.shape[1]
         lower, upper = np.full(shape, -np.inf), np.full(shape, np.inf)

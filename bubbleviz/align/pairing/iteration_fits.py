@@ -484,6 +484,9 @@ def _measure_lags(within: _Differences) -> tuple[Floats, Floats, Ints]:
 
     A lag is the number of iterations between two steps.
 
+    Args:
+        within: Differences between the steps of one rank, for each rank pair.
+
     Returns:
         level_sq: Trimmed mean square of the levels (mean differences between two steps), shape
             (pairs, steps). Column 0 covers all pairs of different steps. Column k > 0 covers the

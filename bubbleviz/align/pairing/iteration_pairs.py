@@ -202,6 +202,9 @@ def _select_compared(operations: Operations, works: Bools) -> Iterator[Bools]:
 def _number_by_times(operations: Operations, works: Bools) -> Iterator[Ints]:
     """Number the iterations of all ranks by time, and yield the most reliable numbering first.
 
+    Each selection of operations (:func:`_select_compared`) gives one numbering
+    (:func:`pair_by_time`).
+
     Args:
         operations: Operations of all ranks, on one clock.
         works: Mask of the forwards and backwards.

@@ -114,6 +114,10 @@ def get_rank_numbers(ranks: Sequence[JoinedRank]) -> RankNumbers:
 def refuse_misfit(parallel: Parallel, numbers: RankNumbers) -> None:
     """Refuse ranks that do not match the parallel sizes given by the user.
 
+    Args:
+        parallel: Parallel sizes given by the user.
+        numbers: Numbers of the recorded ranks.
+
     Raises:
         MismatchError: A rank number is too large for the run, or there are fewer ranks than in the
             run and names do not show which ones are missing.

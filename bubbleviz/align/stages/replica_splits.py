@@ -47,6 +47,9 @@ def find_division(
 ) -> tuple[VirtualStages, bool] | None:
     """Find the division of the ranks into stages and replicas if exactly one fits.
 
+    Ranks that run the same operations and transfers are grouped (:func:`_group_by_timetable`). The
+    groups are then divided into stages, which are ordered by their waits (:func:`_divide_ranks`).
+
     Args:
         operations: Operations of all ranks, with iteration numbers that mean the same on all ranks.
         inputs: Arrival times of all operations' inputs.

@@ -39,6 +39,10 @@ def match_replicas(
 ) -> Ints:
     """Match the replicas of consecutive stages into pipelines.
 
+    Two ranks can be in one pipeline if, in every iteration, a single clock offset explains the
+    times of all microbatches (:func:`match_stages`). Pipelines are built from these pairs
+    (:func:`find_pipelines`).
+
     Args:
         operations: Operations of all ranks with their virtual stages, and with iteration numbers
             that mean the same on all ranks.

@@ -123,9 +123,8 @@ def have_equal_orders(orders: Orders, rank: Ints, stage: Ints) -> bool:
 def _group_by_wait(waited_ns: Ints, worked_ns: Ints) -> Ints:
     """Group rows that wait about equally long.
 
-    The first row of a group has the longest wait. The next row belongs to the same group if its
-    wait is shorter than this longest wait by less than half (rounded down) of the row's work.
-    Otherwise, the row begins a new group.
+    Let ``longest`` be the wait of the first row in a group. The next row belongs to the same group
+    if ``longest - waited_ns < worked_ns // 2`` for this row. Otherwise, the row begins a new group.
 
     Args:
         waited_ns: Total wait of each row, in descending order. Must not be empty.

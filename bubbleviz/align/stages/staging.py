@@ -173,7 +173,11 @@ def find_stages(
     order: Sequence[int] = (),
     parallel: pipelines.Parallel | None = None,
 ) -> JoinedRecordings:
-    """Find the stages and pipelines of all ranks, and match the iterations of different ranks.
+    """Find the stages and pipelines of all ranks, and pair the iterations of different ranks.
+
+    Stages come from the first available source, as listed at the top of this module. If the stages
+    given by the user differ from the stages inferred from waiting times, the user's stages are
+    used, and a limitation reports the contradiction.
 
     Args:
         recordings: The recordings, with times on the clocks of the profiling sessions.
@@ -423,6 +427,16 @@ def _find_stage_gaps(
     inputs: _Inputs, staged: JoinedRecordings
 ) -> tuple[tuple[Limitation, ...], bool, bool]:
     """Find evidence that stages are missing before or between the stages in the profiles.
+
+    The first of these kinds of evidence is returned:
+
+    1. Times and rank numbers in names both show missing stages between ranks, and the order of
+       operations does not speak against it. Stages are then certainly missing.
+    2. Times show missing stages between ranks. If names number the ranks, rank numbers must also
+       show them. Tables number ranks arbitrarily, so for tables it is enough that the order of
+       operations does not speak against it.
+    3. Times show missing stages between two stages of the same rank, where the pipeline turns.
+    4. Rank numbers in names leave room for stages before stage 0.
 
     Args:
         inputs: The recordings, and properties of their ranks.

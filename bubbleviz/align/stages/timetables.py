@@ -59,6 +59,8 @@ class Timetable:
 def build_timetable(waits: Waits, machine: Ints, *, early_fraction: float = 0.0) -> Timetable:
     """Arrange waits as a timetable. Cells without a wait contain 0.
 
+    The tolerance for early work is ``early_fraction * worked_ns / 2`` in each cell.
+
     Args:
         waits: Waits, with iteration numbers that mean the same on all ranks. Must not be empty.
         machine: Machine of each rank.
@@ -97,6 +99,9 @@ def match_ranks(
     table: Timetable, upper: Ints, lower: Ints, chunks: tuple[int, int]
 ) -> tuple[Bools, Bools]:
     """Find the rank pairs in which the lower rank can follow the upper one in a pipeline.
+
+    Pairs that a sample of microbatches does not rule out (:func:`_filter_by_duration`) are checked
+    with all microbatches (:func:`_check_pairs`).
 
     Args:
         table: Timetable of all ranks.
