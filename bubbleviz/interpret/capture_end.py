@@ -31,20 +31,21 @@ OPEN, UNRECORDED = 1, 2
 def mark_unrecorded(
     operations: Operations, workless: Mapping[int, Sequence[CompactTimes]], process: Ints
 ) -> Operations:
-    """Set ``cut`` of operations whose GPU work ran, or would have run, after the capture.
+    """Mark the operations whose GPU work is missing because the capture ended too early.
 
-    ``cut`` becomes ``UNRECORDED`` for two kinds of compute operations of each rank, unless it is
+    Such an operation made API calls that launched no recorded GPU work ("calls without work"). On
+    each rank, ``cut`` is set to ``UNRECORDED`` for two kinds of compute operations, unless it is
     already set:
 
     - Operations after the last one with GPU work, if at least one call without work was made during
-      their host range. Left out are operations that never have GPU work; see
+      their host range. Operations that never have GPU work are not marked; see
       :func:`_is_always_idle`.
     - The last operation with GPU work, if it has fewer kernels, and more calls without work, than
       every other operation of its phase and chunk; see :func:`_find_cut_operations`.
 
     Args:
         operations: Operations of one profile, sorted by (rank, host start), with their spans.
-        workless: Start times of the calls that launched no recorded work, keyed by process.
+        workless: Start times of the calls without work, keyed by process.
         process: Process that owns each rank, shape (ranks,).
 
     Returns:
@@ -71,14 +72,15 @@ def _count_workless_calls(
     workless: Mapping[int, Sequence[CompactTimes]],
     process: Ints,
 ) -> Ints:
-    """Count the calls without work that the process made during the host range of each operation.
+    """Count the calls during each operation that launched no recorded GPU work.
 
-    A call counts if it starts between the host start and the host end, both inclusive.
+    Calls of the process that owns the operation's rank count if they start between the operation's
+    host start and host end, both inclusive.
 
     Args:
         operations: Operations of one profile.
         rows: Rows of the operations to count for.
-        workless: Start times of the calls that launched no recorded work, keyed by process.
+        workless: Start times of these calls, keyed by process.
         process: Process that owns each rank, shape (ranks,).
 
     Returns:
@@ -100,16 +102,16 @@ def _count_workless_calls(
 
 
 def _is_always_idle(operations: Operations, rows: Ints, is_tail: Bools) -> Bools:
-    """Return a mask of the operations whose kind occurs before the tail and never has GPU work.
+    """Return a mask of the operations that have no GPU work because their kind never has any.
 
-    Operations of the same rank and phase are of one kind. Optimizers are of one kind only if they
-    also have the same name. The mask has the shape of ``rows``.
+    The kind of an operation is its (rank, phase). For optimizers, it is (rank, phase, name). The
+    kind must occur at least once before the tail. The mask has the shape of ``rows``.
 
     Args:
         operations: Operations of one profile.
         rows: Rows of the compute operations.
-        is_tail: Mask of the rows in the tail of their rank, which comes after its last operation
-            with GPU work.
+        is_tail: Mask of ``rows`` that selects the operations after the last operation with GPU work
+            on the same rank.
     """
     # Post-validation has the phase of an Optimizer, but often nothing to do.
     is_optimizer = operations.phase[rows] == Phase.OPTIMIZER
@@ -121,17 +123,18 @@ def _is_always_idle(operations: Operations, rows: Ints, is_tail: Bools) -> Bools
 
 
 def _find_cut_operations(operations: Operations, rows: Ints, last: Ints, n_calls: Ints) -> Bools:
-    """Return a mask of the last operations that have less work than all others of their kind.
+    """Return a mask of the last operations that lost kernels, judging by others of their kind.
 
-    Operations of the same rank, phase and chunk are of one kind. An operation has less work if it
-    has fewer kernels, and more calls without work, than every other operation of its kind that has
-    GPU work. If there is no other such operation, the result is False.
+    The kind of an operation is its (rank, phase, chunk). The last operation is compared with every
+    other operation of its kind that has GPU work. It lost kernels if it has fewer kernels, and more
+    calls without work, than all of them. The result is False if there is none to compare with.
 
     Args:
         operations: Operations of one profile.
         rows: Rows of the compute operations.
-        last: Indices in ``rows`` of the last operation with GPU work of each rank that has one.
-        n_calls: Number of calls without work during each operation in ``rows``.
+        last: For each rank that has GPU work, the index in ``rows`` of its last operation with GPU
+            work.
+        n_calls: Number of calls during each operation in ``rows`` that launched no recorded work.
 
     Returns:
         Mask with the shape of ``last``.
@@ -151,13 +154,13 @@ def _find_cut_operations(operations: Operations, rows: Ints, last: Ints, n_calls
 def locate_launches(
     operations: Operations, work: LinkedWork, calls: CallLog, process: Ints
 ) -> Operations:
-    """Set the launch times of the F, B, W, BW and FB operations without GPU work.
+    """Find out which operations without GPU work launched work that was not recorded.
 
-    The launch time is the start of the first launching call (``WORK_CALLS``) without recorded work
-    during the host range of the operation, or -1 if there is none. A launch without recorded work
-    shows that the GPU work of the operation was lost. If the operation launched nothing, it ran
-    nothing. The calls of all threads of the process are searched, because the backward pass may run
-    on another thread.
+    Only F, B, W, BW and FB operations without GPU work are examined. ``launched_ns`` is set to the
+    start of the first launching call (``WORK_CALLS``) during the operation's host range whose work
+    was not recorded. It is set to -1 if there is no such call, because the operation then launched
+    nothing. All threads of the process are searched, because the backward pass may run on another
+    thread.
 
     Args:
         operations: Operations of one profile.

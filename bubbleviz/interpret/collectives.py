@@ -1,4 +1,4 @@
-"""Collectives: the collective that each communication kernel runs, its communicator and its times.
+"""Collectives that the communication kernels run, with their communicators and times.
 
 PyTorch's profiler describes the collective of each kernel. The payloads of NCCL's own ranges
 contain the communicator. A kernel belongs to the last NCCL range that its thread opened before the
@@ -68,9 +68,9 @@ def find_operations_of_kernels(
         kernel                      ├─ ncclDevKernel_SendRecv ─┤     an all-to-all
 
     Args:
-        collectives: Recorded collectives whose column ``kernel`` refers to the activities of
-            ``linked``, or None if none were recorded.
-        linked: The profile, its work linked to API calls. Its ranges include those of NCCL
+        collectives: Recorded collectives, or None if none were recorded. Their column ``kernel``
+            refers to the activities of ``linked``.
+        linked: The profile with its work linked to API calls. Its ranges include the ranges of NCCL
             operations.
 
     Returns:
@@ -106,19 +106,19 @@ def find_operations_of_kernels(
 def _find_operations_by_range(
     linked: LinkedProfile, rows: Ints, operation_of_name: Ints
 ) -> tuple[Ints, Ints]:
-    """Find the NCCL operations of kernels from the ranges around their launches.
+    """Find the NCCL operation of each kernel from the ranges around its launch.
 
     The innermost range whose name contains an NCCL operation is used.
 
     Args:
-        linked: The profile, its work linked to API calls.
+        linked: The profile with its work linked to API calls.
         rows: Rows of the kernels.
         operation_of_name: For each range name, the index of the NCCL operation that the name
             contains, or -1 if it contains none.
 
     Returns:
         launched: Rows of the kernels whose operation was found.
-        operation: Index of the operation of each of these kernels.
+        operation: Operation index of each of these kernels.
     """
     ranges = linked.profile.ranges
     if len(operation_of_name) == 0:
@@ -134,11 +134,11 @@ def _find_operations_by_range(
 
 
 def select_collectives(collectives: Collectives, is_kept: Bools | None) -> Collectives:
-    """Select the collectives whose kernels are kept, and renumber the column ``kernel``.
+    """Drop the collectives of dropped kernels, and renumber the column ``kernel`` of the others.
 
     Args:
         collectives: Collectives of all kernels.
-        is_kept: Mask of the activities that are kept, or None if all are.
+        is_kept: Mask of the activities that are kept, or None if all are kept.
     """
     if is_kept is None:
         return collectives
@@ -174,11 +174,11 @@ def add_collectives(
 
 
 def rename_vague_kernels(linked: LinkedProfile) -> Activities:
-    """Return the activities of a profile, with vague kernels named after their NCCL operation.
+    """Rename the kernels whose names do not determine their NCCL operation.
 
-    A kernel is vague if its name does not determine its NCCL operation. If
-    :func:`find_operations_of_kernels` finds the operation, the kernel is renamed to ``nccl:``
-    followed by the operation, for example ``nccl:AllToAll``.
+    The new name is ``nccl:`` followed by the operation, for example ``nccl:AllToAll``. Kernels
+    whose operation :func:`find_operations_of_kernels` cannot find keep their names. All activities
+    of the profile are returned.
     """
     collectives, activities = linked.profile.collectives, linked.profile.activities
     if collectives is not None:
@@ -199,8 +199,8 @@ def _find_recorded_operations(
 ) -> Ints:
     """Return the index of the recorded NCCL operation of each activity, or -1 if none is recorded.
 
-    A kernel whose records contain both sends and receives is a ``SendRecv``. Otherwise, the largest
-    operation index among the records of the kernel is used.
+    A kernel may have several records. If they contain both sends and receives, the operation is
+    ``SendRecv``. Otherwise, the largest operation index among them is used.
 
     Args:
         collectives: Recorded collectives.
@@ -220,7 +220,7 @@ def _find_recorded_operations(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RecordedCollectives(Table):
-    """Recorded collectives of kernels, one row per kernel, sorted by kernel; -1 means unknown.
+    """Recorded collective of each kernel. Rows are sorted by kernel, and -1 means unknown.
 
     Attributes:
         kernel: Row of the kernel among the activities.
@@ -242,12 +242,12 @@ def read_recorded_collectives(
 ) -> RecordedCollectives:
     """Read the group, sequence number and operation of each collective kernel.
 
-    If the profile contains PyTorch's records of collectives, they are used; records without a group
-    are ignored. Otherwise, the group is taken from the payloads of NCCL's ranges, see
-    :func:`_match_payloads`. The result is empty if the profile has neither.
+    If PyTorch recorded collectives in the profile, the records that contain a group are used.
+    Otherwise, the group is taken from the payloads of NCCL's ranges, see :func:`_match_payloads`.
+    The result is empty if the profile has neither.
 
     Args:
-        linked: The profile, its work linked to API calls. Its file must still be open.
+        linked: The profile with its work linked to API calls. Its file must still be open.
         activities: Activities of the profile, with vague kernels renamed.
         communication: Mask of the communication kernels.
         kinds: Name patterns that classify kernels.
@@ -273,10 +273,11 @@ def read_recorded_collectives(
 
 
 def _match_payloads(payloads: Payloads, rows: Ints, work: LinkedWork) -> RecordedCollectives:
-    """Match each kernel with the last NCCL range that its thread opened before the launch.
+    """Find the communicator of each kernel in the NCCL range around its launch.
 
-    Kernels without a launching call are left out. Ranges whose payload contains no communicator or
-    no number of bytes are ignored.
+    This is the last NCCL range that the launching thread opened at or before the launch. Kernels
+    whose launching call is unknown are left out. Ranges count only if their payload contains a
+    communicator and a number of bytes.
 
     Args:
         payloads: Payloads of NCCL's ranges.
@@ -317,10 +318,10 @@ def build_collective_intervals(
     kinds: tuple[Ints, tuple[str, ...]],
     recorded: RecordedCollectives,
 ) -> tuple[CollectiveIntervals, Ints]:
-    """Build the collectives of ranks from their communication kernels.
+    """Build the table of collectives from the communication kernels of the ranks.
 
-    Kernels with the same recorded operation are one collective. The column ``late_ns`` is 0; it is
-    set later by :func:`~bubbleviz.interpret.late_launches.find_late_collectives`.
+    Kernels of a rank with the same recorded operation are one collective. The column ``late_ns`` is
+    0 at first. :func:`~bubbleviz.interpret.late_launches.find_late_collectives` sets it later.
 
     Args:
         keys: Operations of the ranks.
@@ -328,14 +329,14 @@ def build_collective_intervals(
         rows: Rows of the communication kernels between more than two ranks.
         launched_ns: Launch time of each of these rows, or ``NEVER`` if unknown.
         exposed: Start and end of the intervals in which only these kernels ran.
-        kinds: Pair (index, names). ``index`` gives the kind of each kernel name; an extra last
-            entry is for kernels without a name (-1). ``names`` are the names of the kinds; the last
-            one is "" and is used for kernels without a kind.
+        kinds: Pair (index, names). ``index[name_id]`` is the kind of a kernel, and ``names[kind]``
+            its name. The last entry of ``index`` is for kernels without a name (-1). The last entry
+            of ``names`` is "", for kernels without a kind.
         recorded: Recorded collectives of the profile.
 
     Returns:
         collectives: The collectives that :func:`_select_relevant` keeps, sorted by start.
-        first_kernel: For each collective, the row of ``work`` of its first kernel.
+        first_kernel: Row in ``work`` of each collective's first kernel.
     """
     kind_of_name, kind_names = kinds
     if len(rows) == 0:
@@ -372,9 +373,9 @@ class _MergedKernels(Table):
     """Collectives that consist of one or more kernels.
 
     Attributes:
-        first_kernel: Row of ``work`` of the first kernel.
-        record: Row of the first kernel among the recorded collectives, or -1 if it has no record.
-        launched_ns: Launch time of the first kernel. If unknown, the start of the collective.
+        first_kernel: Row of the first kernel in ``work``.
+        record: Row of the first kernel in the recorded collectives, or -1 if it has no record.
+        launched_ns: Launch time of the first kernel, or the start of the collective if unknown.
         start_ns: Earliest start of the kernels.
         end_ns: Latest end of the kernels.
     """
@@ -389,9 +390,9 @@ class _MergedKernels(Table):
 def _merge_kernels(
     work: LinkedWork, rows: Ints, launched_ns: Ints, recorded: RecordedCollectives
 ) -> _MergedKernels:
-    """Merge the kernels of each rank that have the same recorded operation.
+    """Merge kernels into collectives by rank and recorded operation.
 
-    A kernel without a recorded operation is a separate collective.
+    A kernel without a recorded operation is a collective of its own.
 
     Args:
         work: All kernels and copies of the ranks.
@@ -420,9 +421,9 @@ def _merge_kernels(
 def _find_iterations(keys: Operations, rank: Ints, owner: Ints, launched_ns: Ints) -> Ints:
     """Return the iteration of each collective, or -1 if it was launched before all iterations.
 
-    This is the iteration of the operation that owns the collective. If there is none, it is the
-    iteration of the last operation of the rank whose host start is at or before the launch.
-    Operations outside all iterations are ignored.
+    If an operation inside an iteration owns the collective, its iteration is used. Otherwise, the
+    iteration of the last operation that the rank began at or before the launch is used, by host
+    start. Operations outside all iterations are ignored.
 
     Args:
         keys: Operations of the ranks.
@@ -440,7 +441,7 @@ def _find_iterations(keys: Operations, rank: Ints, owner: Ints, launched_ns: Int
 
 
 def number_by_launch(launched_ns: Ints, start_ns: Ints, *columns: Ints) -> Ints:
-    """Number the rows of each group from 0 in order of launch time; start time breaks ties.
+    """Number the rows of each group from 0 in order of (launch time, start time).
 
     Rows that are equal in all columns form a group.
     """
@@ -450,14 +451,13 @@ def number_by_launch(launched_ns: Ints, start_ns: Ints, *columns: Ints) -> Ints:
 def _select_relevant(
     keys: Operations, table: CollectiveIntervals, exposed: intervals.Intervals
 ) -> Bools:
-    """Return a mask of the collectives to keep.
+    """Return a mask that drops the many collectives of tensor parallelism inside operations.
 
-    The many collectives of tensor parallelism inside operations are dropped. A collective is kept
-    if at least one of these conditions holds:
+    A collective is kept if at least one of these conditions holds:
 
     - No operation whose phase is in ``WORK`` owns the collective.
-    - The rank runs at most ``_MAX_BUCKETS`` collectives of this kind and group per iteration on
-      average.
+    - On average, the rank runs at most ``_MAX_BUCKETS`` collectives of the same kind and group per
+      iteration.
     - Only communication ran during part of the collective.
 
     Args:

@@ -1,4 +1,4 @@
-"""Communication candidates: kernels that count as compute but look or behave like communication.
+"""Kernels that count as compute but look or behave like communication.
 
 A list of name patterns determines which kernels are communication. Users can extend the list. If a
 library is missing from the list, its exposed communication counts as compute. Two properties reveal
@@ -32,7 +32,7 @@ def add_communication(profile: Profile, kinds: naming.Kinds) -> Profile:
     """Turn the copies that the user lists as communication into kernels.
 
     Activities are reordered, because kernels must precede copies. Streams and recorded copies are
-    reordered in the same way. If no copy has a matching name, the profile is returned as it is.
+    reordered in the same way. If no copy has a matching name, the profile is returned unchanged.
 
     Args:
         profile: The profile as it was read. Only copies that may be communication have names.
@@ -57,17 +57,16 @@ def add_communication(profile: Profile, kinds: naming.Kinds) -> Profile:
 
 #: Subject of the limitation for names that look like communication.
 _BY_NAME = "kernels that look like communication"
-#: Maximum number of kernel names in a limitation, and maximum number of characters of each name.
+#: Maximum number of kernel names in a limitation, and maximum number of characters per name.
 _MAX_LISTED, _MAX_NAME_LENGTH = 3, 60
 #: Minimum share of a device's kernel time that the kernels of a name must take to be checked.
 _MIN_SHARE = 0.01
-#: Maximum number of names that are checked per device. The names with the longest total time are
-#: checked.
+#: Maximum number of names that are checked per device. Names with a longer total time come first.
 _MAX_NAMES = 16
-#: Approximate maximum number of consecutive kernels that are checked per device, and the size of
-#: the sample of start times from which they are chosen.
+#: Approximate maximum number of consecutive kernels that are checked per device, and the number of
+#: sampled start times used to choose them.
 _MAX_KERNELS, _N_SAMPLES = 200_000, 10_000
-#: Minimum share of the time of concurrent kernels during which other kernels must also run.
+#: A kernel is concurrent only if other kernels run during at least this share of its time.
 _MIN_OVERLAP = 0.8
 #: Maximum number of unknown names per rank, and maximum number of kernels per name, that are
 #: compared between ranks.
@@ -77,11 +76,13 @@ _MIN_OTHERS = 2
 
 
 def check_communication(profile: Profile, kinds: naming.Kinds) -> Iterator[Limitation]:
-    """Yield limitations for kernels that count as compute but may be communication.
+    """Warn about kernels that count as compute but may be communication.
 
-    The first limitation reports kernels whose names look like communication. The second reports
-    kernels that overlap other kernels almost all the time (see :func:`_mask_concurrent_names`). It
-    is yielded only if the profile records launches.
+    Up to two limitations are yielded:
+
+    - One for kernels whose names look like communication.
+    - One for kernels that overlap other kernels almost all the time (see
+      :func:`_mask_concurrent_names`), if the profile records launches.
 
     Args:
         profile: The profile, without kernels and copies whose times are impossible.
@@ -121,11 +122,11 @@ def describe_candidates(profile: Profile, path: str, kinds: naming.Kinds) -> tup
 def _make_limitation(
     subject: str, path: str, activities: Activities, is_candidate: Bools, words: str
 ) -> Iterator[Limitation]:
-    """Yield one limitation for all kernels whose names are in the mask, if there are any.
+    """Yield one limitation that reports all kernels whose names are in the mask, if there are any.
 
     The kind is ``COMMUNICATION_COUNTED`` if the subject is ``_BY_NAME`` and the kernels take at
-    least ``_MIN_SHARE`` of all kernel time, otherwise ``OTHER``. The reason lists the names with
-    the longest total time first.
+    least ``_MIN_SHARE`` of all kernel time. Otherwise, the kind is ``OTHER``. The reason lists the
+    names with the longest total time first.
 
     Args:
         subject: Subject of the limitation.
@@ -171,12 +172,13 @@ def format_addition(names: Sequence[str]) -> str:
 
 
 def _make_regex(name: str) -> str:
-    """Return an escaped part of a kernel name, for use as a regular expression.
+    """Return a regular expression that matches a readable part of a kernel name.
 
-    Three texts are tried: the name without its signature, the part of it after the last ``::``, and
-    the full name. The result is the leading printable ASCII characters of a text, up to 60. The
-    first result that is not blank and occurs in the name wins. If there is none, the first
-    character of the name is returned.
+    Three texts are tried in this order: the name without its signature, the part of that after the
+    last ``::``, and the full name. Each text is cut before its first character that is not
+    printable ASCII, and after 60 characters. The first text that is then not blank and occurs in
+    the name is returned, escaped. If there is none, the first character of the name is returned,
+    escaped.
     """
     plain = naming.trim_signature(name)
     for part in (plain, plain.rpartition("::")[2], name):
@@ -190,10 +192,9 @@ def _make_regex(name: str) -> str:
 def find_unknown_kernels(profile: Profile, kinds: naming.Kinds) -> Iterator[UnknownKernels]:
     """Yield the kernels with unknown names that take the most time on each rank of a profile.
 
-    The kernels of a name must take at least ``_MIN_SHARE`` of the rank's kernel time. Up to
-    ``_MAX_UNKNOWN`` names are yielded per rank, longest total time first. Nothing is yielded if the
-    profile records no launches. The kernels are compared between ranks once the clocks of all
-    profiles are known.
+    A name is yielded only if its kernels take at least ``_MIN_SHARE`` of the rank's kernel time. Up
+    to ``_MAX_UNKNOWN`` names are yielded per rank, longest total time first. Nothing is yielded if
+    the profile records no launches.
 
     Args:
         profile: The profile, without kernels and copies whose times are impossible.
@@ -253,8 +254,8 @@ def _take_middle_by_start(rows: Ints, start_ns: Ints) -> Ints:
 def _mask_concurrent_names(activities: Activities, kinds: naming.Kinds, by_name: Bools) -> Bools:
     """Return a mask of the names of long kernels that almost always overlap other kernels.
 
-    Only unknown names are checked, using a sample of the kernels of each rank. A name is in the
-    mask if its kernels are concurrent on any rank; see :func:`_is_concurrent`.
+    Only unknown names are checked, on a sample of each rank's kernels. A name is in the mask if its
+    kernels are concurrent on at least one rank; see :func:`_is_concurrent`.
 
     Args:
         activities: GPU activities of the profile, kernels before copies.
@@ -282,10 +283,14 @@ def _mask_concurrent_names(activities: Activities, kinds: naming.Kinds, by_name:
 
 
 def _sample_middle(rows: Ints, start_ns: Ints) -> Ints:
-    """Return about ``_MAX_KERNELS`` rows that start in the middle of the run.
+    """Return about ``_MAX_KERNELS`` rows whose start times are closest to the middle of the run.
 
-    If there are at most ``_MAX_KERNELS`` rows, all rows are returned. The bounds of the middle are
-    quantiles of a sample of the starts.
+    If there are at most ``_MAX_KERNELS`` rows, all rows are returned. The time bounds are estimated
+    as quantiles of a sample of the start times.
+
+    Args:
+        rows: Rows to choose from.
+        start_ns: Start time of each row.
     """
     if len(rows) <= _MAX_KERNELS:
         return rows
@@ -302,6 +307,11 @@ def _find_long_names(name: Ints, length_ns: Ints, unknown: Bools) -> list[int]:
 
     A name must occur at least twice and take at least ``_MIN_SHARE`` of the total time. Its mean
     duration must be at least ``_MIN_OTHERS`` times the median duration of all kernels.
+
+    Args:
+        name: Name id of each kernel.
+        length_ns: Duration of each kernel.
+        unknown: Mask of the unknown names, indexed by name id.
     """
     count = np.bincount(name, minlength=len(unknown))
     total_ns = np.bincount(name, length_ns, len(unknown))
@@ -314,10 +324,12 @@ def _find_long_names(name: Ints, length_ns: Ints, unknown: Bools) -> list[int]:
 
 
 def _is_concurrent(start_ns: Ints, end_ns: Ints, other_start_ns: Ints, other_end_ns: Ints) -> bool:
-    """Return whether kernels mostly overlap other kernels and contain several of them.
+    """Return whether kernels run like transfers, at the same time as several other kernels.
 
-    At least ``_MIN_OVERLAP`` of the total time of the kernels must overlap other kernels. At least
-    half of the kernels must each completely contain ``_MIN_OTHERS`` or more other kernels.
+    Two conditions must hold:
+
+    - At least ``_MIN_OVERLAP`` of the kernels' total time overlaps other kernels.
+    - At least half of the kernels each contain ``_MIN_OTHERS`` or more complete other kernels.
 
     Args:
         start_ns: Start of each kernel.

@@ -1,4 +1,4 @@
-"""Coverage: the share of GPU time inside operations per rank, and the kernels outside them."""
+"""GPU time inside and outside operations per rank, and the kernels outside operations."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ LISTED = 5
 
 @dataclass(frozen=True)
 class Coverage:
-    """Number of linked kernels and attributed GPU time of one profile.
+    """Number of kernels linked to calls, and GPU time attributed to operations, for one profile.
 
-    A kernel is linked if its launching call is known, and attributed if the call belongs to an
-    operation range. Ranks are numbered within the profile.
+    A kernel is linked if its launching call is known. It is attributed if the call also belongs to
+    an operation range. Ranks are numbered within the profile.
     """
 
     kernels: int
@@ -60,7 +60,7 @@ def make_rank_coverages(ranks: range, spent_ns: Ints) -> list[RankCoverage]:
 def find_unattributed_kernels(
     work: LinkedWork, unattributed: Bools
 ) -> Iterator[tuple[UnattributedKernels, int]]:
-    """Yield the unattributed kernels of each rank, grouped by name.
+    """Yield the kernel names that take the most time outside operations on each rank.
 
     For each rank, the ``LISTED`` names with the longest total duration are yielded, longest first.
 
@@ -69,9 +69,9 @@ def find_unattributed_kernels(
         unattributed: Mask of the compute kernels outside every compute operation.
 
     Yields:
-        kernels: The kernels of a name. The field ``where`` is still empty.
-        longest: Activity row of the longest kernel of the name. Its launch is described in the
-            field ``where`` for all kernels of the name.
+        kernels: Number and total duration of the kernels with a name. The field ``where`` is empty.
+        longest: Activity row of the longest kernel with this name. Callers fill in ``where`` with
+            the place where it was launched.
     """
     loose = np.flatnonzero(unattributed)
     for rank, of_rank in list_rows_by_value(work.rank[loose]):
@@ -94,10 +94,10 @@ def measure_coverage(
     """Return the coverage of one profile.
 
     Args:
-        linked: The profile, its work linked to API calls and ranges. Its file must still be open.
+        linked: The profile with its work linked to API calls and ranges. Its file must still be
+            open.
         ranks: Coverage of each rank.
-        unattributed: Pairs returned by :func:`find_unattributed_kernels`: the kernels of a name and
-            the activity row of the longest of them.
+        unattributed: Pairs yielded by :func:`find_unattributed_kernels`.
     """
     work, n_kernels = linked.work, linked.profile.activities.kernels
     rule = work.rule[:n_kernels]
@@ -124,9 +124,9 @@ def measure_coverage(
 def _describe_launches(linked: LinkedProfile, activities: Sequence[int]) -> Iterator[str]:
     """Yield a text for each activity that says where the host launched it.
 
-    The text names the launching thread and the innermost operation range around the launch, if
-    there is one. It says so if the launching call is unknown, or if several threads ran backward
-    passes during the launch.
+    The text names the launching thread and the innermost operation range around the launch. If
+    several threads ran backward passes during the launch, the text says so instead of naming a
+    range. If the launching call is unknown, the text says only that.
     """
     work = linked.work
     names = {t.thread: t.name for t in linked.profile.threads}
@@ -151,7 +151,7 @@ def _describe_launches(linked: LinkedProfile, activities: Sequence[int]) -> Iter
 
 
 def _select_ranges_around(named_ranges: Ranges, times_ns: Ints) -> Ranges:
-    """Return the ranges (of all threads) that contain any of the times, ends included."""
+    """Return the ranges of all threads that contain at least one of the times, ends included."""
     times_ns = np.sort(times_ns)
     n_before_start = np.searchsorted(times_ns, named_ranges.start_ns)
     n_before_end = np.searchsorted(times_ns, named_ranges.end_ns, side="right")

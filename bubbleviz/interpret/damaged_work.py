@@ -54,16 +54,16 @@ _PIECE = 1 << 16
 _FEW = 100
 #: Maximum number of processes and devices that a limitation lists.
 _LISTED = 4
-#: Minimum median duration, in ns, of kernels for which a recorded duration of 0 is impossible. Some
-#: profilers count in microseconds, so the duration of a short kernel may be rounded to 0.
+#: A recorded duration of 0 is impossible if kernels with the same name have at least this median
+#: duration, in ns. Shorter kernels may be rounded to 0, because some profilers count microseconds.
 _LONG_NS = 10_000
 #: Number of calls without work that are checked first. The rest is checked only if one of these
 #: calls lost its kernel.
 _FIRST = 1 << 13
 #: Minimum share of lost kernels in a process for the bubble ratios to be marked as uncertain.
 _NOTICEABLE = 0.01
-#: Minimum number of lost kernels in a sample for the estimate of the total to be used. The estimate
-#: is then accurate to within a third.
+#: The total number of lost kernels is estimated from a sample only if the sample contains at least
+#: this many. The estimate is then accurate to within a third.
 _ENOUGH = 10
 #: Multiple of the longest time from launch to end after which a missing kernel is lost, not late.
 _FAR_LONGER = 2
@@ -80,13 +80,13 @@ def check_times(
     launched_ns: Ints,
     capture_ns: tuple[int, int] | None,
 ) -> tuple[Bools | None, _Notes]:
-    """Check the times of kernels and copies against their launching calls and the capture.
+    """Find the kernels and copies whose times are impossible.
 
-    The times are impossible if the kernel or copy is far outside the capture, or if it starts too
-    long before its launching call; see :func:`_find_early_work`.
+    A kernel or copy is impossible if it is far outside the capture, or if it starts too long before
+    its launching call; see :func:`_find_early_work`.
 
-    The clocks of GPU and host differ by microseconds, or by milliseconds if the profiler corrects
-    the drift badly. With such drift, many kernels start too early by similar times, and they are
+    The clocks of GPU and host may differ by microseconds, or by milliseconds if the profiler
+    corrects the drift badly. In that case, many kernels start early by similar times, and they are
     kept. A damaged time, in contrast, is an outlier. Each device is checked separately.
 
     Args:
@@ -97,7 +97,7 @@ def check_times(
         capture_ns: Start of the first call and end of the last call, or None if there are no calls.
 
     Returns:
-        is_possible: Mask of the activities whose times are possible, or None if all are.
+        is_possible: Mask of the activities whose times are possible, or None if all are possible.
         notes: Limitations that report early work, work outside the capture, and clock differences.
     """
     notes = list[Limitation]()
@@ -148,8 +148,8 @@ def _find_early_work(
 ) -> tuple[Bools, int, int]:
     """Find the activities that must be left out because they start too long before their calls.
 
-    An activity is left out if it starts more than :func:`_compute_early_limit` before its call. The
-    limit is computed for each device. Activities whose call is unknown are kept.
+    The limit is computed separately for each device by :func:`_compute_early_limit`. Activities
+    whose call is unknown are kept.
 
     Args:
         activities: GPU activities of the profile, kernels before copies.
@@ -159,9 +159,9 @@ def _find_early_work(
     Returns:
         is_early: Mask of the activities that are left out.
         n_skewed: Number of activities that are kept although they start more than
-            ``_CLOCK_GRAIN_NS`` before their call.
-        skew_ns: Maximum time in ns by which one of the ``n_skewed`` activities starts before its
-            call.
+            ``_CLOCK_GRAIN_NS`` before their calls.
+        skew_ns: Longest time in ns by which one of these ``n_skewed`` activities starts before its
+            call, or 0 if there are none.
     """
     is_early = np.zeros(len(activities), bool)
     n_skewed = skew_ns = 0
@@ -180,14 +180,14 @@ def _find_early_work(
 def _compute_early_limit(delay_ns: Ints) -> int:
     """Return the maximum time in ns by which an activity may start before its launching call.
 
-    An activity is early if it starts more than ``_CLOCK_GRAIN_NS`` before its call. The first rule
-    that applies gives the result:
+    An activity is early if it starts more than ``_CLOCK_GRAIN_NS`` before its call. It is slightly
+    early if it starts before its call by at most this time. The first rule that applies determines
+    the result:
 
-    1. More than half of the activities start before their calls: ``IMPOSSIBLE_NS``, which keeps
+    1. More than half of the activities are early or slightly early: ``IMPOSSIBLE_NS``, which keeps
        all of them.
-    2. More than one in ``_MANY`` activities, and at least two, are early: ``_CLOCK_DRIFT_NS``.
-    3. Some activities are early, and at least as many start before their calls without being early:
-       ``_CLOCK_DRIFT_NS``.
+    2. More than one in ``_MANY`` activities are early, and at least two: ``_CLOCK_DRIFT_NS``.
+    3. Some activities are early, and at least as many are slightly early: ``_CLOCK_DRIFT_NS``.
     4. Otherwise: ``_CLOCK_GRAIN_NS``.
 
     Args:
@@ -208,7 +208,7 @@ def check_places(
     devices: Sequence[profile.Device],
     calling: Ints | None,
 ) -> tuple[Bools, _Notes]:
-    """Check the ranks of kernels and copies against the list of devices and the calls.
+    """Find the ranks that exist only because of a damaged process or device identifier.
 
     A damaged identifier assigns a kernel to a process or device that nothing else mentions::
 
@@ -217,17 +217,19 @@ def check_places(
         kernels of    process 1   process 2   process 7     a few: left out
                        GPU 0       GPU 1       GPU 1
 
-    A rank is suspicious if its device is not listed or its process made no call. A suspicious rank
-    is left out if it has at most ``1 / _FEW`` of all kernels and copies (or only a single one). If
-    a suspicious rank has more, the list of devices is incomplete. The rank is then kept, and a
-    limitation reports the number of devices that are not listed. If all ranks would be left out,
-    all are kept.
+    A rank is suspicious if its device is not listed or its process made no call.
+
+    - A suspicious rank is left out if it has at most ``1 / _FEW`` of all kernels and copies, or
+      only a single one.
+    - A suspicious rank that has more is kept. If its device is not listed, the list is incomplete,
+      and a limitation reports the device.
+    - If all ranks would be left out, all are kept.
 
     Args:
         source: Source of the profile.
         activities: GPU activities of the profile, kernels before copies.
         devices: Devices that the profile lists, or empty if it has no list.
-        calling: Processes that made calls, ascending, or None if no calls were recorded.
+        calling: Processes that made calls, in ascending order, or None if no calls were recorded.
 
     Returns:
         is_left_out: Mask of the ranks that are left out, shape (ranks,).
@@ -291,7 +293,7 @@ def check_rows(
         activities: GPU activities of the profile, kernels before copies.
         launches: Launching calls of all activities.
         calls: All API calls of the profile.
-        is_possible: Mask of the activities whose times are possible, or None if all are.
+        is_possible: Mask of the activities whose times are possible, or None if all are possible.
 
     Returns:
         duplicates: Rows that equal an earlier row and must be left out.
@@ -323,14 +325,15 @@ def check_rows(
 
 
 def _find_repeated_rows(activities: profile.Activities, rows: Codes) -> Ints:
-    """Return those of the given rows that equal an earlier one of them.
+    """Return the rows that repeat an earlier row.
 
-    Rows are equal if they have the same rank, correlation id, name, start and end, and if both are
-    kernels or both are copies.
+    A row repeats another row if both have the same rank, correlation id, name, start and end, and
+    if both are kernels or both are copies.
 
     Args:
         activities: GPU activities of the profile, kernels before copies.
-        rows: Rows that share their correlation id with another row, ascending.
+        rows: Rows to compare, in ascending order: all rows that share their correlation id with
+            another row.
     """
     if len(rows) == 0:
         return np.empty(0, np.int64)
@@ -340,10 +343,10 @@ def _find_repeated_rows(activities: profile.Activities, rows: Codes) -> Ints:
 
 
 def _find_zero_length_kernels(activities: profile.Activities) -> Ints:
-    """Return the rows of the kernels whose duration is 0 although kernels of that name are long.
+    """Return the rows of kernels with duration 0 whose name usually belongs to long kernels.
 
-    The median of the positive durations with the same name must be at least ``_LONG_NS``. Of two
-    middle values, the larger is used. The rows are grouped by name.
+    Kernels with a name are usually long if the median of their positive durations is at least
+    ``_LONG_NS``. Of two middle values, the larger is used. The returned rows are grouped by name.
     """
     count = activities.kernels
     start_ns, end_ns = activities.start_ns[:count], activities.end_ns[:count]
@@ -372,7 +375,8 @@ class ProcessLoss:
         process: Process number.
         count: Number of lost kernels. This is an estimate if the calls were sampled.
         n_sampled: Number of lost kernels in the sample, or ``count`` without sampling.
-        kernels: Number of recorded kernels that were launched while missing kernels count as lost.
+        kernels: Number of recorded kernels, except those launched so late that a missing kernel
+            would not count as lost.
         launched_ns: Launch times of the lost kernels in the sample.
         first_launch_ns: Launch time of the first recorded kernel or copy of the process, or the
             smallest int64 if unknown.
@@ -390,12 +394,12 @@ class ProcessLoss:
 
     @property
     def before_span(self) -> int:
-        """Number of lost kernels in the sample that were launched before all recorded work."""
+        """Number of sampled lost kernels that were launched before the first recorded work."""
         return int((self.launched_ns < self.first_launch_ns).sum())
 
     @property
     def after_span(self) -> int:
-        """Number of lost kernels in the sample that were launched after all recorded work."""
+        """Number of sampled lost kernels that were launched after the last recorded work."""
         return int((self.launched_ns > self.last_launch_ns).sum())
 
 
@@ -424,18 +428,22 @@ def find_lost_kernels(
 ) -> LostKernels:
     """Find the kernels that were launched but are missing in the profile.
 
-    A launch without a kernel counts only if its kernel should have been recorded; see
-    :func:`find_recorded_until` and :func:`find_recording_stops`. Failed launches, and launches
-    while a stream is captured into a CUDA graph, produce no kernel and are ignored. Processes whose
-    missing kernels have another explanation are left out; see :func:`_drop_explained_launches`. If
-    very many calls have no work, only a sample of the calls is checked.
+    These are launches without a recorded kernel, with the following exceptions:
+
+    - The launch was so late that its kernel may have run after the capture; see
+      :func:`find_recorded_until` and :func:`find_recording_stops`.
+    - The launch failed, or it was captured into a CUDA graph. It then produced no kernel.
+    - Missing kernels of the process have another explanation; see
+      :func:`_drop_explained_launches`.
+
+    If very many calls launched no recorded work, only a sample of these calls is checked.
 
     Args:
         workless: Rows of the calls that launched no recorded work, or a sample of them.
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
-        of_launch: Index of the launching thread of each activity (undefined if the launch is
-            unknown), and the id of the thread with each index.
+        of_launch: Pair (thread index, thread ids). The index says which thread launched each
+            activity. It is undefined if the launch is unknown.
         calls: All API calls of the profile.
     """
     rows, step = workless.sample(_FIRST)
@@ -467,7 +475,7 @@ def _drop_explained_launches(
     activities: profile.Activities,
     calls: profile.CallLog,
 ) -> profile.Calls:
-    """Return the calls without a kernel, except those whose process may have lost none.
+    """Drop the calls of processes that may have lost no kernel, and return the other calls.
 
     The kernels of a process may be linked to the wrong launches, or to none::
 
@@ -476,8 +484,8 @@ def _drop_explained_launches(
 
     All calls of a process are dropped in two cases:
 
-    - Some launches have more than one kernel. The surplus kernels are at least as many as the calls
-      without a kernel, so they may belong to these calls.
+    - Some launches have more than one kernel. If there are at least as many surplus kernels as
+      calls without a kernel, the surplus kernels may belong to these calls.
     - The process has kernels, but none of them is linked to a launch. The profile lacks the links.
 
     Args:
@@ -540,11 +548,11 @@ def _count_by_process(
     Args:
         lost_calls: Launching calls of the lost kernels, among the checked calls.
         step: Number of calls that each checked call represents.
-        until_ns: For each thread, the time until which its kernels can count as lost.
+        until_ns: Time for each thread. Recorded kernels launched later are not counted.
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
-        of_launch: Index of the launching thread of each activity (undefined if the launch is
-            unknown), and the id of the thread with each index.
+        of_launch: Pair (thread index, thread ids). The index says which thread launched each
+            activity. It is undefined if the launch is unknown.
     """
     n_kernels, first_ns, last_ns = _summarize_launches(until_ns, launches, activities, of_launch)
     process = profile.process_of(of_launch[1])
@@ -572,20 +580,19 @@ def _summarize_launches(
     activities: profile.Activities,
     of_launch: tuple[Codes, Ints],
 ) -> tuple[Ints, Ints, Ints]:
-    """Summarize the launches of recorded work for each thread.
+    """Count the recorded kernels that each thread launched, and find its first and last launch.
 
     Args:
-        until_ns: For each thread, the time until which its kernels can count as lost.
+        until_ns: Time for each thread. Kernels launched later are not counted.
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
-        of_launch: Index of the launching thread of each activity (undefined if the launch is
-            unknown), and the id of the thread with each index.
+        of_launch: Pair (thread index, thread ids). The index says which thread launched each
+            activity. It is undefined if the launch is unknown.
 
     Returns:
-        n_kernels: For each thread, the number of recorded kernels launched at or before
-            ``until_ns``.
-        first_ns: For each thread, the first launch of recorded work. Undefined if there is none.
-        last_ns: For each thread, the last launch of recorded work. Undefined if there is none.
+        n_kernels: Number of recorded kernels launched at or before ``until_ns``, per thread.
+        first_ns: First launch of recorded work, per thread. Undefined if there is none.
+        last_ns: Last launch of recorded work, per thread. Undefined if there is none.
     """
     n_threads = len(of_launch[1])
     linked = np.flatnonzero(launches.call != NONE)
@@ -607,8 +614,8 @@ def find_recorded_until(
     Args:
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
-        of_launch: Index of the launching thread of each activity (undefined if the launch is
-            unknown), and the id of the thread with each index.
+        of_launch: Pair (thread index, thread ids). The index says which thread launched each
+            activity. It is undefined if the launch is unknown.
     """
     linked = np.flatnonzero(launches.call != NONE)
     launched_ns, thread = launches.start_ns[linked], of_launch[0][linked]
@@ -625,20 +632,18 @@ def find_recording_stops(
     *,
     patience: int = 1,
 ) -> Ints:
-    """Extend the times until which the work of threads should be recorded.
+    """Extend the times until which work should be recorded, if the process shows that work ended.
 
-    The time of a thread stays ``until_ns`` unless one of two observations justifies a later time:
+    For each thread, ``until_ns`` is a launch time: work launched before it should be recorded. It
+    becomes later in two cases:
 
-    - The process waited for all work of its only device. Everything launched before the last wait
-      started had ended, so the time is at least the start of this wait.
-    - Recording stopped before the process did. The process is last active at its last launch, or
-      when its last synchronizing call returns, whichever is later. Recording stopped if the last
-      activity is later than the end of the last recorded work by more than a limit. The limit is
-      ``patience`` times the longest time from launch to end of any recorded work of the process.
-      If a launch without work is more than the limit before the last activity, the time of its
-      thread becomes the largest int64.
+    - The process waited for all work of its only device. Everything launched before the last such
+      wait had then ended. The new time is the start of the wait, if that is later.
+    - Recording stopped long before the process did. If a launch without work was early enough that
+      its work must have ended, the new time of its thread is the largest int64. See
+      :func:`_mask_overdue_launches`.
 
-    If every launch without work is before the time of its thread, ``until_ns`` is returned
+    If every launch without work is already before the time of its thread, ``until_ns`` is returned
     unchanged.
 
     Args:
@@ -646,14 +651,15 @@ def find_recording_stops(
         until_ns: Time for each thread, as returned by :func:`find_recorded_until`.
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
-        of_launch: Index of the launching thread of each activity (undefined if the launch is
-            unknown), and the id of the thread with each index.
+        of_launch: Pair (thread index, thread ids). The index says which thread launched each
+            activity. It is undefined if the launch is unknown.
         calls: All API calls of the profile.
-        patience: Factor for the limit.
+        patience: Multiple of the longest time from launch to end of recorded work in the process,
+            after which missing work must have ended.
 
     Returns:
-        Time for each thread in ns, or the largest int64 if all launches of the thread should have
-        recorded work.
+        New time for each thread in ns. It is the largest int64 if the work of all launches of the
+        thread should be recorded.
     """
     thread = _locate_threads(of_launch[1], without_work)
     is_late = without_work.start_ns >= until_ns[thread]
@@ -680,7 +686,7 @@ def find_recording_stops(
 
 
 def _locate_threads(threads: Ints, calls: profile.Calls) -> Ints:
-    """Return for each call the index of its thread in ``threads``.
+    """Return the index in ``threads`` of each call's thread.
 
     The threads must be distinct, and every call must belong to one of them.
     """
@@ -694,17 +700,18 @@ def _mask_overdue_launches(
 ) -> Bools:
     """Return a mask of the launches whose work is missing because recording stopped too early.
 
-    The limit is ``patience`` times the longest time from launch to end. Recording stopped if the
-    process was last active more than the limit after the last ``ended_ns``. If it did not stop, the
-    mask is all False. Otherwise, the mask contains the launches that are more than the limit before
-    the last activity, which is the latest of all launches and ``returned_ns``.
+    - The limit is ``patience`` times the longest time from launch to end of any recorded work.
+    - The process was last active at the latest of all launches and ``returned_ns``.
+    - Recording stopped if the process was last active more than the limit after the last
+      ``ended_ns``. If recording did not stop, the mask is all False.
+    - The mask contains the launches that are more than the limit before the last activity.
 
     Args:
         late_ns: Start times of the launches of a process that have no recorded work, at least one.
         launched_ns: Launch times of the recorded work of the process, at least one.
         ended_ns: End times of the recorded work of the process.
         returned_ns: Times at which synchronizing calls of the process returned.
-        patience: Factor for the limit.
+        patience: Factor in the limit.
     """
     last_active_ns = max(
         int(late_ns.max()), int(launched_ns.max()), int(returned_ns.max(initial=_NEVER))
@@ -718,7 +725,7 @@ def _mask_overdue_launches(
 def _find_last_synchronization(
     threads: Ints, activities: profile.Activities, calls: profile.CallLog
 ) -> Ints:
-    """Return when the process of each thread last started to wait for its only device.
+    """Return for each thread when its process last started to wait for its only device.
 
     Processes with several devices are ignored, because they may have waited for another device.
 
@@ -763,8 +770,8 @@ def select_launched_before(calls: profile.Calls, until_ns: Ints, threads: Ints) 
     """Return the calls that start before the time given for their thread.
 
     Args:
-        calls: Calls of these threads.
-        until_ns: Time for each thread, in ns.
+        calls: Calls made by ``threads``.
+        until_ns: Time for each of ``threads``, in ns.
         threads: Distinct thread ids.
     """
     return calls.take(calls.start_ns < until_ns[_locate_threads(threads, calls)])
@@ -797,22 +804,23 @@ def _compute_recorded_until(
 ) -> Ints:
     """Return, for each thread, the time until which all kernels it launched should be recorded.
 
-    The result is the smaller of two bounds, or the largest int64 if the process has no recorded
-    work. The first bound is the last launch of recorded work by the thread, or by its process if
-    the thread has no recorded work.
+    The result is the earlier of two bounds, or the largest int64 if the process has no recorded
+    work:
 
-    The second bound exists because a stream may still be waiting when the capture ends, while other
-    streams go on. The stream of a lost kernel is unknown, so the kernel may have waited as long as
-    any recorded work of the process. The bound is the last start of recorded work in the process,
-    minus the longest time from launch to start, plus 1 ns::
+    1. The last launch of recorded work by the thread, or by its process if the thread has no
+       recorded work.
+    2. The last start of recorded work in the process, minus the longest time from launch to start
+       in the process, plus 1 ns. The reason is that a stream may still be waiting when the capture
+       ends. The stream of a lost kernel is unknown, so the kernel may have waited as long as any
+       recorded work of the process::
 
-        launches     │ a     b     c     │
-        kernels      │   a        b   c  │    a kernel launched with c may wait as long as b did
+           launches     │ a     b     c     │
+           kernels      │   a        b   c  │    a kernel launched with c may wait as long as b did
 
     Args:
         launched_ns: Launch times of the recorded work whose launch is known.
         start_ns: Start times of this work.
-        thread: Index into ``threads`` of the thread that launched this work.
+        thread: Index in ``threads`` of the thread that launched this work.
         threads: Ids of the threads that made calls.
 
     Returns:
@@ -833,9 +841,9 @@ def _compute_recorded_until(
 def _mask_captured_launches(launched: profile.Calls, calls: profile.CallLog) -> Bools:
     """Return a mask of the calls made while their process captured a stream into a CUDA graph.
 
-    Several threads may capture at the same time, and a capture may be ended by a different thread
-    than the one that began it. A capture that is never ended lasts until the end of the profile.
-    Calls that failed to begin a capture are ignored.
+    Captures are counted per process, because one thread may begin a capture and another may end it.
+    A capture that is never ended lasts until the end of the profile. Calls that failed to begin a
+    capture are ignored.
     """
     begin_rows, end_rows = (
         calls.find_containing(f"Stream{edge}Capture") for edge in ("Begin", "End")
@@ -853,13 +861,13 @@ def _mask_captured_launches(launched: profile.Calls, calls: profile.CallLog) -> 
 def _count_open_captures(began_ns: Ints, ended_ns: Ints, time_ns: Ints) -> Ints:
     """Return the number of captures that are open at each time.
 
-    A capture is open at the time of its begin, but not at the time of its end. An end without an
-    open capture is ignored: its capture began before the profile.
+    A capture is open at the time when it begins, but not at the time when it ends. An end without
+    an open capture is ignored, because its capture began before the profile.
 
     Args:
         began_ns: Times at which captures began.
         ended_ns: Times at which captures ended.
-        time_ns: Times to count for.
+        time_ns: Times at which to count the open captures.
     """
     edges_ns = np.concatenate((began_ns, ended_ns))
     change = np.repeat([1, -1], [len(began_ns), len(ended_ns)])
@@ -878,10 +886,10 @@ def describe_lost_kernels(
     sampled: bool,
     unknown: RankIntervals,
 ) -> Iterator[Limitation]:
-    """Yield the limitation for lost kernels that no other limitation reports.
+    """Yield a limitation that reports lost kernels, unless other limitations report all of them.
 
-    Nothing is yielded if the number of lost kernels is not larger than ``left_out``. The kind is
-    ``KERNELS_LOST`` if the loss is noticeable (see :func:`_is_noticeable`), otherwise ``COSTS``.
+    Nothing is yielded if at most ``left_out`` kernels are lost. The kind is ``KERNELS_LOST`` if the
+    loss is noticeable (see :func:`_is_noticeable`), otherwise ``COSTS``.
 
     Args:
         path: Path of the profile.
@@ -927,9 +935,10 @@ def describe_lost_kernels(
 def _is_noticeable(processes: Sequence[ProcessLoss], factor: float, min_seen: int) -> bool:
     """Return whether any process, or the whole file, lost at least ``_NOTICEABLE`` of its kernels.
 
-    The share is ``factor * lost / (factor * lost + recorded)``. Processes and the file are checked
-    only if at least one kernel, and at least ``min_seen`` sampled kernels, are lost. A process
-    without recorded kernels is not a rank, so its losses count only for the whole file.
+    - The lost share is ``factor * lost / (factor * lost + recorded)``.
+    - A process, or the file, is checked only if it lost at least one kernel, and at least
+      ``min_seen`` of the sampled kernels.
+    - A process without recorded kernels is not a rank, so its losses count only for the whole file.
 
     Args:
         processes: Losses of each process.
@@ -954,9 +963,10 @@ def _is_noticeable(processes: Sequence[ProcessLoss], factor: float, min_seen: in
 def _describe_evidence(processes: Sequence[ProcessLoss]) -> str:
     """Return a clause that says how the profile shows that kernels are lost.
 
-    For processes with recorded kernels, the clause says that the process went on after its last
-    recorded work if all lost kernels were launched after it, and otherwise that later kernels are
-    recorded. A second clause lists the processes that lost kernels and have no recorded kernels.
+    For processes with recorded kernels, there are two cases. If all lost kernels were launched
+    after the last recorded work of their process, the clause says that the process went on.
+    Otherwise, it says that later kernels are recorded. A second clause lists the processes that
+    lost kernels and have no recorded kernels.
     """
     clauses = []
     of_ranks = [loss for loss in processes if loss.count and loss.kernels]

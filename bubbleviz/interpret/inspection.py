@@ -29,7 +29,7 @@ _GPU_WORK = (
 
 @dataclass(frozen=True)
 class Evidence:
-    """Number of ranges that one convention recognizes.
+    """Ranges that one convention recognizes.
 
     Attributes:
         convention: Name of the convention.
@@ -37,8 +37,8 @@ class Evidence:
             left out.
         iterations: Number of ranges that mark iterations.
         examples: Up to five range names that the convention recognizes.
-        parts_left: Whether names that denote only parts of operations are ignored, because another
-            convention recognizes complete operations.
+        parts_left: Whether names that denote only parts of operations are ignored. This is the case
+            if another convention recognizes complete operations.
     """
 
     convention: str
@@ -53,13 +53,13 @@ class DraftTrial:
     """Result of applying a drafted convention to the profile that it was drafted from.
 
     Attributes:
-        operations: Number of operations of each phase with GPU work, as (label, number) pairs.
+        operations: Number of operations with GPU work in each phase, as (label, number) pairs.
             Phases without operations are left out.
         attributed: Fraction of compute-kernel time that is attributed to operations.
         ratio: Name of the primary ratio.
         bubble: Mean of the primary ratio over the iterations, or None if no iteration has one.
         even: Whether all ranks have the same number of forwards and backwards with GPU work, and at
-            most one optimizer step per iteration. Passes that the capture cut are ignored.
+            most one optimizer step per iteration. Passes that the capture cut off are ignored.
         headline: Text of the primary ratio as an analysis of this file prints it, with its
             restrictions.
     """
@@ -81,12 +81,12 @@ class Inspection:
         evidence: One entry for each convention that recognizes at least one range.
         analysable: Whether ``analyze`` can compute bubble ratios.
         missing: Sentences that name missing data and say how to record it.
-        shapes: Most frequent names in a sample of the ranges and their counts. Names that differ
-            only in their digits are one entry.
+        shapes: Most frequent names in a sample of the ranges, with their counts. Names that differ
+            only in digits share an entry.
         suggestion: Draft of a convention as TOML text. None if a known convention recognizes the
             operations or if no draft works.
         trial: Result of applying the draft to this profile, or None if there is no draft.
-        candidates: Sentences that report kernels which count as compute but may be communication.
+        candidates: Sentences about kernels that count as compute but may be communication.
         is_table: Whether the file is a table of operations.
     """
 
@@ -115,8 +115,8 @@ class Inspection:
 def describe_next_step(inspection: Inspection, alternatives: str) -> str:
     """Return advice on what to do with a profile that ``analyze`` cannot analyze.
 
-    If the profile contains GPU work, the advice is ``alternatives``. If that is empty, or if there
-    is no GPU work, the result says that the profile contains too little work.
+    The advice is ``alternatives``, unless it is empty or the profile contains no GPU work. The
+    result then says that the profile contains too little work, or none.
 
     Args:
         inspection: Inspection of the profile.
@@ -139,16 +139,16 @@ def inspect_contents(
 ) -> Inspection:
     """Find out which conventions the ranges of a profile follow, and which data is missing.
 
-    The profile can be analyzed if its GPU work can be read, and if its names denote either both
-    passes (forward and backward) or only forwards of inference. The draft is used only if a pass is
-    missing and the GPU work can be read.
+    The profile can be analyzed under two conditions. Its GPU work must be readable, and its range
+    names must denote both passes (forward and backward) or only forwards of inference. The draft is
+    used only if a pass is missing and the GPU work can be read.
 
     Args:
         contents: Contents of the profile.
         conventions: Conventions to try.
         sample: Number of occurrences of each name in a sample of the ranges.
-        followed: Conventions that an analysis would apply. If one of them is not in
-            ``conventions``, it is a convention without its patterns for parts of operations.
+        followed: Conventions that an analysis would apply. A convention that is not in
+            ``conventions`` is one of these without its patterns for parts of operations.
         draft: Draft of a convention as TOML text, or None if there is none.
     """
     is_cut = {c.name for c in followed if c not in conventions}

@@ -1,4 +1,4 @@
-"""Interpretation: turns the kernels of one profile into operations of ranks with device spans."""
+"""Turning the kernels of one profile into operations with times on the device."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def interpret(
 ) -> Recordings:
     """Turn the kernels of a profile into operations of its ranks.
 
-    Kernels are linked to ranges, ranges are merged into operations, and the kernels of the
-    operations are measured rank by rank. The result contains a single recording.
+    This takes three steps: kernels are linked to ranges, ranges are merged into operations, and the
+    kernels of the operations are measured rank by rank. The result contains a single recording.
 
     Args:
         profile: The profile, with at least the ranges whose names the conventions may match.
         conventions: Conventions for the range names. The first one names the recording.
         names: Meanings of ``profile.ranges.names`` in these conventions.
-        kinds: Name patterns that classify kernels and threads, including those of the conventions.
+        kinds: Name patterns that classify kernels and threads, including the conventions' patterns.
         cross_thread: Whether backward kernels may be launched from a thread without ranges, such as
             PyTorch's autograd thread.
         layers: Whether to measure the kernels of each layer.
@@ -144,8 +144,8 @@ class _AttributedWork:
     """Kernels and copies of a profile, the operations that own them, and measurements per rank.
 
     Attributes:
-        activities: Kernels and copies of the profile. Kernels with vague names have the names of
-            the collectives that they carry out.
+        activities: Kernels and copies of the profile. Kernels with vague names are renamed after
+            the collectives that they run.
         work: The same kernels and copies, linked to ranges and classified.
         named: Operations that the range names denote.
         ranks: Measurements of all ranks.
@@ -161,8 +161,8 @@ def _attribute_work(linked: LinkedProfile, names: NameMeanings, kinds: Kinds) ->
     """Attribute the work of a profile to operations, and measure the operations rank by rank.
 
     Args:
-        linked: The profile, its work linked to API calls and ranges.
-        names: Meanings of the range names of the profile, indexed by name id.
+        linked: The profile with its work linked to API calls and ranges.
+        names: Meanings of the profile's range names, indexed by name id.
         kinds: Name patterns that classify kernels and threads.
     """
     named_ranges = linked.named_ranges
@@ -179,22 +179,23 @@ def _attribute_work(linked: LinkedProfile, names: NameMeanings, kinds: Kinds) ->
 def _complete_operations(
     linked: LinkedProfile, operations: Operations, late: LateLaunches
 ) -> tuple[Operations, HostActivities]:
-    """Fill in ``cut`` and missing launch times of operations, and find what delayed late launches.
+    """Mark cut operations, fill in their launch times, and find what delayed late launches.
 
     This combines :func:`_mark_cut_operations` and
     :func:`~bubbleviz.interpret.late_launches.add_host_activities`. Only the late launches that
     :func:`~bubbleviz.interpret.late_launches.select_longest` keeps are examined.
 
     Args:
-        linked: The profile, its work linked to API calls and ranges. Its file must still be open.
+        linked: The profile with its work linked to API calls and ranges. Its file must still be
+            open.
         operations: Operations of the profile, with their spans.
         late: Delays before late launches of the profile.
 
     Returns:
         operations: The operations with the columns ``cut`` and ``launched_ns`` filled in. The names
             of the host activities are appended to ``operations.names``.
-        hosts: The API calls and ranges of the launching thread that overlap the examined delays
-            longest.
+        hosts: For each examined delay, the API calls and ranges of the launching thread with the
+            longest overlap.
     """
     return add_host_activities(
         _mark_cut_operations(linked, operations),
@@ -224,7 +225,7 @@ def _collect_limitations(
     """Collect all limitations of a profile.
 
     Args:
-        linked: The profile, its work linked to API calls and ranges.
+        linked: The profile with its work linked to API calls and ranges.
         attributed: Kernels and copies of the profile, with the operations that own them.
         operations: Operations of the profile, with their spans.
         kinds: Name patterns that classify kernels and threads.
@@ -242,15 +243,15 @@ def _collect_limitations(
 
 
 def _mark_cut_operations(linked: LinkedProfile, operations: Operations) -> Operations:
-    """Mark operations that the end of the capture cut, and fill in missing launch times.
+    """Mark operations whose work is missing at the end of the capture, and find their launch times.
 
-    ``cut`` is set by :func:`~bubbleviz.interpret.capture_end.mark_unrecorded`. Launch times are
-    filled in for F, B, W, BW and FB operations without GPU work, by
-    :func:`~bubbleviz.interpret.capture_end.locate_launches`. If launches are not recorded, every
-    operation without GPU work gets its host start as launch time instead.
+    - The column ``cut`` is set by :func:`~bubbleviz.interpret.capture_end.mark_unrecorded`.
+    - The launch times of F, B, W, BW and FB operations without GPU work are set by
+      :func:`~bubbleviz.interpret.capture_end.locate_launches`. If the profile records no launches,
+      the host start is used as the launch time of every operation without GPU work.
 
     Args:
-        linked: The profile, its work linked to API calls and ranges.
+        linked: The profile with its work linked to API calls and ranges.
         operations: Operations of the profile, with their spans.
     """
     profile = linked.profile
@@ -290,10 +291,10 @@ def _name_conventions(conventions: Sequence[Convention], names: NameMeanings) ->
 
 
 def _list_work_limitations(linked: LinkedProfile, operations: Operations) -> list[Limitation]:
-    """Return the limitations of the kernels and copies of a profile.
+    """Return the limitations on the kernels and copies of a profile.
 
-    Work that was launched before the capture changes no ratio if it ended before the first
-    operation started. The kind ``WORK_BEFORE_CAPTURE`` is then replaced by ``OTHER``.
+    Work that was launched before the capture does not change any ratio if all of it ended before
+    the first operation started. The kind ``WORK_BEFORE_CAPTURE`` is then replaced by ``OTHER``.
     """
     starts_ns = operations.start_ns[operations.has_span == 1]
     first_ns = int(starts_ns.min(initial=np.iinfo(np.int64).max))
@@ -326,11 +327,12 @@ _RANKS = re.compile(r"(?<![a-z])(rank|tp|dp|pp)[-_]?([0-9]{1,6})(?![0-9])")
 def _list_ranks(ranks: Ints, profile: Profile, names: NameMeanings) -> tuple[LocalRank, ...]:
     """Return the ranks of a profile with their devices and global ranks.
 
-    :func:`_choose_global_rank` chooses among three sources for the global rank. The first is the
-    ranks in the range names of the process. The second is the rank that the profile declares; it
-    is used only if the profile has a single rank. The third is the label of the process, if the
-    process has a single device. If there is no label, the file name of the profile is used, if the
-    profile has a single rank.
+    The global rank can come from three sources. :func:`_choose_global_rank` chooses among them:
+
+    1. The ranks in the range names of the process.
+    2. The rank that the profile declares, if the profile has a single rank.
+    3. The label of the process, if the process has a single device. Without a label, the file name
+       is used if the profile has a single rank.
     """
     devices = {(d.pid, d.device_id): d for d in profile.devices}
     rank_in_range = names.rank[profile.ranges.name_id]

@@ -1,8 +1,8 @@
-"""Iterations: divides the operations of each rank into iterations, by the host order of ranges.
+"""Division of each rank's operations into iterations, based on the host order of ranges.
 
 If ranges name iterations (``iter_{rank}_{n}``, ``ProfilerStep#n``), these names are used.
 Otherwise, an iteration of a rank ends before a forward repeats. It ends after the last Optimizer
-before the repeated forward or, if there is none, at the repeated forward::
+before the repeated forward. If there is no Optimizer, it ends just before the repeated forward::
 
     F0 F1 B0 B1 Optimizer F0 F1 B0 B1 Optimizer
                          │
@@ -31,8 +31,8 @@ from bubbleviz.model.grouping import find_distinct, group_rows, number_within_gr
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
 
-#: Gap between two Optimizers above which they belong to different iterations, as a fraction of the
-#: time that a rank usually works before an Optimizer.
+#: Two Optimizers belong to different iterations if the gap between them exceeds this fraction of
+#: the time that a rank usually works before an Optimizer.
 _IDLE_STEP = 0.5
 #: Sentinel that is larger than the number of ranges of any Optimizer.
 _MANY = 1 << 31
@@ -49,14 +49,14 @@ class HostOrder(Table):
             stage, if names contain stages) have the same number.
         phase_key: Number of the operation key, which also distinguishes the phase, the second
             microbatch and the second chunk.
-        mark: Iteration number found in names, or -1 if there is none.
+        mark: Iteration number found in the names, or -1 if there is none.
         forward: Mask of the ranges that are or contain a forward (F or FB).
-        counted: Mask of the ranges that are an F, B, W, BW or FB.
+        counted: Mask of the F, B, W, BW and FB ranges.
         transfer: Mask of the ranges for communication between two ranks.
         optimizer: Mask of the Optimizers, without post-validation.
-        post_validation: Mask of the ranges with optimizer work for the previous iteration.
-        start_ns: Start of the compute kernels of the range, or of the range itself if unknown.
-        end_ns: End of the compute kernels of the range, or of the range itself if unknown.
+        post_validation: Mask of the ranges that do optimizer work for the previous iteration.
+        start_ns: Start of the range's compute kernels, or of the range itself if unknown.
+        end_ns: End of the range's compute kernels, or of the range itself if unknown.
     """
 
     rank: Ints
@@ -82,7 +82,7 @@ def build_host_order(
     times_ns: tuple[Ints, Ints],
     post_validation: Bools | None = None,
 ) -> HostOrder:
-    """Build the input of the search for iterations.
+    """Build the table of ranges that the functions of this module divide into iterations.
 
     All columns must be sorted by (rank, host start).
 
@@ -92,11 +92,10 @@ def build_host_order(
         key: Further columns that distinguish operations, such as chunk and sequence. The last
             column must be the microbatch.
         second: Columns that distinguish the second operation of fused ranges.
-        mark: Iteration number found in names for each range, or -1 if there is none.
-        times_ns: Start and end of the compute kernels of each range, or of the range itself if
-            unknown.
-        post_validation: Mask of the ranges with optimizer work for the previous iteration, or None
-            if there are none.
+        mark: Iteration number found in the names for each range, or -1 if there is none.
+        times_ns: Start and end of each range's compute kernels, or of the range itself if unknown.
+        post_validation: Mask of the ranges that do optimizer work for the previous iteration, or
+            None if there are none.
     """
     validates = np.zeros(len(rank), bool) if post_validation is None else post_validation
     number = group_rows(*key).of_row
@@ -119,10 +118,15 @@ def build_host_order(
 def find_constant_names(order: HostOrder) -> Bools:
     """Return a mask of the ranges on ranks whose names give every microbatch the same number.
 
-    A rank is in the mask if all its forwards have the same microbatch number (or all have none),
-    and if an iteration contains several forwards with the same key. For this test, iterations are
-    given by marks, or else they end at Optimizers that are followed by a forward. A rank without
-    marks and Optimizers is in the mask only if its forwards have no microbatch numbers.
+    All ranges of a rank are in the mask if both of these conditions hold:
+
+    - All its forwards have the same microbatch number, or all have none.
+    - An iteration contains several forwards with the same key. For this test, iterations are given
+      by marks (iteration numbers in names). Without marks, they end at Optimizers that are followed
+      by a forward.
+
+    A rank that has neither marks nor Optimizers is in the mask only if its forwards also have no
+    microbatch numbers.
     """
     is_constant = np.zeros(len(order), bool)
     for rank in find_distinct(order.rank):
@@ -145,9 +149,10 @@ def find_constant_names(order: HostOrder) -> Bools:
 
 
 def _count_bounds(bounds: Ints, count: int) -> Ints:
-    """Return for each of ``count`` rows the number of bounds that are not greater than the row.
+    """Return the segment of each of ``count`` rows.
 
-    This is the index of the segment that contains the row.
+    This is the number of bounds that are not greater than the row. Rows before the first bound are
+    in segment 0.
 
     Args:
         bounds: First rows of segments, in ascending order.
@@ -236,9 +241,9 @@ def _number_by_marks(ranges: HostOrder, *, is_constant: bool, n_parts: int) -> I
 def _count_step_ranges(order: HostOrder) -> Ints:
     """Return the number of ranges that make up one Optimizer of each rank, or -1 if unknown.
 
-    The result is the smallest number of consecutive Optimizer ranges at the end of an iteration,
-    over all ranks that have the same total number of Optimizer ranges. Such ranks run their
-    Optimizers together, and one of the ranks may be idle in every other iteration::
+    Consecutive Optimizer ranges are counted at the end of every iteration. The smallest count is
+    used. It is taken over all ranks that have the same total number of Optimizer ranges, because a
+    rank may be idle in every other iteration and then has too large counts itself::
 
         rank 0   F0 B0 Optimizer   F0 B0 Optimizer   F0 B0 Optimizer   F0 B0 Optimizer
         rank 1   F0 B0 Optimizer         Optimizer   F0 B0 Optimizer         Optimizer
@@ -289,9 +294,10 @@ def _find_idle_steps(ranges: HostOrder, n_parts: int) -> Bools:
         ranges    F0 B0 Optimizer   F0 B0 Optimizer Optimizer   F0 B0 Optimizer
                                                     └ idle
 
-    A single Optimizer may also consist of several ranges. If every iteration with work ends with a
-    multiple of ``n_parts`` Optimizer ranges, the ranges are counted. Otherwise, idle iterations are
-    recognized by the time between Optimizers.
+    A single Optimizer may also consist of several ranges. There are two ways to find out whether
+    consecutive ranges are one Optimizer or several. If every iteration with work ends with a
+    multiple of ``n_parts`` Optimizer ranges, the ranges are counted. Otherwise, the time between
+    the ranges decides.
 
     Args:
         ranges: Ranges of one rank.
@@ -315,8 +321,9 @@ def _find_idle_steps(ranges: HostOrder, n_parts: int) -> Bools:
 def _find_idle_steps_by_count(is_step: Bools, n_parts: int) -> Bools:
     """Return a mask of the Optimizers that start an idle iteration, by counting their ranges.
 
-    Among consecutive Optimizer ranges, every ``n_parts``-th range starts an Optimizer. The first of
-    these Optimizers ends the iteration before it, and each later one starts an idle iteration.
+    In a run of consecutive Optimizer ranges, every ``n_parts``-th range starts an Optimizer. The
+    first Optimizer of the run ends the iteration before it. Each later one starts an idle
+    iteration.
 
     Args:
         is_step: Mask of the Optimizers among the forwards, backwards and Optimizers of a rank.
@@ -371,8 +378,8 @@ def _find_idle_steps_by_time(ranges: HostOrder) -> Bools:
 def _find_bounds_after_optimizers(ranges: HostOrder) -> Ints:
     """Return the first rows of iterations that start after an Optimizer.
 
-    For each forward, this is the row after the last Optimizer before the forward. The rows are
-    distinct and ascending.
+    Each forward marks one iteration start: the row after the last Optimizer before the forward.
+    The rows are distinct and ascending.
 
     Args:
         ranges: Ranges of one rank.
@@ -386,9 +393,13 @@ def _find_bounds(ranges: HostOrder) -> Ints:
     """Return the first rows of iterations, at repeated forwards or at the first microbatch.
 
     If the capture starts inside an iteration and there is no Optimizer, the first repeated forward
-    is not the start of an iteration. Therefore, two rules are tried. By the first rule, an
-    iteration starts at a repeated forward. By the second rule, it starts at the forward with the
-    smallest microbatch number; each chunk with such a forward is tried::
+    is not the start of an iteration. Therefore, two rules are tried:
+
+    - Repeated: an iteration starts at a repeated forward.
+    - First: an iteration starts at the forward with the smallest microbatch number. If several
+      chunks have such a forward, each of them is tried.
+
+    ::
 
         ranges       F2 B2 F3 B3 F0 F1 B0 F2 B1 F3 B2 B3 F0 F1 B0 ...
         repeated     ├─────────────────┤├───────────────────┤├───
@@ -396,7 +407,8 @@ def _find_bounds(ranges: HostOrder) -> Ints:
 
     The result with the fewest misplaced operations wins, then the result with the most complete
     iterations; see :func:`_count_flaws`. In case of a tie, the second rule wins. The second rule is
-    not tried if the first counted range is its forward and only one chunk has such a forward.
+    not tried if only one chunk has a forward with the smallest microbatch number, and if this
+    forward is the first counted range.
 
     Args:
         ranges: Ranges of one rank.
@@ -422,10 +434,10 @@ def _find_bounds(ranges: HostOrder) -> Ints:
 
 
 def _find_bounds_at_forwards(forwards: Ints, first: Ints, steps: Ints) -> Ints:
-    """Return the first rows of iterations that start at given forwards.
+    """Return the first rows of iterations whose first forwards are given.
 
-    An iteration starts after the last Optimizer between its first forward and the forward before
-    it. If there is no such Optimizer, the iteration starts at its first forward.
+    If there are Optimizers between the first forward and the forward before it, the iteration
+    starts after the last of these Optimizers. Otherwise, it starts at its first forward.
 
     Args:
         forwards: Rows of all forwards of a rank.
@@ -472,10 +484,10 @@ def _count_flaws(ranges: HostOrder, forwards: Ints, bounds: Ints) -> tuple[int, 
 def _find_bounds_by_repetition(ranges: HostOrder, forwards: Ints) -> Ints:
     """Return the first rows of iterations that end before a forward repeats.
 
-    An iteration ends before the first forward that repeats one of its forwards. The next iteration
-    starts after the last Optimizer between the first forward of the iteration and the repeated
-    forward. If there is no such Optimizer, it starts at the repeated forward. If there are
-    Optimizers before all forwards, an iteration also starts after the last of these.
+    An iteration ends before the first forward that repeats one of its forwards. If there are
+    Optimizers between its first forward and the repeated forward, the next iteration starts after
+    the last of them. Otherwise, it starts at the repeated forward. If there are Optimizers before
+    all forwards, an iteration also starts after the last of these.
 
     Args:
         ranges: Ranges of one rank.
@@ -500,9 +512,10 @@ def _find_bounds_by_repetition(ranges: HostOrder, forwards: Ints) -> Ints:
 
 
 def _find_first_repetitions(key: Ints) -> Ints:
-    """Return for each i the smallest j such that ``key[j] == key[h]`` for some h with i <= h < j.
+    """Return for each start index where a key first repeats, or ``len(key)`` if none does.
 
-    If no key repeats at or after i, the result is ``len(key)``.
+    For start index i, this is the smallest j for which ``key[j]`` occurs in ``key[i:j]``. For
+    example, the keys 0, 1, 1, 0 give 2, 2, 4, 4.
     """
     count = len(key)
     order = np.argsort(key, kind="stable")

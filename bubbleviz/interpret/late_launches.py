@@ -25,9 +25,9 @@ from bubbleviz.model.phases import COMPUTE
 
 #: Minimum length of delays, calls and ranges; shorter ones are launch overhead.
 _SHORTEST_NS = 20_000
-#: Minimum length of the delays that are examined, as 1 / _MIN_FRACTION of the longest delay.
+#: Delays are examined only if they have at least 1 / _MIN_FRACTION of the longest delay's length.
 _MIN_FRACTION = 20
-#: Maximum number of delays of each kind that are examined.
+#: Maximum number of delays per kind that are examined.
 _MAX_DELAYS = 2000
 #: Maximum number of calls, and of ranges, that are kept for each delay.
 _MAX_ACTIVITIES = 8
@@ -45,8 +45,8 @@ class LateLaunches(Table):
         rank: Index of the rank.
         operation: Row of the late operation, or -1 for collectives and stalls.
         thread: Id of the thread that launched the operation or collective.
-        since_ns: Start of the delay. For a late launch, the time from which the device had nothing
-            to run and nothing to wait for. For a stall, the start of the operation.
+        since_ns: Start of the delay. For a late launch, this is when the device ran out of work and
+            had nothing left to wait for. For a stall, it is the start of the operation.
         until_ns: End of the delay: the late launch, or the end of the stalled operation.
     """
 
@@ -61,12 +61,14 @@ class LateLaunches(Table):
 def find_late_operations(
     operations: Operations, thread: Ints, computed: intervals.Intervals, first_ns: Ints
 ) -> LateLaunches:
-    """Find operations that the host launched after the previous compute of their rank had ended.
+    """Find operations that the host launched only after their rank had run out of work.
 
-    Only compute operations that have GPU work and a known launching thread are considered. The
-    previous compute is the last interval in ``computed`` that starts before the operation. Without
-    previous compute, an operation is not late. The delay starts at the end of the previous compute,
-    or at ``received_ns`` if that is later but before the launch.
+    An operation is late if the previous compute of its rank ended before the launch. The previous
+    compute is the last interval in ``computed`` that starts before the operation. Without previous
+    compute, an operation is not late. The delay lasts from the end of the previous compute to the
+    launch. It starts at ``received_ns`` if that is later but before the launch.
+
+    Only compute operations that have GPU work and a known launching thread are considered.
 
     Args:
         operations: Operations of several ranks, shifted onto one time axis so that ranks do not
@@ -112,12 +114,12 @@ def find_late_collectives(
     running: Sequence[intervals.Intervals],
     first_ns: Ints,
 ) -> tuple[CollectiveIntervals, LateLaunches]:
-    """Find collectives that the host launched after everything before them had ended.
+    """Find collectives that the host launched only after everything before them had ended.
 
-    A collective is late if the last intervals in ``running`` that start at or before its launch
-    have all ended by then. ``late_ns`` is the time from the latest of their ends to the launch of
-    the collective, or to its start if that is earlier. ``late_ns`` of all other collectives does
-    not change.
+    In each set of ``running``, the last interval that starts at or before the launch is examined. A
+    collective is late if all these intervals have ended by the launch. ``late_ns`` is then the time
+    from their latest end to the launch, or to the start of the collective if that is earlier. For
+    all other collectives, ``late_ns`` does not change.
 
     Args:
         collectives: Collectives of several ranks, shifted onto one time axis so that ranks do not
@@ -161,8 +163,12 @@ def find_late_collectives(
 def find_stalls(operations: Operations, thread: Ints) -> LateLaunches:
     """Find operations in which the GPU ran out of work for far longer than in similar operations.
 
-    The time without compute kernels is ``busy_ns - active_ns``. It must exceed twice its median
-    over the operations of the same rank and phase, a third of ``busy_ns``, and ``_SHORTEST_NS``.
+    The time without compute kernels is ``busy_ns - active_ns``. It must exceed three limits:
+
+    - Twice the median over the operations of the same rank and phase.
+    - A third of ``busy_ns``.
+    - ``_SHORTEST_NS``.
+
     Only compute operations that have GPU work and a known launching thread are considered.
 
     Args:
@@ -192,7 +198,7 @@ def find_stalls(operations: Operations, thread: Ints) -> LateLaunches:
 
 
 def _compute_group_medians(values: Ints, group: Ints) -> Ints:
-    """Return for each value the median of its group.
+    """Return the median of each value's group.
 
     If a group has an even number of values, the upper of the two middle values is used.
     """
@@ -205,9 +211,9 @@ def _compute_group_medians(values: Ints, group: Ints) -> Ints:
 def select_longest(late: LateLaunches) -> LateLaunches:
     """Select the longest delays of each kind, up to ``_MAX_DELAYS`` per kind.
 
-    Delays shorter than ``_SHORTEST_NS``, or shorter than 1 / ``_MIN_FRACTION`` of the longest delay
-    of their kind, are left out. At equal lengths, the earlier row wins. The result contains the
-    operations, then the collectives, then the stalls, each in the original order.
+    A delay must last at least ``_SHORTEST_NS``, and at least 1 / ``_MIN_FRACTION`` of the longest
+    delay of its kind. At equal lengths, the earlier row wins. The result contains the operations,
+    then the collectives, then the stalls, each in the original order.
     """
     selected = []
     for kind in (_OPERATION, _COLLECTIVE, _STALL):
@@ -240,8 +246,8 @@ def add_host_activities(
 
     Returns:
         operations: The operations. The names of the activities are appended to their ``names``.
-        activities: The calls that overlap each delay, then the ranges. Calls and ranges are each
-            sorted by delay, longest overlap first.
+        activities: All calls, followed by all ranges. Both are sorted by delay, longest overlap
+            first.
     """
     if len(late) == 0:
         return operations, HostActivities.make_empty()
@@ -299,6 +305,9 @@ def _find_overlapping_events(
 ) -> tuple[Ints, Ints]:
     """Find the events of the launching thread that overlap each delay longest.
 
+    Up to ``_MAX_ACTIVITIES`` events are returned for each delay. At equal overlaps, the smaller row
+    wins.
+
     Args:
         late: Delays before late launches.
         thread: Thread of each event.
@@ -307,8 +316,7 @@ def _find_overlapping_events(
 
     Returns:
         delay: For each pair of a delay and an event, the row of the delay in ``late``, ascending.
-        row: For each pair, the row of the event. Up to ``_MAX_ACTIVITIES`` events that overlap the
-            delay are returned, longest overlap first. At equal overlaps, the smaller row wins.
+        row: For each pair, the row of the event. Within a delay, the longest overlap comes first.
     """
     delays, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for owner, on_thread in grouping.list_rows_by_value(thread):
@@ -331,6 +339,9 @@ def _select_longest_overlaps(
 ) -> tuple[Ints, Ints]:
     """Select the events that overlap each delay longest.
 
+    Up to ``_MAX_ACTIVITIES`` events are selected for each delay. At equal overlaps, the smaller row
+    wins.
+
     Args:
         late: Delays before late launches.
         delay: For each pair of a delay and an event, the row of the delay in ``late``.
@@ -340,9 +351,8 @@ def _select_longest_overlaps(
 
     Returns:
         delay: For each selected pair, the row of the delay, in ascending order.
-        row: For each selected pair, the row of the event. Up to ``_MAX_ACTIVITIES`` events that
-            overlap the delay are selected, longest overlap first. At equal overlaps, the smaller
-            row wins.
+        row: For each selected pair, the row of the event. Within a delay, the longest overlap comes
+            first.
     """
     overlap_ns = np.minimum(end_ns[row], late.until_ns[delay])
     overlap_ns -= np.maximum(start_ns[row], late.since_ns[delay])

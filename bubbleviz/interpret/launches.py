@@ -1,4 +1,4 @@
-"""Launches: the call that launched each activity, long calls, and calls without work.
+"""The call that launched each activity, long calls, and calls that launched no work.
 
 A kernel and its launching call have the same correlation id and process. Calls are read in blocks
 and are not kept in memory. Only long calls and the rows of calls without work are collected.
@@ -14,8 +14,8 @@ from bubbleviz.model import grouping
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, join_tables, to_slice
 
-#: Initial minimum duration of a long call, in ns. While there are too many long calls, the minimum
-#: is doubled. For comparison, a launch takes a few microseconds.
+#: Initial minimum duration of a long call, in ns. Whenever there are too many long calls, the
+#: minimum is doubled. For comparison, a launch takes a few microseconds.
 _LONG_NS = 20_000
 #: Maximum number of long calls that are kept. They take 7 MB.
 _MAX_LONG = 1 << 18
@@ -38,8 +38,8 @@ class Launches:
         processes: Distinct processes of the activities, ascending.
         begin: For each process, the position of its first activity in ``by_id``. The extra last
             entry is the length of ``by_id``.
-        known: For each process, the number of activities that have a correlation id. They precede
-            the activities without an id in ``by_id``.
+        known: For each process, the number of activities that have a correlation id. In ``by_id``,
+            they precede the activities without an id.
         sharing: Rows of the activities that share their id with another activity of the process,
             ascending.
     """
@@ -75,8 +75,8 @@ class Launches:
     def match_calls(self, calls: model.Calls) -> tuple[Codes, Ints, Codes]:
         """Match calls with the activities that have the same process and correlation id.
 
-        If an activity already has a call from an earlier block, it is matched only if the new call
-        started earlier. This method does not modify the stored launches.
+        If an activity already has a call from an earlier block, it is matched with the new call
+        only if the new call started earlier. This method does not modify the stored launches.
 
         Args:
             calls: A block of calls, at least one.
@@ -84,8 +84,8 @@ class Launches:
         Returns:
             activity: For each pair, the row of the activity.
             call: For each pair, the row in ``calls`` of the launching call.
-            displaced: For each earlier call that a new call replaces, the row of one of its
-                activities. The earlier call launched no work after all.
+            displaced: Earlier calls that new calls replace, so that they launched no work after
+                all. Each of them is given by the row of one of its activities.
         """
         of_process = grouping.list_rows_by_value(model.process_of(calls.thread))
         pairs = [self._pair_with_activities(process, rows, calls) for process, rows in of_process]
@@ -97,10 +97,7 @@ class Launches:
         return activity[is_earlier], call[is_earlier], displaced
 
     def find_calls_with_work(self, calls: model.Calls) -> Bools:
-        """Return a mask of the calls that share their correlation id with an activity.
-
-        Only activities of the same process count.
-        """
+        """Return a mask of the calls that share correlation id and process with an activity."""
         has_work = np.zeros(len(calls), bool)
         for process, rows in grouping.list_rows_by_value(model.process_of(calls.thread)):
             activities = self._select_process(process)
@@ -178,10 +175,10 @@ class LongCalls:
 
 
 class WorklessRows:
-    """Rows of calls without work, or a sample of the rows if there are many.
+    """Rows of calls that launched no work, or a sample of these rows if there are many.
 
     The sample consists of the rows with the smallest hashes. A regular sample would be biased,
-    because training repeats itself: every second call, for example, may be of the same kind.
+    because training repeats itself. For example, every second call may be of the same kind.
 
     Attributes:
         step: Number of calls that each kept row represents, a power of 2.
@@ -208,7 +205,7 @@ class WorklessRows:
             self._count = len(self._blocks[0])
 
     def sample(self, max_rows: int = _MAX_WORKLESS) -> tuple[Ints, int]:
-        """Return a sample of about ``max_rows`` rows, or all stored rows if there are fewer.
+        """Return a sample of up to about ``max_rows`` rows, or all stored rows if there are fewer.
 
         Returns:
             rows: The sampled rows, ascending.

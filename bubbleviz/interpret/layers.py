@@ -1,4 +1,4 @@
-"""Layers: how long the kernels of each model layer ran.
+"""Kernel time of each model layer.
 
 A kernel belongs to the layer whose range was open when the kernel was launched::
 
@@ -57,8 +57,8 @@ class LayerRanges:
 
     Args:
         ranges: All ranges of a profile.
-        operations: Ranges whose names denote operations. A layer range that contains the start of
-            an operation on its thread is not used.
+        operations: Ranges whose names denote operations. A layer range is not used if an operation
+            on the same thread starts inside it.
 
     Attributes:
         layers: Distinct layers, in the order in which range names mention them.
@@ -80,9 +80,9 @@ class LayerRanges:
         self._layer = np.append(layer_of_name[self._ranges.name_id], NONE)
 
     def around(self, thread: Ints, time_ns: Ints) -> Ints:
-        """Return the index of the layer whose range is open on a thread at a time, or -1 if none.
+        """Return, for each query, the index of the layer whose range is open, or -1 if none is.
 
-        Both ends of a range are inclusive.
+        A range is open from its start to its end, both inclusive.
 
         Args:
             thread: Thread id of each query.

@@ -1,4 +1,4 @@
-"""Linking: finds the call that launched each kernel and the operation range the call belongs to.
+"""Linking of each kernel to the call that launched it, and to the operation range of the call.
 
 The rules apply in this order; :class:`LinkRule` names the results::
 
@@ -104,14 +104,14 @@ class LinkedWork(Table):
         name_id: Index into ``names``, or -1 for a copy without a name.
         call: Row of the launching call, or -1 if the rule is ``UNLINKED``.
         launched_ns: Start of the launching call, undefined if ``call`` is -1.
-        thread: Index into ``threads`` of the launching thread, undefined if ``call`` is -1.
+        thread: Index in ``threads`` of the launching thread, undefined if ``call`` is -1.
         rule: Code of the :class:`LinkRule` that applied.
         range: Row of the range that the kernel or copy is linked to.
         operation: Row of the operation that owns the kernel or copy.
         compute: Mask of the compute kernels.
         communication: Mask of the communication kernels.
         names: Distinct kernel names.
-        threads: Ids of the threads that made calls, and of other threads known from the profile.
+        threads: Ids of the threads that made calls, and of other threads in the profile.
     """
 
     activity: Codes
@@ -204,8 +204,8 @@ class LinkedProfile:
         named_ranges: Ranges that the kernels and copies are linked to.
         work: The kernels and copies of ``profile`` with their launching calls and ranges.
         sound: Mask of the original kernels and copies that were kept, or None if all were kept.
-        workless: Start times of calls that launched no recorded work, keyed by process. Threads
-            that launched nothing are left out.
+        workless: Start times of calls that launched no recorded work, keyed by process. Calls of
+            threads that launched nothing at all are left out.
         start_ns: Start of the first call.
         end_ns: End of the last call.
         long_calls: Calls that took at least 20 us, or None if there are none.
@@ -226,10 +226,10 @@ class LinkedProfile:
 
 
 class ThreadRanges:
-    """Finds the innermost range around each call.
+    """Search structure for the innermost range around each call.
 
-    Start/end ranges are used only if no push/pop range contains the call. A start/end range that is
-    ended by a different thread covers the calls of all threads of its process.
+    Start/end ranges are used only if no push/pop range contains the call. A start/end range that a
+    different thread ended covers the calls of all threads in its process.
 
     Args:
         ranges: All ranges.
@@ -249,9 +249,9 @@ class ThreadRanges:
         self._indices: dict[int, list[Innermost]] = {}
 
     def get_indices(self, thread: int) -> list[Innermost]:
-        """Return the search indices of the ranges that calls of a thread may belong to.
+        """Return the search indices of the ranges to which calls of a thread may belong.
 
-        The index of push/pop ranges comes first, then the index of start/end ranges. An index
+        There are up to two: one of the push/pop ranges, then one of the start/end ranges. An index
         without ranges is left out. The result is cached.
         """
         if thread not in self._indices:
@@ -274,13 +274,13 @@ class ThreadRanges:
 
 
 def _build_indices(ranges: model.Ranges, rows: Ints, shared: Ints | None = None) -> list[Innermost]:
-    """Build a search index of the push/pop ranges, and one of the start/end ranges.
+    """Build a search index of a thread's push/pop ranges, and then one of its start/end ranges.
 
-    The index of push/pop ranges comes first. An index without ranges is left out.
+    An index without ranges is left out.
 
     Args:
         ranges: All ranges.
-        rows: Rows of the ranges of a thread.
+        rows: Rows of the thread's ranges.
         shared: Rows of start/end ranges that cover all threads of the process, or None if there are
             none.
     """
@@ -304,10 +304,11 @@ def _pack_indices(indices_by_owner: Sequence[list[Innermost]]) -> tuple[tuple[In
             ranges, then the index of start/end ranges.
 
     Returns:
-        columns: The columns of all indices, concatenated.
-        bounds: Three layer numbers per owner: the first layer of its first index, the end of its
-            first index, and the end of its second index. Layers (ranges of equal nesting depth) are
-            numbered over all owners. The bounds of owner ``i`` start at position ``3 * i``.
+        columns: The columns of all indices, concatenated. An index consists of layers (ranges of
+            equal nesting depth), which are numbered over all owners.
+        bounds: Three layer numbers per owner, at ``bounds[3 * i : 3 * i + 3]`` for owner ``i``: the
+            first layer of its first index, the stop of its first index, and the stop of its second
+            index.
     """
     starts, bounds = [0], list[int]()
     columns: list[list[Ints]] = [[np.empty(0, np.int64)] for _ in range(4)]
@@ -348,9 +349,9 @@ def find_enclosing_ranges(
 ) -> tuple[Ints, Ints]:
     """Find all compute ranges around the launches of kernels and copies, not only the innermost.
 
-    The result contains one pair for each kernel or copy and each range around its launching call. A
-    kernel or copy that was linked to a range on another thread is also paired with that range. If
-    the launching call is unknown, there is no pair. The pairs are not sorted.
+    Each kernel or copy is paired with each range around its launching call. If it was linked to a
+    range on another thread, it is also paired with that range. If the launching call is unknown, it
+    has no pair. The pairs are not sorted.
 
     Args:
         rows: Rows of ``work`` whose launches are looked up.
@@ -381,8 +382,8 @@ def find_enclosing_ranges(
 def _find_helper_threads(threads: Sequence[model.Thread], patterns: Sequence[str]) -> Ints:
     """Return the sorted ids of the threads whose names show that they never run a backward pass.
 
-    A pattern may match anywhere in the name and ignores case. Threads inherit the name of the main
-    thread of their process. Therefore, a thread with the same name as its main thread is left out.
+    Patterns ignore case and may match anywhere in the name. A thread with the same name as the main
+    thread of its process is left out, because it probably inherited the name.
 
     Args:
         threads: Named threads of the profile.
@@ -399,12 +400,13 @@ def _find_helper_threads(threads: Sequence[model.Thread], patterns: Sequence[str
 
 
 class Linker:
-    """Links activities while blocks of calls are read.
+    """Links activities to calls and ranges while blocks of calls are read.
 
     Args:
         activities: GPU activities of the profile, kernels before copies.
         ranges: Ranges that activities are linked to.
-        phase: Phase of each range, or None to link only to ranges of the launching thread.
+        phase: Phase of each range. If None, activities are linked only to ranges of the launching
+            thread.
         helpers: Ids of the threads that never run a backward pass.
 
     Attributes:
@@ -457,7 +459,7 @@ class Linker:
         """Link the activities that a block of calls launched.
 
         Args:
-            calls: The calls. If their rows ascend, the native library is used where available.
+            calls: The calls. If their row numbers ascend, the native library is used if available.
         """
         self.impossible += calls.impossible
         if len(calls) == 0:
@@ -479,7 +481,7 @@ class Linker:
         self.workless_rows.add(calls.row[workless])
 
     def _link(self, calls: model.Calls, thread: Codes) -> Bools:
-        """Link the activities that calls launched, in Python.
+        """Link calls to the activities they launched, without the native library.
 
         If an activity is already linked to a call of an earlier block, the call that starts earlier
         wins. A replaced call is added to the calls without work.
@@ -555,11 +557,11 @@ class Linker:
         return thread_columns, range_columns
 
     def _list_backward_rows(self) -> list[list[int]]:
-        """For each thread, list the backward ranges of other threads that its calls may belong to.
+        """List, for each thread, the other threads to whose backward ranges its calls may belong.
 
-        The candidates are the other threads of the same process that have backward ranges. The list
-        of a thread with forward or optimizer ranges is empty. A candidate is given by its row in
-        the native table of ranges, see :meth:`_build_thread_tables`.
+        These are the other threads of the same process that have backward ranges. Each is given by
+        its row in the native table of ranges, see :meth:`_build_thread_tables`. The list of a
+        thread with forward or optimizer ranges is empty.
         """
         threads = self.threads.values.tolist()
         forward_threads = set(self._forward_threads.tolist())
@@ -637,9 +639,12 @@ class Linker:
     def _find_ranges(self, calls: model.Calls) -> tuple[Ints, npt.NDArray[np.int8]]:
         """Return the range of each call, or -1 if it has none, and the rule that applied.
 
-        A call outside all ranges of its thread can belong to a backward range of another thread,
-        unless its thread has forward or optimizer ranges or is a helper thread. The rule is
-        HELPER_THREAD only if the call of a helper thread would otherwise belong to such a range.
+        A call outside all ranges of its thread may belong to a backward range of another thread.
+        This is impossible for two kinds of threads:
+
+        - Threads with forward or optimizer ranges. The rule of their calls is OUTSIDE.
+        - Helper threads. The rule is HELPER_THREAD if the call would otherwise belong to a backward
+          range or be ambiguous, and OUTSIDE if not.
         """
         of_range = self._ranges.around(calls)
         rule = np.where(of_range >= 0, np.int8(LinkRule.OWN_THREAD), np.int8(LinkRule.OUTSIDE))
@@ -663,13 +668,14 @@ class Linker:
         Args:
             thread: Id of the thread that made each call.
             time_ns: Start of each call.
-            eligible: Function that takes a thread id and rows of calls, and returns a mask of the
-                calls that may belong to a backward range of this thread. None allows all calls.
+            eligible: Function ``(thread id, rows of calls) -> mask``. The mask says which of the
+                calls may belong to a backward range of the thread. None allows all calls.
 
         Returns:
-            backward: Innermost open backward range for each call. The value is -1 if no eligible
-                thread of the process has an open backward range, or if several have one.
-            is_ambiguous: Mask of the calls for which several threads have an open backward range.
+            backward: Innermost open backward range for each call. It is -1 unless exactly one
+                eligible thread of the process has an open backward range.
+            is_ambiguous: Mask of the calls for which several eligible threads have an open backward
+                range.
         """
         backward = np.full(len(thread), NONE, np.int64)
         count = np.zeros(len(thread), np.int64)
@@ -724,9 +730,9 @@ def link(
 ) -> LinkedProfile:
     """Link the kernels and copies of a profile to calls and ranges, and leave out damaged ones.
 
-    A kernel or copy is left out if its times contradict its launch or the capture, if it repeats
-    another row, or if nothing else in the profile mentions its process or device. A kernel or copy
-    that ends after the next one on its stream starts is cut short.
+    A kernel or copy is left out in three cases: its times contradict its launch or the capture, it
+    repeats another row, or nothing else in the profile mentions its process or device. If it ends
+    after the next one on its stream starts, its end is moved to that start.
 
     Args:
         profile: The profile as it was read.
@@ -779,7 +785,7 @@ def _link_calls(
     phase: Ints | None,
     helpers: Sequence[str],
 ) -> Linker:
-    """Read all calls of a profile and link its work to them; see :func:`link` for the arguments."""
+    """Link the work of a profile to all its calls; see :func:`link` for the arguments."""
     linker = Linker(
         profile.activities, named_ranges, phase, _find_helper_threads(profile.threads, helpers)
     )
@@ -799,8 +805,8 @@ def _remove_ranks(
 
     Args:
         activities: Activities of the remaining ranks, with the old rank numbers.
-        unrecorded: Intervals of all ranks, with the old rank numbers. Those of removed ranks are
-            dropped.
+        unrecorded: Intervals of all ranks, with the old rank numbers. The intervals of removed
+            ranks are dropped.
         is_left_out: Mask of the ranks to remove.
     """
     new_rank = (np.cumsum(~is_left_out) - 1).astype(activities.rank.dtype)
@@ -817,7 +823,7 @@ def _read_streams(
 ) -> tuple[Codes | None, tuple[Limitation, ...]]:
     """Read the stream of each activity that is kept.
 
-    Streams are used only to check the times of activities, so damaged streams are not an error.
+    Damaged streams are not an error, because streams are only used to check activity times.
 
     Args:
         profile: The profile as it was read.
@@ -846,11 +852,11 @@ def _correct_stream_ends(
 ) -> tuple[model.Profile, RankIntervals, tuple[Limitation, ...]]:
     """Correct end times that streams show to be wrong, and find when unrecorded early work ran.
 
-    There are three steps. The last two are skipped if the profile records no launches; ``early`` is
-    then empty.
+    There are three steps. If the profile records no launches, the last two are skipped, and
+    ``early`` is empty.
 
     1. :func:`~bubbleviz.interpret.overruns.clip_overruns` corrects ends that are later than the
-       start of the next activity on the stream. With HIP, streams may be hardware queues.
+       start of the next activity on the stream. In HIP profiles, streams may be hardware queues.
     2. :func:`~bubbleviz.interpret.overruns.clip_late_ends` corrects the end of the last activity on
        a stream if a wait for the device returned earlier.
     3. :func:`~bubbleviz.interpret.unrecorded_work.find_times_before_first_work` finds the intervals
@@ -890,9 +896,9 @@ class _CheckedWork:
         sound: Mask of the activities that are kept, or None if all are kept.
         is_left_out: Mask of the ranks that are left out, shape (ranks,).
         unrecorded: Intervals in which ranks may have run work that was launched but not recorded.
-        located: Limitations of the profile. Limitations on kernels that were left out while reading
-            also give the times at which the kernels may have run, if all kernels were found.
-        notes: Limitations of the kernels, copies and calls.
+        located: Limitations of the profile. If all kernels that were left out while reading were
+            found, their limitations also give the times at which these kernels may have run.
+        notes: Limitations on kernels, copies and calls.
     """
 
     sound: Bools | None
@@ -903,10 +909,10 @@ class _CheckedWork:
 
 
 def _check_work(linker: Linker, profile: model.Profile) -> _CheckedWork:
-    """Find the damaged, left-out and unrecorded work of a linked profile.
+    """Find out which work of a linked profile is damaged, repeated or not recorded.
 
     An activity is kept if its times are possible, its rank is not left out, and it does not repeat
-    another row. Repeated and unrecorded work is searched for only if launches are recorded.
+    another row. Repeated and unrecorded work is searched for only if the profile records launches.
     """
     path, activities = profile.source.path, profile.activities
     capture_ns = calling = None
@@ -947,8 +953,8 @@ class _LostWork:
     Attributes:
         timed: Limitations on work whose recorded times are impossible, with the times at which the
             work may have run.
-        located: Limitations of the profile. Limitations on kernels that were left out while reading
-            also give the times at which the kernels may have run, if all kernels were found.
+        located: Limitations of the profile. If all kernels that were left out while reading were
+            found, their limitations also give the times at which these kernels may have run.
         lost: Limitations on lost kernels and graph launches.
         repeated: Limitations on duplicate rows and on kernels without a duration.
         duplicates: Rows of the activities that repeat another row.
@@ -1021,10 +1027,10 @@ def _count_left_out_kernels(profile: model.Profile) -> int:
 def _locate_left_out_kernels(
     profile: model.Profile, kernels: LostKernels, unknown: RankIntervals
 ) -> tuple[Limitation, ...]:
-    """Return the limitations of a profile, with times added for kernels left out while reading.
+    """Add to the profile's limitations when the kernels left out while reading may have run.
 
-    The times are added only if every lost kernel was searched for (no sampling) and at least as
-    many were found as were left out while reading.
+    The times are added only if all calls were checked for lost kernels (no sampling), and if at
+    least as many lost kernels were found as were left out while reading.
 
     Args:
         profile: The profile.

@@ -1,4 +1,4 @@
-"""Memory: how much memory operations allocate, and when it is freed.
+"""Memory that operations allocate, and the time when it is freed.
 
 The allocations and frees are the memory events of a profile::
 
@@ -42,8 +42,8 @@ class RankMemory(Table):
 
     Attributes:
         rank: Index of the rank in its profile.
-        peak: Maximum of the allocated memory over time.
-        resident: Median of the memory allocated when an iteration starts. This is the memory of
+        peak: Maximum allocated memory.
+        resident: Median of the allocated memory at the start of an iteration. It contains the
             weights, gradients and optimizer states.
         unseen: Lower bound of the memory that was allocated before the capture and freed during it.
             It is 0 if the events report the total allocated memory.
@@ -57,7 +57,7 @@ class RankMemory(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OperationMemory(Table):
-    """Median memory of operations in bytes, one row per combination of rank, chunk and phase.
+    """Median memory per operation in bytes, one row per combination of rank, chunk and phase.
 
     Attributes:
         rank: Index of the rank in its profile.
@@ -67,8 +67,8 @@ class OperationMemory(Table):
         net: Memory at the end of an operation, minus the memory at its start.
         above_start: Peak memory during an operation, minus the memory at its start.
         activation: Memory that an F allocates and its backward frees. It is 0 for other phases.
-        weight_activation: Part of ``activation`` that W frees rather than B. If the backward is a
-            single operation (BW), all of ``activation``.
+        weight_activation: The part of ``activation`` that W frees rather than B. If the backward is
+            a single operation (BW), this is all of ``activation``.
     """
 
     rank: Ints
@@ -191,7 +191,7 @@ def _measure_rank(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Activations(Table):
-    """Allocations inside forwards that the backward of the same microbatch frees.
+    """Allocations made in forwards and freed in the backward of the same microbatch.
 
     Attributes:
         forward: Row of the forward.
@@ -209,7 +209,7 @@ class _Activations(Table):
 
 @dataclass(frozen=True)
 class Backwards:
-    """The backward operations of each operation of a rank, shape (operations,).
+    """The backward operations that belong to each operation of a rank, shape (operations,).
 
     Attributes:
         backward: Row of the B or BW of each forward, or -1 if there is none.
@@ -223,12 +223,12 @@ class Backwards:
 def _find_activations(
     operations: Operations, pairs: Backwards, events: MemoryEvents, layers: LayerRanges
 ) -> _Activations:
-    """Find the allocations inside forwards that the backward or the W of the microbatch frees.
+    """Find the allocations made in forwards and freed in the B, BW or W of the same microbatch.
 
-    The free must not be before the start of the backward. It belongs to the backward if it is not
-    after the start of the next-but-one operation after the backward. Otherwise, it belongs to the W
-    if it is not after the start of the next-but-one operation after the W. Forwards without a
-    backward are left out.
+    - The free must not be before the start of the B or BW.
+    - The B or BW frees the allocation if the next operation but one has not yet started.
+    - Otherwise, the W frees it if the next operation but one after the W has not yet started.
+    - Forwards without a B or BW are left out.
 
     Args:
         operations: Compute operations of a rank, sorted by host start.
@@ -262,7 +262,7 @@ def _find_activations(
 
 
 def _match_frees(events: MemoryEvents) -> tuple[Ints, Ints]:
-    """Match each allocation with the next event of the same address, if that event is a free.
+    """Match each allocation with the next event at the same address, if that event is a free.
 
     Args:
         events: Memory events of a rank, sorted by time.
@@ -315,7 +315,7 @@ def find_backwards(operations: Operations) -> Backwards:
 
 
 def _find_next_in_group(is_candidate: Bools, group: Ints) -> Ints:
-    """Return the next candidate after each row that is in the same group, or -1 if there is none.
+    """Return, for each row, the next candidate in the same group, or -1 if there is none.
 
     Args:
         is_candidate: Mask of the rows that may be returned.
@@ -346,7 +346,7 @@ def _find_open_operation(operations: Operations, time_ns: Ints) -> Ints:
 
 
 def _measure_resident(operations: Operations, events: MemoryEvents, level: Ints) -> int:
-    """Return the median of the memory allocated before the first F of each iteration.
+    """Return the median, over all iterations, of the memory allocated before the first F.
 
     The result is -1 if there is no F.
 
@@ -371,11 +371,11 @@ def _summarize_operations(
     backward: Ints,
     activations: _Activations,
 ) -> OperationMemory:
-    """Return the median memory of the operations of each chunk and phase.
+    """Compute the median memory per operation for each chunk and phase.
 
-    Medians of four quantities are computed: the net change, the peak above the start, the
-    activations, and the activations that are kept for W. The medians of activations are taken over
-    the operations that have a backward, and are 0 if there is no such operation.
+    The medians of four quantities are computed: the net change, the peak above the start, the
+    activations, and the activations that are kept for W. Operations without a backward do not count
+    for the two medians of activations. If no operation has a backward, these medians are 0.
 
     Args:
         rank: Index of the rank.

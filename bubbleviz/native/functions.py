@@ -100,7 +100,7 @@ def difference(a: tuple[_Ints, _Ints], b: tuple[_Ints, _Ints]) -> tuple[_Ints, _
 
 
 def measure_within(intervals: tuple[_Ints, _Ints], low_ns: _Ints, high_ns: _Ints) -> _Ints | None:
-    """Return for each window the total length that the intervals cover.
+    """Return the time that the intervals cover within each window.
 
     The result is None without the native library or if memory is short.
 
@@ -138,12 +138,12 @@ def group_extents(
 def group_union(
     group: _Codes, n_groups: int, start_ns: _Ints, end_ns: _Ints, mask: _Bools | None = None
 ) -> tuple[_Ints, _Ints, _Ints] | None:
-    """Return the union of the intervals of each group, sorted by (group, start).
+    """Merge the overlapping intervals in each group, and return them sorted by (group, start).
 
     Empty intervals (end <= start) and intervals that ``mask`` excludes are ignored.
 
     Returns:
-        Group, start and end of the merged intervals. None if the starts within a group do not
+        Group, start and end of each merged interval. None if the starts within a group do not
         ascend, or if a group is out of range.
     """
     native = get_library()
@@ -165,7 +165,7 @@ def group_union(
 def measure_groups(
     sets: tuple[_Ints, _Ints, _Ints], n_groups: int, group: _Ints, low_ns: _Ints, high_ns: _Ints
 ) -> _Ints | None:
-    """Return for each window the total length that the intervals of its group cover.
+    """Return the time that the intervals of a window's group cover within the window.
 
     Args:
         sets: Group, start and end of disjoint intervals, sorted by (group, start).
@@ -195,9 +195,10 @@ def find_innermost(
 ) -> _Ints | None:
     """Return the row of the innermost interval around each query, or -1 if there is none.
 
-    Intervals are stored in layers. The starts within a layer ascend. In each layer, the last
-    interval that starts at or before the start of a query is a candidate if it does not end before
-    the end of the query. The candidate with the largest depth wins.
+    A query is an interval too. The nested intervals are stored in layers, sorted by start within
+    each layer. For each query, each layer has at most one candidate: the last interval that starts
+    at or before the query starts. It counts only if it does not end before the query ends. The
+    candidate with the largest depth wins.
 
     Args:
         begin: Index of the first interval of each layer, followed by the number of intervals.
@@ -222,7 +223,7 @@ def find_innermost(
 def find_last_before(
     group: _Ints, time_ns: _Ints, query_group: _Ints, query_ns: _Ints, *, or_at: bool = False
 ) -> _Ints | None:
-    """Return, for each query, the last row of its group before its time, or -1 if there is none.
+    """Return, for each query, the last row of the same group with an earlier time, or -1 if none.
 
     A row with the same time as the query counts only if ``or_at`` is true. The result is None
     unless both the rows and the queries are sorted by (group, time).
@@ -265,7 +266,7 @@ def sort_rows(word: npt.NDArray[np.uint64], order: _Ints) -> _Ints | None:
 
 
 def order_by_group(group: _Codes, column: _Column, next_place: _Ints) -> _Column | None:
-    """Return a copy of a column in which the rows are sorted by group. The sort is stable.
+    """Return a copy of a column, sorted by the group of each row. The sort is stable.
 
     The result is None unless ``group`` is int16 and the values have 2, 4 or 8 bytes.
 
@@ -285,7 +286,7 @@ def order_by_group(group: _Codes, column: _Column, next_place: _Ints) -> _Column
 
 
 def pack(columns: Sequence[_Codes]) -> tuple[_Ints, int] | None:
-    """Pack columns into one code per row. The codes have the lexicographic order of the rows.
+    """Pack columns into one integer code per row. The codes sort like the rows, column by column.
 
     Returns:
         The codes and their exclusive upper bound, or None if the codes do not fit into 62 bits.
@@ -308,8 +309,8 @@ def number_codes(code: _Ints, base: int) -> tuple[_Ints, _Ints] | None:
         base: Exclusive upper bound of codes. A scratch array of this length is allocated.
 
     Returns:
-        of_row: Number of the code of each row.
-        first: First row of each number.
+        of_row: Number of each row's code.
+        first: First row with each number.
     """
     native = get_library()
     if native is None:
@@ -323,12 +324,12 @@ def number_codes(code: _Ints, base: int) -> tuple[_Ints, _Ints] | None:
 def lookup_numbers(
     values: _Ints, known_values: _Ints, number: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.int32] | None:
-    """Look up the number of each value. The result is None if any value is unknown.
+    """Look up the number assigned to each value. The result is None if any value is unknown.
 
     Args:
         values: Values to look up.
         known_values: Known values in ascending order.
-        number: Number of each known value.
+        number: Number assigned to each known value.
     """
     native = get_library()
     if native is None:
@@ -355,14 +356,15 @@ def link_calls(
 
     Args:
         index: Columns of ``struct index`` in ``links.c``. ``near`` is modified in place.
-        calls: Columns of ``struct calls`` except the last member. The rows must ascend.
+        calls: Columns of ``struct calls`` except the last member. Row numbers must ascend.
         threads: Columns of ``struct threads``.
         ranges: Columns of ``struct ranges``. ``near`` is modified in place.
         links: Columns of ``struct links``, modified in place.
 
     Returns:
         launched: Mask of the calls that launched work.
-        lost_ns: Start of each call of an earlier block that lost its work to a call of this block.
+        lost_ns: Start times of calls in earlier blocks that lost their work to a call in this
+            block.
         lost_thread: Thread number of each of these earlier calls.
     """
     native = get_library()
@@ -379,13 +381,18 @@ def link_calls(
 class MeasuredWork(NamedTuple):
     """Times of kernels and copies per operation, per group of operations and per rank.
 
+    The span of an operation lasts from the first start to the last end of its compute kernels or,
+    if there are none, of its copies. For a communication operation, communication kernels come
+    first, then compute kernels, then copies.
+
     Attributes:
         start_ns: Start of the span of each operation, or 0 if it has no span.
         end_ns: End of the span of each operation, or -1 if it has no span.
-        n_kernels: Number of compute kernels of each operation.
-        first_row: Row that starts the span of each operation, or -1 if it has no span.
-        length_ns: Time in which compute kernels ran, for each operation and then for each group.
-            Overlaps are counted once.
+        n_kernels: Number of compute kernels in each operation.
+        first_row: Row of the kernel or copy that starts each operation's span, or -1 if there is no
+            span.
+        length_ns: Time during which compute kernels ran. It contains one value per operation,
+            followed by one per group. Overlaps are counted once.
         is_loose: Mask of the rows that are compute kernels outside of compute operations.
         spent_ns: Sum of durations, shape (ranks, 5). The columns are copies, communication inside
             ranges, communication outside ranges, compute inside compute operations, and compute
@@ -414,13 +421,13 @@ def measure_work(
     n_groups: int,
     n_ranks: int,
 ) -> MeasuredWork | None:
-    """Measure when and for how long the work of operations, groups of operations and ranks ran.
+    """Measure when, and for how long, GPU work ran in each operation, group and rank.
 
     Args:
         work: Columns of ``struct work`` in ``spans.c``.
         n_rows: Number of rows of the columns.
         order: Row indices sorted by start, or None if the rows are already sorted.
-        communicates: Mask of the operations that are communication.
+        communicates: Mask of the communication operations.
         group: Group of each operation, or -1 if it belongs to none.
         n_groups: Number of groups.
         n_ranks: Number of ranks.
@@ -475,15 +482,16 @@ def improve_orders(
         code: Codes of the operations of all devices, in their initial order. Modified in place.
         offset: Index of the first operation of each device, followed by the number of operations.
         trials: Maximum number of moves to try.
-        memory: Length of the history of accepted results: a result is compared with the one this
-            many trials earlier.
-        rise: Initial tolerance over the length of the initial orders, in thousandths.
+        memory: Length of the history of accepted results. Each trial is compared with the result
+            accepted this many trials earlier.
+        rise: How much longer than the initial orders an accepted result may be at first, in
+            thousandths.
         seed: Seed of the random moves.
-        enough: Length at which the search ends early.
+        enough: Iteration length at which the search ends early.
 
     Returns:
-        Length of the iteration with the best orders. -1 if the initial orders cannot run or memory
-        is short, or None without the native library.
+        Iteration length of the best orders, -1 if the initial orders cannot run or memory is short,
+        or None without the native library.
     """
     native = get_library()
     if native is None:
@@ -498,13 +506,13 @@ def find_leaves(
     """Return the leaf pages of a table's B-tree in row order, and the last row of each page.
 
     Args:
-        file: File descriptor, page size, usable bytes of a page, and number of pages.
-        root: Page number of the root of the table's B-tree.
-        max_leaves: Maximum number of leaves. A larger table is treated as unusual.
+        file: File descriptor, page size, usable bytes per page, and number of pages.
+        root: Root page number of the table's B-tree.
+        max_leaves: Maximum number of leaves. The function gives up on larger tables.
 
     Returns:
-        The page numbers and, for each page, the last row number that it may contain. None if a page
-        is unusual or memory is short.
+        The page numbers and, for each page, the last row number that it may contain. None if the
+        function cannot handle a page, or if memory is short.
     """
     native = get_library()
     if native is None:
@@ -525,13 +533,14 @@ def decode_integers(
     Args:
         file: File description, see :func:`find_leaves`.
         leaves: Members of ``struct leaves`` in ``sqlite_pages.c``.
-        columns: Description of each column, shape (columns, 4): its index in the table, how NULL is
-            read, the value to use for NULL, and whether it is an alias of the row number; see
-            ``struct column`` in ``sqlite_pages.c``.
-        max_rows: Maximum number of rows. A table with more rows is treated as unusual.
+        columns: Description of each column, shape (columns, 4). The four values are the index in
+            the table, how NULL is read, the value to use for NULL, and whether the column is an
+            alias of the row number. See ``struct column`` in ``sqlite_pages.c``.
+        max_rows: Maximum number of rows. The function gives up on larger tables.
 
     Returns:
-        Values, shape (columns, rows), or None if a page is unusual or memory is short.
+        Values, shape (columns, rows), or None if the function cannot handle a page or memory is
+        short.
     """
     native = get_library()
     if native is None:
@@ -562,9 +571,11 @@ def decode_named(
         selection: Members of ``struct selection`` in ``sqlite_pages.c``.
 
     Returns:
-        The values, shape (columns + 1, rows), and the concatenated texts as UTF-8. The last column
-        of the values is the length of each text in bytes, or -1 for NULL. The result is None if a
-        page is unusual or memory is short.
+        values: Integer values, shape (columns + 1, rows). The last column is the length of each
+            text in bytes, or -1 for NULL.
+        texts: The concatenated texts as UTF-8.
+
+        The result is None if the function cannot handle a page or memory is short.
     """
     native = get_library()
     if native is None:
@@ -587,14 +598,14 @@ def decode_named(
 def number_texts(texts: bytes, lengths: _Ints) -> tuple[_Ints, _Ints] | None:
     """Number the distinct texts in order of first occurrence, with a hash table.
 
-    Equal texts get the same number, unless very many texts have the same hash.
+    Equal texts get the same number, unless very many texts share a hash.
 
     Args:
         texts: Concatenated texts of all rows, as UTF-8.
-        lengths: Length of the text of each row in bytes, or -1 for NULL.
+        lengths: Length of each row's text in bytes, or -1 for NULL.
 
     Returns:
-        number: Number of the text of each row, or -1 for NULL.
+        number: Number of each row's text, or -1 for NULL.
         bounds: Offset and length of each distinct text in ``texts``, shape (texts, 2).
     """
     native = get_library()

@@ -1,4 +1,4 @@
-"""The shared library: finds and loads the library, and passes numpy columns to its functions.
+"""Finding, loading and calling the shared library, with numpy columns as arguments.
 
 Only :mod:`bubbleviz.native.functions` calls the library. Other modules use the functions there.
 """
@@ -38,7 +38,7 @@ class Library:
     functions: ctypes.CDLL
 
     def call(self, name: str, *arguments: Argument) -> int:
-        """Call a function, and return its result, a 64-bit integer.
+        """Call a library function, and return its result, a 64-bit integer.
 
         Contiguous columns are passed by address, so the function can modify them in place. A column
         that is not contiguous is copied first, so changes to it are lost.

@@ -12,10 +12,11 @@ from bubbleviz.errors import MismatchError
 def run_pickled(call: bytes) -> Any:
     """Run a pickled task on a worker, after checking the version of bubbleviz.
 
-    The check is needed because the worker may have joined after the versions were compared. This
-    function is in the package module, because that module imports little: the scheduler imports the
-    module of each task that it forwards, and a worker imports it between two heartbeats. The
-    modules that the task needs are imported in a thread.
+    The check is needed because the worker may have joined after the versions were compared.
+
+    The function is in the package module because this module imports little. The scheduler imports
+    the module of each task that it forwards, and a worker imports it between two heartbeats. All
+    other modules that a task needs are imported in a thread.
 
     Args:
         call: Pickled tuple of the client's version, a function, and its argument.

@@ -39,23 +39,23 @@ R = TypeVar("R")
 #: A task: a function, its argument, and the hosts on which it may run, or None for any host.
 Task: TypeAlias = tuple[Callable[[Any], Any], Any, "frozenset[str] | None"]
 
-#: Maximum number of files per task, maximum number of bytes per task, and minimum number of tasks
-#: per worker. Several small files are read in one task.
+#: Several small files are read in one task. These are the maximum number of files and of bytes per
+#: task, and the minimum number of tasks per worker.
 _MAX_FILES, _MAX_BYTES, _MIN_TASKS = 128, 32 << 20, 4
 #: Maximum number of unfinished tasks of :meth:`DaskFleet.map`. It limits memory use.
 _MAX_PENDING = 4
-#: Timeouts in seconds for an answer of the scheduler and for closing the connection.
+#: Timeouts in seconds for the scheduler's answers and for closing the connection.
 PATIENCE_S, _CLOSE_TIMEOUT_S = 7.0, 1.0
 #: Interval between checks of the workers, in seconds.
 POLL_S = 1.0
 _VERSION = "bubbleviz._version:__version__"
-#: Loggers that print tracebacks of errors. This module reports these errors in one sentence.
+#: Loggers that print error tracebacks. This module reports these errors in one sentence.
 _LOGGERS = ("distributed", "tornado")
 #: Maximum size of a scheduler file in bytes. The file contains an address and a description of the
 #: workers.
 _MAX_SCHEDULER_FILE_BYTES = 64 << 20
-#: Default maximum time to wait for silent workers, in seconds. Dask gives up a worker after one to
-#: two times its ``worker-ttl`` of 300 s.
+#: Default maximum time to wait for silent workers, in seconds. Dask gives up on a worker after one
+#: to two times its ``worker-ttl`` of 300 s.
 MAX_WAIT_S = 600.0
 #: Logger that warns the user about silent workers.
 _log = logging.getLogger("bubbleviz.dask")
@@ -148,10 +148,10 @@ def _read_scheduler_address(file: str) -> str:
 
 @contextmanager
 def _quiet_loggers() -> Iterator[None]:
-    """Silence Dask's loggers, because the report or an error contains all information.
+    """Silence Dask's loggers, because the report or an error already contains all information.
 
-    The levels of the ``distributed`` loggers are not restored, because they still log during later
-    garbage collection.
+    The levels of the ``distributed`` loggers are not restored afterwards, because these loggers
+    still print messages during later garbage collection.
     """
     # Dask sets the levels of child loggers separately.
     names = [
@@ -173,10 +173,10 @@ def _check_version(subject: str, answer: object) -> None:
 
     Args:
         subject: Name of the scheduler or worker, for the message.
-        answer: Version of the scheduler or worker, or the exception that it raised.
+        answer: Version that the scheduler or worker reported, or the exception that it raised.
 
     Raises:
-        MismatchError: The answer differs from the version of this process.
+        MismatchError: The answer is not the version of this process.
     """
     if answer != __version__:
         reason = " ".join(str(answer).split())[:200]
@@ -187,8 +187,8 @@ def _check_version(subject: str, answer: object) -> None:
         )
 
 
-#: A file as a host sees it: the file, its size in bytes, and its modification time in ns. Two hosts
-#: see the same file at a path if size and time are equal.
+#: A file as a host sees it: the file, its size in bytes, and its modification time in ns. If two
+#: hosts see the same size and time at a path, the files are considered the same.
 _Sighting: TypeAlias = tuple[InputFile, int, int]
 
 
@@ -242,7 +242,7 @@ def _record_files(
 def _call_for_files(
     function: Callable[[str], T], files: Sequence[tuple[str, str]]
 ) -> list[T | ProfileError]:
-    """Call a function for each file, and return the results or errors in order.
+    """Call a function for each file, and return the results or errors in the order of the files.
 
     Args:
         function: Function to call with an absolute path.
@@ -259,7 +259,7 @@ class DaskFleet(run_recordings.Fleet):
     def __init__(self, address: str, client: Any, max_wait_s: float) -> None:
         super().__init__()
         self._patience = Patience(max_wait_s)
-        #: Whether the versions are still being checked. Meanwhile, every silent worker delays the
+        #: Whether the versions are still being checked. Until then, any silent worker delays the
         #: run.
         self._is_checking = True
         # The client is untyped because distributed has few annotations.
@@ -331,7 +331,7 @@ class DaskFleet(run_recordings.Fleet):
             )
 
     def _wait_for(self, call: Callable[[], T]) -> T:
-        """Run a call that has no timeout, and check for silent workers until it returns.
+        """Return the result of a call that has no timeout, and check for silent workers meanwhile.
 
         Raises:
             InputError: A worker was silent for too long, or the scheduler does not answer.
@@ -378,7 +378,10 @@ class DaskFleet(run_recordings.Fleet):
     def _run_tasks(
         self, tasks: Iterable[Task], max_pending: int | None = None
     ) -> Iterator[tuple[int, Any]]:
-        """Run tasks, and yield (index, result or ProfileError) in order of completion.
+        """Run tasks on workers, and yield (index, result or ProfileError) in order of completion.
+
+        A task also results in a ``ProfileError`` if no worker is left on the hosts where it may
+        run.
 
         Args:
             tasks: Tasks to run, numbered from 0. A task is taken from the iterable only when it is
@@ -419,8 +422,8 @@ class DaskFleet(run_recordings.Fleet):
     def _get_result(self, future: Future[Any]) -> Any:
         """Return the result of a finished task.
 
-        A ``ProfileError`` is returned if the workers of the task died, or if the task raised an
-        unexpected exception.
+        If the workers that ran the task died, or if the task raised an unexpected exception, a
+        ``ProfileError`` is returned.
 
         Raises:
             BubblevizError: The task raised this error, or the connection to the scheduler was lost.
@@ -443,7 +446,7 @@ class DaskFleet(run_recordings.Fleet):
     def find(self, paths: Sequence[str]) -> tuple[InputFile, ...]:
         """Find the profiles at the given paths on the hosts of all workers.
 
-        The profiles of a path are sorted in natural order.
+        The profiles found at each path are sorted in natural order.
 
         Raises:
             InputError: No host has a profile at one of the paths.
@@ -481,13 +484,13 @@ class DaskFleet(run_recordings.Fleet):
     def _add_sightings(
         self, host: str, sightings: Iterable[_Sighting], sighting_of_path: dict[str, _Sighting]
     ) -> None:
-        """Record that a host sees files.
+        """Record that a host sees files, and check that they are the same as on other hosts.
 
         Args:
             host: Name of the host.
             sightings: The files as the host sees them.
-            sighting_of_path: Sighting of each file on the first host that sees it, keyed by path.
-                New files are added.
+            sighting_of_path: Each file as the first host sees it, keyed by path. New files are
+                added.
 
         Raises:
             MismatchError: Another host sees a different file at the same path.
@@ -507,7 +510,10 @@ class DaskFleet(run_recordings.Fleet):
     def call_for_files(
         self, function: Callable[[str], T], paths: Sequence[str]
     ) -> list[T | ProfileError]:
-        """Call a module-level function for each file, and return the results or errors in order."""
+        """Call a module-level function for each file on workers.
+
+        The results or errors are returned in the order of the files.
+        """
         results: dict[int, T | ProfileError] = {}
         for batch, outcome in self._run_in_batches(paths, partial(_call_for_files, function)):
             outcomes = [outcome] if isinstance(outcome, ProfileError) else outcome
@@ -534,9 +540,13 @@ class DaskFleet(run_recordings.Fleet):
             yield replace(files_read, numbers=tuple(batch))
 
     def map(self, function: Callable[[T], R], given: Iterable[T]) -> list[R]:
-        """Call a module-level function on workers, once per argument, and return ordered results.
+        """Call a module-level function on workers for each argument.
 
-        If the workers of a call die, or if no worker is left, this process makes the call itself.
+        If the workers that run a call die, or if no worker is left, this process makes the call
+        itself.
+
+        Returns:
+            The results in the order of the arguments.
         """
         arguments: dict[int, T] = {}
 
@@ -556,16 +566,17 @@ class DaskFleet(run_recordings.Fleet):
     ) -> Iterator[tuple[Sequence[int], T | ProfileError]]:
         """Run a function on batches of files.
 
-        If a batch fails, for example because it kills its workers, its files are tried again one by
-        one.
+        If a batch fails, for example because it kills its workers, each of its files is tried again
+        separately.
 
         Args:
             paths: Paths of all files.
             function: Function to call with a batch, a list of (absolute path, display path) pairs.
 
         Yields:
-            Indices of the files of a batch, and the result of the function or an error. An error is
-            only yielded for a single file.
+            batch: File indices of the batch.
+            result: Result of the function, or an error. Errors are yielded only for batches with a
+                single file.
         """
         batches = self._make_batches(paths)
         while batches:

@@ -1,8 +1,9 @@
 """A pool of worker processes that read files and end together with this process.
 
 When this process finishes, even by Ctrl-C, it kills all workers. If this process dies, the workers
-end by themselves. Each worker has a separate pipe. If a worker dies, the pool knows which file it
-was reading, and the other workers continue. ``ProcessPoolExecutor`` would abandon all files.
+end by themselves. Each worker has its own pipe. If a worker dies, the pool therefore knows which
+file it was reading, and the other workers continue. ``ProcessPoolExecutor`` would abandon all
+files.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from bubbleviz.progress import Progress
 
 Result = TypeVar("Result")
 
-#: Time in seconds that a terminated process has for cleaning up.
+#: Time in seconds that a terminated process has to clean up.
 _GRACE_S = 0.5
 #: Signals that end a process. They are blocked while workers are started.
 _END_SIGNALS = {getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, n)}
-#: Number of workers that may die while reading the same file before the file is given up.
+#: A file is given up after this many workers have died while reading it.
 _MAX_DEATHS = 3
 
 
@@ -45,16 +46,16 @@ def run_in_processes(
     """Call a function for each file in worker processes, and yield (file index, result or error).
 
     Results are yielded in order of completion. If a worker dies, its file is queued again for
-    another worker. After ``_MAX_DEATHS`` deaths, the result is an error. If no worker can be
-    started, this process calls the function itself.
+    another worker. If ``_MAX_DEATHS`` workers die on the same file, its result is an error. If no
+    worker can be started, this process calls the function itself.
 
     Args:
-        function: Function to call with a path. Its keyword argument ``watch`` is a callback for the
-            fraction of the file that has been read.
+        function: Function to call with a path. It also gets a keyword argument ``watch``, a
+            callback to which it reports the fraction of the file that has been read.
         paths: Paths of the files.
-        order: Indices of the files, in the order in which they are started.
+        order: File indices, in the order in which the files are started.
         jobs: Maximum number of workers that run at the same time.
-        progress: Receives the fraction of each file that has been read.
+        progress: Notified of the fraction of each file that has been read.
 
     Raises:
         Exception: Any exception that the function raised.
@@ -136,8 +137,8 @@ def _start_worker(
 def _serve_paths(connection: Connection, function: Callable[..., object]) -> None:
     """Run a worker process: call a function for each received path, until the parent process ends.
 
-    The worker sends pairs to the parent: (fraction of the file that has been read, result or None)
-    or (None, exception).
+    The worker sends three kinds of pairs to the parent: (fraction of the file that has been read,
+    None), (1.0, result), or (None, exception).
     """
     # Ctrl-C reaches all processes of a terminal; the parent terminates its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -197,8 +198,8 @@ def _is_single_threaded() -> bool:
 def _block_signals() -> Iterator[None]:
     """Block signals while a worker is started.
 
-    The worker inherits the signal mask and unblocks the signals when it is ready. A signal during
-    the start would leave behind a worker that is not registered.
+    Otherwise, a signal could leave behind a worker that is not registered yet. The worker inherits
+    the signal mask, and unblocks the signals when it is ready.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield

@@ -1,6 +1,7 @@
-"""Recordings of a run: finds the profiles at all paths and records each profile once.
+"""Finding all profiles of a run, and recording each of them once.
 
-Only the recordings (operations and small statistics) are kept and sent between processes.
+A recording contains operations and small statistics. Only recordings, not profiles, are kept and
+sent between processes.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Outcome: TypeAlias = "tuple[Recordings, tuple[Step, ...]] | ProfileError"
 
 
 def record_file(path: str, options: ReadOptions, watch: Watch = unwatched) -> Outcome:
-    """Record a profile, and return its recordings and timed steps, or the error."""
+    """Record a profile, and return (recordings, timed steps), or the error if it cannot be read."""
     try:
         return record(path, options, watch)
     except ProfileError as error:
@@ -52,7 +53,7 @@ class FilesRead:
 
     Attributes:
         numbers: Indices of the files.
-        outcomes: For each file, the timed steps of reading it, or the error.
+        outcomes: For each file, the timed reading steps, or the error.
         recordings: Recordings of the readable files, in the same order, or None if no file is
             readable.
     """
@@ -63,7 +64,7 @@ class FilesRead:
 
 
 def collect_outcomes(numbers: Sequence[int], outcomes: Sequence[Outcome]) -> FilesRead:
-    """Join the recordings of several files, and collect the steps or the error of each file.
+    """Join the recordings of several files, and collect each file's timed steps or error.
 
     Args:
         numbers: Index of each file.
@@ -77,7 +78,7 @@ def collect_outcomes(numbers: Sequence[int], outcomes: Sequence[Outcome]) -> Fil
     )
 
 
-#: Size of a profile and the CRC-32 of its first bytes. Together they distinguish most files.
+#: Size of a profile in bytes, and CRC-32 of its first bytes. Together they distinguish most files.
 Glance: TypeAlias = tuple[int, int]
 
 
@@ -161,7 +162,10 @@ class Fleet:
     def call_for_files(
         self, function: Callable[[str], T], paths: Sequence[str]
     ) -> list[T | ProfileError]:
-        """Call a module-level function for each file, and return the results or errors in order."""
+        """Call a module-level function for each file.
+
+        The results or errors are returned in the order of the files.
+        """
         return [call_for_file(function, path) for path in paths]
 
     def record(
@@ -190,7 +194,7 @@ class Fleet:
             yield collect_outcomes([number], [outcome])
 
     def map(self, function: Callable[[T], R], arguments: Iterable[T]) -> list[R]:
-        """Return the result of a module-level function for each argument, in order."""
+        """Call a module-level function for each argument, and return the results in order."""
         return list(map(function, arguments))
 
 
@@ -230,16 +234,16 @@ def record_all(
         fleet: Fleet that reads the files.
         files: Files that the user named, and files found in directories.
         options: Options for reading the files.
-        progress: Receives the fraction of each file that has been read.
+        progress: Notified of the fraction of each file that has been read.
 
     Returns:
-        recordings: One recording per profile, or several for a table with several clocks, in the
-            order of the files.
+        recordings: One recording per profile, in the order of the files. A table with several
+            clocks has several recordings.
         limitations: One limitation for each file that cannot be read.
 
     Raises:
-        ProfileError: No file can be read, or, in a strict fleet, a file that the user named cannot
-            be read. The error of the first such file is raised.
+        ProfileError: No file can be read. A strict fleet also raises this error if any file that
+            the user named cannot be read. The error of the first such file is raised.
     """
     read_numbers: set[int] = set()
     errors: dict[int, ProfileError] = {}
@@ -268,10 +272,11 @@ def record_all(
 def _join_block(parts: dict[int, Recordings], first: int, read_numbers: set[int]) -> None:
     """Join the recordings of a block of ``_BLOCK`` consecutive files once all of them are read.
 
-    Many small recordings need more memory than a single joined one.
+    Joined recordings need less memory than many small ones.
 
     Args:
-        parts: Recordings, keyed by the index of their first file. The block is replaced in place.
+        parts: Recordings, keyed by the index of their first file. The recordings of the block are
+            replaced in place.
         first: Index of the first file of the block.
         read_numbers: Indices of the files that have been read.
     """

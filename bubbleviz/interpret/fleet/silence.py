@@ -24,10 +24,11 @@ class Heartbeats:
         self._changed_s: dict[str, float] = {}
 
     def update(self, stamps: Mapping[str, float], now_s: float) -> None:
-        """Store the newest heartbeat stamps of all workers. Workers without a stamp have left.
+        """Store the newest heartbeat stamps of all workers, and drop the workers that have left.
 
         Args:
-            stamps: Time of each worker's last heartbeat on any clock, keyed by worker address.
+            stamps: Time of each worker's last heartbeat, keyed by worker address. Any clock will
+                do. A worker without a stamp has left.
             now_s: Current time on the clock of this process, in seconds.
         """
         for worker, stamp in stamps.items():
@@ -38,7 +39,8 @@ class Heartbeats:
     def get_silence_s(self, now_s: float) -> dict[str, float]:
         """Return the seconds since the last heartbeat of each silent worker.
 
-        The result is keyed by worker address and sorted. Workers that are not silent are left out.
+        A worker is silent if its last heartbeat is older than ``SILENT_S``. The result is keyed by
+        worker address and sorted by it.
         """
         elapsed_s = {worker: now_s - self._changed_s[worker] for worker in sorted(self._stamps)}
         return {worker: silence for worker, silence in elapsed_s.items() if silence > SILENT_S}
@@ -74,7 +76,7 @@ class Patience:
     def take_unreported(self, workers: Collection[str]) -> list[str]:
         """Return the workers that have not been reported as silent, and mark them as reported.
 
-        A worker can be reported again after it has answered in the meantime.
+        A worker that answers and then becomes silent again is reported again.
         """
         unreported = [worker for worker in workers if worker not in self._reported]
         self._reported.update(unreported)
@@ -83,8 +85,8 @@ class Patience:
     def is_over(self, workers: Collection[str], now_s: float) -> bool:
         """Return whether the maximum wait is over.
 
-        This is the case if one of the workers has been silent for at least ``max_wait_s``, and no
-        result has arrived for at least ``max_wait_s``.
+        The wait is over if one of the given workers has been silent for at least ``max_wait_s``,
+        and if no result has arrived for at least as long.
         """
         silent_s = self._heartbeats.get_silence_s(now_s)
         longest_s = max((silent_s.get(worker, 0.0) for worker in workers), default=0.0)
