@@ -1,4 +1,4 @@
-"""Ranges whose names follow the convention of bubbleviz, and the recorders that receive them."""
+"""Ranges that follow bubbleviz's naming convention, and the recorders that receive the ranges."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Recorders:
         """Open a range on this thread, and return a handle for :meth:`close`.
 
         The range is opened in NVTX if it is available, in PyTorch's profiler if it is recording,
-        and in the recorder of files if there is one. The handle consists of the functions that
+        and in the file recorder if there is one. The handle consists of the functions that
         close the range in these destinations.
 
         Args:

@@ -11,7 +11,7 @@ from typing import IO
 from bubbleviz.errors import ProfileError
 from bubbleviz.progress import Watch
 
-#: Number of bytes by which the format of a file is recognized.
+#: Number of bytes that are read to recognize the format of a file.
 HEAD_BYTES = 1 << 16
 #: Number of compressed bytes that are read at once from a gzipped file.
 _PACKED_BYTES = 1 << 16

@@ -114,7 +114,7 @@ def _with_names(ranges: model.Ranges, names: NameShapes | PackedNames) -> model.
 
     Args:
         ranges: Ranges whose ``name_id`` contains indices into the argument ``names``.
-        names: All names, of which some may be unused. The used names keep their order.
+        names: All names, including unused ones. The used names keep their order.
     """
     used = find_distinct(ranges.name_id)
     texts = tuple(names.get_texts(used))

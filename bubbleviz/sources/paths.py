@@ -224,7 +224,7 @@ def select_profiles(files: Sequence[str], directories: Sequence[str] = ()) -> li
     that bubbleviz wrote for trace viewers are left out.
 
     Args:
-        files: Files of one directory.
+        files: Files in one directory.
         directories: Subdirectories of the same directory that are profiles themselves.
     """
     names = set(files)
@@ -263,7 +263,7 @@ def _select_tables(files: Sequence[str]) -> list[str]:
     recognized table only in numbers. It is selected too, so that its reader reports the damage.
 
     Args:
-        files: Files of one directory.
+        files: Files in one directory.
     """
     tabular = [reader for reader in READERS if reader.table_suffixes]
     endings = tuple(suffix for reader in tabular for suffix in reader.table_suffixes)
@@ -372,7 +372,7 @@ def _find_by_host(folders: Sequence[Path]) -> list[str]:
 def _make_no_profile_error(
     path: str, files: Sequence[str], also: CompanionFormat | None
 ) -> InputError:
-    """Return the error for a directory without profiles, which lists the suffixes of profiles.
+    """Return the error for a directory without profiles. The error lists the profile suffixes.
 
     Args:
         path: Path of the directory.

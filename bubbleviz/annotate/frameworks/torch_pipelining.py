@@ -202,7 +202,7 @@ def _make_transfer_range(ops: Iterable[Any]) -> AbstractContextManager[object]:
 def wrap_optimizers(
     annotations: Annotations, on_result: Callable[[Any], None] | None = None
 ) -> None:
-    """Wrap the method ``step`` of all optimizer classes of PyTorch.
+    """Wrap the method ``step`` of all PyTorch optimizer classes.
 
     PyTorch's step hooks are not used, because the hook after a step is not called if the step
     raises an error. An optimizer class that is defined later is wrapped when its first instance is

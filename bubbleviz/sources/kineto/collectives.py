@@ -112,7 +112,7 @@ def _expand_stride(operator: KinetoArgs, ranks: object, size: int) -> tuple[int,
 
 
 def _parse_numbers(text: str) -> list[int]:
-    """Return all integers in a text, in order, skipping those of more than eight characters."""
+    """Return all integers of at most eight characters in a text, in order."""
     return [int(number) for number in _NUMBER.findall(text) if len(number) < 9]
 
 
@@ -175,8 +175,8 @@ def find_collectives(
 
     Args:
         work: Kernels followed by copies, in the order of the profile's activities.
-        calls: Calls of the CUDA or HIP API.
-        collector: All events of the recording.
+        calls: CUDA or HIP API calls.
+        collector: All events in the recording.
         base_ns: Absolute time that the times in ``work`` and ``calls`` are relative to, in ns.
         world: Rank, world size and groups, as returned by :func:`parse_world`.
     """
@@ -337,8 +337,8 @@ def _describe_kernels(
 
     Args:
         work: Kernels followed by copies.
-        calls: Calls of the CUDA or HIP API.
-        collector: All events of the recording.
+        calls: CUDA or HIP API calls.
+        collector: All events in the recording.
         base_ns: Absolute time that the times in ``work`` and ``calls`` are relative to, in ns.
 
     Yields:
@@ -370,7 +370,7 @@ def _find_described_kernels(
 
     Args:
         work: Kernels followed by copies.
-        collector: All events of the recording.
+        collector: All events in the recording.
         operators: External ids of the operators with collective arguments.
     """
     kernels = np.flatnonzero(work.kind == kineto.KERNEL)
@@ -399,8 +399,8 @@ def _describe_batches(
 
     Args:
         work: Kernels followed by copies.
-        calls: Calls of the CUDA or HIP API.
-        collector: All events of the recording.
+        calls: CUDA or HIP API calls.
+        collector: All events in the recording.
         base_ns: Absolute time that the times in ``work`` and ``calls`` are relative to, in ns.
         described: Rows of the described kernels, whose arguments describe a single collective.
 
@@ -444,7 +444,7 @@ def _list_ending_launches(
 
     Args:
         work: Kernels followed by copies.
-        calls: Calls of the CUDA or HIP API.
+        calls: CUDA or HIP API calls.
         names: Event names, indexed by name number.
         described: Rows of the described kernels, whose arguments describe a single collective.
 

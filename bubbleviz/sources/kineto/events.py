@@ -135,7 +135,7 @@ class EventRows(Table):
 
 
 class EventCollector:
-    """Collects the events of a trace by kind while the trace is read.
+    """Collects the events in a trace by kind while the trace is read.
 
     Attributes:
         texts: Numbering of the texts in the trace, such as event names.

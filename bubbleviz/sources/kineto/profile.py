@@ -109,7 +109,7 @@ def replace_missing_calls(
 
     Args:
         work: Kernels and copies.
-        calls: Calls of the CUDA or HIP API.
+        calls: CUDA or HIP API calls.
         ranges: Annotations, operators and Python functions.
         path: Path of the trace, for the limitation.
 
@@ -186,7 +186,7 @@ def find_processes(work: EventRows, calls: EventRows, threads: Ints) -> Ints:
 
     Args:
         work: Kernels and copies.
-        calls: Calls of the CUDA or HIP API.
+        calls: CUDA or HIP API calls.
         threads: Global thread ids, indexed by thread number.
     """
     process = process_of(threads[calls.thread])
@@ -285,7 +285,7 @@ class _Events:
 
     Attributes:
         work: Kernels followed by copies.
-        calls: Calls of the CUDA or HIP API.
+        calls: CUDA or HIP API calls.
         ranges: Annotations, operators and Python functions.
         overheads: Intervals in which the profiler delayed the process.
         collector: Collector with the arguments of collectives and waits.
@@ -452,7 +452,7 @@ def _complete_work(trace: _Trace, events: _Events, *, has_loss: bool) -> _Device
 
     Args:
         trace: The trace that contains the recording.
-        events: Events of the recording.
+        events: Events in the recording.
         has_loss: Whether kernels and copies were executed but are missing from the trace.
     """
     work, calls = events.work, events.calls
@@ -473,7 +473,7 @@ def _build_profile(
 
     Args:
         trace: The trace that contains the recording.
-        events: Events of the recording.
+        events: Events in the recording.
         device_work: Kernels, copies and calls, as returned by :func:`_complete_work`.
         limitations: Limitations of the profile.
     """
@@ -524,7 +524,7 @@ def _find_work_processes(trace: _Trace, device_work: _DeviceWork) -> Ints:
 
 
 def _make_calls(rows: EventRows, trace: _Trace) -> in_memory.InMemoryCalls:
-    """Convert calls of the CUDA or HIP API to the call log of a profile."""
+    """Convert CUDA or HIP API calls to the call log of a profile."""
     name_id, names = _number_names(rows.name, trace.names)
     thread = trace.threads[rows.thread]
     return in_memory.make_calls(
@@ -567,7 +567,7 @@ def _count_launches_without_work(work: EventRows, calls: EventRows, names: Seque
 
     Args:
         work: Kernels and copies.
-        calls: Calls of the CUDA or HIP API.
+        calls: CUDA or HIP API calls.
         names: Event names, indexed by name number.
     """
     if len(calls) == 0:

@@ -94,7 +94,7 @@ def find_recordings(
         path: Path of the trace, for messages.
         threads: Process id and thread id, indexed by thread number.
         work: Kernels and copies.
-        calls: Calls of the CUDA or HIP API.
+        calls: CUDA or HIP API calls.
 
     Returns:
         The recordings, or None if the trace need not be separated. A trace need not be separated if
@@ -234,7 +234,7 @@ class _Finder:
         return len(pairs) - n_ids > _MIN_COLLISIONS * n_ids
 
     def count_relaunched_ids(self) -> tuple[int, int]:
-        """Count the correlation ids with which the same process launched work more than once.
+        """Count the correlation ids that the same process used for more than one launch.
 
         An id that two processes use counts as two ids. Calls with the same id that overlap on one
         thread, such as a runtime call and its driver call, count as one launch.

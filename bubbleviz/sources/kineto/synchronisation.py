@@ -42,7 +42,7 @@ def read_synchronisation(
     correlation id, or to process -1 if there is no such call.
 
     Args:
-        collector: Events of the trace.
+        collector: Events in the trace.
         base_ns: Time in the trace that becomes time 0 of the profile, in ns.
         calls: CUDA API calls.
         threads: Global thread ids, indexed by thread number.

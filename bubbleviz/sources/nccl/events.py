@@ -99,7 +99,7 @@ class NcclEvents(Table):
         peer_wait_ns: Time for which at least one step waits for the peer and no step moves data.
         transfer_ns: Time for which at least one step moves data.
         names: Names of operations, data types, algorithms and protocols.
-        communicators: Hashes by which NCCL identifies communicators, or PyTorch's process groups.
+        communicators: NCCL's hashes of communicators, or PyTorch's process groups.
     """
 
     kind: Ints

@@ -230,7 +230,7 @@ def add_plugin_events(events: Iterable[EventObject], builder: NcclEventBuilder) 
     in unknown categories are counted and skipped.
 
     Args:
-        events: Events of the file, in file order.
+        events: Events in the file, in file order.
         builder: Builder that receives the operations.
     """
     processes: dict[int, _Process] = {}

@@ -97,8 +97,8 @@ class _Steps:
     def _begin_step(self, event: EventObject, direction: str, peer: int, start_ns: int) -> None:
         """Open a step. The first step with an operation count, direction and peer adds a row.
 
-        The payload of a row is the total size of its transfers. A transfer has several steps, each
-        of which states the size of the complete transfer.
+        The payload of a row is the total size of its transfers. A transfer has several steps, and
+        every step states the size of the complete transfer.
 
         Args:
             event: Start of the step.
@@ -148,7 +148,7 @@ def add_proxy_events(events: Iterable[EventObject], builder: NcclEventBuilder) -
     events of other categories are counted as unknown.
 
     Args:
-        events: Events of the file, in file order.
+        events: Events in the file, in file order.
         builder: Builder that receives the operations.
     """
     steps = _Steps(builder)

@@ -291,7 +291,7 @@ class ColumnarExport(export.Export):
             if has_null and name == "ranges/named":
                 raise self._make_null_error()
             if has_null and name not in _BY_PATTERNS:
-                # All queries but ranges/named only collect hints, so damaged rows are no error.
+                # Only ranges/named needs all rows. Other queries collect hints.
                 return export.combine_named(np.empty((len(columns), 0), np.int64), ())
             values = _stack_integers(numbers)
         texts = np.ma.MaskedArray(arrays[text]).tolist()

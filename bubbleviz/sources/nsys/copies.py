@@ -45,8 +45,8 @@ def read_copies(export: Export, activities: Activities, group: Codes | None) -> 
 
     Args:
         export: The open export.
-        activities: Activities of the export.
-        group: Key by which each activity was sorted, in the order of the export. None if the
+        activities: Activities in the export.
+        group: Sort key of each activity, in the order of the export. None if the
             activities were not sorted.
 
     Raises:

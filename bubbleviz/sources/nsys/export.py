@@ -63,7 +63,7 @@ _MadeT = TypeVar("_MadeT")
 Part: TypeAlias = Callable[[], tuple[range, _RowsT] | None]
 #: A function that converts row numbers and columns in the thread that read them.
 _Make: TypeAlias = Callable[[range, Ints], Any]
-#: Parts that are being read ahead: the future result, and the function that reads the part.
+#: (``Future``, function that reads the part) pairs for the parts that are being read ahead.
 _Ahead: TypeAlias = deque[tuple[Future[Any], Part[Any]]]
 
 
@@ -487,7 +487,7 @@ class Export(ABC):
             ahead[index] = _read_now(ahead[index][1]), ahead[index][1]
 
     def _submit(self, name: str, part: Callable[[], Any]) -> Future[Any]:
-        """Submit a part to the thread pool, and return its future result.
+        """Submit a part to the thread pool, and return its ``Future``.
 
         The part is instead read immediately, in the current thread, if the table has at most
         ``_MIN_POOL_ROWS`` row numbers, or if there is no pool. If no thread can be started, this
@@ -504,7 +504,7 @@ class Export(ABC):
         return _read_now(part)
 
     def start_filter_called_names(self, numbers: Sequence[int]) -> Future[Sequence[int]]:
-        """Start :meth:`filter_called_names` in the background, and return its future result."""
+        """Start :meth:`filter_called_names` in the background, and return its ``Future``."""
         return self._submit("calls/all", partial(self.filter_called_names, numbers))
 
 
@@ -518,6 +518,6 @@ def _read_now(part: Callable[[], Any]) -> Future[Any]:
     done: Future[Any] = Future()
     try:
         done.set_result(part())
-    except Exception as error:  # whoever takes the result gets it
+    except Exception as error:  # raised when the result is requested
         done.set_exception(error)
     return done

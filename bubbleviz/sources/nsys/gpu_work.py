@@ -41,8 +41,8 @@ class GpuWork:
 
     Attributes:
         activities: Kernels and graphs, followed by copies and memsets.
-        group: Key by which each activity was sorted, in the order of the export. None if the
-            activities were not sorted.
+        group: Sort key of each activity, in the order of the export. None if the activities were
+            not sorted.
         streams: Stream of each activity, or -1 if unknown. If the streams are damaged, the error
             to raise when they are needed.
         limitations: Limitations that say which GPU work is missing, such as launches without

@@ -42,7 +42,7 @@ _RECORD_AGAIN = {
 _PLAIN_WORD = re.compile(r"\(?(?:[A-Za-z'-]{1,16}|[0-9][0-9.]{0,7}|CUPTI_[A-Z_]{1,60})\)?[.,:?]?")
 #: Maximum number of characters in an nsys warning about CUDA.
 _MAX_WARNING = 300
-#: Queries without which no analysis is possible.
+#: Queries that every analysis needs.
 _REQUIRED_QUERIES = ("gpu_work/kernels", "calls/all", "ranges/named")
 #: Tables whose rows an inspection counts, keyed by what a row is called.
 _TABLE_OF_KIND = {
@@ -156,7 +156,7 @@ def _iter_limitations(
 
     Args:
         export: The open export.
-        ranges: Ranges of the profile.
+        ranges: Ranges in the profile.
         kernel_names: Kernel names. Names that are missing in the export start with
             ``<string``.
     """
@@ -240,7 +240,7 @@ class NsysFile:
     """
 
     export: Export
-    # Results of earlier inspections. An analysis reuses them.
+    # Results of earlier inspections, which an analysis reuses.
     _inspected: list[_Inspected] = field(default_factory=list)
 
     def sample(self, globs: Sequence[str], rows: int = nvtx.SAMPLE_ROWS, /) -> Mapping[str, int]:

@@ -82,7 +82,7 @@ PAGE_QUERIES: Mapping[str, PageQuery] = {
             PlainColumn("textId", ABSENT),
         ),
         text="text",
-        # Columns by which rows are filtered.
+        # Columns that filter rows.
         selected=("start", "end", "eventType", "globalTid", "endGlobalTid", "textId"),
     ),
     "strings/matching": PageQuery(

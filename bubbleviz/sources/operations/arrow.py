@@ -29,7 +29,7 @@ def check_installed(
 
     Args:
         path: Path of the file or directory to read, for the message.
-        file_kind: Kind of the file with an article, such as "a Parquet table", for the message.
+        file_kind: File kind with an article, such as "a Parquet table", for the message.
         package: Name of the package that reads the file.
         otherwise: Alternative to installing the package, for the message.
 

@@ -1,6 +1,6 @@
 """Reads operation tables from text with commas, semicolons or tabs, gzipped or not.
 
-The file is read in blocks of rows. The reader keeps only columns of the schema, as arrays of
+The file is read in blocks of rows. The reader keeps only columns in the schema, as arrays of
 numbers and text codes. Reading a million rows takes a few seconds.
 """
 

@@ -149,7 +149,7 @@ def _read_clocks(cells: Cells, rank_index: Ints, count: int) -> list[DeclaredClo
     already aligned.
 
     Args:
-        cells: Cells of the table.
+        cells: Cells in the table.
         rank_index: For each row, the index of its rank.
         count: Number of ranks.
 
@@ -173,7 +173,7 @@ def _read_rank_numbers(
     """Return the number of each rank in a column such as ``stage``, or None if it is unknown.
 
     Args:
-        cells: Cells of the table.
+        cells: Cells in the table.
         rank_index: For each row, the index of its rank.
         count: Number of ranks.
         name: Name of the column.
@@ -209,7 +209,7 @@ def _select_value_per_rank(
     """Reduce a column to one value per rank, or -1 if no row of the rank has a value.
 
     Args:
-        cells: Cells of the table.
+        cells: Cells in the table.
         rank_index: For each row, the index of its rank.
         count: Number of ranks.
         name: Name of the column, for messages.
@@ -240,7 +240,7 @@ def _refuse_two(
     ``group``, ``rows`` and ``values`` have one entry for each row to compare.
 
     Args:
-        cells: Cells of the table.
+        cells: Cells in the table.
         name: Name of the column, for messages.
         group: Index of the rank or chunk that each row belongs to.
         rows: Index of each row in the table.
@@ -274,7 +274,7 @@ def _refuse_two_stages(cells: Cells, operations: Operations, virtual_stage: Ints
     Only forwards and backwards whose virtual stage is known are compared.
 
     Args:
-        cells: Cells of the table.
+        cells: Cells in the table.
         operations: The operations, one per row.
         virtual_stage: Virtual stage of each row, or -1 if unknown.
 
@@ -317,7 +317,7 @@ def _read_identity(cells: Cells, rank_index: Ints, iteration: Ints, spans: _Span
     replaced by the host start.
 
     Args:
-        cells: Cells of the table.
+        cells: Cells in the table.
         rank_index: For each row, the index of its rank.
         iteration: For each row, the index of its iteration, or -1.
         spans: Device times of the operations.

@@ -242,13 +242,13 @@ def _fill_missing(column: Ints, substitute: Ints) -> Ints:
 
 
 def _make_number_column(values: Ints) -> NumberColumn:
-    """Convert numbers to a column of numbers. Missing values become empty cells."""
+    """Convert an array to a number column. Missing values become empty cells."""
     filled = values != MISSING
     return NumberColumn(np.where(filled, values, 0), filled)
 
 
 def _format_numbers(values: Ints) -> CodedTexts:
-    """Convert numbers to a column of texts. Missing numbers become empty cells."""
+    """Convert an array of numbers to a text column. Missing numbers become empty cells."""
     return _make_text_column(["" if value == MISSING else str(value) for value in values.tolist()])
 
 

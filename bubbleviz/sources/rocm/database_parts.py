@@ -301,7 +301,7 @@ class Part:
         return self._database.query_columns(query) if columns is None else columns
 
     def read_events(self) -> PackedRows:
-        """Return the table of events with their texts.
+        """Return the event table, with the texts of the events.
 
         If the pages of the file cannot be read directly, all texts must be queried.
 

@@ -41,7 +41,7 @@ def _subtract_start(block: Ints, zero_ns: int) -> Ints:
     as impossible.
 
     Args:
-        block: Columns, of which the first two are start and end.
+        block: Columns of kernels or copies. The first two columns are start and end.
         zero_ns: Time on the node's clock that is subtracted from all times (see
             :func:`_find_zero`).
     """
@@ -119,7 +119,7 @@ def _build_activities(
 
 
 def _collect_work(recording: RocmRecording, zero_ns: int) -> ActivitiesBuilder:
-    """Return a builder to which all kernels and then all copies of a recording were added.
+    """Add all kernels and then all copies of a recording to a new builder, and return it.
 
     Args:
         recording: Contents of the file.

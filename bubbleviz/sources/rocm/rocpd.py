@@ -614,7 +614,7 @@ class _PartReader:
 
         Args:
             host_events: Calls and ranges of the process.
-            events: Table of events with their texts, as returned by :meth:`Part.read_events`.
+            events: Event table with texts, as returned by :meth:`Part.read_events`.
             process: Process number of each group in ``host_events.groups``.
 
         Raises:
@@ -680,7 +680,7 @@ class _PartReader:
 
         Args:
             host_events: Calls and ranges of the process.
-            events: Table of events with their texts, as returned by :meth:`Part.read_events`.
+            events: Event table with texts, as returned by :meth:`Part.read_events`.
             thread: Thread number of each group in ``host_events.groups``.
             functions: Function name of each group.
             kind: :class:`HostEventKind` of each call or range.
@@ -777,7 +777,7 @@ def _read_copies(part: Part, agents: _Rows, kernels: Ints, kernel_streams: Ints)
         part: Tables of one process.
         agents: Rows of the GPUs in the agent table. If there are none, the agents that ran kernels
             are regarded as the GPUs.
-        kernels: Kernels of the process, as returned by :func:`_read_kernels`.
+        kernels: Kernels that the process ran, as returned by :func:`_read_kernels`.
         kernel_streams: Stream and queue of each kernel.
     """
     if not part.has("gpu_work/copies"):
@@ -968,7 +968,7 @@ def _add_range_texts(texts: PackedNames, part: Part, events: PackedRows, row: In
     Args:
         texts: Range texts. Changed in place.
         part: Tables of one process.
-        events: Table of events with their texts, as returned by :meth:`Part.read_events`.
+        events: Event table with texts, as returned by :meth:`Part.read_events`.
         row: Row of each range in the table of events, or -1 if it is missing there.
     """
     (event, *_, length), packed = events

@@ -68,9 +68,10 @@ class PageQuery:
         text: Name of the text column, which the query returns last, or "" if there is none.
         view: Name of the view variant for which these columns are correct, or "" if the query reads
             no view. The table is decoded only if this variant is used for the file.
-        selected: Names of the columns by which rows are filtered. A column that is an alias of the
-            row number is not allowed here, because SQLite stores it as NULL.
-        key: Name of the column by which rows are sorted, or "" if rows are sorted by row number.
+        selected: Names of the columns that filter rows. A column that is an alias of the row number
+            is not allowed here, because SQLite stores it as NULL.
+        key: Name of the column that determines the row order, or "" if rows are sorted by row
+            number.
     """
 
     columns: tuple[PlainColumn, ...]
@@ -231,7 +232,7 @@ class PageTable:
     ) -> PackedRows | None:
         """Return the selected rows with their texts, or None if a page is not plain.
 
-        A row is selected if all of these conditions hold:
+        A row must meet these conditions to be selected:
 
         - Its kind is one of ``kinds``, if the column ``kind`` is given.
         - Its text matches one of ``globs``. A row whose text is NULL must have a text id in ``ids``

@@ -147,7 +147,8 @@ class PlaneEvents(Table):
         name: Name of the event, as an index into ``texts`` of :class:`Planes`.
         label: Instruction and module of the event, as an index into ``labels`` of :class:`Planes`.
         line: Row of the host line, number of the GPU stream, or -1 for other events.
-        device: Device number: of the device that ran the event, or to which a host event refers.
+        device: Number of the device that ran the event. For host events, the device number that the
+            event refers to.
         run: Run id of the module execution that the event belongs to.
         correlation: Correlation id, which a launch shares with the work that it launched.
         step: Number of the training step, if the event is a training step.
@@ -363,7 +364,7 @@ class Planes:
 
         Args:
             events: Events to sort.
-            order: Rows of the events, sorted by line, device and start.
+            order: Event rows, sorted by line, device and start.
             is_first: Mask of the entries of ``order`` that are not tied with the previous entry.
         """
         is_tied = ~is_first

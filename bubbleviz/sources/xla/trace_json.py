@@ -58,7 +58,7 @@ class XlaArgs(msgspec.Struct, gc=False):
 
 
 class TraceJsonPlanes:
-    """Collects the events of a trace, and builds planes after all events have been read.
+    """Collects the events in a trace, and builds planes after all events have been read.
 
     The planes are built at the end because a process or thread may be named after its events.
 

@@ -155,7 +155,7 @@ def sort_stretch(stretch: Stretch) -> Stretch:
     """Return a stretch with its iterations sorted by start time, using a stable sort.
 
     The operations are reordered and renumbered accordingly. The monotonic clock never goes back, so
-    the iterations of a file are unsorted only if someone edited it.
+    the iterations in a file are unsorted only if someone edited the file.
     """
     start_ns = stretch.iterations.start_ns
     if (start_ns[1:] >= start_ns[:-1]).all():
@@ -305,7 +305,7 @@ class PartReader:
     def read(self) -> Stretch | None:
         """Return the next complete iterations, or None if there are none.
 
-        A call stops at the first end of an iteration after ``CHUNK_BYTES`` (4 MiB).
+        A call stops at the end of the iteration that reaches ``CHUNK_BYTES`` (4 MiB).
 
         Raises:
             ProfileError: The file cannot be read, is not a recording, or has an unsupported
@@ -351,7 +351,7 @@ class PartReader:
     def _read_iterations(self, file: BinaryIO) -> tuple[list[Iteration], list[bool]]:
         """Read the next complete iterations.
 
-        Reading stops at the first end of an iteration after ``CHUNK_BYTES``. Lines after the last
+        Reading stops at the end of the iteration that reaches ``CHUNK_BYTES``. Lines after the last
         complete iteration are read again next time, because a reader on another machine may not see
         all written bytes yet. The attributes for damaged lines and unread bytes are updated.
 

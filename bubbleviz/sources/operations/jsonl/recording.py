@@ -1,4 +1,4 @@
-"""Converts a recording to a table of operations, and opens recordings."""
+"""Converts a recording to an operation table, and opens recordings."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _FROM_NAMES = {
 
 
 def make_table(session: RecordedSession) -> OperationTable:
-    """Convert a recording to a table of operations.
+    """Convert a recording to an operation table.
 
     Ranges with unknown names are left out. Ranges that only start transfers are left out too,
     because the end of the transfer is unknown.

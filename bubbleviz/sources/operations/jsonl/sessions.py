@@ -42,7 +42,7 @@ def find_parts(path: str) -> list[str]:
 
 
 def _find_other_files(path: str, session: tuple[int, ...]) -> Iterator[tuple[Header, str]]:
-    """Yield the header and path of each other file of a session.
+    """Yield the header and path of each other file in a session.
 
     The search goes from the given file to lower file numbers first, and then to higher ones. In
     each direction, it stops at the first file that is missing, invalid or from another session.
@@ -93,7 +93,7 @@ def select_newest_run(files: Sequence[str]) -> list[str]:
     the damage.
 
     Args:
-        files: Files of one directory.
+        files: Files in one directory.
 
     Returns:
         The selected files, in the given order. Only the first file of each recording is returned.
