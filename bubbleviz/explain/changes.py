@@ -54,7 +54,7 @@ class Change:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Scenario:
-    """Times of all work under one change.
+    """Durations and delays of all work under one change.
 
     Attributes:
         name: Identifier of the change, for example ``no-host``.

@@ -124,9 +124,9 @@ def _pair_with_producers(row: Ints, is_backward: Bools, producer_of: Ints) -> De
     """Return (operation, producer) pairs, sorted by operation, then by producer.
 
     A half is the forward or the backward part of an operation; an operation that contains both has
-    two halves. A half can have two producers: that of its input and, if it is a backward, its own
-    forward. Inputs without a known producer are left out, as are inputs that the operation produced
-    itself.
+    two halves. A half can have two producers: the producer of its input and, if it is a backward,
+    its own forward. Inputs without a known producer are left out, as are inputs that the operation
+    produced itself.
 
     Args:
         row: Operation row of each half.

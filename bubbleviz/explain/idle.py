@@ -306,8 +306,8 @@ def merge_pieces(idle: IdleT, *columns: str) -> IdleT:
 
     Args:
         idle: Idle time, sorted by (rank, start).
-        columns: Names of the columns to compare. The end of the merged piece is that of its last
-            piece. All other columns are copied from its first piece.
+        columns: Names of the columns to compare. A merged piece ends when its last piece ends. All
+            other columns are copied from its first piece.
     """
     continues = idle.start_ns[1:] == idle.end_ns[:-1]
     for name in columns:

@@ -225,8 +225,8 @@ def _take_turns(work: Work, turns: Ints) -> Work:
 def _build_transfers(run: ReplayedRun, work: Work, messages: Messages, row_of_work: Ints) -> Work:
     """Build one transfer per message. It starts at the end of the message's producer.
 
-    Its duration is that of :func:`_measure_transfers`, but at most the time from the end of the
-    consumer's last producer to the start of the consumer.
+    Its duration is the result of :func:`_measure_transfers`, but at most the time from the end of
+    the consumer's last producer to the start of the consumer.
 
     Args:
         run: The replayed run.

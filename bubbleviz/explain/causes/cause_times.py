@@ -182,8 +182,8 @@ def _sum_by_cause(idle: IdleIntervals, regions: _Regions, cell: Ints, n_cells: i
 def _find_overlaps(idle: IdleIntervals, regions: _Regions) -> tuple[Ints, Ints, Ints]:
     """Find the idle intervals that overlap each region, and their cause there.
 
-    The cause is that of the region, except in three cases in which the idle interval keeps its own
-    cause:
+    The cause is usually the cause of the region. The idle interval keeps its own cause in three
+    cases:
 
     - The region has no cause.
     - Unrecorded work may have run in the interval.

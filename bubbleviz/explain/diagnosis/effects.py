@@ -170,13 +170,13 @@ class Effects:
             are copies: they do the same work on different ranks.
         stages: Effects of the stages on each kind of work.
         iterations: Groups of compute operations of the same iteration.
-        iteration_effect: Factor by which each iteration is slower on all ranks than the usual
+        iteration_effect: How many times longer each iteration takes on all ranks than the usual
             iteration. The factor is 1 if only one of several ranks is slower.
         trend: The part of ``iteration_effect`` that grows steadily over the run, relative to the
             middle of the run. All values are 1 if there is no trend.
         microbatches: Groups of compute operations with the same microbatch, iteration and replica.
-        microbatch_effect: Factor by which each microbatch takes longer on every stage. The factor
-            is 1 if only one of several stages is slower.
+        microbatch_effect: How many times longer each microbatch takes on every stage. The factor is
+            1 if only one of several stages is slower.
         paces: Pace of each rank in each iteration.
         residual: Time of each compute operation (``computes.time_ns``) divided by the product of
             all factors.
@@ -447,7 +447,7 @@ def _estimate_replica_lengths(
         computes: The compute operations of the run.
         copies: Groups of cells that do the same work. A cell is a kind, virtual stage and rank.
         microbatches: Groups of compute operations of one microbatch.
-        effect: Factor by which each microbatch takes longer.
+        effect: How many times longer each microbatch takes.
         cell_ns: Median time of each cell in ns.
 
     Returns:

@@ -388,7 +388,7 @@ def _move_whole_layers(evidence: Evidence, fault: Fault) -> Fault | None:
 
 
 def find_slow_microbatches(evidence: Evidence) -> Iterator[Fault]:
-    """Yield one fault of all microbatches that are slow on every stage, if there are any.
+    """Yield one fault for all microbatches that are slow on every stage, if there are any.
 
     Without the fault, the tokens of an iteration with a slow microbatch are spread evenly over all
     microbatches of the iteration, including those of other replicas::
@@ -483,7 +483,7 @@ def _average_slow_iterations(
     Args:
         iteration: Iteration of each microbatch.
         number: Number of each microbatch within its iteration, or -1 if there is none.
-        effect: Factor by which each microbatch takes longer.
+        effect: How many times longer each microbatch takes.
         is_slow: Mask of the slow microbatches.
     """
     has_number = number >= 0
@@ -516,7 +516,7 @@ def _has_varying_lengths(number: Ints, is_slow: Bools) -> bool:
 
 
 def find_slow_iterations(evidence: Evidence) -> Iterator[Fault]:
-    """Yield one fault of all iterations that are slow on all ranks, if there are any.
+    """Yield one fault for all iterations that are slow on all ranks, if there are any.
 
     A steady trend, and a jump after which all ranks are slower, are divided out first, because
     :func:`find_drifts` reports them.
@@ -546,7 +546,7 @@ def find_slow_iterations(evidence: Evidence) -> Iterator[Fault]:
 
 
 def find_pauses(evidence: Evidence) -> Iterator[Fault]:
-    """Yield a fault for each rank that pauses, then one of all pausing ranks if there are several.
+    """Yield a fault for each rank that pauses, then one for all pausing ranks if there are several.
 
     A rank pauses if single operations take much longer than usual, or if it is slow throughout
     single iterations. Only the 4 ranks that lose the most time get a fault of their own.
@@ -601,7 +601,7 @@ def _measure_pauses(effects: Effects) -> tuple[Floats, Bools]:
 
 
 def find_drifts(evidence: Evidence) -> Iterator[Fault]:
-    """Yield one fault of all ranks that become slower gradually, then one for each sudden change.
+    """Yield one fault for all ranks that become slower gradually, then one for each sudden change.
 
     Ranks that became slower in the same iteration share a fault.
     """
@@ -710,8 +710,8 @@ def _list_changed_links(evidence: Evidence, rows: Ints) -> Iterator[Fault]:
     """Yield a fault for each link between two stages that became slow during the run.
 
     Without the fault, transfers take as long as before the change. Replicas in which the same link
-    became slow share a fault. Its times are those of the replica with the largest rise. Its first
-    iteration is the first in which any of these replicas is slow.
+    became slow share a fault. The fault reports the times of the replica with the largest rise. It
+    starts with the first iteration in which any of these replicas is slow.
 
     Args:
         evidence: Measured effects, delays and other evidence about the run.
@@ -848,7 +848,7 @@ def _find_slowed_collectives(evidence: Evidence, name: str, rows: Ints) -> Fault
 
 
 def find_late_launches(evidence: Evidence) -> Iterator[Fault]:
-    """Yield faults of late launches: one per rank, one of all ranks, and one of the profiler.
+    """Yield faults of late launches: one per rank, one for all ranks, and one for the profiler.
 
     An operation that is launched late starts late although its input is ready. If a rank launches a
     collective late, all other members of the collective wait for this rank.
@@ -871,7 +871,7 @@ def find_late_launches(evidence: Evidence) -> Iterator[Fault]:
 
 
 def find_late_starts(evidence: Evidence) -> Iterator[Fault]:
-    """Yield a fault for each rank that begins iterations late, then one of all late ranks.
+    """Yield a fault for each rank that begins iterations late, then one for all late ranks.
 
     Only the 4 ranks with the largest total delay get a fault of their own. The fault of all late
     ranks is yielded only if several ranks are late.

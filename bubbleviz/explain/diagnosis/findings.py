@@ -140,8 +140,8 @@ class Diagnosis:
             0 if the first iteration is not a warm-up. A warm-up is excluded from all means.
         missed_ratio: Mean difference between replayed and measured iterations, as a fraction of the
             measured length. Replicas that drift apart make the whole iteration longer than the
-            replay. So the measured length is that of the whole iteration or of its longest replica,
-            whichever is closer on average.
+            replay. So the measured length is the length of the whole iteration or of its longest
+            replica, whichever is closer on average.
         pause_ratio: Mean time between two iterations in which all ranks are idle, as a fraction of
             the mean time from the start of one iteration to the start of the next.
     """
@@ -933,7 +933,7 @@ def _measure_launch_share(run: ReplayedRun, work: Work, gap_ns: Ints) -> Floats 
 def _list_eased_replays(run: ReplayedRun, scenarios: Scenarios) -> Iterator[tuple[Fault, Replay]]:
     """Yield the faults that change the order of work, each with a replay without the fault.
 
-    These faults are work that queues behind transfers, and too few chunks in flight.
+    There are two kinds: work that queues behind transfers, and too few chunks in flight.
     """
     yield from _find_queued_work(run, scenarios)
     operations, tokens = run.operations, run.explained().tokens

@@ -224,11 +224,11 @@ def _recognise_iterations(
     iterations: Sequence[Iteration],
     classify: Callable[[PipelineOrders], Verdict],
 ) -> Recognition:
-    """Recognize the schedule of every training iteration, and combine them into that of the run.
+    """Recognize the schedule of every training iteration, and derive the schedule of the run.
 
     Pipelines that have the same orders are classified only once. All deviations are counted, but
-    only the first :data:`MAX_KEPT` are kept. The result has only a reason if the run has no
-    training iteration, or if no microbatch number is known.
+    only the first :data:`MAX_KEPT` are kept. If the run has no training iteration, or if no
+    microbatch number is known, the result contains only a reason.
 
     Args:
         ranks: Ranks of the report.

@@ -72,8 +72,8 @@ class Replay:
         """Return how long iterations take in ns, shape (iterations, scenarios).
 
         A rank has finished an iteration when its last optimizer ends, or its last work if it has no
-        optimizer. The iteration ends when the last rank has finished. The arguments are those of
-        :meth:`compute_ends`.
+        optimizer. The iteration ends when the last rank has finished. :meth:`compute_ends`
+        describes the arguments.
         """
         if not len(self.iterations):
             return np.zeros((0, own_ns.shape[1]), np.int64)

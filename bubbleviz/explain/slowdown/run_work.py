@@ -82,9 +82,9 @@ def build_work_table(
 ) -> Work:
     """Concatenate operations, the sends and receives of messages with a transfer, and collectives.
 
-    - Operations have no meeting. Their times are those of :func:`.compute_operation_times`.
+    - Operations have no meeting. :func:`.compute_operation_times` returns their times.
     - The i-th send and the i-th receive have the meeting i. A send has the rank, microbatch and
-      chunk of the producer, and a receive has those of the consumer.
+      chunk of the producer. A receive has the rank, microbatch and chunk of the consumer.
 
     Args:
         run: The replayed run, whose operations are sorted by (rank, start).
