@@ -179,9 +179,10 @@ def _join_collectives(profiles: Sequence[Profile], rows: Sequence[Ints]) -> Coll
 
 
 def _join_synchronisation(profiles: Sequence[Profile]) -> model.SynchronisationReader | None:
-    """Return a reader of the joined synchronization, or None if no recording has a reader.
+    """Return a function that reads and joins the synchronization events of all recordings.
 
-    The reader returns the limitations of all recordings, even of recordings without events.
+    The result is None if no recording has such a function. The function also returns the
+    limitations of all recordings, even of recordings without events.
     """
     if all(profile.synchronisation is None for profile in profiles):
         return None

@@ -130,8 +130,8 @@ class _Batch:
 
         Args:
             direction: "F" for activations or "B" for gradients.
-            is_receiving: Whether the call receives data. None means that no argument of the call
-                says so. Every rank then receives, except the rank at which the direction begins.
+            is_receiving: Whether the call receives data. None means that the call has no argument
+                for this. Every rank then receives, except the first rank ("F") or last rank ("B").
         """
         rank, ranks = self._stages or (0, 1)
         if is_receiving is None:
@@ -362,7 +362,7 @@ def _make_transfer_range_factory(
 
     The name of the transfer function says what it sends and receives, for example
     ``send_forward_recv_backward``. If a call makes more than two transfers, the range names only
-    two of them: the last two when sends are listed before receives.
+    two of them. These are the last two if all sends are listed before all receives.
 
     Args:
         annotations: Annotations of the framework.

@@ -163,7 +163,7 @@ def read_ranges(
     """Read the ranges whose names match a filter.
 
     A range that was open at the end of the capture is marked as ``cut``. Its end is set to the
-    latest time in any table, as far as the tables were read.
+    latest time in the ranges that were read and in the other tables.
 
     Args:
         export: The open export.

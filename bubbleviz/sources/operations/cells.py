@@ -193,9 +193,9 @@ class Cells:
     def spans(self) -> tuple[Ints, Ints, Bools]:
         """Return the start and end of each operation on its device.
 
-        If the table has durations, the end is the start plus the duration. Floats are added before
-        the sum is rounded, so that adjacent operations stay adjacent. A row without start and end
-        is an operation that ran nothing on its device.
+        If the table has durations instead of ends, the end is the start plus the duration. Floats
+        are added before the sum is rounded, so that adjacent operations stay adjacent. A row
+        without start and end is an operation that ran nothing on its device.
 
         Returns:
             start_ns: Start of each operation in ns, or -1 if it has none.

@@ -803,9 +803,9 @@ def _read_copies(part: Part, agents: _Rows, kernels: Ints, kernel_streams: Ints)
 def _describe_copies(part: Part, copies: Ints, to_gpu: Bools, from_gpu: Bools) -> Ints:
     """Return the size in bytes and the direction of each copy, shape (2, copies).
 
-    The number of bytes is -1 if unknown. If the direction was not recorded but the source agent is
-    known, the direction is derived from the source and target agents. An agent that is not a GPU is
-    a host. A copy between two GPUs is PEER_TO_PEER, and a copy within a GPU is DEVICE_TO_DEVICE.
+    An unknown size is -1. If the direction was not recorded but the source agent is known, the
+    direction is derived from the source and target agents. An agent that is not a GPU is a host. A
+    copy between two GPUs is PEER_TO_PEER, and a copy within a GPU is DEVICE_TO_DEVICE.
 
     Args:
         part: Tables of one process.

@@ -363,7 +363,7 @@ def _encode_columns(
     Args:
         columns: Integer columns that a query returns.
         places: Column indices in the table, keyed by column name.
-        aliases: Names of the columns that are an alias of the row number.
+        aliases: Names of the columns that are aliases of the row number.
     """
     null = {None: UNUSUAL, ABSENT: DISTINCT}
     rows = [
