@@ -115,7 +115,9 @@ def replay_changes(graph: Graph, operations: Operations, ranks: int) -> tuple[Ch
 
 
 def _measure_makespans(graph: Graph, duration_ns: Ints, delay_ns: Ints) -> Ints:
-    """Return the time from the first forward to the last backward in each scenario, in ns.
+    """Replay an iteration in each scenario, and return its makespan in ns.
+
+    The makespan is the time from the first forward to the last backward.
 
     Args:
         graph: The graph of an iteration.

@@ -72,7 +72,9 @@ def measure_slowness(
     iterations: Sequence[Iteration],
     replay: Callable[[], Mapping[int, float]],
 ) -> Slowness:
-    """Measure how slow ranks are in the averaged iterations.
+    """Compute the scores of all ranks from their kernel times in the averaged iterations.
+
+    :class:`Slowness` defines the scores.
 
     Args:
         ranks: The ranks, by index.

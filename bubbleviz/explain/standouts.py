@@ -161,7 +161,8 @@ def _compare_phases(
         is_pipeline: Whether ranks of unknown stage may do different work and cannot be compared.
 
     Returns:
-        Differences of all ranks, keyed by phase name.
+        Keyed by phase name: the time of each rank as a multiple of the median, and the absolute
+        difference from the median.
     """
     stages = [rank.stage for rank in ranks]
     phases = {}

@@ -132,7 +132,7 @@ def _cut_stretch(
     is_kept: Bools,
     shared: Mapping[str, Any],
 ) -> Stretch:
-    """Cut a stretch out of a run.
+    """Cut a stretch out of a run, and count its ranks and operation rows from 0.
 
     Args:
         run: The merged profiles.

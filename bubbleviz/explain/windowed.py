@@ -121,6 +121,9 @@ def _cut_explanation(
 ) -> Explanation:
     """Return an explanation restricted to the given iterations.
 
+    Tables with one row per iteration are restricted to these iterations. References to iterations
+    and operations are renumbered.
+
     Args:
         explanation: Explanation of the whole run.
         operations: Operations inside the window.

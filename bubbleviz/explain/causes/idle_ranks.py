@@ -113,7 +113,10 @@ def _find_window_spans(stretch: Stretch) -> RankIntervals:
 def _pack_ranks(
     n_ranks: int, tables: Iterable[RankIntervals | BusyTimes | CollectiveWaits]
 ) -> Packing:
-    """Pack the time axes of all ranks into one time line that has space for all given intervals."""
+    """Place the time axes of all ranks one after the other on one time line.
+
+    The section of each rank covers all of its intervals in the tables.
+    """
     low_ns, high_ns = np.full(n_ranks, _LATEST), np.full(n_ranks, _EARLIEST)
     for table in tables:
         low, high = intervals.group_extents(table.rank, n_ranks, table.start_ns, table.end_ns)
@@ -144,7 +147,9 @@ def _shift_to_line(line: Packing, collectives: CollectiveWaits) -> CollectiveWai
 def _find_gaps(
     line: Packing, computing: BusyTimes, windows: RankIntervals, unattributed: RankIntervals
 ) -> IdleIntervals:
-    """Return the gaps between busy times within the windows, with times on the packed time line.
+    """Return the gaps in the windows of the ranks in which they were not busy.
+
+    All returned times are positions on the packed time line.
 
     Args:
         line: Packing of all ranks' time axes into one line.
@@ -360,7 +365,7 @@ class _Transfers:
 
     @classmethod
     def of(cls, operations: Operations) -> _Transfers:
-        """Return the columns of operations."""
+        """Copy the columns of operations, and append -1 to each."""
         return cls(
             np.append(operations.rank, NONE),
             np.append(operations.has_span, NONE),

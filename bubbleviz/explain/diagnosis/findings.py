@@ -177,11 +177,14 @@ class _FaultReplay:
     measure_lengths: _LengthMeasure
 
     def measure_without(self, scenarios: Sequence[Sequence[Fault]], replay: Replay) -> Ints:
-        """Return how long iterations take without faults in ns, shape (iterations, scenarios).
+        """Replay the iterations without the faults of each scenario, and return their lengths.
 
         Args:
             scenarios: The faults that are removed in each scenario.
             replay: Replay of the run.
+
+        Returns:
+            Lengths in ns, shape (iterations, scenarios).
         """
         lengths = [np.zeros((len(replay.iterations), 0), np.int64)]
         n_together = count_scenarios_together(len(self.evidence.work))
@@ -660,9 +663,9 @@ def estimate_mean_saving(
 ) -> tuple[float, float | None]:
     """Return the mean saving of iterations, and the half width of its 95 % confidence interval.
 
-    The mean is over all iterations. The interval is computed only from iterations with a noticeable
-    saving, because the fault does not occur in the others, and is scaled by their fraction. The
-    error of the replay is added in quadrature.
+    The mean is over all iterations. The interval is first computed for the iterations with a
+    noticeable saving, because the fault does not occur in the others. Its half width is multiplied
+    by the fraction of these iterations. Then the error of the replay is added in quadrature.
 
     Args:
         saved_ns: Saving of each iteration.

@@ -70,7 +70,7 @@ def measure_late_starts(run: ReplayedRun, rows: Ints) -> Ints:
 
 
 def _mask_starts(run: ReplayedRun, rows: Ints) -> Bools:
-    """Return a mask of the first operations of each rank in each iteration that need no input.
+    """Return a mask of the rows that need no input and are the first of their rank in an iteration.
 
     Args:
         run: The replayed run.

@@ -91,7 +91,11 @@ def _find_rows(codes: Ints, queries: Ints) -> Ints:
 
 
 def _mask_in_place(position: Ints) -> Bools:
-    """Return a mask of a longest increasing subsequence of a permutation of 0 to n - 1."""
+    """Return a mask of a longest increasing subsequence.
+
+    Args:
+        position: A permutation of 0 to n - 1.
+    """
     in_place = np.ones(len(position), bool)
     changed = np.flatnonzero(position != np.arange(len(position)))
     if len(changed):

@@ -290,9 +290,9 @@ def _summarise_run(
 ) -> Recognition:
     """Combine the schedules of the iterations into the schedule of the run.
 
-    The most frequent name wins; at equal counts, the name that occurs first. Only averaged
-    iterations are judged. If there are none, complete iterations are judged, or all iterations if
-    none is complete.
+    Only averaged iterations are judged. If there are none, complete iterations are judged, or all
+    iterations if none is complete. The most frequent name among them wins; at equal counts, the
+    name that occurs first. The run is exact if all of them follow this schedule exactly.
     """
     averaged = {i.index for i in iterations if i.averaged}
     complete = {i.index for i in iterations if i.complete}
@@ -316,7 +316,8 @@ def _summarise_run(
 def _summarise_iteration(iteration: int, verdicts: Sequence[Verdict]) -> IterationOrder:
     """Combine the verdicts on the pipelines of an iteration.
 
-    The most frequent name wins; at equal counts, the name that occurs first.
+    The most frequent name wins; at equal counts, the name that occurs first. The iteration is exact
+    if all pipelines follow this schedule without any difference.
     """
     names = [v.name for v in verdicts]
     name = _find_most_frequent(names)

@@ -84,7 +84,7 @@ def classify_orders(ran: PipelineOrders, plans: Plans) -> Verdict:
     def plan_all_but_missing(
         rule: Schedule, devices: int, microbatches: int, chunks: int
     ) -> Planned | None:
-        """Plan all microbatches, and remove the operations of the missing ones."""
+        """Plan all microbatches, then remove the operations of the missing ones from the plan."""
         n_missing = ran.chunks // chunks * len(missing)
         plan = plans(rule, devices, microbatches + n_missing, chunks)
         if plan is None:

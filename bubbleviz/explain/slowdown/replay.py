@@ -113,7 +113,7 @@ class Replay:
 
 
 def build_replay(work: Work, order: Dependencies) -> Replay:
-    """Sort work topologically for the replay.
+    """Build the replay of work: sort it topologically, and find the rows that can end iterations.
 
     Iterations whose dependencies contain a cycle are left out.
 

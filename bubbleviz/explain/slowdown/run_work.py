@@ -97,7 +97,7 @@ def build_work_table(
     collective_work = _build_collective_work(collectives, stage, replica, len(transfers))
 
     def build_part(row: Ints, kind: Ints, start_ns: Ints, end_ns: Ints, meeting: Ints) -> Work:
-        """Build work with the rank, microbatch and chunk of the operations ``row``."""
+        """Build work that has the rank, microbatch and chunk of the operations in ``row``."""
         rank = operations.rank[row]
         return Work(
             rank=rank,

@@ -410,7 +410,10 @@ class Slowdowns:
 
 
 def measure_slowdowns(scenarios: Scenarios) -> Slowdowns | None:
-    """Measure the slowdowns of replayed work, or return None if ideal iterations take no time."""
+    """Measure the slowdowns of all work, and of each phase, stage, replica, microbatch and link.
+
+    The result is None if ideal iterations take no time.
+    """
     if not scenarios.ideal:
         return None
     work = scenarios.work
