@@ -508,7 +508,7 @@ def _mask_outside_partners(
     order = sort_rows(key, collectives.end_ns[rows])
     key, end_ns, sorted_cell = key[order], collectives.end_ns[rows][order], cell[order]
 
-    # A run is a sequence of rows of one cell. Its neighbors are rows of other cells.
+    # A run is a sequence of rows in one cell. The neighbors of a run are rows in other cells.
     run_start = find_run_starts(key, sorted_cell)
     run = np.cumsum(make_mask(len(order), run_start)) - 1
     before = run_start[run] - 1

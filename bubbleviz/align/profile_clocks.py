@@ -62,7 +62,7 @@ def correct_times(
 
 @dataclass(frozen=True)
 class ProfileClock:
-    """Correction of the times of a clock, as described in :func:`correct_times`.
+    """Correction of times on a clock, as described in :func:`correct_times`.
 
     A correction either converts the times of a profile to the clock of the report, or corrects
     times that were converted before.

@@ -212,7 +212,7 @@ def measure_median_waits(operations: Operations, inputs: Arrivals) -> Waits:
 
 
 def _reduce_to_medians(waits: Waits) -> Waits:
-    """Return the lower median of the waits of each (rank, chunk, microbatch).
+    """Return the lower median wait of each (rank, chunk, microbatch).
 
     The medians of ``waited_ns`` and ``worked_ns`` are computed separately. The columns
     ``sequence``, ``iteration``, ``left_ns`` and ``forward_ns`` are -1.
@@ -225,7 +225,7 @@ def _reduce_to_medians(waits: Waits) -> Waits:
     has_equal_counts = len(first) > 0 and (counts == counts[0]).all()
 
     def compute_medians(values: Ints) -> Ints:
-        """Return the lower median of each group of rows."""
+        """Return the lower median in each group of rows."""
         if has_equal_counts:
             by_group = np.sort(values.reshape(len(first), -1), axis=1)
             return by_group[:, (counts[0] - 1) // 2]

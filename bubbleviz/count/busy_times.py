@@ -191,7 +191,7 @@ def _measure_phases(compute: _Compute, cell: Ints, shape: tuple[int, int]) -> In
 
 
 def _collect_windows(part: RankSlice, windows: Mapping[str, Windows]) -> tuple[Ints, Ints]:
-    """Return the starts and ends of the windows of a slice, shape (ratios, iterations, ranks).
+    """Return the window starts and ends of a slice, shape (ratios, iterations, ranks).
 
     Unknown windows are replaced by empty ones.
 

@@ -73,7 +73,7 @@ class Evidence:
         present: Whether the rank takes part in the iteration.
         microbatches: Number of distinct microbatches whose forward the rank ran, or -1 if any name
             of a forward contains no microbatch.
-        ran: Hash of the set of these microbatches. Equal hashes mean equal sets.
+        ran: Hash of this set of microbatches. Equal hashes mean equal sets.
         starts_regularly: Whether the first forward or backward is the F of the smallest microbatch,
             and each F comes before its backward.
         closed: Whether ``starts_regularly`` is False, but every backward has its F, and the first
@@ -267,7 +267,7 @@ def _find_complete_inference(ran: Evidence) -> Bools:
 def _classify_training(
     ran: Evidence, trains: Bools, is_whole: Bools, all_present: Bools
 ) -> tuple[npt.NDArray[np.str_], Bools]:
-    """Determine the kind of each iteration of a training run, and whether it is complete.
+    """Determine the kind of each iteration in a training run, and whether it is complete.
 
     An iteration without a backward is an evaluation. The exception is the last iteration of a run
     with backwards, if ranks are missing or the ranks did not run the same microbatches. In this

@@ -261,7 +261,7 @@ def _make_accounts(
         run: The run, merged from all its profiles.
         extents: First start and last end of each rank in each iteration.
         statuses: Kind and completeness of each iteration.
-        bounds: Bounds of the windows of each ratio that needs a common clock, keyed by ratio name.
+        bounds: Window bounds of each ratio that needs a common clock, keyed by ratio name.
 
     Returns:
         windows: Windows of each ratio, keyed by ratio name.

@@ -156,7 +156,7 @@ def _find_damaged_iterations(
 ) -> Bools | None:
     """Return a mask of the iterations that are damaged according to a limitation, or None.
 
-    The first rule that applies gives the mask:
+    The mask is determined by the first rule that applies:
 
     1. If the limitation reports operations without GPU work: the iterations of these operations.
     2. If it has ``times_ns``: the iterations that contain any of these times.
@@ -224,8 +224,8 @@ def _explain_idle_ranks(
     """Yield the limitations of a recording, after explaining operations without GPU work.
 
     Idle ranks (ranks that had nothing to run in an iteration) may explain all operations without
-    GPU work. If so, the limitation for these operations says this as its reason, and no longer
-    restricts the ratios. All other limitations are unchanged.
+    GPU work. If they do, the limitation for these operations gets this explanation as its reason,
+    and no longer restricts the ratios. All other limitations are unchanged.
 
     Args:
         recording: Recording of one profile.

@@ -91,7 +91,7 @@ def is_drafted(file: OpenFile, names: Mapping[str, int]) -> bool:
 
     Args:
         file: The open profile.
-        names: Number of occurrences of each range name in a sample of the file's ranges.
+        names: Number of times that each range name occurs in a sample of the file's ranges.
     """
     return choose_draft(file, generate_drafts(names)) is not None
 

@@ -128,7 +128,7 @@ def take_operations(
     Returns:
         operations: Operations of these ranks.
         busy: Busy intervals of these operations.
-        rows: Slice of the rows of these operations in the run.
+        rows: Slice of rows that these operations occupy in the run.
     """
     first, stop = ranks
     row_bounds = np.searchsorted(run.operations.rank, ranks)

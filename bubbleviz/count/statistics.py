@@ -86,9 +86,10 @@ class Spread:
 
 
 def estimate_difference(earlier: Ints | Floats, later: Ints | Floats) -> tuple[float, float | None]:
-    """Return the difference of two means, and the half width of its 95 % confidence interval.
+    """Return the difference between two means, and the half width of its 95 % confidence interval.
 
-    The interval is that of Welch's t-test. Its degrees of freedom (Satterthwaite) are rounded down.
+    The interval is computed with Welch's t-test. The degrees of freedom (Satterthwaite) are rounded
+    down.
 
     Args:
         earlier: Values of the first sample, at least one.
@@ -112,7 +113,7 @@ def estimate_difference(earlier: Ints | Floats, later: Ints | Floats) -> tuple[f
 def estimate_welch_error(
     earlier_std: float, n_earlier: int, later_std: float, n_later: int
 ) -> tuple[float, float]:
-    """Return the standard error of a difference of two means, and its degrees of freedom.
+    """Return the standard error of the difference between two means, and its degrees of freedom.
 
     The variances of the two samples may differ (B. L. Welch, Biometrika 34, 1947). The degrees of
     freedom are computed with Satterthwaite's formula and are at least 1.

@@ -77,8 +77,8 @@ def bound_windows(ratio: RatioDefinition, extents: Extents, timebase: Timebase) 
     """Return the shortest and longest possible windows of a ratio that needs a common clock.
 
     If the start and the end of a window are on different machines, the window is uncertain by the
-    sum of the uncertainties of both clocks. If a clock was set during the iteration, the window is
-    also uncertain by the amount of this step.
+    sum of both clock uncertainties. If a clock was set during the iteration, the window is also
+    uncertain by the amount of this step.
 
     Args:
         ratio: Definition of the ratio. All ranks of an iteration must have the same window.

@@ -51,7 +51,7 @@ def solve_clocks(
 ) -> tuple[tuple[ProfileClock, ...], Contradiction | None]:
     """Find corrections of all clocks that satisfy the precedences.
 
-    The first of these steps that succeeds gives the corrections:
+    The first of these steps that succeeds determines the corrections:
 
     1. Constant offsets are used if they satisfy every bound, or violate no bound by more than
        ``GRAIN_NS / 2``.

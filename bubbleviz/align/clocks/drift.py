@@ -39,8 +39,8 @@ class ClockSegments:
     Attributes:
         length_ns: Duration of a segment.
         middle_ns: Time in the middle of each segment.
-        later: Clock of the later event of each arc.
-        earlier: Clock of the earlier event of each arc.
+        later: Clock of each arc's later event.
+        earlier: Clock of each arc's earlier event.
         segment: Segment of each arc.
         limit_ns: Maximum by which the correction of the clock ``earlier`` may exceed the correction
             of the clock ``later``.

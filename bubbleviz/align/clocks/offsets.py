@@ -34,8 +34,8 @@ class Precedences(Table):
     """Event pairs on two clocks. The first event cannot be later than the second event.
 
     Attributes:
-        earlier_clock: Index of the clock of the first event.
-        later_clock: Index of the clock of the second event. Always differs from ``earlier_clock``.
+        earlier_clock: Index of the first event's clock.
+        later_clock: Index of the second event's clock. Always differs from ``earlier_clock``.
         earlier_ns: Time of the first event, on ``earlier_clock``.
         later_ns: Time of the second event, on ``later_clock``.
         earlier_row: Row of the first event's operation, or -1 if it is not an operation.

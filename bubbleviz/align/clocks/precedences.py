@@ -329,7 +329,7 @@ def _select_steady(
 
 
 def is_unsteady(pair: Groups, difference_ns: Ints, time_ns: Ints) -> Bools:
-    """Return a mask of the rows whose rank pair has end times that do not stay in step.
+    """Return a mask of the rows whose rank pair has end times that drift too far apart.
 
     The difference between two end times may only change by as much as drift explains. The mask is
     True for all rows of a pair if its largest minus its smallest difference exceeds

@@ -184,7 +184,7 @@ def rename_hosts(
 
     Args:
         parts: The recordings, one per clock of a profile.
-        hostnames: Machine name of each profile before hostnames were divided.
+        hostnames: Machine name of each profile before hostnames were split into machines.
         machines: New machine name of each profile, as returned by :func:`separate_machines`.
     """
     recordings = list(parts.recordings)
@@ -199,7 +199,7 @@ def list_shared_names(hostnames: Sequence[str], machines: Sequence[str]) -> tupl
     """Return a limitation for each hostname that stands for several machines.
 
     Args:
-        hostnames: Machine name of each profile before hostnames were divided.
+        hostnames: Machine name of each profile before hostnames were split into machines.
         machines: Machine name of each profile, as returned by :func:`separate_machines`.
     """
     return tuple(
@@ -224,7 +224,7 @@ def list_contradicting_hosts(
     Dividing such a hostname into several machines does not explain the contradiction.
 
     Args:
-        hostnames: Machine name of each profile before hostnames were divided.
+        hostnames: Machine name of each profile before hostnames were split into machines.
         machines: Machine name of each profile, as returned by :func:`separate_machines`.
     """
     return tuple(
@@ -245,7 +245,7 @@ def _find_shared_names(hostnames: Sequence[str], machines: Sequence[str]) -> dic
     """Return the machine names of each hostname that stands for several machines.
 
     Args:
-        hostnames: Machine name of each profile before hostnames were divided.
+        hostnames: Machine name of each profile before hostnames were split into machines.
         machines: Machine name of each profile, as returned by :func:`separate_machines`.
     """
     machines_of_name: dict[str, set[str]] = defaultdict(set)

@@ -43,7 +43,8 @@ class Timebase:
         contradicted: Whether the known orders of events contradict the clocks or each other.
         limitations: Properties of the clocks that could not be inferred.
         jump_ns: For each iteration, the maximum error of a duration that was measured with one
-            clock, because clocks were set during the capture. Empty if no clock seems to be set.
+            clock, because clocks were set during the capture. Empty if there is no sign that a
+            clock was set.
     """
 
     clocks: tuple[ProfileClock, ...]

@@ -52,10 +52,10 @@ class Histories:
         start_ns: Start of each iteration, shape (ranks, iterations).
         optimizer_ns: Start of the Optimizer in each iteration, shape (ranks, iterations). NaN if
             the iteration has no Optimizer.
-        shapes: Code of the numbers of F and B in each iteration, shape (ranks, iterations). NaN for
-            the first and the last iteration of a rank, which may have been cut by the capture.
+        shapes: Code for the numbers of F and B in each iteration, shape (ranks, iterations). NaN
+            for the first and the last iteration of a rank, which the capture may have cut.
         length_ns: Mean iteration duration of each rank, shape (ranks,).
-        recorded_ns: For each rank, the times of the first and of the last kernel or call in its
+        recorded_ns: For each rank, the times of the first and the last kernel or call in its
             profile.
         passed_on: The events: F and B whose times are compared between ranks.
         ready_ns: Time at which the input of each event was available, shape
@@ -90,7 +90,7 @@ def build_histories(
     Args:
         operations: Operations of all ranks, with their virtual stages.
         ready_ns: Time at which the input of each operation was available, or ``NEVER`` if unknown.
-        recorded_ns: For each rank, the times of the first and of the last kernel or call in its
+        recorded_ns: For each rank, the times of the first and the last kernel or call in its
             profile.
     """
     spanned = np.flatnonzero((operations.has_span == 1) & (operations.iteration >= 0))
@@ -235,7 +235,7 @@ class CommonEvents:
         return CommonEvents(*(column[pairs] for column in vars(self).values()))
 
     def bounds(self, shifts: Ints) -> tuple[Floats, Floats]:
-        """Return the lower and the upper bound of the correction of b's clock in each iteration.
+        """Return the lower and upper bounds of b's clock correction in each iteration.
 
         Both bounds have shape (pairs, shifts, iterations). A bound is infinite if no event
         determines it.

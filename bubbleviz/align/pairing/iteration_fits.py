@@ -210,7 +210,7 @@ def compare_steps(
         b_ns: Times of the same events on the second rank in each pair, same shape as ``a_ns``.
         shifts: Candidate shifts, shape (shifts,). Iteration i of rank a is paired with iteration
             i - shift of rank b.
-        bounds: Lower and upper bounds in ns of the correction of rank b's clock, each of shape
+        bounds: Lower and upper bounds in ns of rank b's clock correction, each of shape
             (pairs, shifts, iterations of a). An infinite value means no bound. By default, event
             times alone are compared.
 
@@ -251,7 +251,7 @@ def _compare_midpoints(
     If iterations are paired correctly, the midpoint hardly changes from iteration to iteration.
 
     Args:
-        bounds: Lower and upper bounds of the correction of rank b's clock, each of shape
+        bounds: Lower and upper bounds of rank b's clock correction, each of shape
             (pairs, shifts, iterations of a).
         within_level_ns: Mean differences between the steps of rank a, and between the steps of
             rank b, each of shape (pairs, steps, steps).
@@ -259,7 +259,7 @@ def _compare_midpoints(
         shifts: Candidate shifts, shape (shifts,).
 
     Returns:
-        levels: Mean squares of the changes of the midpoint, as in :class:`StepComparison`.
+        levels: Mean squared changes of the midpoint, as in :class:`StepComparison`.
         max_evidence: Upper bound of the evidence for each shift in nats, shape (pairs, shifts).
     """
     changes_ns = _compute_midpoint_steps(bounds)
@@ -420,7 +420,7 @@ def _compute_volume_term(cross_sq: Floats, within_sq: Floats, dof: int) -> Float
 
 
 def _compute_mean_squares(level_ns: Floats, typical_ns: Floats) -> tuple[_Means, ...]:
-    """Compute mean squares of the levels of each shift, in four variants.
+    """Compute the mean squared level of each shift in four variants.
 
     A drifting clock changes all steps of a rank by the same factor. The maximum drift is ``DRIFT``
     times the typical step. The variants are:
@@ -516,7 +516,7 @@ def _is_sparse(count: Ints) -> Bools:
     """Return a mask of the columns with fewer than ``_TRIM_ONE`` values. Column 0 is always False.
 
     Args:
-        count: Number of values of each column, shape (pairs, steps).
+        count: Number of values in each column, shape (pairs, steps).
     """
     is_sparse: Bools = count < _TRIM_ONE
     is_sparse[:, :1] = False
@@ -551,7 +551,7 @@ def _select_diagonals(matrix: Floats, shifts: Ints) -> Floats:
     """Select the diagonal of each shift from a matrix over the steps of two ranks.
 
     Args:
-        matrix: Value for each combination of a step of rank a with a step of rank b, shape
+        matrix: Value for each step of rank a and each step of rank b, shape
             (pairs, steps of a, steps of b).
         shifts: For each diagonal, the row minus the column of its cells.
 

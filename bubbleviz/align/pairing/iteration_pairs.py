@@ -202,7 +202,7 @@ def _select_compared(operations: Operations, works: Bools) -> Iterator[Bools]:
 def _number_by_times(operations: Operations, works: Bools) -> Iterator[Ints]:
     """Number the iterations of all ranks by time, and yield the most reliable numbering first.
 
-    Each selection of operations (:func:`_select_compared`) gives one numbering
+    Each selection of operations (:func:`_select_compared`) leads to one numbering
     (:func:`pair_by_time`).
 
     Args:
@@ -231,7 +231,7 @@ def _number_by_times(operations: Operations, works: Bools) -> Iterator[Ints]:
 def _agrees_with_times(
     operations: Operations, works: Bools, iteration: Ints, offset_ns: Ints
 ) -> bool:
-    """Return whether numbering the iterations by time gives the same pairing as ``iteration``.
+    """Return whether numbering the iterations by time leads to the same pairing as ``iteration``.
 
     Only forwards and backwards are compared. The result is True if the iterations cannot be
     numbered by time.

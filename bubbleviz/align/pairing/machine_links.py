@@ -17,7 +17,7 @@ Evidence against a shift:
 - The shift requires a large correction of UTC clocks.
 
 Each machine is linked to an already linked machine by a rank pair whose iterations can be
-matched with sufficient evidence. The link gives the correction of the machine's clock.
+matched with sufficient evidence. The link determines the machine's clock correction.
 """
 
 from __future__ import annotations

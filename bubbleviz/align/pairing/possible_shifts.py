@@ -283,7 +283,7 @@ def find_shifts(
     kernels that need no input. Replicas run their iterations at the same time, so their violation
     is the median difference of the iteration starts.
 
-    The first rule that applies gives the shift:
+    The shift is determined by the first rule that applies:
 
     1. Shift 0, if both ranks have equal numbers of iterations and its violation is at most a
        quarter of an iteration.

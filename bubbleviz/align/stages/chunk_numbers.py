@@ -1,4 +1,4 @@
-"""Chunk numbers: give a chunk of tokens the same number on all ranks of an inference run.
+"""Chunk numbers: give a chunk of tokens the same number on all ranks in an inference run.
 
 Range names from serving frameworks do not number chunks, so each rank counts its chunks from 0. If
 a recording begins mid-stream, later stages are still working on earlier chunks::

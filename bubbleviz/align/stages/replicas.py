@@ -30,7 +30,7 @@ from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED
 
 #: Maximum number of replicas that are matched, because all rank pairs are compared.
-#: For larger runs, the user has to give the parallel sizes.
+#: For larger runs, the user has to provide the parallel sizes.
 MAX_REPLICAS = 4096
 
 

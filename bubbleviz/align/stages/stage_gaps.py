@@ -233,7 +233,7 @@ def _extend_until_sent(operations: Operations, inputs: Arrivals, is_sent: Bools)
 
     Args:
         operations: Operations of all ranks.
-        inputs: Arrivals, which contain the row of the send of each operation.
+        inputs: Arrivals, which contain the row of each operation's send.
         is_sent: Mask of the operations with a recorded send.
     """
     sent_ns = operations.end_ns.copy()

@@ -219,7 +219,7 @@ def find_stages(
 def _use_given_order(inputs: _Inputs) -> JoinedRecordings:
     """Set the stages from the user's parallel sizes, or else from the user's order of ranks.
 
-    If the user gives only an order, every rank is on a separate stage.
+    If the user provides only an order, every rank is on a separate stage.
     """
     number = inputs.numbers.number
     stage_of_rank, n_stages = np.searchsorted(np.sort(number), number), len(number)
@@ -368,8 +368,8 @@ def _add_limitations(
       file names, and stages are not already known to be missing.
     - Stages at the end: if no ranks or stages are known to be missing.
 
-    Both searches are skipped if the profiles contain all ranks, if the user gives parallel sizes,
-    or if the user's order contradicts the data.
+    Both searches are skipped if the profiles contain all ranks, if the user provides parallel
+    sizes, or if the user's order contradicts the data.
 
     Args:
         inputs: The recordings, and properties of their ranks.
@@ -431,10 +431,10 @@ def _find_stage_gaps(
     The first of these kinds of evidence is returned:
 
     1. Times and rank numbers in names both show missing stages between ranks, and the order of
-       operations does not speak against it. Stages are then certainly missing.
+       operations does not contradict them. Stages are then certainly missing.
     2. Times show missing stages between ranks. If names number the ranks, rank numbers must also
        show them. Tables number ranks arbitrarily, so for tables it is enough that the order of
-       operations does not speak against it.
+       operations does not contradict the times.
     3. Times show missing stages between two stages of the same rank, where the pipeline turns.
     4. Rank numbers in names leave room for stages before stage 0.
 
@@ -488,7 +488,7 @@ def _apply_stages(
 ) -> JoinedRecordings:
     """Set the virtual stages, find the pipelines, and pair the iterations of the ranks.
 
-    The first of these sources that applies gives the pipeline of each rank:
+    The pipeline of each rank comes from the first of these sources that applies:
 
     1. The user's parallel sizes.
     2. Tables of operations and file names.

@@ -95,7 +95,7 @@ def _find_common_chunks(operations: Operations, rows: Ints, rank: Ints) -> Ints:
         rank: Ranks that run these forwards, in ascending order.
 
     Returns:
-        Row of the forward of each token chunk on each rank, shape (ranks, token chunks).
+        Row of the forward that runs each token chunk on each rank, shape (ranks, token chunks).
     """
     first = rows[operations.occurrence[rows] == 0]
     chunks = grouping.group_rows(
