@@ -48,8 +48,8 @@ _MIN_IDLE_PERIOD = 0.01
 _MAX_UNLINKED = 0.01
 #: Minimum saving of a finding in which nothing is unusually slow, as a fraction of an iteration.
 _MIN_BOUND_SAVING = 0.05
-#: Kinds of faults that cannot be removed completely.
-#: Minimum factor by which such a finding must exceed the largest slow finding, if it exceeds it.
+#: Kinds of faults that cannot be removed completely. If such a finding saves more than the largest
+#: slow finding, it must save at least this many times as much.
 _NEVER_GONE, _MIN_TIMES_SLOW = {"link", "launch-gaps"}, 2.0
 #: Minimum saving of another schedule, as a fraction of an iteration.
 _MIN_SCHEDULE_SAVING = 0.02
@@ -154,7 +154,7 @@ class Advice:
 
     @property
     def is_promised(self) -> bool:
-        """Whether outputs state the saving."""
+        """Whether the saving is reliable enough to be stated in outputs."""
         return self.missed_ratio is None
 
     @property
@@ -216,10 +216,9 @@ def advise(report: Report) -> Advised:
 def _make_advice(report: Report) -> Advised:
     """Decide what to do first and next, and list the changes that would shorten iterations.
 
-    No change is listed if the run must be recorded again, or if it must be analyzed with more
-    profiles because more than a few pipelines lack ranks. The times are then unreliable. Without
-    averaged iterations, there is no first and no further advice. Further advice must promise at
-    least ``_MIN_FURTHER``.
+    No change is listed if the times are unreliable: the run must be recorded again, or more than a
+    few pipelines lack ranks. If no iteration is averaged, there is no first and no further advice.
+    Further advice must promise to save at least ``_MIN_FURTHER``.
     """
     unrecorded, missing = _find_unrecorded_step(report), _find_missing_step(report)
     clock_step, hidden_kinds = _check_clocks(report)
@@ -257,9 +256,9 @@ def _select_worthwhile(report: Report, candidates: Collection[Advice]) -> list[A
 def choose_shown_iteration(report: Report, selected: Collection[int] = ()) -> Iteration | None:
     """Return the iteration to show: the first selected iteration, otherwise the typical iteration.
 
-    If no iteration is selected and the ranks of the marked advice are slow in some iterations only,
-    the example iteration of the advice is shown. In all other iterations, the marked rows would
-    look normal.
+    If no iteration is selected and the marked ranks are slow in some iterations only, the example
+    iteration of the marked advice is shown instead. The marked ranks would look normal in most
+    other iterations.
 
     Args:
         report: Report of the run.
@@ -328,11 +327,11 @@ def _find_first_steps(
 
 
 def _find_unrecorded_step(report: Report) -> StepCode | None:
-    """Return the step to record the run again, or None if its work and launches were recorded.
+    """Return the step to record the run again, or None if the recording is sufficient.
 
-    The step is ``RECORD_AGAIN`` if any restriction of the report has advice. The step is
-    ``RECORD_LAUNCHES`` if more than the fraction ``_MAX_UNLINKED`` of all kernels lack their
-    launching call and the primary ratio has a noticeably smaller lower bound.
+    - ``RECORD_AGAIN``: a restriction of the report has advice.
+    - ``RECORD_LAUNCHES``: more than the fraction ``_MAX_UNLINKED`` of all kernels lack their
+      launching call, and this noticeably lowers the lower bound of the primary ratio.
     """
     if any(restriction.advice for restriction in report.restrictions):
         return StepCode.RECORD_AGAIN
@@ -370,10 +369,15 @@ def _is_missing_in_few(report: Report) -> bool:
 def _check_clocks(report: Report) -> tuple[StepCode | None, Collection[str]]:
     """Return the step for clocks that contradict each other, and the kinds of faults to ignore.
 
-    There is a step only if a ratio depends on clocks that contradict each other. The step is
-    ``ALIGN_CLOCKS`` if the clocks are aligned by UTC, otherwise ``REPAIR_CLOCKS``. If ranks of the
-    same host contradict each other, there is no step, because a restriction contains the advice.
-    Faults that are found by comparing ranks are ignored in all of these cases.
+    There is a step only if a ratio depends on clocks that contradict each other:
+
+    - ``ALIGN_CLOCKS`` if the clocks are aligned by UTC.
+    - ``REPAIR_CLOCKS`` otherwise.
+    - No step if ranks on the same host contradict each other. A restriction then contains the
+      advice.
+
+    In all of these cases, faults that are found by comparing ranks are ignored. If a clock was set
+    during the run and there is a step, the kinds in ``_ON_SET_CLOCKS`` are ignored as well.
 
     Returns:
         step: The step, or None if there is none.
@@ -424,9 +428,9 @@ def _find_replayed_iteration(report: Report) -> Change | None:
 def _find_min_saving(report: Report, measured: Change) -> float:
     """Return the minimum saving of advice to follow first, as a fraction of an iteration.
 
-    The minimum is ``_MIN_SAVING``, or ``_MIN_SHARE_OF_SCHEDULE`` times half of the bubble ratio if
-    this is larger and the ranks form a pipeline. Half of the bubble ratio is the saving of twice as
-    many microbatches.
+    The minimum is ``_MIN_SAVING``. If the ranks form a pipeline, it is at least
+    ``_MIN_SHARE_OF_SCHEDULE`` times the saving of twice as many microbatches, which is half of the
+    bubble ratio.
     """
     if report.no_pipeline is not None:
         return _MIN_SAVING
@@ -579,12 +583,14 @@ def _make_schedule_advice(report: Report) -> Advice | None:
     """Return the advice to run the fastest other schedule that fits in memory.
 
     All schedules, including the order that ran, are simulated with mean times and without delays.
-    If bubbleviz numbered the microbatches in the order in which they ran, and no known schedule has
-    this order, the microbatches may be chunks instead. No schedule is advised in this case.
 
     Returns:
-        The advice, whose saving may be negative. None if other schedules were not simulated, if
-        they were not compared by the window of ``schedule``, or if none of them fits in memory.
+        The advice, whose saving may be negative. None in these cases:
+
+        - Other schedules were not simulated, or not compared by the window of ``schedule``.
+        - No other schedule fits in memory.
+        - bubbleviz numbered the microbatches in the order in which they ran, and no known schedule
+          has this order. The microbatches may then be chunks instead.
     """
     what_if, recognition = report.what_if, report.schedule
     is_unrecognised = recognition is not None and recognition.inferred and recognition.name is None
@@ -615,8 +621,8 @@ def _make_order_advice(report: Report) -> Advice | None:
     Both orders are replayed without late launches, because late launches have separate advice.
 
     Returns:
-        The advice. None if no operation deviates from the planned order, if not all deviations are
-        known, or if the planned order saves nothing.
+        The advice, or None if all operations ran in the planned order, some deviations are unknown,
+        or the planned order saves nothing.
     """
     order = report.schedule if report.plan is None else report.plan
     source = report.explanation.slowdown_source
@@ -654,10 +660,14 @@ def _make_order_advice(report: Report) -> Advice | None:
 def select_findings(diagnosis: Diagnosis, hidden_kinds: Collection[str] = ()) -> list[Finding]:
     """Return the findings that are worth advice, in the order of the diagnosis.
 
-    A finding is left out if one of its faults has a hidden kind, or if another finding represents
-    it (see :func:`_is_represented`). Findings in which nothing is unusually slow must save at least
-    ``_MIN_BOUND_SAVING`` and be worth listing (see :func:`_is_worth_listing`). Faster transfers in
-    general are left out if a specific slow link is found.
+    A finding is left out in these cases:
+
+    - One of its faults has a hidden kind.
+    - Another finding represents it (see :func:`_is_represented`).
+    - Nothing in it is unusually slow, and it saves less than ``_MIN_BOUND_SAVING`` or is not worth
+      listing (see :func:`_is_worth_listing`).
+    - It proposes to make all transfers faster, and a finding about one slow link saves at least
+      ``_MIN_FURTHER``.
 
     Args:
         diagnosis: Diagnosis of the run.
@@ -709,11 +719,14 @@ def _is_bound(finding: Finding) -> bool:
 
 
 def _is_represented(index: int, findings: list[Finding]) -> bool:
-    """Return whether another finding with the same fault families represents a finding.
+    """Return whether a finding can be left out because another finding says nearly the same.
 
-    A finding on more ranks represents this finding if it saves clearly more: the saving of this
-    finding is less than ``_SAME`` times its saving. A finding on fewer ranks, or an earlier finding
-    on equally many ranks, represents this finding if it saves at least ``_SAME`` times as much.
+    Both findings must have the same fault families. The other finding represents this one in two
+    cases:
+
+    - It is about more ranks, and this finding saves less than ``_SAME`` times as much.
+    - It is about fewer ranks, or about equally many ranks and earlier in the list, and it saves at
+      least ``_SAME`` times as much as this finding.
 
     Args:
         index: Index of the finding in ``findings``.

@@ -20,7 +20,7 @@ from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.report.report import Report
 
-#: Meaning of each part of the bubble in which the GPU was not idle, keyed by the name of the part.
+#: Meaning of each part of the bubble in which the GPU was busy, keyed by name.
 NOT_WORK = {
     "unattributed": "compute outside every operation",
     "next iterations": "compute of other iterations",
@@ -63,10 +63,10 @@ def compute_bubble_parts(report: Report) -> tuple[BubblePart, ...]:
 
 
 def choose_step_window(report: Report) -> str:
-    """Return the name of the ratio whose window is used as a step.
+    """Return the name of the ratio whose window is treated as a step.
 
-    This is ``period`` if the ratio was measured in any averaged iteration, else ``step`` if it was
-    measured, else ``report.explanation.listed_ratio``.
+    The first ratio that was measured in any averaged iteration is used: ``period``, then ``step``.
+    If neither was measured, ``report.explanation.listed_ratio`` is used.
     """
     measured_names = (name for name in ("period", "step") if report.summary.bubble_ratio[name].n)
     return next(measured_names, report.explanation.listed_ratio)
@@ -88,9 +88,9 @@ def compute_step_parts(report: Report) -> tuple[BubblePart, ...]:
 def compute_flops_use(report: Report) -> float | None:
     """Return the model FLOPs utilization (MFU) of a step, or None if FLOPs or times are unknown.
 
-    This is the number of model FLOPs of an iteration divided by the number of FLOPs that all GPUs
-    could execute in the mean window of a step. As in PaLM (arXiv 2204.02311, appendix B), model
-    FLOPs do not include recomputation.
+    The MFU is the number of model FLOPs in an iteration, divided by the number of FLOPs that all
+    GPUs could execute in the mean window of a step. As in PaLM (arXiv 2204.02311, appendix B),
+    model FLOPs do not include recomputation.
     """
     window_ns = report.summary.window_ns[choose_step_window(report)].mean
     if report.flops is None or not window_ns:
@@ -182,11 +182,14 @@ def _sum_active_ns(report: Report) -> Ints:
 def _list_work(iteration: Iteration, name: str, active_ns: Ints) -> dict[str, float]:
     """Return the time of each part of the work in the windows of an iteration, keyed by part.
 
-    The keys are the labels of the phases of F, B, W, BW, R and FB, and the names in
-    ``_WORK_MEANINGS``. Times are in ns, summed over the ranks of the iteration. Operations may
-    extend beyond the window, so times are multiplied by the fraction of compute time that is within
-    the window. Operations may overlap each other, so the times of phases are also scaled to add up
-    to the time in which any of their kernels ran.
+    The keys are the labels of the phases F, B, W, BW, R and FB, and the names in
+    ``_WORK_MEANINGS``. Times are in ns, summed over the ranks of the iteration. Two corrections are
+    made:
+
+    - Operations may extend beyond the window, so their times are multiplied by the fraction of
+      compute time within the window.
+    - Operations may overlap, so the times of phases are scaled to add up to the time in which any
+      kernel of an operation ran.
 
     Args:
         iteration: The iteration.
@@ -213,7 +216,7 @@ def _list_work(iteration: Iteration, name: str, active_ns: Ints) -> dict[str, fl
 def round_shares(shares: Sequence[float], digits: int = 2) -> list[str]:
     """Format shares as percentages without a percent sign, for example ``12.34``.
 
-    The largest remainder method is used, so that the rounded percentages add up to the rounded sum.
+    The rounded percentages add up to the rounded sum (largest remainder method).
     """
     scale = 100 * 10**digits
     units = [int(share * scale) for share in shares]
@@ -232,7 +235,7 @@ def _sum_account(iteration: Iteration, name: str, time: str) -> int:
 
 
 def _list_non_work(iteration: Iteration, name: str) -> dict[str, int]:
-    """Return the time of operations that a ratio does not treat as work, in ns, keyed by part.
+    """Return the time of operations that a ratio treats as bubble, in ns, keyed by part.
 
     Operations of other iterations are bubble unless the ratio treats all operations as work. The
     optimizer is bubble if the ratio treats only F, B and W of the iteration itself as work.

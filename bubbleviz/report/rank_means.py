@@ -120,7 +120,7 @@ def compute_rank_means(report: Report) -> RankMeans:
 
 
 def _list_averaged_iterations(report: Report) -> list[Iteration]:
-    """Return the averaged iterations. If there are none, return the typical iteration, if any."""
+    """Return the averaged iterations, or only the typical iteration if none is averaged."""
     typical = report.typical_iteration()
     return [i for i in report.iterations if i.averaged] or [i for i in (typical,) if i]
 

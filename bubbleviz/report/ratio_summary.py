@@ -1,4 +1,4 @@
-"""The ratios of a saved report on the bubbles of a run or on idle time."""
+"""The ratios in a saved report, on either the bubbles of a run or its idle time."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ class RatioSummary:
 def find_ratio(report: ReportSummary, name: str) -> RatioSummary | None:
     """Return a ratio of a report, or None if the report does not have it.
 
-    A ratio is contradicted if it compares clocks and clocks contradict each other in any iteration.
-    It is also contradicted if a clock was set during any iteration.
+    The ratio is marked as contradicted in two cases:
+
+    - It compares clocks, and clocks contradict each other in any iteration.
+    - A clock was set during any iteration.
     """
     numbers = report.summary
     if name not in numbers.bubble_ratio:
@@ -59,7 +61,7 @@ def has_contradicting_clocks(report: ReportSummary) -> bool:
 
 
 def describe_kernel_time(report: ReportSummary) -> str | None:
-    """Return the sentence on kernel time to quote with the primary ratio, or None if not needed.
+    """Return the sentence on kernel time that belongs to the primary ratio, or None if not needed.
 
     See :attr:`.kernel_time.KernelTime.sentence`. For reports on idle time, the result is None.
     """

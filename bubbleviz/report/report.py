@@ -1,4 +1,4 @@
-"""The report: all results of an analysis, from which every output is rendered.
+"""The report: all results of an analysis. Every output is rendered from it.
 
 :func:`bubbleviz.analyze` returns a ``Report``, and every renderer receives one. Ratios are
 fractions of 1, or None if unknown. Times are integer nanoseconds on the clock of the report, which
@@ -211,7 +211,7 @@ class Report:
 
     @property
     def launch_gap(self) -> float | None:
-        """Fraction of the busy time of operations in which none of their compute kernels ran.
+        """Fraction of the operations' busy time in which none of their compute kernels ran.
 
         Only forwards and backwards of averaged iterations are included. The result is None if they
         have no busy time.
@@ -289,7 +289,7 @@ class Report:
         """Return the mean that a ratio would have if compute outside operations were work.
 
         The result is None if it is unknown, or if it is not noticeably lower than the mean of the
-        ratio. It is noticeably lower if the difference exceeds ``NOTICEABLE``, or exceeds 0 if
+        ratio. A noticeable difference is one of more than ``NOTICEABLE``, or of more than 0 if
         ranks lack operations.
         """
         ratio, low = self.summary.bubble_ratio.get(name), self.summary.bubble_low.get(name)
@@ -314,10 +314,14 @@ class Report:
     def typical_iteration(self) -> Iteration | None:
         """Return the iteration whose length is the lower median of all candidates.
 
-        The length of an iteration is the time from its first start to its last end. The candidates
-        are the first of these groups that is not empty: averaged iterations that have the primary
-        ratio, all averaged iterations, complete iterations that are not evaluations, and all
-        iterations with work. Among iterations of equal length, the smallest index wins.
+        The length of an iteration is the time from its first start to its last end. Among
+        iterations of equal length, the smallest index wins. The candidates are the first of these
+        groups that is not empty:
+
+        1. Averaged iterations that have the primary ratio.
+        2. All averaged iterations.
+        3. Complete iterations that are not evaluations.
+        4. All iterations with work.
 
         Returns:
             The iteration, or None if no iteration has work.
@@ -399,10 +403,10 @@ def build_report(
 
 
 def _add_bubble_ratios(ranks: Sequence[tables.Rank], counts: Counts) -> Records[tables.Rank]:
-    """Return a table of the ranks to which their mean primary ratio is added.
+    """Return a table of the ranks, with the mean primary ratio of each rank.
 
-    The mean is over the averaged iterations in which the ratio of the rank is known. Without such
-    an iteration, the mean is None.
+    The mean includes the averaged iterations in which the ratio of the rank is known. It is None if
+    there are none.
 
     Args:
         ranks: The ranks, without the ratio.
@@ -506,9 +510,12 @@ def _list_limitations(
 ) -> tuple[Limitation, ...]:
     """Return the limitations of the run, then of the files, the ratios and the averages.
 
-    Limitations of ratios and averages are ranks without a ratio, iterations that are not averaged,
-    waits that were not recorded, missing operations, ranks without work, and the absence of
-    averages or of backwards. Ratios that depend on unattributed compute come last.
+    The limitations of the ratios and averages are:
+
+    - ranks without a ratio, and iterations that are not averaged;
+    - waits that were not recorded, missing operations, and ranks without work;
+    - the absence of averages or of backwards;
+    - ratios that depend on unattributed compute (last).
     """
     file_limitations = merge_limitations(
         chain.from_iterable(locate_damage(recordings, run, counts))
@@ -553,9 +560,9 @@ def _list_limitations(
 
 
 def _describe_idle_ranks(run: Run, counts: Counts) -> Iterator[Limitation]:
-    """Yield a limitation for each rank that had no work in some complete iterations of the window.
+    """Yield a limitation for each rank that did no work in some complete iterations of the window.
 
-    The rank is considered idle in these iterations, because it is present with work of length 0.
+    The rank is treated as idle in these iterations. (It is present, but its work has length 0.)
     """
     extents = counts.extents
     is_complete = np.array([i.complete for i in counts.iterations], np.bool_)
@@ -620,9 +627,8 @@ def _list_unaveraged(counts: Counts, *, is_numbered: bool) -> Iterator[Limitatio
 def _list_unrecorded_waits(run: Run, counts: Counts) -> Iterator[Limitation]:
     """Yield limitations on iterations that began before all ranks were being recorded.
 
-    In these iterations, ranks waited, or may have waited, for a rank whose recording began later.
-    If these iterations are the reason why no iteration is averaged, the limitation restricts the
-    report.
+    In these iterations, ranks may have waited for a rank whose recording began later. If no
+    iteration is averaged because of this, the limitation also restricts the report.
     """
     left_out = [i for i in counts.iterations if i.began_unrecorded and counts.is_in_window[i.index]]
     if counts.awaited_ns is not None and left_out:
@@ -660,8 +666,8 @@ def _find_missing_operations(run: Run, counts: Counts) -> Iterator[Limitation]:
 def _list_explanation_limits(explanation: Explanation, counts: Counts) -> Iterator[Limitation]:
     """Yield limitations of the causes of idle time and of the critical path.
 
-    The causes are limited if they refer to another ratio than the primary ratio. The critical path
-    is limited if it is unknown, or if only a part of the pipelines was replayed.
+    - The causes are limited if they refer to a ratio other than the primary ratio.
+    - The critical path is limited if it is unknown, or if only some of the pipelines were replayed.
     """
     ratio = explanation.listed_ratio
     if ratio != counts.headline and explanation.causes.idle_ns[ratio].any():

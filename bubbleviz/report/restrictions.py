@@ -229,9 +229,12 @@ def list_restrictions(
     """Return the restrictions of a report, most severe first.
 
     A restriction applies if there is a limitation of its kind, or if its reason is ``reason``.
-    Kernels with impossible times are treated like kernels that were left out. If stages have no GPU
-    work, the restriction for lost kernels is dropped. If ranks are missing or stages have no GPU
-    work, the restriction that stages may be missing is dropped.
+    There are three exceptions:
+
+    - Kernels with impossible times are treated like kernels that were left out.
+    - The restriction for lost kernels is dropped if stages have no GPU work.
+    - The restriction that stages may be missing is dropped if ranks are missing or stages have no
+      GPU work.
 
     Args:
         reason: Reason why the ranks ran no schedule, or None if they ran a schedule.
@@ -267,9 +270,12 @@ def list_restrictions(
 def drop_few_left_out(limitations: Iterable[Limitation], kernels: int) -> tuple[Limitation, ...]:
     """Drop the limitations on kernels that were left out, if few kernels were left out.
 
-    Some profilers cannot collect the times of a few kernels, so it is normal if less than the
-    fraction ``_MANY_LEFT_OUT`` of all kernels were left out. Impossible times are a sign of damage,
-    so the limitations stay if at least the fraction ``_VISIBLE`` of all kernels have such times.
+    Some profilers cannot collect the times of a few kernels, so a few kernels without times are
+    normal. The limitations are kept in two cases:
+
+    - At least the fraction ``_MANY_LEFT_OUT`` of all kernels were left out.
+    - At least the fraction ``_VISIBLE`` of all kernels have impossible times, which are a sign of
+      damage.
 
     Args:
         limitations: Limitations of a report.
@@ -288,9 +294,10 @@ def drop_few_left_out(limitations: Iterable[Limitation], kernels: int) -> tuple[
 
 
 def _add_counts(restriction: Restriction, subjects: set[str]) -> Restriction:
-    """Add the counts to the text of the restriction for lost graphs, if one file lost graphs.
+    """Add the number of lost graphs to the text of the restriction for lost graphs.
 
-    All other restrictions are returned unchanged.
+    The restriction is returned unchanged if several files lost graphs. All other restrictions are
+    returned unchanged as well.
     """
     if restriction is not GRAPHS_LOST or len(subjects) != 1:
         return restriction
@@ -316,7 +323,7 @@ def list_entries(entries: Sequence[RestrictionEntry]) -> list[dict[str, str]]:
 
 
 def find_no_pipeline(entries: Sequence[RestrictionEntry]) -> str | None:
-    """Return the first reason why a saved report describes no complete pipeline, or None."""
+    """Return the first reason why a saved report does not describe a complete pipeline, or None."""
     return find_no_pipeline_reason(read_restrictions(entries))
 
 
@@ -329,15 +336,18 @@ def _make_unknown(code: str, message: str) -> Restriction:
 def count_incomplete_pipelines(ranks: Iterable[Rank]) -> tuple[int, int] | None:
     """Return the number of pipelines that lack ranks and the number of all pipelines.
 
-    A pipeline lacks ranks if it does not have every stage that occurs in the report.
+    A pipeline lacks ranks if any stage that occurs in the report is missing in the pipeline.
 
     Args:
         ranks: Ranks of a report.
 
     Returns:
-        Both numbers. None if no pipeline lacks ranks, if at least half of the pipelines lack ranks,
-        if the stages of the report are not numbered 0, 1, 2 and so on without gaps, or if the stage
-        or pipeline of a rank is unknown.
+        Both numbers, or None in these cases:
+
+        - No pipeline lacks ranks.
+        - At least half of the pipelines lack ranks.
+        - The stages of the report are not numbered 0, 1, 2 and so on without gaps.
+        - The stage or pipeline of a rank is unknown.
     """
     stages: dict[int, set[int]] = {}
     for rank in ranks:

@@ -62,7 +62,7 @@ def measure_workload(run: RunSummary, *, forward_only: bool = False) -> Workload
 
 
 def measure_stage_times(run: RunSummary) -> MeasuredTimes:
-    """Return the times of the stages of a run, from which other schedules are simulated.
+    """Return the stage times of a run, as needed to simulate other schedules.
 
     If a run has a single pipeline, the times are means over all of its iterations; see
     :func:`_average_all`. The name of the schedule and its window are included if the schedule is
@@ -89,10 +89,10 @@ def measure_stage_times(run: RunSummary) -> MeasuredTimes:
 
 
 def _average_all(times: OperationTimes) -> OperationTimes:
-    """Replace the mean of the typical iteration by the mean of all iterations.
+    """Use the mean of all iterations instead of the mean of the typical iteration.
 
-    For a single pipeline, more samples give a better estimate. Times without a mean of the typical
-    iteration are returned unchanged.
+    This is for runs with a single pipeline, where more samples give a better estimate. The times
+    are returned unchanged if they have no mean of the typical iteration.
     """
     if times.pipeline_ns is None:
         return times

@@ -28,19 +28,19 @@ _TRACE_KEYS, _HEAD = re.compile(rb'"(traceEvents|schemaVersion|displayTimeUnit|p
 #: Schema of old reports that can no longer be read.
 _OLD_SCHEMA = "bubbleviz.report/1"
 _UNREADABLE = (DecodeError, ValidationError, RecursionError, UnicodeDecodeError)
-#: Messages of msgspec about a value of the wrong type or out of range, and about a missing value.
+#: Messages of msgspec about values of the wrong type, values out of range, and missing values.
 _WRONG_TYPE = re.compile(r"Expected `(.+)`, got `(.+)` - at `\$\.?(.+)`")
 _OUT_OF_RANGE = re.compile(r"Expected `(.+?)` (.+) - at `\$\.?(.+)`")
 _MISSING = re.compile(r"Object missing required field `(.+?)`(?: - at `\$\.?(.+)`)?")
 
 
 def is_saved_report(path: str) -> bool:
-    """Return whether a path looks like a saved report rather than profiles.
+    """Return whether a path looks like a saved report rather than a profile.
 
-    A pipe is always a report. A ``.json`` file is a report unless its first ``_HEAD`` bytes contain
-    a key of a trace. A file with another suffix is a report if its first character, after white
-    space, is ``{``. The result is False for paths that cannot be read, so the reader of profiles
-    raises the error.
+    - A pipe is always a report.
+    - A ``.json`` file is a report unless its first ``_HEAD`` bytes contain a key of a trace.
+    - Any other file is a report if its first character after white space is ``{``.
+    - A path that cannot be read is not a report, so that the reader of profiles raises the error.
     """
     file = Path(path)
     try:
@@ -104,7 +104,7 @@ def _read_summary(path: str, data: bytes) -> RunSummary:
 
 
 def read_pipeline(path: str) -> RunSummary:
-    """Read a report of ``bubbleviz analyze`` whose times describe a complete pipeline.
+    """Read a report of ``bubbleviz analyze``, and check that it describes a complete pipeline.
 
     Raises:
         InputError: The file cannot be read, is not a report of ``analyze``, or does not describe a
@@ -136,7 +136,7 @@ _Summary = TypeVar("_Summary", RunSummary, IdleSummary)
 
 
 def _read_bytes(path: str) -> bytes:
-    """Return the content of the file or pipe of a report.
+    """Return the content of a report, from a file or a pipe.
 
     Raises:
         InputError: The file cannot be read.

@@ -111,7 +111,7 @@ def _describe_step(report: Report, step: Step) -> str:
 def _record_again(report: Report) -> str:
     """Return the advice of the first restriction that has advice.
 
-    If all limitations of its kind name the same undamaged window, the text also proposes to measure
+    If all limitations of its kind name the same undamaged window, the text also suggests measuring
     only this window.
     """
     restriction = next(restriction for restriction in report.restrictions if restriction.advice)
@@ -208,7 +208,7 @@ def _name_compute(report: Report) -> str:
 
 
 def _compare_with_idle(report: Report) -> str:
-    """Return a clause saying that a time is longer than the idle time between operations."""
+    """Return a clause that says that a time is longer than the idle time between operations."""
     time = report.kernel_time
     idle = format_percent(time.bubble_ns / (time.window_ns or 1))
     return f"more than the idle time between operations ({idle})"
@@ -258,7 +258,7 @@ def _describe_missed_measurement(report: Report) -> str:
 def _describe_no_single_delay(report: Report) -> str:
     """Return a sentence about the bubble that would remain without any delay.
 
-    The sentence compares the ratio of the replay without delays with the ratio of the unchanged
+    The sentence compares the ratio in a replay without delays with the ratio in the unchanged
     replay.
     """
     measure = "schedule ratio" if report.no_pipeline is None else "idle time in iterations"
@@ -300,9 +300,9 @@ def _describe_period_bubble(report: Report) -> str:
 def _recommend_microbatches(report: Report) -> str:
     """Return the advice to run twice as many microbatches with the same bubble.
 
-    The text contains the schedule ratio before and after. The ratio before, r, is the mean of all
-    averaged iterations, or the ratio of the replay if the mean is unknown or some pipelines lack
-    ranks. The ratio after is r / (2 - r).
+    The text contains the schedule ratio before (r) and after (r / (2 - r)). r is the mean over all
+    averaged iterations. If the mean is unknown or some pipelines lack ranks, r is the ratio of the
+    replay.
     """
     mean = None
     if count_incomplete_pipelines(report.ranks) is None:
@@ -413,7 +413,8 @@ def _describe_schedule(report: Report, choice: Choice) -> tuple[str, str, str]:
 def _describe_order(report: Report, advice: Advice, order: Recognition) -> tuple[str, str]:
     """Return the advice to run in a given order, and a clause about operations that did not.
 
-    The clause contains the number of these operations and describes the first one.
+    The clause contains the number of operations that were out of order, and describes the first
+    one.
     """
     first = order.deviations[0]
     where = f"{first.phase.label} of microbatch {first.microbatch} is {first.what}"
@@ -432,7 +433,7 @@ def _describe_order(report: Report, advice: Advice, order: Recognition) -> tuple
 def _describe_finding(report: Report, finding: Finding) -> tuple[str, str]:
     """Return the advice to remove the faults of a finding, and the evidence with next checks.
 
-    If there are several faults, their actions are joined to one sentence. The evidence of all
+    If there are several faults, their actions are joined into one sentence. The evidence of all
     faults comes before all next checks, and equal checks are listed once.
     """
     diagnosis = report.explanation.diagnosis
@@ -471,9 +472,10 @@ def _describe_saving(report: Report, advice: Advice, *, is_of_period: bool) -> s
 def _measure_remaining(report: Report, replayed_ns: float, saved_fraction: float) -> float:
     """Return the length of iterations after a saving, in ns.
 
-    The replay also contains collectives outside the window of ``step``, so it may take longer than
-    the measured iterations, even after the saving. The saved fraction is then applied to the
-    measured length, which is the longest of the mean windows of ``step`` and ``period``.
+    This is normally the length in the replay. The replay also contains collectives outside the
+    window of ``step``, so it may still be longer than the measured iterations. In this case, the
+    saved fraction is applied to the measured length: the longer of the mean windows of ``step`` and
+    ``period``.
 
     Args:
         report: Report of the run.
@@ -497,7 +499,7 @@ _Text: TypeAlias = "tuple[str, str, str]"
 def _describe_faults(report: Report, faults: Sequence[Fault], iteration_count: str) -> list[_Text]:
     """Return the action, the evidence and the next check for each fault.
 
-    If all faults are single slow ranks, they share one entry.
+    If there are several faults and each is a single slow rank, they share one entry.
 
     Args:
         report: Report of the run.
@@ -579,9 +581,9 @@ def _describe_slow_host(report: Report, fault: Fault, iteration_count: str) -> _
 def _describe_heavy_stage(report: Report, fault: Fault, iteration_count: str) -> _Text:
     """Return the action, evidence and next step for stages that have too much work.
 
-    The next step lists the layers to move. If the layers of the model are unknown, it is "", except
-    for a stage with a single rank: the next step then helps to decide whether the stage has more
-    layers or its GPU is slow.
+    The next step lists the layers to move, or is "" if the layers of the model are unknown. For a
+    stage with a single rank, the next step then helps to decide whether the stage has more layers
+    or its GPU is slow.
     """
     stages = list_first([str(stage) for stage in fault.stages], _MAX_NAMED)
     moves = f"Move {list_first(list(fault.moves), _MAX_NAMED)}" if fault.moves else ""
@@ -647,9 +649,13 @@ def _describe_long_microbatches(report: Report, fault: Fault, _: str) -> _Text:
 def _describe_slow_iterations(report: Report, fault: Fault, _: str) -> _Text:
     """Return the action, evidence and next check for slow iterations.
 
-    ``fault.detail`` names the slow operations: the operations of all ranks (""), all operations of
-    some ranks (``pace``), or single operations of some ranks (any other text). The next check is ""
-    if all ranks are slow, or if the activity of the host is known.
+    ``fault.detail`` says what is slow:
+
+    - "": the operations of all ranks.
+    - ``pace``: all operations of some ranks.
+    - Any other text: single operations of some ranks.
+
+    The next check is "" if all ranks are slow, or if the activity of the host is known.
     """
     names = list_first(
         [truncate_name(report.iterations[k].name) for k in fault.iterations], _MAX_NAMED
@@ -686,8 +692,8 @@ def _describe_slow_iterations(report: Report, fault: Fault, _: str) -> _Text:
 def _describe_slow_link(report: Report, fault: Fault, iteration_count: str) -> _Text:
     """Return the action, evidence and next check for a slow link.
 
-    If the fault names no link, the action is to make all transfers faster, and both other texts are
-    "".
+    If the fault names no link, the action is to make all transfers faster, and the other two texts
+    are "".
     """
     if fault.link is None:
         return _FASTER_TRANSFERS, "", ""
@@ -812,9 +818,9 @@ def _describe_kernel_gaps(report: Report, fault: Fault, _: str) -> _Text:
 
 
 def _describe_queue(report: Report, fault: Fault, iteration_count: str) -> _Text:
-    """Return the action, evidence and next check for transfers that wait in a queue.
+    """Return the action, evidence and next check for transfers that are blocked in a queue.
 
-    The transfer at the head of the queue is a receive whose data has not arrived.
+    They wait behind a receive whose data has not arrived.
     """
     ranks = name_ranks(report, fault.ranks)
     waiting = " and ".join(format_count(int(count), what) for what, count in fault.phases if count)

@@ -53,7 +53,7 @@ from bubbleviz.report.timeline import MAX_SAVED_OPERATIONS, Timeline, build_time
 from bubbleviz.schedules.choices import Choice
 from bubbleviz.schedules.measured_times import MeasuredTimes
 
-#: Maximum number of operations that are listed with their slack.
+#: Maximum number of operations to list with their slack.
 _MAX_SLACKS = 20_000
 _WINDOW_FIELDS = summary.WindowColumns.__struct_fields__
 _TIME_FIELDS = ("compute_ns", "active_ns", "kernel_ns", "gap_ns")
@@ -70,7 +70,7 @@ def summarize(report: Report, *, by_rank: bool = True, slowdown: bool = True) ->
         report: The report.
         by_rank: Whether iterations list their ranks. The timeline is then included as well, if the
             report has at most ``MAX_SAVED_OPERATIONS`` operations.
-        slowdown: Whether to compute slowdowns, which takes long for thousands of ranks.
+        slowdown: Whether to compute slowdowns, which is slow for thousands of ranks.
     """
     typical, explanation = report.typical_iteration(), report.explanation
     times, advised = explanation.phase_times, advise(report)
@@ -153,7 +153,7 @@ def _list_ranks(report: Report) -> list[summary.RankEntry]:
 
 
 def _to_optional(values: Floats) -> list[float | None]:
-    """Return numbers as a list in which NaN is replaced by None."""
+    """Return numbers as a list, with None instead of NaN."""
     return [None if isnan(value) else value for value in values.tolist()]
 
 
@@ -204,7 +204,7 @@ def _make_iteration(
 
 
 def _make_rank_columns(report: Report, iteration: Iteration) -> summary.RankColumns:
-    """Return the columns of the ranks of an iteration.
+    """Return the per-rank columns of an iteration.
 
     ``unattributed_ns`` and ``overlap_ns`` refer to the window of the ratio ``schedule``. Both are
     None if no rank has this window.
@@ -249,10 +249,10 @@ def _make_window_columns(ranks: RankIterations, ratio: str) -> summary.WindowCol
 def _list_rank_intervals(
     ranks: RankIterations, names: Sequence[str]
 ) -> dict[str, list[tuple[float, float] | None] | None]:
-    """Return the clock bounds of the ratio of each rank, for ratios that need a common clock.
+    """Return the clock bounds of each rank's ratio, for ratios that need a common clock.
 
-    Columns of bounds are keyed by the name of the ratio. A column is None if all bounds are
-    unknown.
+    The result has one column per ratio, keyed by the name of the ratio. A column is None if all of
+    its bounds are unknown.
 
     Args:
         ranks: Entries of the ranks of an iteration.
@@ -267,7 +267,7 @@ def _list_rank_intervals(
 
 
 def _list_rows(names: Sequence[str], column: Callable[[str], Ints]) -> Iterable[tuple[int, ...]]:
-    """Return the rows of a table, given a function that returns the column with a name."""
+    """Return the rows of a table, given a function that returns a column by name."""
     return zip(*(column(name).tolist() for name in names), strict=True)
 
 
@@ -376,7 +376,7 @@ def _list_microbatch_lengths(report: Report) -> tuple[tuple[float, ...], ...]:
     """Return the length of each microbatch, divided by the mean length of all microbatches.
 
     Each row is one pipeline in an averaged training iteration; see :func:`.measure_lengths`. The
-    result is empty if the numbers of microbatches of these iterations differ or are unknown, or if
+    result is empty if these iterations have unknown or different numbers of microbatches, or if
     lengths vary only by chance.
     """
     averaged = [i.index for i in report.iterations if i.averaged and i.kind == "training"]

@@ -15,8 +15,8 @@ from bubbleviz.model.texts import format_count
 from bubbleviz.schedules.plan import OperationTimes
 from bubbleviz.schedules.workload import MAX_TOTAL_NS, Workload, check_workload
 
-#: Smallest positive and largest valid time of an option, in ms. Times are whole nanoseconds.
-#: A time of more than 115 days is probably in the wrong unit.
+#: Smallest positive and largest valid value of a time option, in ms. Times are whole nanoseconds. A
+#: time of more than 115 days is probably in the wrong unit.
 _MIN_MS, _MAX_MS = 1e-6, 1e10
 
 
@@ -49,9 +49,10 @@ class StageTimes:
 def resize_times(times: StageTimes, stages: int) -> StageTimes:
     """Adapt times to a different number of stages.
 
-    If T_F, T_B and T_W all have a single value or one value per stage, the times are returned
-    unchanged. Otherwise, several values are replaced by one value for all stages: their sum divided
-    by the new number of stages. Measured virtual stages and microbatch lengths are then dropped.
+    If T_F, T_B and T_W each have a single value or one value per stage, the times are returned
+    unchanged. Otherwise, a list of several values is replaced by one value for all stages, so that
+    the total stays the same: their sum divided by the new number of stages. The times of measured
+    virtual stages and the microbatch lengths are then dropped.
     """
     all_values = (times.forward_ms, times.backward_ms, times.weight_ms)
     if all(len(values) in {1, stages} for values in all_values):
@@ -76,8 +77,8 @@ def convert_to_ticks(
         chunks: Number of model chunks per device, v.
 
     Returns:
-        The times of F, of B and of W of a chunk on each device, and the time of a transfer, all in
-        ticks.
+        (forward, backward, weight, transfer) in ticks. The first three contain the time of F, B or
+        W of one chunk on each device.
 
     Raises:
         UsageError: An option has neither one value nor one value per stage, a value is not a valid
@@ -124,7 +125,7 @@ def _convert_option(name: str, values: Sequence[float], stages: int) -> tuple[in
 
 @dataclass(frozen=True)
 class MeasuredTimes:
-    """Sizes and times of a run, from which other schedules can be simulated.
+    """Sizes and times of a run, as needed to simulate other schedules.
 
     Attributes:
         stages: Number of stages, p.
@@ -134,8 +135,8 @@ class MeasuredTimes:
         split: Whether B and W were measured separately. Otherwise, each is half of the backward.
         spread: Standard deviation of the operation times of each phase, divided by their mean.
         schedule: Name of the run's schedule, or "" if unknown.
-        window_ns: Mean, standard deviation and number of the windows in which the bubble ratio
-            ``schedule`` is measured, or None if the windows or the schedule are unknown.
+        window_ns: Mean length, standard deviation and number of the windows of the bubble ratio
+            ``schedule``, or None if the windows or the schedule are unknown.
         lengths: For several iterations, the time of each microbatch divided by the mean. Empty if
             all microbatches take equally long.
     """
@@ -189,9 +190,9 @@ def collect_times(
 def _measure_spread(kinds: Sequence[OperationTimes]) -> dict[Phase, float]:
     """Return the relative standard deviation of the operation times of each phase.
 
-    The result for a phase is the median over all kinds of operations with this phase. If B and W
-    were not measured separately, they get the spread of F, which takes about as long. Kinds whose
-    mean is unknown are skipped. An unknown standard deviation is 0.
+    It is the median of the values of all kinds of operations with this phase. Kinds whose mean is
+    unknown are skipped, and an unknown standard deviation is 0. If B or W were not measured, they
+    get the value of F, because they take about as long.
     """
     values: dict[Phase, list[float]] = {}
     for kind in kinds:
@@ -280,10 +281,12 @@ def _add_usual_gaps(kinds: Sequence[OperationTimes]) -> dict[tuple[int, Phase], 
     """Return the time of an operation, including the usual gap before it, in ns.
 
     The keys are (virtual stage, phase). The time is the mean in the slowest pipeline, or the median
-    if that mean is unknown. The gap is the lower median of a phase over all virtual stages, because
-    a single virtual stage may have few gaps, in which a transfer waited for others. A phase whose
-    gaps are all unknown gets the lower median of all phases, or 0. Phases that are not work, for
-    example transfers, get no gap.
+    if that mean is unknown.
+
+    The gap of a phase is the lower median over all virtual stages. A single virtual stage may have
+    few gaps, some of them caused by other transfers. A phase whose gaps are all unknown gets the
+    lower median of all gaps, or 0 if no gap is known. Phases that are not work, for example
+    transfers, get no gap.
     """
     gaps = [(kind.phase, kind.gap_ns) for kind in kinds if kind.gap_ns is not None]
     all_gaps = [gap_ns for _, gap_ns in gaps] or [0.0]
@@ -324,7 +327,7 @@ def _find_transfer_times(
 
 
 def _find_placement(kinds: Sequence[OperationTimes]) -> tuple[int, ...]:
-    """Return the device of each virtual stage. Devices are numbered in the order of their stages.
+    """Return the device index of each virtual stage. Devices are numbered by stage.
 
     Raises:
         MismatchError: A stage or virtual stage is unknown, or a virtual stage is missing.

@@ -14,14 +14,14 @@ from bubbleviz.schedules.varied_times import compute_makespans
 
 #: Number of orders that are tried in one round.
 _N_TRIED_ORDERS = 48
-#: Number of consecutive rounds without a shorter order after which the search ends.
+#: The search ends after this many consecutive rounds without a shorter order.
 _PATIENCE = 6
 #: Maximum number of rounds, multiplied by the number of operations of the plan.
 _MAX_TIMED_OPERATIONS = 60_000
 
 
 def order_microbatches(plan: Plan, times: StageTimes) -> tuple[tuple[int, ...], float]:
-    """Search for the order of microbatches of unequal length with the shortest makespan.
+    """Search for the fastest order in which to run microbatches of unequal length.
 
     This local search starts with the best of four orders (see :func:`_list_starting_orders`). Each
     round makes ``_N_TRIED_ORDERS`` copies of the best order, and swaps one random pair of

@@ -80,14 +80,14 @@ def build_operation_graph(plan: Plan) -> OperationGraph:
 def _list_input_edges(
     plan: Plan, device: int, inputs: list[_Result], producer: dict[_Result, int]
 ) -> list[Edge]:
-    """Return the edges to the producers of the inputs of an operation or overlapped pair.
+    """Return an edge for each input of an operation that comes from another device.
 
     Inputs from the same device need no edges (see the top of the module).
 
     Args:
         plan: The plan.
         device: Device of the operation.
-        inputs: Results that the operations need.
+        inputs: Results that the operation, or the overlapped pair of operations, needs.
         producer: Maps each result to the index of the operation that produces it.
     """
     edges = []
@@ -102,9 +102,9 @@ def _list_input_edges(
 def _sort_topologically(plan: Plan) -> Iterator[tuple[int, Order, list[_Result], list[_Result]]]:
     """Yield the operations in an order in which they can run.
 
-    The devices are on a stack, with the last device on top. The topmost device is removed from the
-    stack and runs its operations until an input is missing. A device that receives a result is
-    pushed onto the stack.
+    A stack contains the devices that may be able to continue. The device on top is removed and runs
+    its operations until an input is missing. A device that receives a result is pushed onto the
+    stack.
 
     Yields:
         The device, the operation or overlapped pair, its inputs, and its results.

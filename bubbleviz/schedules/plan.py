@@ -30,7 +30,7 @@ class PlannedOperation:
 
     @property
     def receiver(self) -> int:
-        """Virtual stage that needs the result of an F or a B, which may be outside the model."""
+        """Virtual stage that needs the result of an F or B. May be outside the model."""
         return self.virtual_stage + (1 if self.phase is Phase.F else -1)
 
     def __str__(self) -> str:
@@ -92,13 +92,13 @@ class Plan:
         return self.placement[virtual_stage]
 
     def chunk_of(self, virtual_stage: int) -> int:
-        """Return the index of a virtual stage among the virtual stages of its device."""
+        """Return the chunk index of a virtual stage on its device."""
         return self._chunk[virtual_stage]
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Activation memory of one microbatch on a whole stage, and the limit of a device.
+    """Activation memory of one microbatch on a whole stage, and the memory limit of a device.
 
     F allocates ``backward``, B frees all but ``weight``, and W frees the rest (arXiv 2401.10241,
     section 3.1). If a stage has v chunks, each chunk takes 1/v of these amounts. All three amounts
@@ -163,7 +163,7 @@ class Schedule:
 
     @property
     def has_one_order(self) -> bool:
-        """Whether the order is the same for all times if there is no memory limit."""
+        """Whether the order does not depend on operation times, given no memory limit."""
         return self.searched is None or self.searched.limit is None
 
 
@@ -179,7 +179,7 @@ def make_v_placement(stages: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class OperationTimes:
-    """Measured times of the operations of one kind, or of transfers.
+    """Measured times of one kind of operation (a phase of a model chunk), or of transfers.
 
     Transfers have the phase of their receive operation (``RECV_F`` or ``RECV_B``).
 

@@ -49,7 +49,7 @@ def is_within(peak: float, limit: float) -> bool:
 
 
 def fits(peaks: tuple[float, ...], limit: tuple[float, ...] | None) -> bool:
-    """Return whether no device exceeds its limit. The result is True if ``limit`` is None."""
+    """Return whether every device stays within its limit, or True if ``limit`` is None."""
     return limit is None or all(
         is_within(peak, most) for peak, most in zip(peaks, limit, strict=True)
     )
@@ -66,7 +66,7 @@ def set_memory(
     Args:
         workload: Workload with the same virtual stages as ``memory``.
         memory: Measured memory of the run.
-        limit_bytes: Memory of a device, as one number for all devices or one for each device, or
+        limit_bytes: Memory limit in bytes: one number for all devices, one number per device, or
             None if there is no limit.
 
     Raises:

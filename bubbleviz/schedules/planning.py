@@ -25,10 +25,12 @@ from bubbleviz.schedules.workload import Workload
 def list_fixed_plans(workload: Workload) -> list[Plan]:
     """Return the plans of all schedules that have a fixed order and the placement of a workload.
 
-    The plans are sorted by name. If the orders of several plans differ only in the numbers of
-    microbatches, only one of these plans is returned. With one chunk per device, an interleaved
-    schedule can have the same order as another schedule. The plan then has the name of the other
-    schedule. Operations that a schedule would overlap run one after the other.
+    - The plans are sorted by name.
+    - Of several plans whose orders differ only in the numbers of microbatches, only one is
+      returned.
+    - With one chunk per device, an interleaved schedule can have the same order as another
+      schedule. The plan then has the name of the other schedule.
+    - Operations that a schedule would overlap run one after the other.
     """
     placement, m = workload.placement, workload.microbatches
     plans = [*list_plans(placement, m), *_list_torch_plans(placement, m)]
@@ -43,13 +45,15 @@ def list_fixed_plans(workload: Workload) -> list[Plan]:
 
 
 def _list_torch_plans(placement: tuple[int, ...], microbatches: int) -> list[Plan]:
-    """Return interleaved plans in PyTorch's grouping if m is not a multiple of p.
+    """Return the interleaved plans that PyTorch builds if m is not a multiple of p.
 
-    PyTorch divides the microbatches into m // p rounds of equal size, see
-    ``ScheduleInterleaved1F1B`` and ``ScheduleInterleavedZeroBubble`` in
-    torch.distributed.pipelining.schedules. The result is empty if m is not a multiple of the number
-    of rounds, if rounds have p microbatches as usual, or if the placement is not looped with
-    several chunks.
+    PyTorch divides the microbatches into m // p rounds of equal size (``ScheduleInterleaved1F1B``
+    and ``ScheduleInterleavedZeroBubble`` in torch.distributed.pipelining.schedules). The result is
+    empty in these cases:
+
+    - m is not a multiple of the number of rounds.
+    - Rounds have p microbatches, as in other interleaved plans.
+    - The placement is not a looped placement with several chunks.
     """
     stages = max(placement) + 1
     chunks = len(placement) // stages
@@ -84,8 +88,8 @@ class BestPlan:
             ``searched-split``. Allowed orders come first. Within both groups, shorter orders come
             first.
         lower_bound_ns: Lower bound for the length of all orders within the memory limits.
-        best_split: If the run's backward is fused, the best order that splits it, under the
-            assumption that B and W take equally long. Otherwise None.
+        best_split: If the run's backward is fused, the best order that splits it, assuming that B
+            and W take equally long. Otherwise None.
         by_makespan: Whether orders are compared by their makespan. Otherwise, orders are compared
             by the longest window of a device.
     """
@@ -99,11 +103,11 @@ class BestPlan:
     by_makespan: bool = True
 
     def length_ns(self, order: Outcome) -> int:
-        """Return the length by which an order is compared; see ``by_makespan``."""
+        """Return the length that is used to compare an order; see ``by_makespan``."""
         return _get_length_ns(order, self.by_makespan)
 
     def bubble_ratio(self, order: Outcome) -> float | None:
-        """Return the bubble ratio of an order in the window by which orders are compared."""
+        """Return the bubble ratio of an order in the window that is used to compare orders."""
         ran = order.simulation
         return ran.schedule_ratio if self.by_makespan else ran.stage_ratio
 
@@ -139,9 +143,8 @@ def find_best_plan(
 
     Args:
         workload: Times of the virtual stages, and the memory of devices.
-        initial_orders: Further orders from which the search starts.
-        split: Whether orders may split the backward into B and W. None means that orders may split
-            the backward if the run does.
+        initial_orders: Further orders to start the search from.
+        split: Whether orders may split the backward into B and W, or None to do as the run does.
         by_makespan: Whether to minimize the makespan. Otherwise, the longest window of a device is
             minimized, which is the shortest possible period of a run whose iterations overlap.
         watch: Callback that receives the completed fraction of the search.
@@ -199,7 +202,7 @@ def _check_size(workload: Workload) -> None:
 
 
 def _list_search_kinds(workload: Workload, *, split: bool, report_split: bool) -> list[bool]:
-    """Return which searches to run, in order: True for fused backwards, False for split ones.
+    """Return which searches to run, in order: True for fused backwards, False for split backwards.
 
     If orders may split the backward, fused orders are only searched for if a fused backward is
     shorter than B and W together on some virtual stage.
@@ -221,7 +224,7 @@ def _list_search_kinds(workload: Workload, *, split: bool, report_split: bool) -
 
 
 def _report_part_progress(watch: Watch, n_done: int, n_parts: int, fraction: float) -> None:
-    """Report the progress of one of several searches as progress of all of them."""
+    """Report the progress of one search as part of the progress of all searches."""
     watch((n_done + fraction) / n_parts)
 
 
@@ -259,10 +262,11 @@ def _search_orders(
 
     Args:
         workload: Times of the virtual stages, and the memory of devices.
-        initial_orders: Orders from which the search starts. Orders that do not fit in memory are
+        initial_orders: Orders to start the search from. Orders that do not fit in memory are
             skipped.
         fused: Whether backwards are one operation.
-        by_makespan: Whether to minimize the makespan instead of the longest window of a device.
+        by_makespan: Whether to minimize the makespan. Otherwise, the longest window of a device is
+            minimized.
         watch: Callback that receives the completed fraction of the search.
 
     Returns:

@@ -100,7 +100,7 @@ class Comparison:
 
     @cached_property
     def headline(self) -> str:
-        """Name of the ratio by which runs are compared; see :func:`.choose_headline_ratio`."""
+        """Name of the ratio that is used to compare runs; see :func:`.choose_headline_ratio`."""
         return choose_headline_ratio([run.saved for run in self.runs])
 
     @cached_property
@@ -163,11 +163,14 @@ def compare(runs: Sequence[ComparedRun]) -> Comparison:
 def find_worse_runs(comparison: Comparison) -> list[str]:
     """Return the titles of the runs that are significantly worse than the first run.
 
-    The iteration time (the window of ``comparison.longest``) decides first. A run is worse if its
-    iteration time is significantly longer, and not worse if it is significantly shorter. If the
-    iteration time does not differ significantly, the window of ``comparison.headline`` decides in
-    the same way. If neither window differs significantly, a run is worse if its ratio is
-    significantly larger. If iterations do unequal work, windows per microbatch are compared.
+    Three values are tested in order, and the first one that differs significantly decides. A run is
+    worse if this value is larger:
+
+    1. The iteration time (the window of ``comparison.longest``).
+    2. The window of ``comparison.headline``.
+    3. The ratio ``comparison.headline``.
+
+    If the iterations of both runs do unequal work, windows per microbatch are compared.
 
     Raises:
         InputError: The ratio ``comparison.headline`` of a run is unknown.
@@ -189,11 +192,11 @@ def find_worse_runs(comparison: Comparison) -> list[str]:
 
 
 def make_titles(paths: Sequence[str]) -> tuple[str, ...]:
-    """Return a distinct title for each path.
+    """Return a distinct title for each path: its last parts, without the suffix.
 
-    A title consists of the last parts of a path, without the suffix. The number of parts is the
-    smallest number that distinguishes all paths. If paths differ only in their suffixes, the titles
-    are the full paths. Identical paths get a running number: ``run (2)``.
+    The number of parts is the smallest number that distinguishes all paths. If paths differ only in
+    their suffixes, the titles are the full paths. Identical paths get a running number: ``run
+    (2)``.
     """
     parts = [PurePath(path).parts or ("",) for path in paths]
     without_suffix = [(*path[:-1], PurePath(path[-1]).stem or path[-1]) for path in parts]
@@ -238,7 +241,7 @@ def _compare_ratio(name: str, pair: ReportPair) -> Cell:
 
 
 def _scale_average(average: Average, divisor: int) -> Average:
-    """Divide all values of an average except ``n`` by ``divisor``. Unknown values stay None."""
+    """Divide all values of an average by ``divisor``, except ``n``. Unknown values stay None."""
     values = (average.mean, average.std, average.min, average.max, average.ci95)
     mean, std, low, high, ci95 = (None if value is None else value / divisor for value in values)
     return Average(mean, std, low, high, ci95, average.n)
@@ -328,7 +331,7 @@ def _describe_pair_limits(
 def _is_smaller_but_longer(cell: Cell) -> bool:
     """Return whether a ratio is smaller although its window (for equal work) is longer.
 
-    Any difference of the means is enough, even if it is not significant.
+    Differences that are not significant are sufficient.
     """
     if cell.bubble is None or cell.equal_work_ns is None:
         return False
@@ -338,13 +341,13 @@ def _is_smaller_but_longer(cell: Cell) -> bool:
 def _describe_no_gain(
     headline: str, gains: Mapping[str, tuple[Cell, Cell]], run: ComparedRun
 ) -> str:
-    """Return the sentence about ratios that are smaller although their windows are longer.
+    """Return the sentence that a smaller ratio saved no time, because its window got longer.
 
-    The numbers of one ratio are given: the headline ratio, or the first ratio of ``gains``. All
-    other ratios are only named.
+    The sentence contains the values of one ratio: the headline ratio if it is in ``gains``,
+    otherwise the first ratio of ``gains``. Other ratios are only named.
 
     Args:
-        headline: Name of the ratio by which runs are compared.
+        headline: Name of the ratio that is used to compare runs.
         gains: Cells of the first run and of ``run``, keyed by the name of the ratio.
         run: The later run.
     """

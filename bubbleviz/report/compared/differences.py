@@ -27,11 +27,11 @@ from bubbleviz.schedules.choices import Choice, compare_sizes
 _MIN_CHANGE = 0.02
 #: Minimum change of a slowdown, and minimum saving of advice, to be reported (fraction of 1).
 _MIN_COST = 0.01
-#: Minimum change of the time of a kernel to be reported, as a fraction of the time of all kernels.
+#: Minimum change of a kernel's time to be reported, as a fraction of the time of all kernels.
 _MIN_KERNEL_CHANGE = 0.005
 #: Maximum length of a kernel name, in characters.
 _KERNEL_NAME_LENGTH = 100
-#: Maximum relative difference of the largest and the smallest factor of a uniform change.
+#: Maximum relative difference between the largest and the smallest factor in a uniform change.
 _UNIFORM = 0.03
 
 #: The size of a difference in ns, used for sorting, and a sentence about the difference.
@@ -39,11 +39,14 @@ _Difference: TypeAlias = tuple[float, str]
 
 
 def describe_differences(pair: ReportPair) -> Iterator[str]:
-    """Yield one line per difference between two runs.
+    """Yield one line per difference between two runs, in this order:
 
-    Different sizes come first, then the prediction of the later run from the earlier times, then
-    changes of times, largest first, and finally advice that is new. For reports on idle time, the
-    lines are different numbers of ranks and changes of kernel times.
+    1. Different schedules and sizes.
+    2. The time of the later run as predicted from the times of the earlier run.
+    3. Changes of times, largest first.
+    4. Advice that is only in the later report.
+
+    For reports on idle time, the lines are different numbers of ranks and changes of kernel times.
     """
     then_sizes, now_sizes = _list_sizes(pair.earlier), _list_sizes(pair.later)
     for name, then in then_sizes.items():
@@ -110,8 +113,8 @@ def _describe_new_advice(earlier: RunSummary, later: RunSummary) -> Iterator[str
 def _describe_prediction(pair: RunPair) -> Iterator[str]:
     """Yield a line about how well the earlier times predict the length of the later run.
 
-    Nothing is yielded if schedule and sizes are the same, if a run does not form a complete
-    pipeline, or if the later window of ``schedule`` or the prediction is unknown.
+    Nothing is yielded if both runs have the same schedule and sizes, if a run is not a complete
+    pipeline, or if the prediction or the later window of ``schedule`` is unknown.
     """
     window_ns = pair.later.summary.window_ns.get("schedule")
     measured_ns = None if window_ns is None else window_ns.mean
@@ -174,11 +177,13 @@ def _is_same_model(earlier: RunSummary, later: RunSummary) -> bool:
 
 
 def _describe_batch(pair: RunPair) -> Iterator[_Difference]:
-    """Yield the change of the compute time of a whole batch.
+    """Yield the change of the compute time of a whole batch, if the number of microbatches changed.
 
-    Nothing is yielded if the numbers of microbatches are equal or unknown, or if the time changed
-    by less than ``_MIN_CHANGE``. Nothing is yielded either if times per microbatch are compared,
-    because the runs then process different batches.
+    Nothing is yielded in these cases:
+
+    - A number of microbatches is unknown.
+    - Times per microbatch are compared, because the runs process different batches.
+    - The time changed by less than ``_MIN_CHANGE``.
     """
     then, now = pair.earlier.microbatches or 0, pair.later.microbatches or 0
     if not then or not now or then == now or pair.is_per_microbatch:
@@ -226,9 +231,9 @@ def _describe_stage_times(
 ) -> Iterator[_Difference]:
     """Yield changes of the median times of stages.
 
-    If the time of a phase changed by about the same factor on all stages (:func:`_is_uniform`), the
-    phase gets one line, with the times of the stage whose factor is the median. All other changes
-    are listed in one line per stage. Changes of less than ``_MIN_CHANGE`` are left out.
+    If a phase changed by about the same factor on all stages (:func:`_is_uniform`), there is one
+    line for all stages. It contains the times of the stage with the median factor. Otherwise, there
+    is one line per stage. Changes of less than ``_MIN_CHANGE`` are left out.
     """
     before_ns, after_ns = _match_backwards(before_ns, after_ns)
     factors = {
@@ -289,10 +294,10 @@ def _match_backwards(
 
 
 def _merge_backwards(times_ns: Mapping[StagePhase, float], label: str) -> dict[StagePhase, float]:
-    """Return the times of stages with B, W and BW merged into one backward.
+    """Return the times of stages with one backward instead of B, W and BW.
 
-    The merged backward is B plus W if both are known, otherwise BW. If neither is known, the result
-    contains no backward for this stage.
+    The merged backward is B plus W if both are known, otherwise BW. If neither is known, the stage
+    has no backward in the result.
 
     Args:
         times_ns: Times, keyed by stage and phase.

@@ -118,9 +118,13 @@ def _compare_with_promise(
     """Compare the promise of one piece of advice with the saving between two runs.
 
     The advice was not followed if its fault did not shrink, or if something else changed as well.
-    The promise was kept if the saving is at least the promise minus a tolerance. The tolerance is
-    the error bound of the promise or ``SAME_SAVING``, whichever is larger. The promise was kept in
-    part if the saving is at least ``_IN_PART`` of the promise.
+    Otherwise, the verdict depends on the saving:
+
+    - The promise was kept if the saving is at least the promise minus a tolerance: the error bound
+      of the promise or ``SAME_SAVING``, whichever is larger.
+    - The promise was kept in part if the saving is at least ``_IN_PART`` of the promise.
+    - The promise was not kept if the saving is smaller. The verdict is unknown if the saving is
+      unknown.
 
     Args:
         advice: Advice of the earlier report.
@@ -161,9 +165,9 @@ def _make_microbatch_advice(pair: RunPair) -> AdviceEntry | None:
     """Return the advice to run more microbatches, or None if the earlier report does not give it.
 
     With n times the microbatches, the bubble stays equally long, so its share of the time falls to
-    1/n. If the later run has more microbatches, n is the ratio of both numbers of microbatches.
-    Otherwise, n is 2. Idle time because of transfers grows with the number of microbatches, so this
-    idle time is not saved.
+    1/n. n is the later number of microbatches divided by the earlier one, or 2 if the number did
+    not grow. Idle time caused by transfers grows with the number of microbatches, so it is not
+    saved.
     """
     earlier, later = pair.earlier, pair.later
     ratio = earlier.bubble_ratio
@@ -180,9 +184,9 @@ def _make_microbatch_advice(pair: RunPair) -> AdviceEntry | None:
 def _measure_saving(pair: RunPair, window: str) -> tuple[float | None, str]:
     """Return the fraction of the earlier window that the later run saves, and the ratio's name.
 
-    The fraction is ``1 - equal_work * later / earlier`` for the mean windows of a ratio. The ratio
-    is the first one that both runs have: ``window``, the earlier primary ratio, or ``step``. If
-    there is none, the result is (None, ``window``).
+    The fraction is ``1 - equal_work * later / earlier``, where ``later`` and ``earlier`` are mean
+    windows. The first of these ratios that is known in both runs is used: ``window``, the earlier
+    primary ratio, ``step``. If there is none, the result is (None, ``window``).
     """
     for name in (window, pair.earlier.headline, "step"):
         earlier, later = (run.summary.window_ns.get(name) for run in (pair.earlier, pair.later))

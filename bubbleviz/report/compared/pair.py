@@ -91,10 +91,12 @@ class RunPair(ReportPair):
     def equal_work(self) -> float:
         """Number of later iterations that do the work of one earlier iteration.
 
-        This is the earlier number of microbatches divided by the later number, or 1 if either
-        number is unknown. The result is also 1 if the compute time of a microbatch changed by a
-        factor that is closer (on a log scale) to this ratio than to 1. The same batch was then
-        divided into a different number of microbatches.
+        This is ``earlier / later``, the ratio of the numbers of microbatches, or 1 if either is
+        unknown.
+
+        It is also 1 if the same batch was only divided into a different number of microbatches.
+        This is assumed if the compute time of a microbatch changed by a factor that is closer (on a
+        log scale) to ``earlier / later`` than to 1.
         """
         earlier, later = self.earlier, self.later
         if not earlier.microbatches or not later.microbatches:
@@ -167,7 +169,7 @@ def count_stages(run: RunSummary) -> int | None:
 
 
 def choose_headline_ratio(runs: Sequence[ReportSummary]) -> str:
-    """Return the name of the ratio by which runs are compared.
+    """Return the name of the ratio that is used to compare runs.
 
     If all runs have the same primary ratio, the result is this ratio. Otherwise, the result is the
     first ratio whose mean is known in all runs: ``period``, ``step``, the primary ratios in
@@ -191,11 +193,14 @@ def is_common_ratio(name: str, runs: Sequence[ReportSummary]) -> bool:
 def choose_longest_ratio(runs: Sequence[ReportSummary]) -> str:
     """Return the name of the ratio whose window is used as the iteration time.
 
-    This is ``period``, or else ``step``, if its mean is known in all runs. The windows of other
-    ratios leave out the time between the last backward and the next forward. A ratio is not chosen
-    if a run has only one window of it but several windows of the ratio from
-    :func:`choose_headline_ratio`, because a test needs several windows. If neither ratio can be
-    chosen, the result is the ratio from :func:`choose_headline_ratio`.
+    This is the first of ``period`` and ``step`` that meets two conditions. If there is none, the
+    result is the ratio from :func:`choose_headline_ratio`, whose window may leave out the time
+    between the last backward and the next forward.
+
+    1. The mean of the ratio is known in all runs.
+    2. Every run has at least two windows of the ratio, because a test needs several windows. One
+      window is enough if the run also has only one window of the ratio from
+      :func:`choose_headline_ratio`.
     """
     primary = choose_headline_ratio(runs)
     for name in LONGEST_FIRST:

@@ -143,11 +143,13 @@ def _describe_stages(
 ) -> tuple[bool, str]:
     """Return whether the work of a stage fell, and a clause about its time in both runs.
 
-    For each given stage and compute phase, the ratio of the later to the earlier median time is
-    computed. Only the stage and phase with the smallest ratio are examined. The work fell if this
-    ratio is less than ``(1 - noise) * min(other, 1)``. ``other`` is the ratio of the work of all
-    other stages. ``noise`` is the maximum of ``_NOISE`` and of the noise of both medians
-    (:func:`_estimate_median_noise`).
+    For each given stage and compute phase, the later median time is divided by the earlier one.
+    Only the stage and phase with the smallest ratio are examined. The work fell if this ratio is
+    less than ``(1 - noise) * min(other, 1)``:
+
+    - ``other`` is the same ratio for the work of all other stages.
+    - ``noise`` is ``_NOISE``, or the noise of a median in either run if larger
+      (:func:`_estimate_median_noise`).
 
     Args:
         stages: The stages to examine.
@@ -202,9 +204,9 @@ def _compare_other_work(earlier: RunSummary, later: RunSummary, stages: tuple[in
 
 
 def _estimate_median_noise(run: RunSummary, stage: int, phase: str) -> float:
-    """Return the relative difference of two medians of a stage and phase that chance can explain.
+    """Return how much two medians of the same stage and phase can differ by chance, as a fraction.
 
-    This is ``_STANDARD_ERRORS`` times the standard error of the difference of two such medians, for
+    This is ``_STANDARD_ERRORS`` times the standard error of the difference of two medians, for
     normally distributed times, divided by the median. The result is 0 if the time is unknown.
     """
     kinds = [kind for kind in run.phase_times if get_stage_phase(kind) == (stage, phase)]
@@ -215,7 +217,7 @@ def _estimate_median_noise(run: RunSummary, stage: int, phase: str) -> float:
 
 
 def _describe_gaps(earlier: float, later: float) -> str:
-    """Return a clause about the fraction of operation time in which no kernel runs."""
+    """Return a clause about the fraction of operation time without a running kernel."""
     idle = f"no kernel runs for {format_percent(later)} of the time of operations"
     percent_before = format_percent(earlier)
     return f"{idle}, {'as' if format_percent(later) == percent_before else percent_before} before"

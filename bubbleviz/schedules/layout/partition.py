@@ -9,8 +9,8 @@
    layouts whose bound reaches the best makespan so far are dropped. Complete layouts are timed.
 
 The makespan of a fixed order is the length of its longest path, so a complete search finds the best
-of all layouts. A search that becomes too large is stopped. The result of a stopped search contains
-the lower bound that was reached so far.
+of all layouts. A search that becomes too large is stopped, and its result contains the lower bound
+that was reached so far.
 """
 
 from __future__ import annotations
@@ -59,9 +59,11 @@ def _list_moves(stages: int) -> Ints:
 
 
 def balance_layers(layers: Layers, stages: int) -> Ints:
-    """Return the layout whose boundaries are closest to equal shares of the time of F, B and W.
+    """Return the layout that divides the time of F, B and W most evenly among the stages.
 
-    Each stage gets at least one layer. There must be at least as many layers as stages.
+    The boundary after stage s is placed where the time of all earlier layers is closest to s / S of
+    the total, but each stage gets at least one layer. There must be at least as many layers as
+    stages.
 
     Returns:
         Bounds of the layout (see :class:`Layout`), shape (S + 1,).
@@ -80,11 +82,11 @@ def balance_layers(layers: Layers, stages: int) -> Ints:
     return result
 
 
-#: Maximum number of values that one step of the search computes together.
+#: Maximum number of values to compute together in one step of the search.
 _MAX_VALUES = 1 << 22
 #: Maximum number of sums to keep: the sums from before the search, and the latest sums.
 _MAX_SUMS = 64
-#: Maximum number of partial layouts in a search, and maximum number of operations that it times.
+#: Maximum number of partial layouts that a search examines, and of operations that it times.
 MAX_NODES, MAX_TIMED = 8_000_000, 600_000_000
 #: Maximum rounding error of a bound, in ns. Makespans are whole numbers.
 _ROUNDING = 0.25
@@ -126,7 +128,7 @@ def find_best_partition(
     *,
     max_nodes: int = MAX_NODES,
 ) -> Partition | str:
-    """Find the layout with which one order has the shortest makespan.
+    """Find the layout that gives a fixed order the shortest makespan.
 
     Args:
         recurrence: The order of operations.
@@ -226,13 +228,12 @@ class _Search:
     def improve(self, bounds: Ints) -> Ints:
         """Improve a layout by moving boundaries, and return the bounds of the local optimum.
 
-        A move shifts a single boundary, or several adjacent ones (see :func:`_list_moves`). Each
-        step takes the best move, first by the memory above the limits, then by makespan. The search
-        ends if no move is an improvement.
+        A move shifts a single boundary, or several adjacent ones (see :func:`_list_moves`). In each
+        step, all moves are tried, and the one with the least memory above the limits is taken. On a
+        tie, the shortest makespan decides. The search ends if no move is an improvement.
 
         Args:
-            bounds: Bounds of a layout. If the layout does not fit in memory, its memory is reduced
-                first.
+            bounds: Bounds of a layout, which need not fit in memory.
         """
         moves = _list_moves(self.recurrence.length)
         excess, makespan_ns = self._measure_layouts(bounds[None, :])
@@ -255,8 +256,8 @@ class _Search:
             bounds: Bounds of each layout, shape (n, S + 1).
 
         Returns:
-            excess: Memory above the limits, summed over all limits, or 0 if a layout fits; shape
-                (n,).
+            excess: For each layout, the memory above the limits, summed over all limits, or 0 if
+                the layout fits; shape (n,).
             makespans: Makespan of each layout, or ``NEVER`` if it does not fit; shape (n,).
         """
         excess = np.maximum(self.memory.values(bounds) - self.limits, 0.0).sum(axis=1)
@@ -299,22 +300,25 @@ class _Search:
 
     @property
     def _better_ns(self) -> float:
-        """Exclusive upper limit of the lower bound of a layout that may beat the best layout."""
+        """A layout can beat the best layout only if its lower bound is less than this value."""
         return self.makespan_ns - 1 + _ROUNDING
 
     def _branch(self, partial_layouts: Ints, possible: Bools) -> list[tuple[Floats, Ints]]:
-        """Extend partial layouts by one stage, in all possible ways.
+        """Extend partial layouts by one stage in all possible ways, and drop hopeless extensions.
 
-        Extensions are dropped if they exceed a memory limit, leave layers that do not fit on the
-        later stages, or have a lower bound that reaches the best makespan so far.
+        An extension is dropped in three cases:
+
+        - It exceeds a memory limit.
+        - The remaining layers do not fit on the later stages.
+        - Its lower bound reaches the best makespan so far.
 
         Args:
             partial_layouts: Bounds of each partial layout, shape (n, s + 1).
             possible: Result of :func:`find_possible_starts`.
 
         Returns:
-            Pairs of lower bounds of the makespans and extended layouts. All extensions are sorted
-            by decreasing lower bound, and then split into pairs of limited size.
+            (lower bounds of the makespans, extended layouts) pairs. All extensions are sorted by
+            decreasing lower bound, and then split into pairs of limited size.
         """
         stage = partial_layouts.shape[1] - 1
         row, end = self._list_extensions(partial_layouts)
@@ -388,11 +392,12 @@ class _Search:
         return result
 
     def _measure_complete(self, bound: Floats, layouts: Ints, fixed: int) -> None:
-        """Measure complete layouts, and add the longest paths of two of them to ``self.sums``.
+        """Measure complete layouts, and derive new lower bounds from two of them.
 
-        The two layouts are the layout with the shortest makespan, and the layout whose lower bound
-        is furthest below its makespan. If there are then too many sums, only the first ``fixed``
-        sums and the latest sums are kept.
+        The first is the layout with the shortest makespan. The second is the layout whose lower
+        bound is furthest below its makespan. The lengths of their longest paths are added to
+        ``self.sums``. If there are then too many sums, only the first ``fixed`` sums and the latest
+        sums are kept.
 
         Args:
             bound: Lower bound of the makespan of each layout.

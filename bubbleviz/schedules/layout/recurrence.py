@@ -28,7 +28,7 @@ from bubbleviz.schedules.timing import compute_ends, compute_ends_of_scenarios, 
 _COLUMN = {Phase.F: 0, Phase.B: 1, Phase.W: 2, Phase.BW: 3}
 #: Directions of transfers over a boundary: activations go down, gradients up.
 _DOWN, _UP = 0, 1
-#: Number of layouts that are evaluated together. An array of this length (32 kB) fits in the cache.
+#: Number of layouts to evaluate together. An array of this length (32 kB) fits in the cache.
 BLOCK = 4096
 #: A path through a plan, as two arrays of counts.
 #: The first array counts each feature of each virtual stage on the path, shape (7, S).
@@ -94,8 +94,8 @@ class Recurrence:
     def find_device_paths(self, layers: Layers) -> list[Path]:
         """Return a path for each device that contains all operations of the device.
 
-        The path is the longest path if the operations of the device take much longer than the
-        operations of all other devices.
+        It is found as the longest path in a plan in which the operations of this device take much
+        longer than all others.
 
         Args:
             layers: Layers of the model, which determine the relative durations of F, B, W and BW.
@@ -158,9 +158,10 @@ class Recurrence:
     def list_memory_rows(self) -> list[tuple[int, Path]]:
         """Return the memory of each device at its moments of peak use, as sums over the stages.
 
-        The order of operations on a device determines how many microbatches are in memory after
-        each operation, so the peak is the maximum of a few sums. A moment is left out if another
-        moment has at least as many microbatches in memory for every stage, before B and before W.
+        The order of operations determines how many microbatches a device stores after each
+        operation. Its peak memory is the maximum over these moments. A moment is left out if
+        another moment has at least as many microbatches in memory in every stage and state (before
+        B, or between B and W).
 
         Returns:
             (device, path) pairs, one per moment. The path contains the factors of the memory
@@ -178,7 +179,7 @@ class Recurrence:
         return rows
 
     def _count_in_memory(self, order: Order) -> Ints:
-        """Count the microbatches in the memory of a device, before and after each operation.
+        """Count the microbatches that a device stores, at the start and after each operation.
 
         Args:
             order: Operations of the device, n of them.
@@ -226,7 +227,7 @@ def get_edges(placement: tuple[int, ...], links: Ints | None) -> Ints:
             if all additional times are 0.
 
     Returns:
-        Times, shape (2, S - 1); 0 between virtual stages of one device.
+        Times, shape (2, S - 1). They are 0 between virtual stages on the same device.
     """
     edges = np.zeros((2, len(placement) - 1), np.int64)
     if links is not None and len(placement) > 1:

@@ -3,8 +3,8 @@
 Source: Qi et al., Pipeline Parallelism with Controllable Memory, arXiv 2405.15362, sections 3 and
 4. A block has six operations per device: F, B and W of two chunks. If a block is repeated every six
 slots and never collides with its repetitions, the result is a schedule. The activations of a chunk
-live from its F to its W. The sum of these lifetimes on a device, divided by six, is the number of
-chunks whose activations the device stores at once.
+live from its F to its W. A device stores the activations of n chunks at once, where n is the sum of
+these lifetimes divided by six.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import itertools
 from collections.abc import Iterator
 from functools import cache
 
-#: Number of slots from one microbatch to the next: one each for the F, B and W of two chunks.
+#: Number of slots from one microbatch to the next: one slot each for F, B and W of two chunks.
 PERIOD = 6
 
 
@@ -56,8 +56,8 @@ def list_blocks(devices: int, max_chunks: int) -> list[Block]:
 def _generate_steps() -> Iterator[tuple[int, int, int, int]]:
     """Yield the numbers of slots from one device to the next: for F down, F up, B down and B up.
 
-    F down plus B up always equals F up plus B down. The sum of the lifetimes of both chunks is then
-    the same on every device.
+    F down plus B up always equals F up plus B down, so that every device stores activations for the
+    same total time.
     """
     for total in (2, 3, 4, 6):
         splits = [(first, total - first) for first in range(1, total)]
