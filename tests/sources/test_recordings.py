@@ -96,7 +96,7 @@ def test_the_report_is_that_of_the_profile(tmp_path: Path, monkeypatch: pytest.M
     first, second = describe_first_steps(profile), describe_first_steps(recording)
     assert first is not None
     # A recording contains the ranks of the job, but no GPU.
-    assert second == first.replace("node0 GPU 1 (pipeline order 1)", "Rank 1 (node0)")
+    assert second == first.replace("node0 GPU 1 (pipeline order 1)", "rank 1 (node0)")
     assert second != first
     assert recording.headline == profile.headline
     assert recording.schedule is not None
