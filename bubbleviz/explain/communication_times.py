@@ -111,7 +111,8 @@ def _find_receive_starts(operations: Operations, receive_of: Ints, rows: Ints) -
     """Return when the last receive of each operation started.
 
     An operation can have two receives: one inside the operation, and a separate one that names its
-    microbatch. The receive that ends later is used; at equal ends, the one inside.
+    microbatch. The receive that ends later is used. If both end at the same time, the receive
+    inside the operation is used.
 
     Args:
         operations: Operations of all ranks.

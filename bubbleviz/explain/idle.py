@@ -1,6 +1,6 @@
 """A table of idle time in which each piece has one cause, and functions that split the pieces.
 
-Two commands use this table. They define busy time differently:
+Two commands use this table, and define busy time differently:
 
 - In ``analyze``, a rank is busy while it runs compute operations.
 - In ``idle``, a GPU is busy while it runs any kernel or copy.

@@ -65,8 +65,8 @@ def choose_replayed_ranks(
         included: Mask of the iterations whose operations are counted.
 
     Returns:
-        The choice, or None if all ranks are replayed: the run is small, or the pipeline of a rank
-        is unknown.
+        The choice. None if all ranks are replayed, because the run is small or the pipeline of a
+        rank is unknown.
     """
     number = rank_slices.list_stages_and_pipelines(ranks)[1]
     if number.min(initial=0) < 0:

@@ -60,7 +60,7 @@ class WhatIf:
         best: Simulation of ``fastest_other``. None if there is no such schedule, or if it saves at
             most 1 % of the window.
         limit_bytes: Memory limit per device, or None if the run's peak memory is the limit.
-        reordered: The microbatch order found to make ``same_schedule`` shortest, and the fraction
+        reordered: The best microbatch order that was found for ``same_schedule``, and the fraction
             of the makespan that it saves. None if microbatches have equal lengths, or if
             ``same_schedule`` is None or has two directions. Also None if other schedules were not
             simulated.

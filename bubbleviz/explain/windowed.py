@@ -184,7 +184,7 @@ def _cut_run(run: Run, counts: Counts, iterations: Ints, new_iteration: Ints, ne
     """Return a run restricted to the given iterations.
 
     Tables that contain the iteration or operation of each row are restricted to the rows inside the
-    window. Tables of intervals without an iteration are clipped to one time range. This range
+    window. Interval tables that do not contain iterations are clipped to one time range. This range
     starts at the first start and stops at the last end of the selected iterations and their
     measurement windows.
 

@@ -286,7 +286,8 @@ def _find_receive_launches(operations: Operations, arrivals: Arrivals) -> Ints:
     """Return the launch time of the last receive of each operation, or -1 if there is none.
 
     An operation can have two receives: one inside the operation, and a separate one that names its
-    microbatch. The receive that ends later is used; at equal ends, the one inside.
+    microbatch. The receive that ends later is used. If both end at the same time, the receive
+    inside the operation is used.
     """
     receive = arrivals.receive
     has_inner = operations.received_ns != NONE
@@ -314,8 +315,8 @@ def find_transfers_ahead(operations: Operations, inputs: Inputs, arrivals: Arriv
                          ├────────── queued ───────────┤
 
     A transfer ahead counts only if it ended after the data was ready. If the receive and the send
-    were both queued, the transfer ahead that ended later wins. At equal ends, the one ahead of the
-    receive wins.
+    were both queued, the transfer ahead that ended later wins. If both end at the same time, the
+    transfer ahead of the receive wins.
 
     Args:
         operations: Operations of all ranks.

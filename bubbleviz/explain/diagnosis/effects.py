@@ -268,7 +268,7 @@ def measure_effects(work: Work, gap_ns: Ints | None = None) -> Effects:
        pace. Each factor is divided out before the next one is estimated. What remains is the
        residual.
     3. The medians of the cells are corrected for ranks that became slower, and for replicas that
-       got longer sequences by chance. Then they are compared between stages.
+       got longer sequences by chance. Then the medians of different stages are compared.
 
     Args:
         work: Work table of all ranks in the replayed iterations.

@@ -635,8 +635,8 @@ def _build_drift(
         evidence: Measured effects, delays and other evidence about the run.
         name: Name of the fault, for example ``drift``.
         is_member: Mask of the ranks that became slower, one value per group of ``paces.ranks``.
-        is_slow_pace: Mask of the rows of ``paces`` (a rank in an iteration) in which a rank is
-            slower.
+        is_slow_pace: Mask of the rows of ``paces``, one per rank and iteration, in which the rank
+            is slower.
         total_rise: Rise of each rank's logarithmic pace over the run.
     """
     effects, paces = evidence.effects, evidence.effects.paces

@@ -26,9 +26,9 @@ class OrderDifference:
 
     Attributes:
         displaced: Operations out of place, in measured order.
-        places: By how many operations each of ``displaced`` is late, or early if negative. This is
-            the number of operations in place before it in the measured order minus their number in
-            the planned order.
+        places: Number of operations by which each displaced operation is late. Negative if the
+            operation is early. This is the number of operations in place before it in the measured
+            order minus their number in the planned order.
         missing: Planned operations that were not measured.
         extra: Measured operations that are not planned.
         repeated: Second and later occurrences of operations that ran several times. The first

@@ -172,8 +172,8 @@ def _read_iteration(
 ) -> IterationOrders:
     """Read the order of each rank in one iteration. The ``pattern`` of the result is empty.
 
-    Operations are sorted by the start of their ranges on the host. Overlapped pairs get two
-    entries: a forward and a backward. Chunks and microbatches are renumbered from 0.
+    Operations are sorted by the start of their ranges on the host. An overlapped pair becomes a
+    forward and a backward. Chunks and microbatches are renumbered from 0.
 
     Args:
         operations: Operations of the report.

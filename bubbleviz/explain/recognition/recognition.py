@@ -132,7 +132,7 @@ def recognise_schedule(
         iterations: Iterations of the report.
         noted: Kinds of limitations that the run has.
         stages_missing: Whether some virtual stages of the run are in none of the profiles.
-        pipeline_unproven: Whether nothing shows that the ranks are stages rather than replicas.
+        pipeline_unproven: Whether it is unclear if the ranks are stages or replicas.
         ends_early: Whether later stages may exist that are not in the profiles.
         order_refutes: Whether an order that follows a schedule exactly shows that no stage is
             missing.
