@@ -216,9 +216,8 @@ def _fit_cost(
     4. A curve with prefixes, if there are more than 4 chunks.
 
     A curve replaces the line if c exceeds 4 standard errors and the largest square term exceeds 1 %
-    of the longest time. If the curve without prefixes has replaced the line, the curve with
-    prefixes replaces it only if its residual sum of squares is also below 80 % of the sum without
-    prefixes.
+    of the longest time. The curve with prefixes must fit clearly better than an accepted curve
+    without prefixes: its residual sum of squares must be below 80 % of the other sum.
 
     Args:
         tokens: Number of tokens in each chunk, at least one chunk.

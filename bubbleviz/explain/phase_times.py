@@ -126,10 +126,10 @@ def collect_phase_samples(
 
     Returns:
         waited: Rows, and the transfer times in ns of receives that waited for their input.
-        started: Rows, and possible transfer times in ns: the time from when the input was ready to
-            the start of the operation, if the rank was idle during this time.
-        gaps: Rows, the gap before each operation in ns, and its slack. The slack is how long the
-            input had been ready when the previous operation ended, in ns, or -1 if the operation
+        started: Rows, and possible transfer times in ns. This is the time from when the input was
+            ready to the start of the operation, if the rank was idle all this time.
+        gaps: Rows, the gap before each operation in ns, and its slack in ns. The slack is how long
+            the input had been ready when the previous operation ended. It is -1 if the operation
             has no input from another rank.
     """
     waiting = receives.take(receives.wait_ns > 0)

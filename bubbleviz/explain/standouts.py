@@ -1,8 +1,8 @@
 """Find standouts: ranks that differ from the other ranks in a run with many ranks.
 
-A rank stands out if its bubble ratio is far from the median of all ranks, or if one of its phases
-takes clearly more or less time than the median of its stage. If most ranks of a stage, pipeline or
-host stand out, they are reported as one group.
+A rank stands out if its bubble ratio is far from the median of all ranks. It also stands out if one
+of its phases takes clearly more or less time than the median of its stage. If most ranks of a
+stage, pipeline or host stand out, they are reported as one group.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ request::
                          ends     launched
 
 A later stage gets a chunk late if the previous stage got it late. So idle time propagates down the
-pipeline together with its cause. A later stage also waits if the previous stage takes longer for
-the chunk than this stage (cause "stages"), or if this chunk takes longer than the last one (cause
-"chunks").
+pipeline together with its cause. There are two other reasons why a later stage waits. The previous
+stage can take longer for the chunk than this stage (cause "stages"), or this chunk can take longer
+than the last one (cause "chunks").
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ class _Chunks:
     Attributes:
         rows: Rows of the pipeline's forwards on all stages, sorted by start.
         by_end: Rows of the pipeline's forwards on the last stage, sorted by end.
-        length_ns: For each row of ``by_end``, the time in ns from the start of its chunk on the
-            first stage to its end on the last stage, or 0 if the start is unknown.
+        length_ns: Duration of the chunk of each row of ``by_end`` in ns, from its start on the
+            first stage to its end on the last stage. 0 if the start is unknown.
     """
 
     rows: Ints
@@ -125,9 +125,13 @@ def _explain_first_stage(
 ) -> tuple[IdleIntervals, Dependencies]:
     """Set the causes TOKEN and REQUESTS in the idle intervals of a rank of the first stage.
 
-    An idle interval can be a wait for a token or a request if its cause is HOST or OTHER, and the
-    operation after it has no known input from another rank. :func:`_find_tokens` and
-    :func:`_divide_waits` decide which part of it is. The rest keeps its cause.
+    Only idle intervals that meet two conditions can be waits for a token or a request:
+
+    - Their cause is HOST or OTHER.
+    - The operation after them has no known input from another rank.
+
+    :func:`_find_tokens` and :func:`_divide_waits` find the part of each interval that is such a
+    wait. The rest keeps its cause.
 
     Args:
         operations: Operations of all ranks.

@@ -413,9 +413,9 @@ def _group_copies(computes: Computes) -> Groups:
 def _compute_shared_factors(groups: Groups, parts: Groups, ratio: Floats) -> Floats:
     """Return the factor that the parts of each group share, such as all ranks in an iteration.
 
-    This is the median over the parts of the median ratio in each part. Both medians are taken
-    towards 1: for an even number of values, the one of the two middle values that is nearer to 1 is
-    used, or 1 if it lies between them. So a factor that only one of two parts has is not shared.
+    This is the median over the parts of the median ratio in each part. If the number of values is
+    even, the median is the middle value that is nearer to 1, or 1 if it lies between the two middle
+    values. So a factor that only one of two parts has is not shared.
 
     Args:
         groups: Groups of rows, for example the compute operations of each iteration.
@@ -630,8 +630,8 @@ def fit_lines(group: Ints, x: Floats, y: Floats) -> tuple[Floats, Floats]:
 def is_rising(count: Ints | int, slope: Floats, explained: Floats) -> Bools:
     """Return a mask of the lines that rise significantly.
 
-    A rising line has at least 6 points and rises by at least 0.03 in total. It must also explain at
-    least 84 % of the variance if it has 6 points, 77 % if it has 7 points, and 70 % if it has more.
+    A rising line has at least 6 points and rises by at least 0.03 in total. It must also explain
+    enough of the variance: 84 % with 6 points, 77 % with 7 points, and 70 % with more.
 
     Args:
         count: Number of points of each line.

@@ -499,8 +499,8 @@ def _has_varying_lengths(number: Ints, is_slow: Bools) -> bool:
     """Return whether the lengths of all microbatches vary, rather than a few being slow.
 
     The lengths vary if more than 20 % of the microbatches are slow. The exception is a run in which
-    always the same few microbatch numbers are slow: at most half of the numbers are ever slow, and
-    each of these is slow in at least 80 % of the iterations.
+    the same few microbatch numbers are always slow. Then at most half of the numbers are ever slow,
+    and each of these is slow in at least 80 % of the iterations.
 
     Args:
         number: Number of each microbatch within its iteration, or -1.

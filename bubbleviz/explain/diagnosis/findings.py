@@ -143,7 +143,8 @@ class Diagnosis:
             replay. So the measured length is the length of the whole iteration or of its longest
             replica, whichever is closer on average.
         pause_ratio: Mean time between two iterations in which all ranks are idle, as a fraction of
-            the mean time from the start of one iteration to the start of the next.
+            the mean period. The period is the time from the start of one iteration to the start of
+            the next.
     """
 
     findings: tuple[Finding, ...]
@@ -913,10 +914,11 @@ def _collect_evidence(
 def _measure_launch_share(run: ReplayedRun, work: Work, gap_ns: Ints) -> Floats | None:
     """Return how much of the time without compute kernels was also without communication kernels.
 
-    A gap is time inside an operation in which no compute kernel ran. The time without any kernel is
-    known only per rank and iteration, so all rows of a rank in an iteration get the same fraction:
-    the time without any kernel divided by the sum of the gaps, but at most 1. Optimizers are not
-    part of either time. The result is None if the time without any kernel is unknown.
+    A gap is time inside an operation in which no compute kernel ran. The fraction is the time
+    without any kernel divided by the sum of the gaps, but at most 1. The time without any kernel is
+    known only per rank and iteration, so all rows of a rank in an iteration get the same fraction.
+    Optimizers are not part of either time. The result is None if the time without any kernel is
+    unknown.
 
     Args:
         run: The replayed run.

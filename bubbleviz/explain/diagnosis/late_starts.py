@@ -30,9 +30,9 @@ _MAX_OVERLAP = 0.01
 def measure_late_starts(run: ReplayedRun, rows: Ints) -> Ints:
     """Return how late the first operation of each rank starts in each iteration, in ns.
 
-    The delay is measured from the earliest start of the iteration on any rank. It is 0 unless the
-    operation is the first of its rank in the iteration, needs no input, has no recorded launch, and
-    starts more than 20 us late.
+    The delay is measured from the earliest start of the iteration on any rank. Only the first
+    operation of a rank in an iteration can be late. It must need no input, have no recorded launch,
+    and start more than 20 us late. All other delays are 0.
 
     All delays are 0 in the following cases, because ranks then do not wait for each other or cannot
     be compared:

@@ -145,9 +145,9 @@ def _count_devices(
 ) -> dict[int, int]:
     """Return the number of devices of each pipeline, keyed by pipeline.
 
-    This is the number of stages of the pipeline, or the most frequent number of stages of any
-    pipeline if that is larger, because the last stages of a pipeline may have no profile. If any
-    stage of the pipeline is unknown, it is the number of ranks.
+    This is the number of stages of the pipeline. The most frequent number of stages over all
+    pipelines is used if it is larger, because the last stages of a pipeline may have no profile. If
+    any stage of the pipeline is unknown, the number of ranks is used.
 
     Args:
         parts: Orders of each iteration.

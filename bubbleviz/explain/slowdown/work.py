@@ -128,7 +128,7 @@ class Work(Table):
         """Duration of each row in ns without waiting.
 
         For a row with a meeting, this is its transfer time: its end minus the latest start of any
-        row of the meeting, as in ``get_transfer_time`` of the published ``analyzer/wia.py``. The
+        row of the meeting. This is ``get_transfer_time`` of the published ``analyzer/wia.py``. The
         transfer time can be negative. If it would be -10 ms or less, the row had buffered the data,
         and its transfer time is 0.
         """
