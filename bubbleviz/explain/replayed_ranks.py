@@ -55,9 +55,10 @@ def choose_replayed_ranks(
 ) -> ReplayedRanks | None:
     """Choose the pipelines whose ranks are replayed, or return None if all ranks are replayed.
 
-    Half of the chosen pipelines, rounded down, are the slowest ones: they come first in
-    :func:`_order_by_latest_end`. The other half is evenly spaced in the rest of this order. At
-    least ``_MIN_PIPELINES`` pipelines are chosen.
+    As many pipelines are chosen as contain about ``MAX_REPLAYED_OPERATIONS`` forwards and backwards
+    in total, but at least ``_MIN_PIPELINES``. Half of them, rounded down, are the slowest ones:
+    they come first in :func:`_order_by_latest_end`. The other half is evenly spaced in the rest of
+    this order.
 
     Args:
         operations: Operations of all ranks.

@@ -94,7 +94,8 @@ def group_pipelines(
     """Yield each iteration with its pipelines.
 
     A rank is left out of an iteration if the microbatch of any of its operations is unknown.
-    Iterations in which all ranks are left out are skipped.
+    Iterations in which all ranks are left out are skipped. If the stage of any rank is unknown, the
+    devices of all orders of its pipeline are unknown.
 
     Args:
         ranks: Ranks of the report.

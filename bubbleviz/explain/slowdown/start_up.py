@@ -63,13 +63,13 @@ def _find_earliest_starts(
 ) -> Ints:
     """Return the earliest time in each iteration at which collectives are kept, in ns.
 
+    - If an iteration has no compute operation, the time is ``NEVER``.
+    - If the usual lead is 0, the time is the start of the first compute operation.
+    - Otherwise, the time is earlier by twice the usual lead plus ``CLOCK_NS``.
+
     The lead of an iteration is the time from the start of its first collective to its first compute
     operation. A lead is never negative, and it is 0 without collectives. The usual lead is the
     lower median over the iterations that have a compute operation, or 0 if there is only one.
-
-    - If the usual lead is 0, the result is the start of the first compute operation.
-    - Otherwise, the result is earlier by twice the usual lead plus ``CLOCK_NS``.
-    - If an iteration has no compute operation, the result is ``NEVER``.
 
     Args:
         collectives: Collectives of the averaged iterations.
