@@ -488,9 +488,9 @@ def match_by_ends(
 def _mask_outside_partners(
     collectives: CollectiveIntervals, rows: Ints, cell: Ints, time: Timebase
 ) -> Bools:
-    """Return a mask of the rows that end within ``LEAVE_NS`` of a row of another cell.
+    """Return a mask of the rows that end within ``LEAVE_NS`` of a row in another cell.
 
-    Only rows of the same machine, kind and iteration are compared::
+    Only rows with the same machine, kind and iteration are compared::
 
         cell 0, rank 0   ├───────────────┤          rank 2 is an outside partner of rank 0
         cell 0, rank 1   ├─────────────────┤

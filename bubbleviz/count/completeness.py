@@ -631,7 +631,7 @@ def _find_weights(operations: Operations, cell: Ints, passes: _Passes) -> tuple[
     """Find the passes that have a W with their microbatch, and the B operations that lack a W.
 
     A W with a microbatch completes the B of its pass. A W without a microbatch completes all B of
-    its cell and chunk. If it has no chunk either, it completes all B of its cell.
+    its cell and chunk. A W without a microbatch and a chunk completes all B of its cell.
 
     Args:
         operations: Operations, sorted by (cell, host start).

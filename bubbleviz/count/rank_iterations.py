@@ -1,4 +1,4 @@
-"""Ranks of an iteration: columns for all ranks, and one record per rank created on access."""
+"""Rank iterations: the ranks in one iteration, as columns and as records created on access."""
 
 from __future__ import annotations
 

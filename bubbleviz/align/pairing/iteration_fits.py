@@ -458,8 +458,8 @@ def _measure_null(a: _Differences, b: _Differences) -> _NullStatistics:
     the two ranks is used. The degrees of freedom are the larger number of differences of the two
     ranks, but at most the number of steps of the first rank.
 
-    If either rank has fewer than ``_TRIM_ONE`` differences at a lag, the degrees of freedom of
-    column 0 (any two steps) are used for that lag.
+    Lags at which either rank has fewer than ``_TRIM_ONE`` differences get the degrees of freedom of
+    column 0 (any two steps).
 
     Args:
         a: Differences between the steps of the first rank in each pair.

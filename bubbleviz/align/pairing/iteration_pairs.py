@@ -459,7 +459,7 @@ def _match_named_iterations(
 def _find_names(
     iteration_in_name: Ints, works: Bools, owner: Ints, iteration: Ints
 ) -> tuple[Ints, Bools]:
-    """Return the iteration number in the names of each (rank, iteration), and a mask of idle ones.
+    """Return the iteration number in names for each (rank, iteration), and which are idle.
 
     Args:
         iteration_in_name: Iteration number in the name of each operation, or -1 if there is none.
@@ -582,7 +582,7 @@ def _name_iteration(number: int, away: int) -> str:
 
     Args:
         number: Number of the named iteration from which the distance is counted.
-        away: Distance from the named iteration; negative before it.
+        away: Distance from the named iteration. Negative for iterations before it.
     """
     if away == 0:
         return str(number)
