@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # most analyses export no Arrow tables
 Column: TypeAlias = "Array"
 #: An Arrow table.
 Columns: TypeAlias = "Table"
-#: Types of the columns of small tables.
+#: Column types of small tables.
 Kind = Literal["int64", "float64", "bool", "string"]
 
 

@@ -44,15 +44,16 @@ def mask_outside_capture(
 def find_capture_bounds(
     start_ns: Ints, end_ns: Ints, capture_ns: tuple[int, int] | None = None
 ) -> tuple[int, int] | None:
-    """Return the earliest start and the latest end of events that belong to the capture.
+    """Return the bounds of the capture with a margin. Events outside these bounds are errors.
 
-    The capture is the time of the calls, extended to the middle 90 % of the events (see
-    :func:`_find_middle`), because calls may be missing at its edges. If the calls are unknown, the
-    capture is the middle 90 % of the events.
+    If the calls are known, the capture lasts from the first to the last call. Calls may be missing
+    at its edges, so it is extended to cover the middle 90 % of the events (see
+    :func:`_find_middle`). If the calls are unknown, the capture is the middle 90 % of the events.
 
-    A margin is added on both sides. The margin is the larger of ``_BOUNDED_NS`` and
-    ``_BOUNDED_LENGTHS`` times the length of the capture. If the calls are unknown,
-    ``_UNBOUNDED_NS`` and ``_UNBOUNDED_LENGTHS`` are used instead.
+    The margin on both sides is
+
+    - ``max(_BOUNDED_NS, _BOUNDED_LENGTHS * length)`` if the calls are known;
+    - ``max(_UNBOUNDED_NS, _UNBOUNDED_LENGTHS * length)`` otherwise.
 
     Args:
         start_ns: Start of each event.
@@ -60,9 +61,11 @@ def find_capture_bounds(
         capture_ns: Start of the first call and end of the last call, or None if unknown.
 
     Returns:
-        The lower and the upper bound in ns, including the margin. None if all events are inside, if
-        all events together span at most the minimum margin, or if the calls are unknown and there
-        are fewer than three events.
+        The lower and the upper bound in ns. The result is None if no bounds are needed:
+
+        - all events are inside the bounds;
+        - all events together span at most the minimum margin;
+        - the calls are unknown, and there are fewer than three events.
     """
     count = len(start_ns)
     if count == 0:

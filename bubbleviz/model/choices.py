@@ -6,11 +6,11 @@ from bubbleviz.errors import UsageError
 from bubbleviz.model.paper_lengths import parse_millimetres
 from bubbleviz.model.texts import suggest_word
 
-#: Methods that align the clocks of hosts: by data dependencies, by UTC, or not at all.
+#: Methods for aligning host clocks: by data dependencies, by UTC, or not at all.
 ALIGNMENTS = ("causal", "utc", "none")
-#: Transports of transfers between ranks; see `bubbleviz.schedules.communication.transports`.
+#: How transfers between ranks behave; see `bubbleviz.schedules.communication.transports`.
 CARRIERS = ("buffered", "rendezvous", "streams", "blocking")
-#: Contents of one row of a picture or table: a rank, a stage, or the spread over replicas.
+#: What a row of a picture or table shows: a rank, a stage, or the spread over replicas.
 ROWS = ("rank", "stage", "spread")
 #: Styles of pictures. Settings may follow the style; ``STYLE_KEYS`` has an example of each setting.
 STYLES = ("screen", "paper")

@@ -1,4 +1,4 @@
-"""Collectives: when each rank was in which collective.
+"""Collectives, and the times when each rank entered and left them.
 
 A collective cannot finish before all of its ranks have entered. The kernel of each rank therefore
 first waits and then moves data::
@@ -77,7 +77,7 @@ class Collectives(Table):
         peer: Position in the process group of the rank that data is sent to or received from.
         root: Position of the root rank in the process group.
         sequence: Number of the collective call within the process group.
-        names: Names that PyTorch gives to collectives and data types.
+        names: PyTorch's names for collectives and data types.
         groups: Distinct process groups.
     """
 
@@ -104,10 +104,11 @@ class CollectiveIntervals(Table):
     A row is a kernel, or several kernels that a profile records as one operation. The table
     contains
 
-    - kernels that belong to no forward or backward, such as gradient synchronization of replicas;
+    - kernels that belong to no forward or backward, such as gradient synchronization between
+      replicas;
     - kernels that ran while the rank was idle;
-    - kernels of a kind and group that a rank ran at most 64 times per iteration, such as buckets of
-      gradients.
+    - kernels of a kind and group that a rank ran at most 64 times per iteration, such as gradient
+      buckets.
 
     All other collectives are left out, mainly tensor-parallel collectives inside operations. Those
     collectives would need one row per kernel, and do not explain idle time.
@@ -128,7 +129,7 @@ class CollectiveIntervals(Table):
         operation: Row of the operation that contains the kernel, or -1 if there is none.
         meeting: Number of the collective, the same on all ranks that took part in it. A rank has
             several rows with this number if its collective ran in several kernels.
-        kinds: NCCL's names of the operations, such as ``AllReduce``, or "" for an unnamed kind.
+        kinds: NCCL operation names, such as ``AllReduce``, or "" if unnamed.
         groups: Communicators and process groups. Two equal groups have the same members.
     """
 

@@ -1,9 +1,9 @@
 """Collectives that a table of operations contains in one of its columns.
 
 Tables that reports export have this column. Each cell is a JSON list of collectives. A collective
-is a list with the columns of :class:`DeclaredCollectives`, starting with ``iteration``. A
-collective is in the row of the operation that owns the collective. If there is no owner, the
-collective is in the row of the last operation that started before it on the same rank.
+is a list with the columns of :class:`DeclaredCollectives`, starting with ``iteration``. The cell is
+in the row of the operation that owns the collective. A collective without an owner is in the row of
+the last operation that started before it on the same rank.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from bubbleviz.model.columns import Ints, Table
 class DeclaredCollectives(Table):
     """Collectives of a table of operations, one row for each rank in each collective.
 
-    Unknown values are -1. ``order``, ``sequence`` and ``meeting`` are the columns of
-    :class:`~bubbleviz.model.collectives.CollectiveIntervals` with these names.
+    Unknown values are -1. ``order``, ``sequence`` and ``meeting`` mean the same as in
+    :class:`~bubbleviz.model.collectives.CollectiveIntervals`.
 
     Attributes:
         row: Row in the table of operations whose cell contains the collective.
@@ -34,8 +34,8 @@ class DeclaredCollectives(Table):
         start_ns: Time when the rank entered the collective.
         end_ns: Time when the rank left the collective.
         iterations: Names of the iterations.
-        kinds: NCCL's names of the operations, such as ``AllReduce``.
-        groups: Distinct names of groups.
+        kinds: NCCL operation names, such as ``AllReduce``.
+        groups: Distinct group names.
     """
 
     row: Ints

@@ -116,7 +116,7 @@ def sort_columns_by_group(
 Number = TypeVar("Number", bound=np.integer[Any])
 
 _MAX_CODES = 1 << 62
-#: Limits of the size of a lookup table. A lookup table that is small enough replaces sorting.
+#: Size limits of lookup tables. A lookup table that is small enough replaces sorting.
 #: The maximum number of entries is ``_MAX_TABLE_RATIO`` per row, plus ``_MIN_TABLE_SIZE``.
 _MAX_TABLE_RATIO, _MIN_TABLE_SIZE = 4, 1024
 
@@ -322,14 +322,14 @@ def expand_ranges(low: Ints, high: Ints) -> tuple[Ints, Ints]:
     return row, np.arange(len(row)) + (low - np.cumsum(count) + count)[row]
 
 
-#: Approximate maximum number of rows of a slice.
+#: Approximate maximum number of rows in a slice.
 _MAX_ROWS = 150_000
 
 
 def split_by_owner(owner: Ints) -> Iterator[slice]:
     """Split rows into slices of about ``_MAX_ROWS`` rows, so that temporary arrays stay small.
 
-    A slice contains all rows of its owners, so it can be larger. If there are no rows, one empty
+    The rows of an owner are never split, so a slice can be larger. If there are no rows, one empty
     slice is yielded.
 
     Args:
@@ -419,8 +419,8 @@ def _to_digits(column: Ints) -> tuple[Ints, int]:
     """Map the values of a column to numbers from 0 that sort in the same order.
 
     Returns:
-        digit: For each row, the difference between its value and the minimum. If that difference
-            can reach ``1 << 31``, the index of the value among the distinct values instead.
+        digit: ``value - minimum`` for each row if ``maximum - minimum`` is less than ``1 << 31``.
+            Otherwise, the index of the value in the sorted distinct values.
         radix: Exclusive upper bound of the numbers.
     """
     if len(column) == 0:

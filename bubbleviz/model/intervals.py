@@ -67,8 +67,8 @@ def measure(intervals: Intervals) -> int:
 @accelerated_by(native.difference)
 def difference(a: Intervals, b: Intervals) -> Intervals:
     """Return the times that ``a`` covers and ``b`` does not."""
-    # Sweep over all end points. An interval of ``a`` adds 1 while it lasts, one of ``b`` adds -2.
-    # The sum is 1 only while ``a`` covers the time and ``b`` does not.
+    # Sweep over all end points. While an interval of ``a`` lasts, it adds 1 to a sum.
+    # An interval of ``b`` adds -2. The sum is 1 only where ``a`` covers the time and ``b`` not.
     # The points are four sorted runs, which a stable sort merges.
     points, change = np.concatenate((*a, *b)), np.array([1, -1, -2, 2], np.int8)
     order = np.argsort(points, kind="stable")
@@ -289,7 +289,7 @@ def group_measure(
 
 
 class GroupCover:
-    """Measures how much of a window is covered by the intervals of a group.
+    """Measures how many ns of a window are covered by the intervals of a group.
 
     The time covered before a point is the sum of all earlier intervals plus a part of the interval
     around that point. A window therefore costs two binary searches, even if windows overlap.
@@ -297,8 +297,8 @@ class GroupCover:
     Args:
         sets: Sets of the groups, sorted by (group, start).
         n_groups: Number of groups.
-        weight_ns: Time that each interval counts, spread evenly over the interval, or None to count
-            its length.
+        weight_ns: Weight of each interval, which replaces its length. A fraction of the interval
+            counts the same fraction of the weight. None to use the lengths.
     """
 
     def __init__(self, sets: GroupIntervals, n_groups: int, weight_ns: Ints | None = None) -> None:
@@ -325,10 +325,10 @@ class GroupCover:
         return self._measure_up_to(group, high_ns) - self._measure_up_to(group, low_ns)
 
     def _measure_up_to(self, group: Codes, time_ns: Ints) -> Ints:
-        """Return, for each time, how many ns of its group's set are before the time.
+        """Return how many ns of a group's set are before each time.
 
-        If the intervals have weights, a part of an interval counts the same part of the weight,
-        rounded to whole ns.
+        If the intervals have weights, a fraction of an interval counts the same fraction of its
+        weight, rounded to whole ns.
 
         Args:
             group: Group of each time.

@@ -19,7 +19,7 @@ class LimitationKind(Enum):
 
     OTHER = auto()
     COSTS = auto()  # kernels, calls or instructions are missing, so costs may be wrong
-    WRONG_COSTS = auto()  # costs of instructions are wrong
+    WRONG_COSTS = auto()  # instruction costs are wrong
     KERNELS_LEFT_OUT = auto()  # kernels without timestamps are left out; affects costs
     KERNELS_IMPOSSIBLE = auto()  # kernels with impossible times are left out; affects costs
     PROFILE_UNREADABLE = auto()  # a file in a directory is left out
@@ -32,7 +32,7 @@ class LimitationKind(Enum):
     WORK_BEFORE_CAPTURE = auto()  # unrecorded work kept a device busy when the capture began
     RECORDINGS_AWAITED = auto()  # all iterations began before every rank was being recorded
     WAITS_UNCLEAR = auto()  # communication may only have waited for recordings to begin
-    RANGE_NAMES_LOST = auto()  # names of ranges are missing; affects costs
+    RANGE_NAMES_LOST = auto()  # range names are missing; affects costs
     WITHOUT_DEVICE = auto()  # instructions on the host represent the work of devices
     MICROBATCHES_INFERRED = auto()
     ITERATIONS_UNDIVIDED = auto()  # an iteration may contain several training steps
@@ -58,7 +58,7 @@ class LimitationKind(Enum):
 
 #: Minimum fraction of unreadable events at which a file is reported as damaged.
 DAMAGED_SHARE = 0.01
-#: Kinds of limitations for kernels that were left out because of missing or invalid times.
+#: Limitation kinds for kernels that were left out because of missing or invalid times.
 LEFT_OUT = frozenset((LimitationKind.KERNELS_LEFT_OUT, LimitationKind.KERNELS_IMPOSSIBLE))
 
 
@@ -71,7 +71,7 @@ class Limitation:
         reason: Cause and consequences of the limitation, as a text for users.
         count: Number of affected items, such as kernels or files.
         kind: Kind of the limitation, which determines how later stages treat the limitation.
-        hosts: Hostnames in ``reason`` that no other part of a result contains.
+        hosts: Hostnames that a result contains only in ``reason``.
         times_ns: Times of the damage on the profile's clock, or None if the times are unknown.
         unknown_ns: Starts and ends of the device times that the damage makes uncertain, or None if
             only ``times_ns`` are affected.
@@ -98,7 +98,7 @@ class Limitation:
     def outside(
         self, low_ns: int, high_ns: int, delay_ns: int = 0, *, where: str = "the window"
     ) -> Limitation:
-        """Return the limitation as it applies to a window of time.
+        """Return the limitation as it applies to a time window.
 
         If the times of the damage are known and are all outside the window, the reason mentions
         this, and the kind becomes ``COSTS``. Otherwise the limitation is returned unchanged.

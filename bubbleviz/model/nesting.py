@@ -21,7 +21,7 @@ def split_into_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:
     A layer starts with the earliest remaining interval. The next interval of a layer is the first
     one that starts after the end of the previous interval. Intervals that are left over go to the
     next layers. Intervals of one layer neither overlap nor touch, and their rows are sorted by
-    start. There are no more layers than intervals that are open at the same time::
+    start. If at most k intervals are open at the same time, there are at most k layers::
 
         rows       ├─0──────────┤  ├─3─────┤
                      ├─1──┤   ├─2─────┤
@@ -52,7 +52,7 @@ def split_into_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:
 
 @dataclass(frozen=True)
 class Innermost:
-    """A search index of intervals that finds the innermost interval around a query interval.
+    """Search index that finds the innermost interval around a query interval.
 
     The intervals are stored layer by layer, as divided by :func:`split_into_layers`.
 
@@ -61,7 +61,7 @@ class Innermost:
             (layers + 1,).
         start_ns: Starts of the intervals, ascending within a layer.
         end_ns: Ends of the intervals, inclusive.
-        depth: Rank of each interval in the order from outermost (smallest) to innermost.
+        depth: Nesting order. If two intervals contain a query, the larger depth is the inner one.
         row: Row of each interval in the columns that the index was built from.
     """
 
@@ -78,9 +78,9 @@ class Innermost:
         Args:
             start_ns: Starts of the intervals.
             end_ns: Ends of the intervals, inclusive.
-            depth: Rank of each interval in the order from outermost to innermost. By default,
-                shorter intervals are further inside. For equal lengths, the interval that starts
-                later is further inside, then the one in the larger row.
+            depth: Distinct integers. If two intervals contain a query, the interval with the larger
+                number is the inner one. By default, the shorter interval is the inner one. On equal
+                lengths, it is the interval that starts later, or else the one with the larger row.
         """
         if depth is None:
             rows = np.arange(len(start_ns))
@@ -91,11 +91,13 @@ class Innermost:
         return Innermost(layer_start, start_ns[row], end_ns[row], depth[row], row)
 
     def _iter_around(self, start_ns: Ints, end_ns: Ints) -> Iterator[tuple[Ints, Ints]]:
-        """Yield, for each layer, the queries inside intervals of the layer, and these intervals.
+        """Find the intervals that contain each query, one layer at a time.
 
-        A query is given as its position in ``start_ns`` and ``end_ns``. An interval is given as its
-        position in the columns of this index. In a layer, only the last interval that starts at or
-        before a query can contain the query.
+        In a layer, only the last interval that starts at or before a query can contain the query.
+
+        Yields:
+            query: Positions in ``start_ns`` of the queries that an interval of the layer contains.
+            position: Positions of these intervals in the columns of this index.
         """
         for first, end in zip(self.begin[:-1].tolist(), self.begin[1:].tolist(), strict=True):
             position = first + np.searchsorted(self.start_ns[first:end], start_ns, side="right") - 1
@@ -105,7 +107,7 @@ class Innermost:
             yield query, position[query]
 
     def iter_around(self, start_ns: Ints, end_ns: Ints) -> Iterator[tuple[Ints, Ints]]:
-        """Yield, for each layer, the queries that intervals of the layer contain.
+        """Find all intervals that contain each query, one layer at a time.
 
         An interval contains a query [start, end] if it contains both end points. All bounds are
         inclusive.
@@ -115,8 +117,8 @@ class Innermost:
             end_ns: Ends of the queries.
 
         Yields:
-            query: Positions of the contained queries in ``start_ns``.
-            row: For each contained query, the row of the interval that contains the query.
+            query: Positions in ``start_ns`` of the queries that an interval of the layer contains.
+            row: For each of these queries, the row of the interval that contains the query.
         """
         for query, position in self._iter_around(start_ns, end_ns):
             yield query, self.row[position]

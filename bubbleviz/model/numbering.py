@@ -56,10 +56,10 @@ class Numbering(Generic[Value]):
 
 
 def merge_tables(tables: Sequence[TableT], **columns: Sequence[str]) -> TableT:
-    """Concatenate tables, and merge shared fields that columns of the tables index.
+    """Concatenate tables, and merge the shared lists that their columns index, such as names.
 
-    Each shared field of the result contains the distinct values of all tables, in the order of
-    first occurrence. The columns that contain indices into the field are renumbered.
+    Each merged list contains the distinct values of all tables, in the order of first occurrence.
+    The columns that contain indices into the list are renumbered.
 
     Args:
         tables: At least one table. All tables have the same class.

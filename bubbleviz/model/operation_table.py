@@ -1,4 +1,4 @@
-"""Tables of operations that were read from a file, instead of kernels and ranges.
+"""Tables of operations, read from files that contain operations instead of kernels and ranges.
 
 Three kinds of files contain operations: tables exported by any tracer, traces of operations, and
 recordings of :mod:`bubbleviz.annotate`.
@@ -58,15 +58,15 @@ class OperationTable:
             rows have no text.
         paired: Whether iterations with the same name on different ranks are the same iteration.
         told: Names of the columns that were read.
-        waits: Intervals in which an operation waited for its own receives, so that it did not keep
-            its GPU busy. In all tables of intervals here, the column ``operation`` is
-            a row of ``operations``.
+        waits: Intervals in which an operation waited for data, so that it did not keep its GPU
+            busy. In this and the following interval tables, the column ``operation`` is a row of
+            ``operations``.
         unattributed: Intervals in which a rank computed outside operations.
         exposed: Intervals in which a rank ran only collectives.
         overheads: Intervals in which the profiler delayed a rank.
-        collectives: Collectives from a column of the table. Empty if collectives are rows instead.
+        collectives: Collectives listed in a column of the table. Empty if each collective is a row.
         pauses: Intervals in which a rank was not recorded.
-        noun: Kind of file, for messages, such as "table of operations".
+        noun: File type for messages, such as "table of operations".
         notes: Limitations found while reading the file.
     """
 

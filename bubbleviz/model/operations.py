@@ -221,7 +221,7 @@ def look_up_by_rank(numbers: Sequence[int | None], rank: Ints) -> Ints:
 
     Args:
         numbers: Number of each rank, or None if unknown. Ranks beyond the end have no number.
-        rank: Indices of ranks, or -1 for no rank.
+        rank: Rank indices, or -1 for no rank.
     """
     n_ranks = max(len(numbers), int(rank.max(initial=NONE)) + 1)
     # Index -1 selects the last entry, which is -1.
@@ -271,7 +271,7 @@ class RankIntervals(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RunningTimes(Table):
-    """How long kernels and copies ran on each rank, in disjoint sections of time sorted by rank.
+    """How long kernels and copies ran on each rank, in disjoint time sections sorted by rank.
 
     The GPU work of an iteration is one section, unless the work of another iteration begins or ends
     inside it. Between iterations, a new section begins whenever the set of running kernels changes.
@@ -297,7 +297,7 @@ class RunningTimes(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HostActivities(Table):
-    """Long calls and ranges on a launching thread while its GPU had no work left.
+    """Long host calls and ranges on launching threads, while the GPU had no work left.
 
     Attributes:
         rank: Index of the rank whose GPU had no work.
@@ -370,8 +370,8 @@ class ProfileSummary:
         kernels: Number of kernels.
         linked_kernels: Number of kernels whose launching call is known.
         attributed_kernels: Number of kernels that belong to an operation, including communication.
-        cross_thread_kernels: Number of kernels that were attributed to a backward on another thread
-            than the launching thread.
+        cross_thread_kernels: Number of kernels that were launched on one thread, and attributed to
+            a backward on another thread.
         ambiguous_kernels: Number of kernels that were attributed to no operation, because several
             threads ran backward when the kernels were launched.
         gpu_ns: Sum of the durations of compute kernels.

@@ -10,7 +10,7 @@ from bubbleviz.model.phases import Phase
 
 
 def mask_phases(phase: Ints | Codes, phases: Iterable[Phase]) -> Bools:
-    """Return a mask of the rows whose phase is one of ``phases``, False for no phase (-1).
+    """Return a mask of the rows whose phase is in ``phases``. Phase -1 (none) is never in it.
 
     A lookup table is used because ``np.isin`` sorts, which is slow for a few hundred rows.
     """
@@ -30,7 +30,7 @@ def make_code_mask(n_codes: int, codes: tuple[int, ...]) -> Bools:
     return make_mask(n_codes + 1, list(codes))
 
 
-#: Number of rows that are checked first. Few ranks have as many operations per iteration.
+#: Number of rows that are checked first. Most ranks have fewer operations per iteration.
 _FIRST_ROWS = 1024
 
 

@@ -1,7 +1,7 @@
 """Phases of pipeline training, which describe what an operation computes.
 
-The names follow the Zero Bubble paper (arXiv 2401.10241). ``B`` is the backward pass for the input,
-``W`` is the backward pass for the weights, and ``BW`` is both in one operation.
+The names follow the Zero Bubble paper (arXiv 2401.10241). ``B`` computes the gradients of the
+inputs, ``W`` computes the gradients of the weights, and ``BW`` does both in one operation.
 """
 
 from __future__ import annotations

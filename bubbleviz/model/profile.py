@@ -47,12 +47,12 @@ def is_main(thread: int) -> bool:
     return get_tid(thread) == get_pid(thread >> 24)
 
 
-#: Kinds of rows, as named in messages about rows that were left out.
+#: Names of row kinds in messages about rows that were left out.
 KERNELS = "kernels"
 KERNELS_AND_COPIES = "kernels and copies"
-#: Name of threads that represent a device rather than a thread of the host.
+#: Name of threads that represent a device rather than a host thread.
 DEVICE_THREAD = "XLA on device"
-#: Name of copies of managed-memory pages, which the driver makes without a launching call.
+#: Name for copies of managed-memory pages, which the driver makes without a launching call.
 PAGE_MIGRATION = "page migration"
 #: Correlation id of work that no call launched, which is the largest 32-bit number.
 UNCORRELATED = (1 << 32) - 1
@@ -61,7 +61,7 @@ IMPOSSIBLE_NS = 1 << 60
 
 
 def mask_possible(start_ns: Ints, end_ns: Ints) -> Bools | None:
-    """Return a mask of the rows whose times are possible, or None if this is true for all rows.
+    """Return a mask of the rows with possible times, or None if all times are possible.
 
     Times are possible if ``-IMPOSSIBLE_NS < start <= end < IMPOSSIBLE_NS``.
     """
@@ -166,7 +166,7 @@ def to_correlation_ids(ids: Ints) -> npt.NDArray[np.uint32]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Activities(Table):
-    """Work of devices: one row per kernel, then one row per copy or memset.
+    """Device work: one row per kernel, then one row per copy or memset.
 
     nsys stores this work in CUPTI_ACTIVITY_KIND_KERNEL, _MEMCPY and _MEMSET. Kernels keep the order
     of the file, and so do copies and memsets. In formats that interleave ranks, kernels are sorted
@@ -476,7 +476,7 @@ class Profile:
 
     Attributes:
         source: The file, and the host that recorded the profile.
-        activities: Work of devices.
+        activities: Kernels, copies and memsets on the devices.
         calls: API calls of the host.
         ranges: Ranges whose names may follow a convention.
         all_ranges: All ranges, whatever their names.
@@ -487,14 +487,14 @@ class Profile:
         global_rank: Number of the rank in the job, or None if the file does not contain it or
             contains several ranks.
         world_size: Number of ranks in the job, or None if the file does not contain it.
-        system_calls: Calls of the operating system, as ranges, or None if they are not recorded.
+        system_calls: Operating system calls, as ranges, or None if they are not recorded.
         launches_known: Whether ``calls`` are calls on a host. If False, the calls represent the GPU
             work itself, and launch times are unknown.
         collectives: Collectives that communication kernels executed, or None if the format does not
             record collectives.
         payloads: Callable that returns the payloads of NCCL's ranges, and limitations for payloads
             that could not be read.
-        has_payload_schema: Whether the profile describes the layout of the payloads of ranges.
+        has_payload_schema: Whether the profile describes the layout of range payloads.
         synchronisation: Callable that returns the recorded synchronization (None if there is none),
             and limitations for records that could not be read.
         memory: Callable that returns the allocations and frees, or None if there are none.
@@ -553,8 +553,8 @@ class Contents:
         readable: Whether the file can be analyzed although data is missing.
         reader: Reader that was used, and why no faster reader was used. "" if the format has only
             one reader.
-        noun: Kind of file if it contains operations instead of kernels, otherwise "".
-        facts: Further facts from the file, as pairs of name and value.
+        noun: File type for messages if the file contains operations, or "" if it contains kernels.
+        facts: Further facts from the file, as (name, value) pairs.
     """
 
     source: Source

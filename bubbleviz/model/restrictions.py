@@ -17,8 +17,8 @@ class Restriction:
     Attributes:
         code: Name in JSON, which never changes.
         text: Text for users, which may change.
-        caveat: Clause for the sentence on methods, or "" if that sentence mentions the restriction
-            in another way.
+        caveat: Clause for the sentence that describes the methods, or "" if that sentence already
+            mentions the restriction.
         is_missing_part: Whether the restriction only says that ranks or stages are missing or may
             be missing. The ratio of the recorded ranks is then known, and
             ``gate --allow-incomplete`` accepts it.

@@ -1,4 +1,4 @@
-"""Recorded synchronization: events on streams, and waits of streams and hosts.
+"""Recorded synchronization: events on streams, and stream and host waits.
 
 The profiler assigned the stream and event ids. A stream id is unique within a device of a process.
 An event id is unique within a process.
@@ -39,7 +39,7 @@ class EventRecords(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Waits(Table):
-    """Waits of streams and hosts.
+    """Waits in which a stream or the host waits for an event, a stream or a device.
 
     The columns ``stream`` and ``event`` determine who waits for what::
 
@@ -74,7 +74,7 @@ class Synchronisation:
 
     Attributes:
         records: Calls that recorded events.
-        waits: Waits of streams and hosts.
+        waits: Stream and host waits.
     """
 
     records: EventRecords

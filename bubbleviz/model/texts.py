@@ -32,8 +32,8 @@ _CONTROL = re.compile(
 def replace_unprintable(text: str) -> str:
     """Replace each unprintable character, including line breaks, with a space.
 
-    All printed texts pass through this function, because terminals interpret control characters,
-    and names in profiles and recordings can contain control characters.
+    Names in profiles and recordings can contain control characters, which a terminal would
+    interpret. All printed texts therefore pass through this function.
     """
     if text.isprintable():
         return text
@@ -45,12 +45,12 @@ def capitalize(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-#: Number of characters at the start of a name that regular expressions are matched against.
+#: Length of the name prefix that regular expressions are matched against.
 #: The start identifies a kernel. The template arguments that follow can take megabytes.
 MATCHED_CHARACTERS = 2_048
 
 
-#: Maximum number of characters of a range name that patterns are matched against.
+#: Maximum length of a range name. Longer names match no pattern.
 MAX_RANGE_NAME = 16_384
 
 
@@ -59,12 +59,12 @@ def truncate_for_matching(name: str) -> str:
     return name[:MATCHED_CHARACTERS]
 
 
-#: Maximum number of characters of a name in a JSON or CSV document.
+#: Maximum length of a name in a JSON or CSV document.
 PRINTED_CHARACTERS = 10_000
 
 
 def truncate_for_document(name: str) -> str:
-    """Shorten a name to ``PRINTED_CHARACTERS`` characters, the last an ellipsis if it was cut."""
+    """Shorten a name longer than ``PRINTED_CHARACTERS``, so that it ends with an ellipsis."""
     return name if len(name) <= PRINTED_CHARACTERS else f"{name[: PRINTED_CHARACTERS - 1]}…"
 
 

@@ -1,6 +1,6 @@
 """A window: the part of a run to analyze, such as ``iteration:5-8`` or ``time:1.5s-3s``.
 
-A window of iterations selects iterations by their names in the report. A window of time contains
+An iteration window selects iterations by their names in the report. A time window contains
 the iterations that both start and end in the window. Times are relative to the start of the first
 profile's capture, as in the report and in Nsight Systems::
 
@@ -34,9 +34,8 @@ class Window:
 
     Attributes:
         text: The window as the user wrote it, such as ``iteration:5-8``.
-        iterations: Numbers of the first and last iteration, inclusive, or None for a window of
-            time.
-        times_ns: Start and exclusive end on the report's clock, or None for a window of iterations.
+        iterations: Numbers of the first and last iteration, inclusive, or None for a time window.
+        times_ns: Start and exclusive end on the report's clock, or None for an iteration window.
     """
 
     text: str
@@ -46,16 +45,16 @@ class Window:
     def mask_iterations(self, names: Sequence[str], start_ns: Ints, end_ns: Ints) -> Bools:
         """Return a mask of the iterations inside the window, shape (iterations,).
 
-        A window of iterations contains the iterations from the first to the last number. A window
-        of time contains the iterations that start at or after its start and end at or before its
+        An iteration window contains the iterations from the first to the last number. A time
+        window contains the iterations that start at or after its start and end at or before its
         end.
 
         Args:
-            names: Name of each iteration. A window of iterations selects only names that are
+            names: Name of each iteration. An iteration window selects only names that are
                 decimal numbers.
             start_ns: Earliest start of each iteration on any rank, on the report's clock.
             end_ns: Latest end of each iteration on any rank. If an iteration has no work, its end
-                is not after its start, and no window of time contains the iteration.
+                is not after its start, and no time window contains the iteration.
 
         Raises:
             InputError: No iteration is inside the window.
@@ -74,9 +73,9 @@ class Window:
         return np.asarray(is_inside, bool)
 
     def mask_overlapping(self, start_ns: Ints, end_ns: Ints) -> Bools:
-        """Return a mask of the iterations with work that overlap a window of time.
+        """Return a mask of the iterations that contain work and overlap the time window.
 
-        The mask is all False for a window of iterations, which has no times.
+        The mask is all False for an iteration window, which has no times.
 
         Args:
             start_ns: Earliest start of each iteration on any rank, on the report's clock.
@@ -106,7 +105,7 @@ class Window:
 def parse_window(text: str) -> Window:
     """Parse a window: ``iteration:5-8``, ``iteration:5`` or ``time:1.5s-3s``.
 
-    The start or the end of a window of time may be left out, as in ``time:2s-``. The window then
+    The start or the end of a time window may be left out, as in ``time:2s-``. The window then
     begins at time 0 or never ends.
 
     Raises:
