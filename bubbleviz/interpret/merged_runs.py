@@ -1,4 +1,4 @@
-"""Refuses files that contain two runs with the same ranks and iterations.
+"""Refusal of files that contain two runs with the same ranks and iterations.
 
 The ratio would be wrong for both runs. A single run may also repeat all operations of an iteration,
 if its names do not distinguish all microbatches. In contrast to two runs, it repeats them without a
@@ -25,19 +25,22 @@ from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import WORK, Phase
 
 _FORWARD, _BACKWARD = (Phase.F,), (Phase.B, Phase.BW)
-#: Minimum share of iterations with two runs for a file to be refused.
+#: A file is refused if at least this share of its iterations contain two runs.
 _MIN_SHARE = 0.1
-#: Share of compute time that must overlap for two occurrences to belong to two runs.
+#: Operations belong to two runs if more than this share of their time overlaps.
 _MIN_OVERLAP = 0.05
 
 
 def refuse_merged_runs(path: str, operations: Operations, is_named: Bools) -> None:
     """Refuse a file that contains two runs of the same ranks and iterations.
 
-    An iteration of a rank contains two runs if all passes of one run occur twice (see
-    :func:`_mask_repeated_groups`), and if one of two conditions holds: an unrelated operation
-    starts between the first and the second occurrences, or operations overlap. The file is refused
-    if at least ``_MIN_SHARE`` of the named iterations contain two runs.
+    An iteration of a rank contains two runs if both of these conditions hold:
+
+    - All passes of one run occur twice; see :func:`_mask_repeated_groups`.
+    - An unrelated operation starts between the first and the second occurrences, or operations
+      overlap.
+
+    The file is refused if at least ``_MIN_SHARE`` of the named iterations contain two runs.
 
     Args:
         path: Path of the file, for the message.
@@ -71,10 +74,10 @@ def refuse_merged_runs(path: str, operations: Operations, is_named: Bools) -> No
 def _mask_repeated_groups(operations: Operations, rows: Ints, group: Ints, n_groups: int) -> Bools:
     """Return a mask of the groups in which all forwards and backwards of one run occur twice.
 
-    The other run may have more microbatches, which then occur only once. Only microbatches up to
-    the last one that occurs twice are checked. Among these, forwards must have as many first as
-    second occurrences, and so must backwards. The last repeated microbatch must be the same for
-    forwards and backwards.
+    Only microbatches up to the last one that occurs twice are checked, because one run may have
+    more microbatches than the other. Among these, forwards must have as many second as first
+    occurrences, and so must backwards. The last repeated microbatch must be the same for forwards
+    and backwards.
 
     Args:
         operations: Operations of the file.
@@ -103,7 +106,7 @@ def _mask_repeated_groups(operations: Operations, rows: Ints, group: Ints, n_gro
 def _find_last_repeated_microbatch(
     operations: Operations, rows: Ints, group: Ints, n_groups: int, phases: tuple[Phase, ...]
 ) -> Ints:
-    """Return the largest microbatch of each group that occurs twice, or -1 if there is none.
+    """Return the largest microbatch number in each group that occurs twice, or -1 if none does.
 
     Only operations of the given phases are considered. See :func:`_mask_repeated_groups` for the
     other arguments.
@@ -116,8 +119,9 @@ def _find_last_repeated_microbatch(
 def _find_breaks(
     operations: Operations, rows: Ints, group: Ints, n_groups: int
 ) -> tuple[Ints, Ints]:
-    """Return when the first occurrences in each group end, and when the second occurrences start.
+    """Return when the first run ends and the second run starts, if a group contains two runs.
 
+    The passes that occur first belong to one run, and the passes that occur again to the other.
     Microbatches after the last one that occurs twice are ignored, because either run may have
     executed them. See :func:`_mask_repeated_groups` for the arguments.
 
@@ -147,17 +151,18 @@ def _find_breaks(
 def _has_starts_between(
     operations: Operations, group: Ints, rank: Ints, since_ns: Ints, until_ns: Ints
 ) -> Bools:
-    """Return a mask of the groups whose rank starts an unrelated operation in their interval.
+    """Return a mask of the groups in whose interval their rank starts an unrelated operation.
 
-    Operations of the group itself whose phase is in ``WORK`` are ignored, because a run may use
-    microbatch numbers in one pass that it does not use in the next.
+    An operation is unrelated if it belongs to another group or if its phase is not in ``WORK``.
+    Operations of the group itself show nothing, because a run may use microbatch numbers in one
+    pass that it does not use in the next.
 
     Args:
         operations: Operations of the file.
         group: Group of each operation.
         rank: Rank of each group.
-        since_ns: Start of the interval of each group.
-        until_ns: End of the interval of each group.
+        since_ns: Start of each group's interval.
+        until_ns: End of each group's interval, exclusive.
     """
     is_spanned = operations.has_span == 1
     rows = np.flatnonzero(is_spanned)
@@ -176,7 +181,7 @@ def _count_starts(
     since_ns: Ints,
     until_ns: Ints,
 ) -> Ints:
-    """Count the operations that start in each interval and have the same key as the interval.
+    """Count, for each interval, the operations with the same key that start in it.
 
     The intervals are half-open.
 
@@ -202,8 +207,8 @@ def _mask_overlapped_groups(
 ) -> Bools:
     """Return a mask of the groups in which operations overlap each other.
 
-    The sum of the durations, minus the length of the union, must exceed ``_MIN_OVERLAP`` of the
-    sum. See :func:`_mask_repeated_groups` for the arguments.
+    The overlap is the sum of the durations minus the length of their union. It must exceed
+    ``_MIN_OVERLAP`` of the sum. See :func:`_mask_repeated_groups` for the arguments.
     """
     start_ns, end_ns = operations.start_ns[rows], operations.end_ns[rows]
     total_ns = intervals.group_sum(group, n_groups, end_ns - start_ns)

@@ -1,4 +1,4 @@
-"""Limitations of operations: what the ranges and kernels of one file do not show."""
+"""Limitations on operations: what the ranges and kernels of one file do not show."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from bubbleviz.model.run_kinds import TRAINING, run_kind
 
 #: A possible limitation: subject, reason and count. It does not exist if the count is 0.
 Candidate: TypeAlias = tuple[str, str, int]
-#: Subject of the limitation if names contain no microbatch numbers.
+#: Limitation subject if names contain no microbatch numbers.
 _INFERRED = "microbatch numbers are inferred"
-#: Subject of the limitation if names contain neither microbatches nor iterations.
+#: Limitation subject if names contain neither microbatches nor iterations.
 _UNDIVIDED = "iteration boundaries are unknown"
-#: Subject of the limitation if all names contain the same microbatch and no iteration.
+#: Limitation subject if all names contain the same microbatch and no iteration.
 _UNMARKED = "iterations and stages of ranks"
-#: Subject of the limitation if kernels of forwards and backwards are missing.
+#: Limitation subject if kernels of forwards and backwards are missing.
 _WITHOUT_WORK = "forwards and backwards without GPU work"
-#: Minimum fraction of forwards and backwards without GPU work that is reported as missing kernels.
+#: Kernels are reported as missing if at least this share of forwards and backwards lack GPU work.
 _NOTICEABLE = 0.01
-#: Limitations of linking: the link rule whose kernels are counted, the subject and the reason.
+#: Limitations on linking: the link rule whose kernels are counted, the subject and the reason.
 _UNLINKED = (
     (
         LinkRule.UNLINKED,
@@ -60,11 +60,15 @@ _KINDS = {
 def list_limitations(
     profile: Profile, work: LinkedWork, operations: Operations, ranges: OperationRanges
 ) -> tuple[Limitation, ...]:
-    """Return the limitations of the operations and of the linking of one profile.
+    """Return the limitations on the operations of one profile, and on the linking of its kernels.
 
-    The limitations report kernels that are not linked (``_UNLINKED``), the problems found by
-    :func:`check_operations` and :func:`check_iteration_marks`, and ranks whose iteration boundaries
-    are unknown. Limitations whose count is 0 are left out.
+    The limitations report:
+
+    - Kernels that are not linked (``_UNLINKED``).
+    - Problems found by :func:`check_operations` and :func:`check_iteration_marks`.
+    - Ranks whose iteration boundaries are unknown.
+
+    Limitations whose count is 0 are left out.
 
     Args:
         profile: The profile.
@@ -107,7 +111,7 @@ def make_limitations(path: str, candidates: Iterable[Candidate]) -> tuple[Limita
 
 
 def _find_kinds_with_work(operations: Operations) -> Bools:
-    """Return a mask of the operations for whose (rank, chunk, phase) any operation has GPU work."""
+    """Return a mask of the operations whose (rank, chunk, phase) has at least some GPU work."""
     groups = group_rows(operations.rank, operations.chunk, operations.phase)
     working = make_mask(len(groups), groups.of_row[operations.has_span == 1])
     return np.asarray(working[groups.of_row], bool)
@@ -116,8 +120,8 @@ def _find_kinds_with_work(operations: Operations) -> Bools:
 def _find_undivided_ranks(operations: Operations, ranges: OperationRanges) -> Ints:
     """Return the ranks with several forwards whose iteration boundaries are unknown.
 
-    Boundaries are unknown if the rank has no Optimizer, no iteration number in any name, and no
-    microbatch in the name of any forward.
+    Boundaries are unknown if the rank has no Optimizer, none of its range names contain an
+    iteration number, and none of its forwards has a name that contains a microbatch.
     """
     is_forward = mask_phases(operations.phase, (Phase.F, Phase.FB))
     is_unnumbered = make_mask(len(operations), ranges.operation[ranges.unnumbered])
@@ -135,18 +139,19 @@ def _find_undivided_ranks(operations: Operations, ranges: OperationRanges) -> In
 def check_iteration_marks(
     operations: Operations, is_unnumbered: Bools, in_parts: Bools, ranks_with_names: Ints
 ) -> Candidate:
-    """Count the operations that repeat the only microbatch number of a rank.
+    """Count the operations on ranks where all microbatches have the same number.
 
-    In a training run, a single name then stands for many microbatches. Without marks of iterations,
+    In a training run, a single name then stands for many microbatches. If nothing marks iterations,
     every forward that follows a backward starts an iteration, and consecutive forwards look like
     parts of a single forward::
 
         ranges       F0 F0 F0 B0 F0 B0 B0 B0
         operations   ├─ F0 ─┤ B0 F0 ├─ B0 ─┤
 
-    An F, B, W, BW or FB with a microbatch counts if it consists of several ranges or occurs again
-    in its iteration. Ranks with several microbatch numbers, with an Optimizer, or in
-    ``ranks_with_names`` are left out. The count is 0 if the run is not a training run.
+    An F, B, W, BW or FB whose name contains a microbatch counts if it consists of several ranges,
+    or if it repeats an earlier operation in its iteration. Ranks are left out if they have several
+    microbatch numbers or an Optimizer, or if they are in ``ranks_with_names``. The count is 0
+    unless the run is a training run.
 
     Args:
         operations: Operations of one file.
@@ -179,10 +184,10 @@ def check_iteration_marks(
 def check_operations(
     operations: Operations, *, inferred: bool, is_table: bool = False
 ) -> Iterator[Candidate]:
-    """Yield the limitations of operations: missing work, inferred numbers, cuts and repetitions.
+    """Yield the limitations on operations: missing work, inferred numbers, cuts and repetitions.
 
-    Candidates with a count of 0 are also yielded. The kernels of a forward or backward without GPU
-    work are reported as missing only if all of this holds:
+    Candidates with a count of 0 are also yielded. If a forward or backward has no GPU work, its
+    kernels are reported as missing only if all of this holds:
 
     - The file is a profile, not a table.
     - Other operations of the same rank, chunk and phase have GPU work.

@@ -1,4 +1,4 @@
-"""Operation ranges: how the named ranges of a profile become operations of each rank.
+"""Conversion of the named ranges in a profile to operations of each rank.
 
 The name of a range gives the phase and microbatch of an operation. The name does not show on which
 rank the operation ran, in which iteration, or whether two ranges with the same name belong to one
@@ -65,11 +65,11 @@ class OperationRanges(Table):
     Attributes:
         range: Row of the range among the ranges whose names denote operations.
         rank: Rank on which the range launched work.
-        mark: Iteration number given by the name of the range or by an iteration mark, or -1 if
-            there is none.
+        mark: Iteration number given by the range name or by an iteration mark, or -1 if there is
+            none.
         iteration: Iteration index of the range on its rank, from 0.
-        unnumbered: Whether the microbatch follows from the order of the ranges. This is so if the
-            name contains no microbatch, or if all names on the rank contain the same one.
+        unnumbered: Whether the microbatch must be inferred from the order of the ranges, because
+            the name contains none or all names on the rank contain the same one.
         operation: Operation index, ascending in order of (rank, host start).
     """
 
@@ -87,8 +87,8 @@ class NameHints(Table):
 
     Attributes:
         stage: Virtual stage, or -1 if the name contains none.
-        iteration: Iteration number given by the name of the operation or by an iteration mark, or
-            -1 if there is none.
+        iteration: Iteration number given by the operation's name or by an iteration mark, or -1 if
+            there is none.
     """
 
     stage: Ints
@@ -102,8 +102,8 @@ class NamedOperations:
     Attributes:
         keys: The operations, sorted by (rank, host start). The columns for GPU work are not filled
             yet.
-        hints: Stages and iteration numbers in the names of the operations, one row per operation.
-        ranges: The ranges of the operations, sorted by (rank, host start).
+        hints: Stages and iteration numbers in the operation names, one row per operation.
+        ranges: The ranges that form the operations, sorted by (rank, host start).
         limitations: Limitations that report ranges without GPU work whose rank is unknown.
     """
 
@@ -152,7 +152,7 @@ def _number_operations(
         named_ranges: Ranges of the profile whose names denote operations.
         names: Meanings of the range names, indexed by name id.
         work: All kernels and copies of the profile, linked to ``named_ranges``.
-        of_range: Row of ``named_ranges`` for each placed range, sorted by (rank, host start). A
+        of_range: Row in ``named_ranges`` of each placed range, sorted by (rank, host start). A
             range that launched work on two ranks is placed twice.
         rank: Rank of each placed range.
     """
@@ -179,8 +179,8 @@ def _place_on_ranks(
 ) -> tuple[Ints, Ints, Ints]:
     """Find the ranks on which ranges launched work (step 1).
 
-    The ranks are those of the kernels of a range. The ranks of its copies matter only if the range
-    launched no kernel. A range that launched nothing gets the rank of :func:`_infer_ranks`.
+    A range is placed on each rank on which it launched kernels. If it launched none, the ranks of
+    its copies are used. If it launched nothing, :func:`_infer_ranks` determines the rank.
 
     Args:
         profile: The profile.
@@ -188,9 +188,9 @@ def _place_on_ranks(
         work: All kernels and copies of the profile, linked to ``named_ranges``.
 
     Returns:
-        of_range: Row of ``named_ranges`` for each pair of a range and a rank, sorted by
-            (rank, host start, row).
-        rank: Rank of each pair.
+        of_range: For each pair of a range and a rank, the row in ``named_ranges``. Pairs are sorted
+            by (rank, host start, row).
+        rank: For each pair, the rank.
         unplaced: Rows of the ranges whose rank is unknown, in ascending order.
     """
     ranks, n_kernels = profile.activities.ranks, profile.activities.kernels
@@ -209,11 +209,11 @@ def _place_on_ranks(
 
 
 def _mask_unnumbered_ranges(name: NameMeanings, is_constant: Bools) -> Bools:
-    """Return a mask of the ranges whose microbatch follows from their order.
+    """Return a mask of the ranges whose microbatch must be inferred from their order.
 
     These are F, B, BW and R ranges whose names contain no microbatch. On ranks whose names give
-    every microbatch the same number, all phases in ``WORK`` are included. The exception is a W
-    without a microbatch: it completes all pending W, and needs no number.
+    every microbatch the same number, ranges of all phases in ``WORK`` are included. The exception
+    is a W without a microbatch, which completes all pending W and needs no number.
 
     Args:
         name: Meanings of the range names, one row per range.
@@ -232,22 +232,22 @@ def _measure_step_times(
 ) -> tuple[Ints, Ints]:
     """Return the start and end of each range, taken from its compute kernels where necessary.
 
-    The host may launch the Optimizers of two iterations in immediate succession. Then only the
-    kernels show how much time passed between the Optimizers. A collective in the second Optimizer
-    may wait during that time, so only compute kernels count. Kernels are looked up only for the
-    ranges that :func:`_select_rows_to_measure` selects.
+    The host may launch the Optimizers of two iterations in immediate succession. Only the kernels
+    then show how much time passed between the Optimizers. Collectives are ignored, because a
+    collective in the second Optimizer may wait during that time. To save time, kernels are looked
+    up only for the ranges that :func:`_select_rows_to_measure` selects.
 
     Args:
         named_ranges: Ranges whose names denote operations.
         work: Kernels and copies of all ranks.
-        of_range: Row of ``named_ranges`` for each placed range, sorted by (rank, host start).
+        of_range: Row in ``named_ranges`` of each placed range, sorted by (rank, host start).
         rank: Rank of each placed range.
         phase: Phase of each placed range.
 
     Returns:
-        start_ns: Start of the first compute kernel of each placed range, in ns. If its kernels were
-            not looked up or do not exist, this is the host start of the range.
-        end_ns: End of the last compute kernel, or else the host end of the range.
+        start_ns: Start of the first compute kernel in each placed range, in ns. Without kernels, or
+            if they were not looked up, this is the host start of the range.
+        end_ns: End of the last compute kernel, or the host end of the range in the same cases.
     """
     start_ns, end_ns = named_ranges.start_ns[of_range], named_ranges.end_ns[of_range]
     rows = _select_rows_to_measure(rank, phase)
@@ -269,9 +269,9 @@ def _measure_step_times(
 def _select_rows_to_measure(rank: Ints, phase: Ints) -> Ints:
     """Return the rows of the ranges whose kernels are needed to tell consecutive Optimizers apart.
 
-    Only F, B, W, BW, FB and Optimizer ranges are considered. The result is empty unless a rank has
-    two consecutive Optimizers. Otherwise it contains every Optimizer, the first range of each rank,
-    and the first range after each Optimizer, in ascending order.
+    Only F, B, W, BW, FB and Optimizer ranges are considered. If no rank has two consecutive
+    Optimizers, the result is empty. Otherwise, it contains every Optimizer, the first range of each
+    rank, and the first range after each Optimizer, in ascending order.
 
     Args:
         rank: Rank of each placed range, sorted by (rank, host start).
@@ -304,16 +304,17 @@ def _find_iteration_hints(
 ) -> Ints:
     """Return the iteration number that names give each placed range, or -1 if none does (step 2).
 
-    The number comes from the name of the range itself, or else from a mark: a range around it that
-    names an iteration. Only marks on threads that open ranges of the rank are used. A mark may end
-    before the Optimizer of its iteration. Therefore, its number also applies to the ranges after
-    it, until the next forward outside every mark, for example in an evaluation.
+    - If the name of the range itself contains a number, that number is used.
+    - Otherwise, the number comes from a mark, which is a range around it that names an iteration.
+      Only marks on threads that open ranges of the rank are used.
+    - A mark may end before the Optimizer of its iteration. Therefore, its number also applies to
+      the ranges after it, until the next forward outside every mark, for example in an evaluation.
 
     Args:
         ranges: All ranges of the profile.
         names: Meanings of the range names, indexed by name id.
         named_ranges: Ranges whose names denote operations.
-        of_range: Row of ``named_ranges`` for each placed range, sorted by (rank, host start).
+        of_range: Row in ``named_ranges`` of each placed range, sorted by (rank, host start).
         rank: Rank of each placed range.
     """
     name_id = named_ranges.name_id[of_range]
@@ -333,11 +334,11 @@ def _find_iteration_hints(
 
 
 def _find_marks(ranges: Ranges, names: NameMeanings, named_ranges: Ranges) -> tuple[Ranges, Ints]:
-    """Find the ranges that mark iterations, with their iteration numbers.
+    """Find the ranges that mark iterations, and their iteration numbers.
 
-    The number is usually part of the name. Marks without a number in their names are numbered from
-    0 on each thread, see :func:`_number_marks`. A mark that gets no number is left out, so that it
-    does not hide a mark around it.
+    The number is usually part of the name. Marks whose names contain no number are numbered from 0
+    on each thread, see :func:`_number_marks`. A mark that gets no number is left out. Otherwise, it
+    would hide a mark around it.
 
     Args:
         ranges: All ranges of the profile.
@@ -366,9 +367,12 @@ def _find_marks(ranges: Ranges, names: NameMeanings, named_ranges: Ranges) -> tu
 def _match_marks(marks: Ranges, start_ns: Ints, is_forward: Bools) -> Ints:
     """Return the index of the mark that applies to each operation range of a rank, or -1 if none.
 
-    The candidate is the last mark that starts at or before the start of the range. It applies if it
-    is still open then (its end is later). A mark that contains no forward only shows where the
-    iteration starts. Such a mark applies until the next mark starts.
+    The candidate is the last mark that starts at or before the start of the range. It applies in
+    two cases:
+
+    - It is still open when the range starts (its end is later).
+    - It contains no forward. Such a mark only shows where the iteration starts, so it applies until
+      the next mark starts.
 
     Args:
         marks: Iteration marks on the threads of the rank, sorted by start.
@@ -386,8 +390,7 @@ def _match_marks(marks: Ranges, start_ns: Ints, is_forward: Bools) -> Ints:
 def _propagate_hints(hint: Ints, is_forward: Bools, rank: Ints) -> Ints:
     """Fill missing hints with the last hint before them on the same rank.
 
-    A forward without a hint stops this: the forward and the ranges after it stay without a hint
-    until the next hint.
+    A forward without a hint is not filled, and neither are the ranges after it until the next hint.
 
     Args:
         hint: Iteration number of each range, or -1 if unknown, sorted by (rank, host start).
@@ -405,9 +408,10 @@ def _propagate_hints(hint: Ints, is_forward: Bools, rank: Ints) -> Ints:
 def _number_marks(marks: Ranges, operations: Ranges, phase: Ints) -> Ints:
     """Number the marks of a thread from 0, skipping marks without both a forward and a backward.
 
-    If a set-up or an evaluation that runs on only one rank were numbered, the iteration numbers of
-    that rank would differ from the other ranks. An operation range is inside the last mark that
-    starts at or before its own start, unless this mark ended earlier.
+    The skipped marks are, for example, set-up or evaluation on a single rank. If they were
+    numbered, the iteration numbers of that rank would differ from those of other ranks. An
+    operation range is inside the last mark that starts at or before its own start, unless this mark
+    ended earlier.
 
     Args:
         marks: Marks whose names contain no number, sorted by start. Must not be empty.
@@ -436,7 +440,7 @@ def _infer_ranks(named_ranges: Ranges, idle: Ints, codes: Ints, ranks: Ints) -> 
     Args:
         named_ranges: Ranges whose names denote operations.
         idle: Rows of the ranges that launched nothing.
-        codes: ``range * n_ranks + rank`` for each rank on which a range launched work.
+        codes: Pairs of a range and a rank on which it launched work, as ``range * n_ranks + rank``.
         ranks: Process and device of each rank, shape (n_ranks, 2).
     """
     n_ranks = len(ranks)
@@ -456,7 +460,7 @@ def _infer_ranks(named_ranges: Ranges, idle: Ints, codes: Ints, ranks: Ints) -> 
 def _group_ranges(
     order: iterations.HostOrder, iteration: Ints, is_single: Bools, is_part: Bools
 ) -> Ints:
-    """Assign each range to an operation: consecutive ranges with equal keys share one (step 4).
+    """Join consecutive ranges with equal keys into operations (step 4).
 
     ::
 
@@ -506,10 +510,12 @@ def _describe_unplaced_ranges(
 ) -> tuple[Limitation, ...]:
     """Return limitations for ranges that launched nothing and whose rank is unknown.
 
-    There are up to three limitations. The first counts the processes that ran a stage although no
-    GPU work was recorded for them (see :func:`_find_unrecorded_stages`). The second counts the
-    ranges whose process uses several devices. The third counts the ranges of processes without GPU
-    work that ran no stage.
+    There are up to three limitations, which count:
+
+    - Processes that ran a stage although no GPU work was recorded for them (see
+      :func:`_find_unrecorded_stages`).
+    - Ranges whose process uses several devices.
+    - Ranges whose process has no GPU work and ran no stage.
 
     Args:
         profile: The profile. Its kernels and copies show which devices a process uses.
@@ -547,7 +553,7 @@ def _find_unrecorded_stages(process: Ints, phase: Ints) -> Ints:
     """Return the processes that ran a stage although none of their GPU work was recorded.
 
     A process ran a stage if it has a range of phase B, W, BW or FB, or at least two ranges of phase
-    F. A single forward is not enough, because helper processes also name what they try or prepare.
+    F. A single F is not enough, because helper processes may also name a single forward.
 
     Args:
         process: Process of each range. Only processes without GPU work are passed.
@@ -569,12 +575,12 @@ def _merge_ranges(
 ) -> tuple[Operations, NameHints]:
     """Merge the ranges of each operation into one row (step 5).
 
-    An operation lasts from the host start of its first range to the latest host end of its ranges.
-    Its name is the name of its first range. An operation is cut if any of its ranges is cut. If the
-    first range is unnumbered, the microbatch is the number of earlier operations with the same
-    rank, iteration, phase, chunk and sequence. A B that never gets a W becomes a BW; see
-    :func:`fuse_backwards`. If a name contains a virtual stage but no chunk, the stage is used as
-    the chunk.
+    - An operation lasts from the host start of its first range to the latest host end of its
+      ranges. It has the name of its first range. It is cut if any of its ranges is cut.
+    - If the first range is unnumbered, the microbatch is the number of earlier operations with the
+      same rank, iteration, phase, chunk and sequence.
+    - A B that never gets a W becomes a BW; see :func:`fuse_backwards`.
+    - If a name contains a virtual stage but no chunk, the stage is used as the chunk.
 
     Args:
         named_ranges: Ranges whose names denote operations.
@@ -623,11 +629,13 @@ def _merge_ranges(
 
 
 def fuse_backwards(phase: Ints, key: tuple[Ints, Ints, Ints, Ints]) -> Ints:
-    """Return a copy of the phases in which B without a matching W is replaced by BW.
+    """Return a copy of the phases in which each B without a matching W is replaced by BW.
 
-    A W matches every B with the same rank, chunk, stage and microbatch. A W without a microbatch
-    matches every B with the same rank, chunk and stage. A W without a microbatch, chunk and stage
-    matches every B of its rank. The order and the iteration of the operations do not matter.
+    - A W matches every B with the same rank, chunk, stage and microbatch.
+    - A W without a microbatch matches every B with the same rank, chunk and stage.
+    - A W that has no microbatch, chunk or stage matches every B of its rank.
+
+    The order and the iteration of the operations do not matter.
 
     Args:
         phase: Phase of each operation.

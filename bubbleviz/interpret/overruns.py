@@ -1,4 +1,4 @@
-"""Overruns: work whose recorded end is later than the start of the next work on its stream.
+"""Overruns: kernels and copies that end after the next one on their stream starts.
 
 A stream runs its work in sequence. An end after the start of the next work is therefore wrong, and
 hides idle time::
@@ -39,11 +39,10 @@ from bubbleviz.model.profile import UNCORRELATED, Activities, CallLog, Calls, pr
 
 #: Maximum overlap that may be timestamp noise, in ns.
 _CLOCK_GRAIN_NS = 5_000
-#: Minimum overlap of short kernels, in ns, that counts as a real start before the previous kernel
-#: ends.
+#: Overlaps longer than this, in ns, are counted to find out whether kernels really start early.
 _EARLY_START_NS = 1_000
-#: Minimum number of overlaps that counts as frequent. A smaller number may be damage, even in a
-#: small profile.
+#: Overlaps are frequent only if there are at least this many. A smaller number may be damage, even
+#: in a small profile.
 _MIN_MANY = 10
 #: If more than this share of kernels overlap the next kernel, kernels really start early.
 _MANY_EARLY_STARTS = 0.01
@@ -52,8 +51,8 @@ _MANY_CONTAINED = 0.2
 #: A kernel is far longer if it takes more than this many times as long as all others of its name.
 #: The end of a far longer kernel is wrong, unless such kernels are common.
 _FAR_LONGER = 3
-#: Minimum duration of the last work on a stream for its end to be checked, as a share of the span
-#: of the profile.
+#: The end of the last work on a stream is checked only if the work takes at least this share of the
+#: profile's span.
 _NOTICEABLE = 0.01
 #: Maximum time in ns by which awaited work may end after the wait returns, because of noise between
 #: the host clock and the device clock.
@@ -84,8 +83,8 @@ class _Evidence:
             the next work.
         is_far_longer: Mask of the overruns that take more than ``_FAR_LONGER`` times as long as any
             other work with their name.
-        is_outlier: Mask of the far longer overruns that are rare among the work with their name, as
-            :func:`_is_rare_of_name` defines it.
+        is_outlier: Mask of the far longer overruns that are rare among the work with their name;
+            see :func:`_is_rare_of_name`.
     """
 
     contains_next: Bools
@@ -117,7 +116,7 @@ def clip_overruns(
 ) -> ClippedWork:
     """Correct end times that are later than the start of the next work on the same stream.
 
-    A kernel or copy with such an end is an overrun. Overruns of at most ``_CLOCK_GRAIN_NS`` are
+    A kernel or copy with such an end is an overrun. Overlaps of at most ``_CLOCK_GRAIN_NS`` are
     noise and are ignored. :func:`_select_wrong` selects the overruns to correct, and
     :func:`_clip_ends` computes their new ends.
 
@@ -151,15 +150,16 @@ def _classify_overruns(
 ) -> _Evidence:
     """Collect the evidence for wrong ends.
 
-    Many outliers that do not contain the next work, together with many short overlaps, mean that
-    kernels really start before the previous kernel ends. Then only overruns that contain the next
-    work remain outliers.
+    Kernels may really start before the previous kernel ends. This is assumed if there are many
+    outliers that do not contain the next work, and also many short overlaps. Only overruns that
+    contain the next work then remain outliers.
 
     Args:
         activities: GPU activities of the profile, kernels before copies.
         streams: Stream of each activity within its rank, or -1 if unknown.
         overruns: All overruns, at least one.
-        longest_ns: Longest duration of other work with the same name, or 0 if there is none.
+        longest_ns: For each overrun, the longest duration of other work with the same name, or 0 if
+            there is none.
     """
     start_ns, end_ns = activities.start_ns[overruns.row], activities.end_ns[overruns.row]
     contains_next = end_ns > overruns.next_end_ns + _CLOCK_GRAIN_NS
@@ -214,8 +214,7 @@ def clip_late_ends(
 ) -> ClippedWork:
     """Correct the end of the last work on each stream if a wait for its device returned earlier.
 
-    Only work whose launch is known and that takes at least 1 % of the profile's span is checked.
-    The conditions are those of :func:`_find_late_ends`.
+    Only work whose launch is known is checked. See :func:`_find_late_ends` for the conditions.
 
     Args:
         path: Path of the profile.
@@ -270,8 +269,8 @@ def _find_late_ends(
 
     Returns:
         rows: Rows of the activities whose ends are wrong.
-        corrected_ns: Corrected end of each row: the return of the wait or the start plus the
-            longest duration of others with its name, whichever is earlier.
+        corrected_ns: Corrected end of each of these activities. It is the return of the wait, or
+            the start plus the longest duration of others with the same name, whichever is earlier.
     """
     rows = last[_measure_durations(activities, last) >= _NOTICEABLE * _measure_span(activities)]
     if len(rows) == 0:
@@ -304,8 +303,8 @@ def _measure_span(activities: Activities) -> int:
 def _find_first_returns(process: Ints, launched_ns: Ints, waits: Calls) -> Ints:
     """Return, for each activity, the earliest time at which a wait proves that it had ended.
 
-    This is the earliest return of all waits that the process started at or after the launch of the
-    activity.
+    This is the earliest return of any wait that the process started at or after the activity's
+    launch.
 
     Args:
         process: Process of each activity.
@@ -329,16 +328,17 @@ def _find_first_returns(process: Ints, launched_ns: Ints, waits: Calls) -> Ints:
 def _clip_ends(
     path: str, activities: Activities, overruns: _Overruns, longest_ns: Ints, contains_next: Bools
 ) -> tuple[Activities, tuple[Limitation, ...]]:
-    """Correct the ends of overruns.
+    """Move the ends of overruns to the start of the next work on the stream, or earlier.
 
-    The new end is the start of the next work. An overrun that contains the next work, or that takes
-    longer than ``longest_ns``, is also limited to a duration of ``longest_ns`` if that is not 0.
+    If an overrun contains the next work, or takes longer than ``longest_ns``, its new duration is
+    also limited to ``longest_ns``. There is no limit if ``longest_ns`` is 0.
 
     Args:
         path: Path of the profile.
         activities: GPU activities of the profile, kernels before copies.
         overruns: Overruns to correct.
-        longest_ns: Longest duration of other work with the same name, or 0 if there is none.
+        longest_ns: For each overrun, the longest duration of other work with the same name, or 0 if
+            there is none.
         contains_next: Mask of the overruns that contain the next work on their stream.
 
     Returns:
@@ -394,8 +394,9 @@ def _find_overruns_on_stream(
 ) -> _Overruns:
     """Return the kernels and copies of one stream that end after the next one starts.
 
-    Kernels and copies whose duration is 0 are ignored. The next one is the first later row that
-    differs from the row before it in both start and launch.
+    Kernels and copies whose duration is 0 are ignored. A kernel of the same launch, or with the
+    same start, does not count as the next one. The next one is the first later row whose start and
+    launch both differ from the row before it.
 
     Args:
         activities: GPU activities of the profile, kernels before copies.
@@ -426,7 +427,7 @@ def _find_overruns_on_stream(
 def _is_frequent(number: int, max_share: float, n_work: int) -> bool:
     """Return whether there are too many overruns to be explained by damage.
 
-    This is the case for at least ``_MIN_MANY`` overruns that are more than ``max_share`` of all
+    There must be at least ``_MIN_MANY`` of them, and they must be more than ``max_share`` of all
     kernels and copies.
 
     Args:
@@ -440,9 +441,8 @@ def _is_frequent(number: int, max_share: float, n_work: int) -> bool:
 def _is_rare_of_name(activities: Activities, rows: Ints, is_counted: Bools) -> Bools:
     """Return a mask of the overruns that are rare among the activities with the same name.
 
-    The overruns of a name are rare if the number of counted overruns with the name is not larger
-    than the number of activities with the name that are not overruns. All overruns with the same
-    name get the same result.
+    All overruns with the same name get the same result. They are rare if at most as many of them
+    are counted as there are other activities (not overruns) with the name.
 
     Args:
         activities: GPU activities of the profile, kernels before copies.
@@ -461,12 +461,14 @@ def _is_rare_of_name(activities: Activities, rows: Ints, is_counted: Bools) -> B
 
 
 def _measure_longest_of_others(activities: Activities, rows: Ints) -> Ints:
-    """Return the longest duration of other activities with the same name in ns, or 0 if none.
+    """Return, for each row, the longest duration of other activities with the same name in ns.
+
+    The result is 0 if there are no others, or if the activity has no name. Other activities are
+    those that are not in ``rows``.
 
     Args:
         activities: GPU activities of the profile, kernels before copies.
-        rows: Rows of the activities to compare. None of these rows counts as another activity. The
-            result for a row without a name is 0.
+        rows: Rows of the activities to compare with others.
     """
     n_names = len(activities.names)
     # The last index is for work without a name (-1).
@@ -485,14 +487,15 @@ def _describe_corrections(
 ) -> tuple[Limitation, ...]:
     """Return the limitations for kernels and copies whose ends were corrected.
 
-    The first limitation reports damaged ones, the second those that were only cut short at the
-    start of the next one. A limitation without cases is left out.
+    The first limitation reports kernels and copies whose recorded end is impossible. The second
+    reports the others, which only overlap the next one. A limitation that would report nothing is
+    left out.
 
     Args:
         path: Path of the profile.
         start_ns: Start of each kernel or copy whose end was corrected.
         removed_ns: Time that was cut from each of these kernels and copies.
-        is_damaged: Mask of those whose recorded end is impossible.
+        is_damaged: Mask of the kernels and copies whose recorded end is impossible.
     """
     notes = []
     if n_damaged := int(is_damaged.sum()):

@@ -1,4 +1,4 @@
-"""Partial replays: graph launches with some recorded and some unrecorded kernels.
+"""Partial replays: graph launches whose kernels were recorded only in part.
 
 A graph without conditional nodes runs the same kernels at each launch. A launch that runs fewer
 kernels ends sooner, so the kernels of the next launch start sooner. If kernels ran but were not
@@ -26,14 +26,13 @@ from bubbleviz.model.grouping import (
     sort_rows,
 )
 
-#: Minimum ratio of the number of launches with the usual number of kernels to the number of
-#: launches with as few kernels as the launch in question. Below it, neither number is clearly the
-#: usual one. Also the minimum number of complete launches.
+#: The usual number of kernels must be this many times as common as the number of kernels in a short
+#: launch. Otherwise, neither is clearly the usual number. Also the minimum number of complete
+#: launches.
 _FAR_MORE = 4
 #: Maximum number of launches with few kernels that are checked. Later launches are ignored.
 _MAX_SHORT = 256
-#: Maximum number of launches before, and of launches after, a launch with few kernels that it is
-#: compared with.
+#: A launch with few kernels is compared with at most this many launches on either side.
 _NEAREST = 16
 #: Number of kernels whose launches are looked up together, to save memory.
 _PIECE = 1 << 16
@@ -45,20 +44,20 @@ def find_partial_replays(
     activities: model.Activities,
     of_launch: tuple[Codes, Ints],
 ) -> model.Calls:
-    """Return the graph launches with some recorded and some unrecorded kernels.
+    """Return the graph launches whose kernels were recorded only in part.
 
-    The kernels of a partial replay are those of a complete launch with one contiguous stretch
-    missing. A launch is checked if some larger number of kernels is at least ``_FAR_MORE`` times as
-    common as its number of kernels. A checked launch is a partial replay if the device had about as
-    much time for it as for a complete launch; see :func:`_is_partial`. Partial replays cannot be
-    found if graph launches run concurrently.
+    - A launch is checked if some larger number of kernels is at least ``_FAR_MORE`` times as common
+      as its number of kernels.
+    - It must have the same kernels as complete launches, except for one missing stretch.
+    - It is a partial replay if the device had about as much time for it as for a complete launch;
+      see :func:`_is_partial`. This cannot be found out if graph launches run concurrently.
 
     Args:
         graph_launches: Graph launches with recorded work, sorted by row.
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
-        of_launch: Index of the launching thread of each activity (undefined if the launch is
-            unknown), and the id of the thread with each index.
+        of_launch: Pair (thread index, thread ids). The index says which thread launched each
+            activity. It is undefined if the launch is unknown.
     """
     if len(graph_launches) == 0:
         return graph_launches
@@ -85,7 +84,7 @@ def find_partial_replays(
 
 
 def _find_graph_launches(rows: Ints, call: Codes) -> Codes:
-    """Return the index of the graph launch of each kernel, or -1 if something else launched it.
+    """Return the index of each kernel's graph launch, or -1 if something else launched it.
 
     Args:
         rows: Rows of the graph launches, ascending.
@@ -99,14 +98,14 @@ def _find_graph_launches(rows: Ints, call: Codes) -> Codes:
 
 
 def _find_short_launches(n_kernels: Ints) -> Ints:
-    """Return the indices of the graph launches that have few kernels, ascending.
+    """Return the indices of the graph launches that have few kernels, in ascending order.
 
     A launch has few kernels if some larger number of kernels is at least ``_FAR_MORE`` times as
     common. Launches without kernels are ignored. Only the first ``_MAX_SHORT`` launches are
     returned.
 
     Args:
-        n_kernels: Number of recorded kernels of each graph launch.
+        n_kernels: Number of recorded kernels in each graph launch.
     """
     n_launches = np.bincount(n_kernels)
     most_above = np.append(np.maximum.accumulate(n_launches[:0:-1])[::-1], 0)
@@ -117,11 +116,12 @@ def _find_short_launches(n_kernels: Ints) -> Ints:
 def _find_longer_launches(n_kernels: Ints, row: int) -> Ints:
     """Return the nearest graph launches whose number of kernels is larger and far more common.
 
-    Far more common means at least ``_FAR_MORE`` times as many launches. Up to ``_NEAREST`` launches
-    before ``row`` and up to ``_NEAREST`` launches after it are returned, in ascending order.
+    A number is far more common if at least ``_FAR_MORE`` times as many launches have it. Up to
+    ``_NEAREST`` launches before ``row`` and up to ``_NEAREST`` launches after it are returned, in
+    ascending order.
 
     Args:
-        n_kernels: Number of recorded kernels of each graph launch.
+        n_kernels: Number of recorded kernels in each graph launch.
         row: Index of a graph launch with few kernels.
     """
     n_launches = np.bincount(n_kernels)
@@ -162,8 +162,8 @@ def _measure_available_times(
 ) -> Mapping[int, int]:
     """Return the time in ns that the device had for each selected graph launch.
 
-    This is the length of the interval between the kernels that the same thread launched on the same
-    device before and after; see
+    This is the time between the recorded kernels that the same thread launched on the same device
+    before and after; see
     :func:`~bubbleviz.interpret.unrecorded_work.find_times_between_kernels`. It may be negative. The
     result is keyed by the index of the launch.
 
@@ -173,8 +173,8 @@ def _measure_available_times(
         graph_launches: All graph launches with recorded work.
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
-        of_launch: Index of the launching thread of each activity (undefined if the launch is
-            unknown), and the id of the thread with each index.
+        of_launch: Pair (thread index, thread ids). The index says which thread launched each
+            activity. It is undefined if the launch is unknown.
     """
     times_ns: dict[int, int] = {}
     kernels = np.flatnonzero(launches.call[: activities.kernels] != NONE)
@@ -204,11 +204,13 @@ def _is_partial(
 ) -> bool:
     """Return whether kernels of a graph launch ran but were not recorded.
 
-    A longer launch is complete if removing one contiguous stretch of its kernels leaves the kernels
-    of this launch. There must be at least ``_FAR_MORE`` complete launches. The missing time is the
-    median sum of kernel durations of the complete launches, minus the sum for this launch. The time
-    that the device had for this launch must exceed half of the missing time. It must also exceed
-    the median for the complete launches minus half of the missing time.
+    - A longer launch is complete if removing one contiguous stretch of its kernels leaves the
+      kernels of this launch. There must be at least ``_FAR_MORE`` complete launches.
+    - The kernel time of a launch is the sum of its kernel durations. The missing time is the median
+      kernel time of the complete launches, minus the kernel time of this launch.
+    - The time that the device had for this launch must exceed ``missing / 2``. It must also exceed
+      ``usual - missing / 2``, where ``usual`` is the median time that the device had for a complete
+      launch.
 
     Args:
         row: Index of the graph launch.

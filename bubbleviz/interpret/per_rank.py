@@ -1,4 +1,4 @@
-"""Measures each rank: the spans of its operations, its unattributed compute, and its collectives.
+"""Measurement of each rank's operations, unattributed compute and collectives.
 
 One rank is processed at a time, so that its data fits into the cache. Ranks with few kernels are
 processed together: their times are shifted onto one time axis so that they do not overlap.
@@ -40,7 +40,7 @@ from bubbleviz.model.phases import COMPUTE, TRANSFERS
 #: Maximum number of kernels and copies in a group of ranks that are processed together, and maximum
 #: number of cells in the (rank, range) table of the group. Both limits fit into the cache.
 _TOGETHER, _ROOM = 1 << 15, 1 << 18
-#: Bounds of the section of a single rank. The section contains all int64 times.
+#: Section bounds of a rank that is processed alone. The section contains all int64 times.
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
@@ -69,7 +69,7 @@ class Line:
 
     @staticmethod
     def of(ranks: range, *times: tuple[Codes, Ints, Ints]) -> Line:
-        """Build a line with a section for each rank that contains all its given times.
+        """Build a line on which each rank has a section that contains all its given times.
 
         For a single rank, positions on the line equal the times of the rank.
 
@@ -107,7 +107,7 @@ class Line:
         return np.where(position == NONE, NONE, time_ns)
 
     def get_starts(self, rank: Codes) -> Ints:
-        """Return the position at which the section of each rank starts."""
+        """Return the position at which each rank's section starts."""
         return self.packing.offset_ns[rank - self.ranks.start]
 
     def find_ranks(self, position: Ints) -> Ints:
@@ -133,11 +133,13 @@ class Line:
 def group_ranks(kernels: Ints, ranges: int) -> Iterator[range]:
     """Split the ranks into groups of consecutive ranks that are processed together.
 
-    Each group contains as many ranks as possible. It has at most ``_TOGETHER`` kernels and copies,
-    unless it is a single rank with more, and at most ``max(1, _ROOM // (ranges + 1))`` ranks.
+    Each group contains as many ranks as two limits allow, but at least one rank:
+
+    - ``_TOGETHER`` kernels and copies in total.
+    - ``max(1, _ROOM // (ranges + 1))`` ranks.
 
     Args:
-        kernels: Number of kernels and copies of each rank.
+        kernels: Number of kernels and copies on each rank.
         ranges: Number of ranges of the profile whose names denote operations.
 
     Yields:
@@ -159,9 +161,8 @@ class RankResults:
         tables: Tables keyed by their names in recordings, for example ``operations`` and ``busy``.
             The key ``late`` contains the late launches.
         coverage: Coverage of each rank.
-        unattributed: Pairs returned by
-            :func:`~bubbleviz.interpret.coverage.find_unattributed_kernels`: the unattributed
-            kernels of a name, and the activity row of the longest of them.
+        unattributed: Pairs yielded by
+            :func:`~bubbleviz.interpret.coverage.find_unattributed_kernels`.
     """
 
     tables: dict[str, Any]
@@ -175,8 +176,8 @@ class _KernelKinds:
 
     Attributes:
         point_to_point: Mask of the kernel names that denote communication between two ranks.
-        collective: Pair (index, names). ``index`` gives the kind of collective for each kernel
-            name. ``names`` are the names of the kinds; the last one is "" and means no collective.
+        collective: Pair (index, names). ``index[name_id]`` is the kind of collective, and
+            ``names[kind]`` its name. The last name is "" and means no collective.
     """
 
     point_to_point: Bools
@@ -188,7 +189,7 @@ class _Receives(Table):
     """Receive kernels that were launched inside operations, one row per (operation, receive) pair.
 
     Attributes:
-        operation: Row of the operation inside which the receive was launched.
+        operation: Row of the operation in which the receive was launched.
         start_ns: Start of the receive kernel.
         end_ns: End of the receive kernel.
         launched_ns: Launch time of the receive kernel, or -1 if unknown.
@@ -212,7 +213,7 @@ def record_ranks(
     """Measure the operations, unattributed compute, collectives and late launches of all ranks.
 
     Args:
-        linked: The profile, its work linked to API calls and ranges.
+        linked: The profile with its work linked to API calls and ranges.
         work: All kernels and copies of the profile, classified as compute or communication.
         placed_ranges: Ranges assigned to ranks, with the operation of each range.
         receives: Pairs of a receive kernel (row of ``work``) and a compute range around its launch.
@@ -247,8 +248,8 @@ def record_ranks(
 class _RankGroup:
     """Consecutive ranks that are measured together, with their work and operations.
 
-    Operations are numbered from 0 within the group. All times are positions on the line, except the
-    launch times in ``work``, which are times of the ranks.
+    Operations are numbered from 0 within the group. All times are positions on the line. Only the
+    launch times in ``work`` are not converted.
 
     Attributes:
         line: Time axis with one section per rank.
@@ -275,7 +276,7 @@ def _split_ranks(
     """Yield the groups of ranks that are measured together, in ascending order of rank.
 
     Args:
-        linked: The profile, its work linked to API calls and ranges.
+        linked: The profile with its work linked to API calls and ranges.
         work: All kernels and copies of the profile.
         placed_ranges: Ranges assigned to ranks, with the operation of each range.
         receives: Receive kernels that were launched inside operations.
@@ -304,7 +305,7 @@ def _split_ranks(
 def _place_group(
     ranks: range, work: LinkedWork, keys: model.Operations, receives: _Receives, first: int
 ) -> _RankGroup:
-    """Build a group of ranks, converting their times to positions on one line.
+    """Build a group of ranks, and convert their times to positions on one line.
 
     Args:
         ranks: Consecutive rank indices.
@@ -325,7 +326,9 @@ def _place_group(
 
 
 def _add_to_operations(tables: dict[str, Any], first: int) -> None:
-    """Add ``first`` to the column ``operation`` of several tables; -1 (none) stays -1.
+    """Convert operation numbers within a group of ranks to rows in the operations of all ranks.
+
+    ``first`` is added to the column ``operation`` of each table. The value -1 (none) stays -1.
 
     Args:
         tables: Tables of a group of ranks, keyed by name. ``busy``, ``collectives`` and ``late``
@@ -380,12 +383,12 @@ def _classify_kernels(names: Sequence[str], kinds: Kinds) -> _KernelKinds:
 def _take_work(
     ranks: range, work: LinkedWork, rows: Codes, placed_ranges: OperationRanges, n_ranges: int
 ) -> LinkedWork:
-    """Select the work of ranks, and fill in the operation that owns each row (-1 if none does).
+    """Select the work of the given ranks, and find the operation that owns each row, or -1 if none.
 
     Args:
         ranks: Consecutive rank indices.
         work: All kernels and copies of the profile.
-        rows: Rows of the kernels and copies of these ranks, sorted by (rank, row).
+        rows: Rows of these ranks' kernels and copies, sorted by (rank, row).
         placed_ranges: Ranges assigned to these ranks. Operations are numbered within the ranks.
         n_ranges: Number of ranges whose names denote operations.
     """
@@ -411,7 +414,7 @@ def _record_together(
         kernel_kinds: Kinds of kernels, indexed by name id.
 
     Returns:
-        The results. Positions on the line are converted back to times of the ranks. Operations are
+        The results, with positions on the line converted back to times of the ranks. Operations are
         numbered from 0 within the group.
     """
     line = group.line
@@ -462,7 +465,7 @@ def _record_together(
 
 @dataclass(frozen=True)
 class _MeasuredGroup:
-    """Times of the operations of a group of ranks, as positions on the line of the group.
+    """Operation times of a group of ranks, as positions on the group's line.
 
     Attributes:
         operations: The operations, with the times of their spans, receives and launches.
@@ -511,7 +514,7 @@ def _find_collective_kernels(group: _RankGroup, kernel_kinds: _KernelKinds) -> I
 
 @dataclass(frozen=True)
 class _Exposure:
-    """Intervals in which a group of ranks computed or ran collectives, on the line of the group.
+    """Intervals in which a group of ranks computed or ran collectives, on the group's line.
 
     Attributes:
         operating: Intervals in which any compute operation kept its GPU busy.
@@ -550,7 +553,7 @@ def _record_collectives(
     kernel_kinds: _KernelKinds,
     recorded: RecordedCollectives,
 ) -> tuple[CollectiveIntervals, LateLaunches]:
-    """Build the collectives of a group of ranks, and find the ones that the host launched late.
+    """Build the collectives of a group of ranks, and find those that the host launched late.
 
     Args:
         group: The ranks, with their work and operations.
@@ -602,7 +605,7 @@ def _make_line(ranks: range, work: LinkedWork, keys: model.Operations) -> Line:
 
 
 def _find_last_receive(received_ns: Ints, receives: _Receives) -> Ints:
-    """Return for each operation the row of the receive that ended last, or -1 if there is none.
+    """Return the row of the receive that ended last in each operation, or -1 if there is none.
 
     If several receives end at the same time, the smallest row wins.
 

@@ -1,4 +1,4 @@
-"""Record: reads one profile and turns it into operations, within a single process."""
+"""Reading one profile and turning it into operations, within a single process."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _SMALL_SAMPLE, _MIN_OPERATIONS = 1 << 12, 1 << 6
 _MAX_NAME_LENGTH = 40
 #: Substring of the range names that XLA gives to instructions.
 _INSTRUCTION = "hlo_op="
-#: Files that sampling left open for the next reader, keyed by path. A trace that must be decoded
-#: completely is thus decoded only once.
+#: Files that :func:`sample_names` left open for :func:`open_file`, keyed by path. A trace that must
+#: be decoded completely is thus decoded only once.
 _OPEN_FILES: dict[str, tuple[ExitStack, OpenFile]] = {}
 
 #: End of the command that an error message suggests if a drafted convention works.
@@ -67,8 +67,8 @@ class ReadOptions:
             arguments are the open profile and the number of occurrences of each sampled name. It
             must be a module-level function, because the options are pickled.
         memory: Whether to read memory events.
-        run_paths: Paths of the run, quoted for a shell, for suggested commands. If empty, the path
-            of each profile is used.
+        run_paths: Paths of the run, quoted for a shell, to use in suggested commands. If empty, the
+            path of each profile is used.
     """
 
     conventions: tuple[Convention, ...] = ()
@@ -90,11 +90,11 @@ def record(
     Args:
         path: Path of the profile.
         options: Options for reading it.
-        watch: Callback that is called with the fraction of the profile that has been read.
+        watch: Callback that is notified of the fraction of the profile that has been read.
 
     Returns:
         recordings: The recordings of the profile.
-        steps: The time that each step took.
+        steps: The steps of reading the profile, with the time that each took.
 
     Raises:
         ProfileError: The profile cannot be read, or contains nothing that can be analyzed.
@@ -138,8 +138,9 @@ def rename_limitations(
 def export_of(path: str, *, keep: bool = False) -> Iterator[str]:
     """Export an nsys report, and yield the path of the export.
 
-    A file that is not an nsys report needs no export, so ``path`` itself is yielded. If an error
-    message contains the path of the export, the path of the report is used instead.
+    A file that is not an nsys report needs no export, so ``path`` itself is yielded. In messages of
+    errors raised in the ``with`` block, the path of the export is replaced by the path of the
+    report.
 
     Raises:
         ProfileError: nsys is not installed, or the export fails.
@@ -189,7 +190,7 @@ def open_file(path: str, jobs: int = 1, watch: Watch = unwatched) -> Iterator[Op
 
 
 def sample_names(path: str, globs: Sequence[str], watch: Watch = unwatched) -> Mapping[str, int]:
-    """Count how often each name occurs in a sample of a file's ranges; see :class:`OpenFile`.
+    """Count how often each name occurs in a sample of a file's ranges.
 
     If the reader must decode the file completely, the file is left open for :func:`open_file`.
 
@@ -207,7 +208,7 @@ def sample_names(path: str, globs: Sequence[str], watch: Watch = unwatched) -> M
 
 
 def close_open_files() -> None:
-    """Close the files that :func:`sample_names` left open and that nobody has used."""
+    """Close the files that :func:`sample_names` left open and that were not used again."""
     while _OPEN_FILES:
         _OPEN_FILES.popitem()[1][0].close()
 
@@ -239,12 +240,12 @@ def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recordings:
 
 
 def _interpret_file(file: OpenFile, path: str, options: ReadOptions) -> Recordings:
-    """Read and interpret an open file; see :func:`_record_export`.
+    """Read and interpret an open file, with the conventions that its range names follow.
 
-    The conventions of the options are used if they have patterns. Otherwise, the conventions that
+    If the user gave conventions with patterns, these are used. Otherwise, the conventions that
     match a sample of the names are tried in rounds. The first round that recognizes a forward or a
-    backward is used. If it recognizes only one of the two passes and a drafted convention works,
-    the file is refused.
+    backward is used. The file is refused if this round recognizes only one of the two passes but a
+    drafted convention works.
 
     Raises:
         NothingToAnalyseError: No convention recognizes a forward or backward, or the times of all
@@ -290,7 +291,7 @@ def _interpret_file(file: OpenFile, path: str, options: ReadOptions) -> Recordin
 
 
 def _explain_missing_device(profile: Profile, path: str) -> str:
-    """Return the reason why a profile contains no GPU work, or "" if no limitation gives one.
+    """Return the reason why a profile contains no GPU work, or "" if its limitations give none.
 
     Args:
         profile: The profile.
@@ -324,10 +325,10 @@ def _choose_conventions(
 def _recognize_conventions(
     file: OpenFile, conventions: Sequence[Convention], names: Mapping[str, int]
 ) -> tuple[Convention, ...]:
-    """Return the conventions that range names follow.
+    """Return the conventions that the range names of a file follow.
 
-    A larger sample is read if no convention recognizes at least ``_MIN_OPERATIONS`` complete
-    forwards and backwards in the small sample.
+    The small sample suffices if any convention recognizes at least ``_MIN_OPERATIONS`` complete
+    forwards and backwards in it. Otherwise, a larger sample is read.
 
     Args:
         file: The open file.
@@ -400,10 +401,14 @@ def _explain_missing_names(
     options: ReadOptions,
     missing_passes: Sequence[str],
 ) -> str:
-    """Return a text that says why nothing can be analyzed and what to do, with frequent names.
+    """Return a text that says why nothing can be analyzed, what to do, and which names exist.
 
-    The remedy is the first of these that applies: ``explanation``, changing the convention that the
-    user gave, drafting a convention if a draft may work, or commands that need no operations.
+    The first of these remedies that applies is suggested:
+
+    1. The given ``explanation``.
+    2. Changing the convention that the user gave.
+    3. Drafting a convention, if a draft may work.
+    4. Commands that need no operations.
 
     Args:
         file: The open profile.

@@ -1,9 +1,8 @@
 """Recordings: the interpreted tables of one or more profiles.
 
 Kernels are not kept. A recording contains only the operations, their busy intervals, compute
-outside operations, and counts. Recordings can be joined in any grouping with the same result.
-Therefore, each reader process joins the files that it has read, and the main process joins the
-results of all readers.
+outside operations, and counts. Joining recordings is associative. Therefore, each reader process
+joins the files that it has read, and the main process joins the results of all readers.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ class LocalRank:
         world_size: Number of ranks of the run, or None if unknown.
         declared: Properties that a table of operations declares for the rank, or None for a rank of
             a profile.
-        stage_in_file_name: Pipeline stage and replica in the process label or file name. The stage
-            is -1 if the text contains none.
+        stage_in_file_name: Pipeline stage and replica, read from the process label or file name.
+            The stage is -1 if the text contains none.
     """
 
     process: int
@@ -61,7 +60,7 @@ class LocalRank:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class UnknownKernels:
-    """Kernels with one name on one rank, if no list of known kernel names contains the name.
+    """Kernels on one rank with the same name, which no list of known kernel names contains.
 
     Attributes:
         rank: Index of the rank in its profile.
@@ -91,15 +90,15 @@ class Recording:
         convention: Name of the convention with the highest precedence.
         conventions: Names of the conventions that matched a forward or backward.
         ranks: Ranks of the profile.
-        coverage: Number of kernels, and the GPU time, that belong to operations.
+        coverage: Number of kernels and amount of GPU time that belong to operations.
         start_ns: Start of the first kernel or call.
         end_ns: End of the last kernel or call.
         limitations: Limitations of the profile.
-        layers: Kernel times of layers, or None if they were not requested.
+        layers: Kernel time of each layer, or None if it was not requested.
         memory: Memory use of operations, or None if it was not requested or not recorded.
         unknown_kernels: Kernels with unknown names that take much of a rank's kernel time.
-        recorded: Start of the recording of each device, and its longest communication kernels.
-            Empty if unknown.
+        recorded: For each device, the start of its recording and its longest and first
+            communication kernels. Empty if unknown.
     """
 
     source: Source
@@ -125,13 +124,13 @@ class RecordedTables:
             numbered from 0.
         busy: Intervals in which operations kept their GPU busy.
         active: Time in which each rank ran kernels in each iteration.
-        running: Running times of kernels and copies in and between iterations.
+        running: Times in which kernels and copies ran, in and between iterations.
         unattributed: Intervals in which compute kernels ran outside operations.
         exposed: Intervals in which only communication between more than two ranks ran.
         overheads: Intervals in which the profiler stopped the process of a rank.
         unrecorded: Intervals in which a rank may have run work that was launched but not recorded.
         pauses: Intervals in which nothing was recorded on a rank although it was running.
-        hosts: Activities of launching threads before late launches.
+        hosts: What launching threads did before late launches.
         collectives: Collectives between more than two ranks.
     """
 
@@ -160,8 +159,8 @@ class Recordings(RecordedTables):
 
     Attributes:
         recordings: One recording per profile, or several for a table with several clocks.
-        rows: Number of rows of each table in each recording, shape (recordings, tables). The tables
-            are those of ``TABLES``.
+        rows: Number of rows of each table in each recording, shape (recordings, tables). The
+            columns are in the order of ``TABLES``.
         names: Number of operation names in each recording.
         hints: Stages and iteration numbers in the names of operations.
     """
@@ -213,7 +212,7 @@ def _join_collectives(tables: Sequence[CollectiveIntervals]) -> CollectiveInterv
 
 
 def list_hosts(recordings: Sequence[Recording]) -> tuple[str, ...]:
-    """Return the distinct names of hosts and clocks, in the order in which recordings name them."""
+    """Return the distinct host and clock names, in the order in which recordings mention them."""
     names: list[str] = []
     for recording in recordings:
         if recording.source.clock is None:

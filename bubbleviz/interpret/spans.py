@@ -38,15 +38,15 @@ def classify_work(
 
     Args:
         work: Kernels and copies of a profile, linked to ranges.
-        activities: The same kernels and copies. Kernels with vague names have the names of the
-            collectives that they carry out.
+        activities: The same kernels and copies. Kernels with vague names are renamed after the
+            collectives that they run.
         named_ranges: Ranges that the kernels and copies are linked to.
         names: Meanings of the range names, indexed by name id.
         kinds: Name patterns that classify kernels.
 
     Returns:
-        work: The work, with the names of ``activities`` and with the columns ``compute`` and
-            ``communication``.
+        work: The work with the names of ``activities``, and with the columns ``compute`` and
+            ``communication`` filled in.
         receives: Rows of the kernels that receive data from another rank.
     """
     by_name, kernels = match_any(activities.names, kinds.communication), slice(activities.kernels)
@@ -68,8 +68,8 @@ def _find_receives(
 ) -> Ints:
     """Return the rows of the communication kernels that receive data from another rank.
 
-    If the kernel is linked to a communication range, the name of the range decides. Otherwise, the
-    name of the kernel decides (``kinds.receives``).
+    If the kernel is linked to a communication range, the range name decides. Otherwise, the kernel
+    name decides (``kinds.receives``).
     """
     rows = np.flatnonzero(work.communication)
     receives = match_any(work.names, kinds.receives)[work.name_id[rows]]
@@ -83,20 +83,20 @@ def _find_receives(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ActiveTime(Table):
-    """Time in which each rank ran kernels in each iteration, one row per rank and iteration.
+    """Time during which each rank ran kernels, one row per rank and iteration.
 
     Overlapping kernels are counted once.
 
     Attributes:
         rank: Index of the rank.
         iteration: Iteration of the rank.
-        active_ns: Time in which compute kernels of operations with a phase in ``WORK`` ran.
-        kernel_ns: Time in which any kernel or copy ran, between the first start and the last end of
-            these operations.
-        gap_ns: Time in which no kernel or copy ran although one of these operations kept the GPU
-            busy (launch gaps).
-        collective_gap_ns: Time in which a collective but no compute kernel ran while an operation
-            kept the GPU busy.
+        active_ns: Time during which operations whose phase is in ``WORK`` ran compute kernels.
+        kernel_ns: Time during which any kernel or copy ran, between the first start and the last
+            end of these operations.
+        gap_ns: Time during which no kernel or copy ran although one of these operations kept the
+            GPU busy (launch gaps).
+        collective_gap_ns: Time during which a collective but no compute kernel ran while any
+            operation kept the GPU busy.
     """
 
     rank: Ints
@@ -122,17 +122,16 @@ def is_owned_by(operations: Operations, owner: Codes, phases: tuple[Phase, ...])
 
 @dataclass(frozen=True)
 class WorkTimes:
-    """Times of the kernels and copies of operations and of ranks. All times are in ns.
+    """Times in ns at which operations and ranks ran their kernels and copies.
 
     Attributes:
         start_ns: Start of the span of each operation, or 0 if it has no span.
         end_ns: End of the span of each operation, or -1 if it has no span.
-        kernels: Number of compute kernels of each operation.
-        first: Row of the kernel or copy that starts the span of each operation, or -1 if it has no
-            span.
-        active_ns: Time in which compute kernels of each operation ran.
-        worked_ns: For each operation whose phase is in ``WORK``, the time in which compute kernels
-            of any such operation in its rank and iteration ran. For all other operations, 0.
+        kernels: Number of compute kernels in each operation.
+        first: Row of the kernel or copy that starts each operation's span, or -1 if it has no span.
+        active_ns: Time during which each operation ran compute kernels.
+        worked_ns: Time during which the (rank, iteration) of each operation ran compute kernels of
+            operations whose phase is in ``WORK``. It is 0 for operations with other phases.
         loose: Mask of the compute kernels outside all compute operations, one per row of the work.
         spent_ns: Total durations, shape (ranks, 5). The columns are copies, communication inside
             ranges, communication outside ranges, compute inside compute operations, and compute
@@ -161,7 +160,7 @@ def measure_times(keys: Operations, work: LinkedWork, ranks: range) -> WorkTimes
     """Measure when the kernels and copies of ranks ran, and for how long.
 
     The span of an operation lasts from the first start to the last end of its kernels or copies of
-    one kind. The kind is the first in this list of which the operation has any::
+    one kind. If it has several kinds, the first kind in this list is used::
 
         communication operation   communication, compute, copies
         other operation           compute, copies
@@ -213,9 +212,9 @@ def _measure_without_library(
     Args:
         work: All kernels and copies of the ranks.
         ranks: Consecutive rank indices.
-        communicates: Mask of the operations that are communication.
-        group: Number of the (rank, iteration) of each operation, or -1 if the phase of the
-            operation is not in ``WORK``.
+        communicates: Mask of the communication operations.
+        group: Number of each operation's (rank, iteration) pair, or -1 if its phase is not in
+            ``WORK``.
         n_groups: Number of distinct (rank, iteration) pairs.
     """
     owner, count = work.operation, len(communicates)
@@ -268,7 +267,7 @@ def _mask_spanning_work(work: LinkedWork, count: int, is_communication: Bools) -
 
 
 def _select_first_rows(is_first: Bools, owner: Codes, count: int) -> Codes:
-    """Return the smallest masked row of each operation, or -1 if it has none.
+    """Return the first row in the mask for each operation, or -1 if there is none.
 
     Args:
         is_first: Mask of the kernels and copies that start when the span of their operation starts.
@@ -300,10 +299,10 @@ def _measure_spent_times(work: LinkedWork, ranks: range, is_loose: Bools) -> Int
 def _measure_communication(
     keys: Operations, work: LinkedWork, times: WorkTimes
 ) -> tuple[WorkTimes, Bools]:
-    """Set the spans of compute operations that have communication kernels but no compute kernels.
+    """Give compute operations without compute kernels the span of their communication kernels.
 
-    The new span covers the communication kernels, but not the copies of the operation. An example
-    is an expert-parallel operation such as ``dispatch(F)``.
+    Copies no longer belong to the span. An example is an expert-parallel operation such as
+    ``dispatch(F)``.
 
     Args:
         keys: Operations of the ranks.
@@ -312,7 +311,7 @@ def _measure_communication(
 
     Returns:
         times: The times with the new spans.
-        only_communicates: Mask of the operations with new spans. They keep no GPU busy.
+        only_communicates: Mask of the operations with new spans. They do not keep their GPU busy.
     """
     count = len(keys)
     may_only_communicate = (times.kernels == 0) & ~mask_phases(keys.phase, COMMUNICATION)
@@ -342,11 +341,14 @@ def measure_operations(
 ) -> tuple[Operations, BusyIntervals, WorkTimes]:
     """Measure the spans of operations, and when operations kept their GPU busy.
 
-    The span of a communication operation covers its communication kernels. The span of any other
-    operation covers its compute kernels. If there are no kernels of this kind, the span covers the
-    kernels of the other kind. If there are no kernels at all, it covers the copies. An operation
-    without GPU work has no span. An operation keeps its GPU busy during its span, except while it
-    waits for a receive; see :func:`find_busy_intervals`.
+    The span of an operation lasts from the first start to the last end of:
+
+    1. Its communication kernels if it is communication, otherwise its compute kernels.
+    2. If there are none, its kernels of the other kind.
+    3. If there are no kernels at all, its copies.
+
+    An operation without GPU work has no span. An operation keeps its GPU busy during its span,
+    except while it waits for a receive; see :func:`find_busy_intervals`.
 
     Args:
         keys: Operations of the ranks.
@@ -390,12 +392,12 @@ def find_busy_intervals(
 ) -> BusyIntervals:
     """Return the intervals in which operations kept their GPU busy.
 
-    These are the spans, minus the time in which a receive of the operation ran but no compute
-    kernel of the operation did.
+    These are the spans without the waits for receives. An operation waits while one of its receives
+    runs but none of its compute kernels does.
 
     Args:
-        start_ns: Start of the span of each operation.
-        end_ns: End of the span of each operation.
+        start_ns: Start of each operation's span.
+        end_ns: End of each operation's span.
         has_span: Mask of the operations that have a span.
         waits: Intervals of the receives of each operation.
         active: Intervals in which operations with receives ran compute kernels.
@@ -449,9 +451,9 @@ def measure_active_time(
 
     Returns:
         active: Times of each rank in each iteration that has operations with compute kernels.
-        running: Times of consecutive intervals in and between iterations, without intervals in
-            which nothing ran. The column ``rank`` is 0; the position on the time axis determines
-            the rank.
+        running: Running times in consecutive intervals in and between iterations. Intervals in
+            which nothing ran are left out. The column ``rank`` is 0, because the position on the
+            time axis determines the rank.
     """
     rows, low_ns, high_ns = _measure_iteration_extents(operations)
     # Intervals in which communication but no compute kernel ran.
@@ -526,8 +528,8 @@ def _cut_time(
 ) -> tuple[Ints, Ints]:
     """Cut the time axis into consecutive intervals, in and between iterations.
 
-    The axis is cut at the starts and ends of iterations. Between iterations, it is also cut at the
-    starts and ends of the intervals in ``sets``.
+    The axis is cut where iterations start and end. Between iterations, it is also cut where the
+    intervals in ``sets`` start and end.
 
     Args:
         sets: Sets of intervals on the time axis.

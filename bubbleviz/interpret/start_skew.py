@@ -24,13 +24,14 @@ from bubbleviz.model.grouping import find_distinct
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Activities, Profile, Ranges
 
-#: Share of a device's span that a collective must exceed to count as a wait for another recording.
+#: A collective may be a wait for another recording if it takes more than this share of the device's
+#: span.
 _LONG_WAIT = 0.05
 
 
 @dataclass(frozen=True)
 class RecordedDevice:
-    """Start of the recording of a device, and communication kernels in which it may have waited.
+    """When the recording of a device began, and in which communication kernels it may have waited.
 
     Times in ns are UTC or on the clock of the run if known, otherwise on the clock of the profile.
 
@@ -84,9 +85,11 @@ class RecordedDevice:
     def waits_long_for(self, begin_ns: int, long_ns: int | None = None) -> bool:
         """Return whether the longest communication kernel waited for another recording to start.
 
-        All of this must hold: the kernel is longer than ``long_ns``. This device was recorded
-        before ``begin_ns``. The kernel ends at or after ``begin_ns``, and more than half of it is
-        before ``begin_ns``.
+        All of this must hold:
+
+        - The kernel is longer than ``long_ns``.
+        - The recording of this device started before ``begin_ns``.
+        - The kernel ends at or after ``begin_ns``, and more than half of it is before ``begin_ns``.
 
         Args:
             begin_ns: Start of the recording of another device.
@@ -104,12 +107,13 @@ class RecordedDevice:
     def may_be_waiting_for(self, awaited: RecordedDevice) -> bool:
         """Return whether this device may have waited for the recording of another device to start.
 
-        All ranks leave a collective at about the same time. If the other device was recorded for a
-        long time before the end of its first collective, its recording had started before this
-        device waited. The result is True if the first communication kernel of this device is a long
-        wait, and if the recorded time of the other device (see :meth:`measure_recorded_time`) is
-        less than half of it. The result is False for devices of the same file, for two devices with
-        a common clock, and if the other device has no communication.
+        All ranks leave a collective at about the same time. Therefore, all of this must hold:
+
+        - The first communication kernel of this device is a long wait.
+        - The other device ran communication. It was recorded for less than half of that time before
+          the end of its first communication kernel (see :meth:`measure_recorded_time`). Otherwise,
+          its recording had started before this device waited.
+        - The devices are in different files, and their clocks cannot be compared.
 
         Args:
             awaited: The device for which this device may have waited.
@@ -126,12 +130,15 @@ class RecordedDevice:
 def find_recorded_devices(
     linked: LinkedProfile, activities: Activities, kinds: Kinds
 ) -> tuple[RecordedDevice, ...]:
-    """Find the start of the recording and the communication of each device that ran work.
+    """Find when the recording of each device began, and its longest and first communication kernel.
+
+    Devices that ran no work are left out.
 
     Args:
-        linked: The profile, its work linked to API calls and ranges. Its file must still be open.
-        activities: Kernels and copies of the profile. Kernels with vague names have the names of
-            the collectives that they carry out.
+        linked: The profile with its work linked to API calls and ranges. Its file must still be
+            open.
+        activities: Kernels and copies of the profile. Kernels with vague names are renamed after
+            the collectives that they run.
         kinds: Name patterns that classify kernels.
     """
     source = linked.profile.source
@@ -153,7 +160,7 @@ def find_recorded_devices(
 
 
 def _mask_communication(activities: Activities, kinds: Kinds) -> Bools:
-    """Return a mask of the activities that are kernels with names of communication."""
+    """Return a mask of the activities that are communication kernels, judging by their names."""
     is_communication = np.zeros(len(activities), bool)
     kernels = slice(activities.kernels)
     by_name = match_any(activities.names, kinds.communication)
@@ -171,7 +178,7 @@ def _measure_device(
     Args:
         source: Source of the profile.
         activities: GPU activities of the profile, kernels before copies.
-        rows: Rows of the activities of the device, at least one.
+        rows: Rows of the device's activities, at least one.
         is_communication: Mask of the communication kernels among the activities.
     """
     utc_ns = source.session_utc_ns or 0
@@ -210,14 +217,14 @@ def _find_two_waits(start_ns: Ints, end_ns: Ints) -> tuple[tuple[int, int], tupl
 def _find_recording_starts(
     linked: LinkedProfile, processes: Sequence[int], work_ns: Sequence[int]
 ) -> dict[int, int]:
-    """Return the start of the recording of each process that ran work, on the profile's clock.
+    """Return when the recording of each process that ran work began, on the profile's clock.
 
-    This is the earliest start of the calls, kernels, copies and ranges. A profiler starts to record
-    all processes of its session at the same time, so all processes get the same start. If the file
+    This is the earliest start of any call, kernel, copy or range. A profiler starts to record all
+    processes of its session at the same time, so all processes get the same start. If the file
     merges several recordings, each process gets the start of its own recording.
 
     Args:
-        linked: The profile, its work linked to API calls and ranges.
+        linked: The profile with its work linked to API calls and ranges.
         processes: Process of each device.
         work_ns: Start of the first kernel or copy of each device.
 
@@ -269,9 +276,10 @@ def _read_early_ranges(linked: LinkedProfile, processes: Sequence[int], until_ns
 def find_common_start(devices: Sequence[RecordedDevice], long_ns: int | None = None) -> int | None:
     """Return the latest start of a recording that another device waited for.
 
-    For each device, only the last recording that started at or before the end of its longest
-    communication kernel is checked; see :meth:`RecordedDevice.waits_long_for`. Without a common
-    clock, devices of different files are not compared.
+    A device may have waited in its longest communication kernel. Only the last recording that
+    started at or before the end of this kernel is checked; see
+    :meth:`RecordedDevice.waits_long_for`. Devices in different files are compared only if they have
+    a common clock.
 
     Args:
         devices: Devices of all profiles.
@@ -293,14 +301,14 @@ def find_common_start(devices: Sequence[RecordedDevice], long_ns: int | None = N
 
 
 def _select_comparable(devices: Sequence[RecordedDevice]) -> list[RecordedDevice]:
-    """Return all devices if they belong to one file, otherwise only those with a common clock."""
+    """Return all devices if they are in one file, otherwise only devices with a common clock."""
     if len({device.path for device in devices}) == 1:
         return list(devices)
     return [device for device in devices if device.has_common_clock]
 
 
 def describe_skew(devices: Sequence[RecordedDevice], start_ns: int, consequence: str) -> Limitation:
-    """Return the limitation for the time before all devices were recorded.
+    """Return the limitation that reports the time before all devices were recorded.
 
     Args:
         devices: Devices of all profiles.
@@ -319,11 +327,11 @@ def describe_skew(devices: Sequence[RecordedDevice], start_ns: int, consequence:
 
 
 def find_unclear_waits(devices: Sequence[RecordedDevice]) -> tuple[Limitation, ...]:
-    """Return the limitation for waits that a late recording may explain, if there are any.
+    """Return a limitation that reports waits that may only be due to a late recording, if any.
 
-    Only waits of devices without a common clock are unclear. An unclear wait is a long wait in the
-    first collective of a device; see :meth:`RecordedDevice.may_be_waiting_for`. The result contains
-    at most one limitation.
+    A wait is unclear if it is a long wait in the first collective of a device, and if there is no
+    common clock to show when other recordings began; see
+    :meth:`RecordedDevice.may_be_waiting_for`. The result contains at most one limitation.
 
     Args:
         devices: Devices of all profiles.

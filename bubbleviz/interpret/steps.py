@@ -2,7 +2,7 @@
 
 The first of these sources that exists is used:
 
-1. Ranges that match the pattern of the user.
+1. Ranges that match the user's pattern.
 2. Ranges whose names a convention recognizes as iterations (``ProfilerStep#3``, ``iter_0_7``,
    ``train#step_num=3#``).
 3. Ranges whose names differ only in an increasing number (``step 7``), if the ranges do not overlap
@@ -35,14 +35,14 @@ from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.profile import Ranges, process_of
 from bubbleviz.model.texts import is_full_match
 
-#: Minimum share of the device's time that a family of numbered names must cover.
+#: Minimum share of the device's time that ranges of a family with numbered names must cover.
 _MIN_NUMBERED = 0.5
 #: Minimum share of the device's time that the ranges of a repeated name must cover.
 _MIN_REPEATED = 0.8
-#: Maximum difference of two shares that are treated as equal.
+#: Two shares are treated as equal if they differ by at most this value.
 _TOLERANCE = 0.1
 _NUMBER = re.compile(r"[0-9]+")
-#: Maximum number of digits of an iteration number.
+#: Maximum number of digits in an iteration number.
 _MAX_DIGITS = 18
 
 
@@ -65,7 +65,7 @@ class Steps(Table):
     by: str = field(metadata={"shared": True})
 
     def numbers(self) -> tuple[str, ...]:
-        """Return the last number in the name of each step, or its index if the name has no number.
+        """Return the last number in each step's name, or the step's index if it has no number.
 
         Leading zeros are removed. Indices start at 0.
         """
@@ -76,15 +76,15 @@ class Steps(Table):
         )
 
     def within(self, low_ns: int, high_ns: int) -> Steps:
-        """Return the steps that overlap the half-open interval [low, high)."""
+        """Return the steps that overlap the half-open interval ``[low_ns, high_ns)``."""
         return self.take((self.end_ns > low_ns) & (self.start_ns < high_ns))
 
 
 def find_pattern(text: str) -> re.Pattern[str]:
     """Compile the argument of ``--step``, a range name or a regular expression.
 
-    The result matches the literal text and everything that the text matches as a regular
-    expression.
+    The result matches the text itself, and everything that the text matches if it is read as a
+    regular expression.
 
     Raises:
         UsageError: The text is not a valid regular expression.
@@ -116,10 +116,10 @@ def find_steps(
     Args:
         ranges: Long ranges of main threads and of threads that launch work.
         process: Process number.
-        start_ns: Start of the work of the process's device.
-        end_ns: End of the work of the process's device.
+        start_ns: Start of the first work on the process's device.
+        end_ns: End of the last work on the process's device.
         lookup: List of activities, which classifies range names.
-        pattern: Pattern for step names that the user gave, or None. Only this pattern is then used.
+        pattern: The user's pattern for step names, or None. If given, nothing else is used.
     """
     ranges = ranges.take(process_of(ranges.thread) == process)
     names = [bare_name(name) for name in ranges.names]
@@ -150,8 +150,8 @@ def list_frequent_names(ranges: Ranges) -> str:
 def _make_steps(ranges: Ranges, by: str) -> Steps:
     """Select ranges as steps, so that no two steps overlap.
 
-    The range that starts first is a step. Each further step is the first range that starts at or
-    after the end of the previous step. Among ranges with the same start, the longest is used.
+    The first step is the range that starts first. Each further step is the first range that starts
+    at or after the end of the previous step. Among ranges with the same start, the longest is used.
 
     Args:
         ranges: Ranges of a process, in any order. Ranges with a duration of 0 are ignored.
@@ -174,15 +174,16 @@ def _choose_best(
 ) -> Ranges:
     """Return the ranges of the family that looks most like iterations, or no ranges.
 
-    Families of numbered names are tried first, then repeated names. A family must cover at least
-    ``_MIN_NUMBERED`` or ``_MIN_REPEATED`` of the span. Among the families whose share is within
-    ``_TOLERANCE`` of the largest share, the family with the most ranges wins.
+    Families with numbered names are tried first. They must cover at least ``_MIN_NUMBERED`` of the
+    span. If there are none, families with a repeated name are tried, which must cover at least
+    ``_MIN_REPEATED``. Among the families whose share is within ``_TOLERANCE`` of the largest share,
+    the family with the most ranges wins.
 
     Args:
         ranges: Ranges of a process.
         names: Bare names of the ranges, indexed by name id.
         lookup: List of activities, which classifies range names.
-        span_ns: Start and end of the work of the device.
+        span_ns: Start of the first work and end of the last work on the device.
     """
     for has_numbers in (True, False):
         family_of_name, number = _parse_families(names, lookup, has_numbers=has_numbers)
@@ -210,14 +211,14 @@ def _parse_families(
 ) -> tuple[Ints, Ints]:
     """Return the family of each name, and the last number in the name.
 
-    With ``has_numbers``, names that differ only in their digits are one family, and names without a
-    number have no family. Without it, only equal names are one family. A range of a framework, for
-    example of a PyTorch operator, has no family, unless a built-in convention says that its name
-    marks iterations.
+    - With ``has_numbers``, names that differ only in their digits are one family, and names without
+      a number have no family. Without ``has_numbers``, only equal names are one family.
+    - Names of ranges that a framework opens, for example for a PyTorch operator, have no family,
+      unless a built-in convention says that they mark iterations.
 
     Args:
         names: Bare range names.
-        lookup: List of activities. A name is a range of a framework if its activity is not a host
+        lookup: List of activities. A framework opened a range if the range's activity is not a host
             activity.
         has_numbers: Whether names must contain a number.
 
@@ -249,14 +250,14 @@ def _list_families(
 ) -> Iterator[Ints]:
     """Yield the rows of each family on each thread, sorted by start.
 
-    A family is left out if it has a single range on the thread, if its ranges overlap, or if its
-    numbers must increase but do not.
+    A family must have at least two ranges on the thread, which must not overlap. With
+    ``has_numbers``, their numbers must increase. Other families are left out.
 
     Args:
         ranges: Ranges of a process.
         family: Family of each range, or -1 if it cannot mark an iteration.
         number: Last number in the name of each range.
-        has_numbers: Whether the numbers must increase.
+        has_numbers: Whether the families have numbered names.
     """
     with_family = np.flatnonzero(family >= 0)
     groups = group_rows(ranges.thread[with_family], family[with_family])

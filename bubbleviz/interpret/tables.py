@@ -51,8 +51,8 @@ from bubbleviz.model.phases import COMMUNICATION, COMPUTE, COUNTED, WORK, Phase
 from bubbleviz.model.profile import DeclaredClock
 from bubbleviz.sources.operations.table import parse_iteration_number
 
-#: NCCL's names of collectives, keyed by their lowercase letters. The text ``all-reduce`` thus
-#: matches ``AllReduce``.
+#: NCCL's collective names, keyed by their lowercase letters. The text ``all-reduce`` thus matches
+#: ``AllReduce``.
 _KINDS = {
     name.lower(): name
     for name in (
@@ -152,7 +152,7 @@ def _list_ranks(table: OperationTable) -> tuple[LocalRank, ...]:
 def _measure_busy_times(
     table: OperationTable, order: Ints, operations: Operations
 ) -> tuple[Operations, BusyIntervals]:
-    """Measure when each operation kept its GPU busy: its span minus its waits for receives.
+    """Measure when each operation kept its GPU busy, which is its span without waits for receives.
 
     Args:
         table: The table.
@@ -203,9 +203,12 @@ def _measure_extent(
 def _assign_keys(table: OperationTable, order: Ints) -> tuple[Operations, NameHints, Bools]:
     """Fill in the iteration, phase, chunk, microbatch and occurrence of each operation.
 
-    Values in the table take precedence. Missing chunks are numbered by virtual stage, missing
-    iterations and occurrences by repetition, and missing microbatches by order. A B without a W
-    becomes a BW.
+    Values in the table take precedence. Missing values are derived as follows:
+
+    - Chunks are numbered by virtual stage.
+    - Iterations and occurrences are numbered by repetition.
+    - Microbatches are numbered by order.
+    - A B without a W becomes a BW.
 
     Args:
         table: The table.
@@ -234,15 +237,15 @@ def _assign_keys(table: OperationTable, order: Ints) -> tuple[Operations, NameHi
 
 
 def _list_iteration_hints(table: OperationTable, iteration: Ints) -> Ints:
-    """Return for each operation the number in the name of its iteration, or -1 if there is none.
+    """Return the number in the iteration name of each operation, or -1 if there is none.
 
-    All results are -1 unless iterations with the same name on different ranks are the same
-    iteration (``table.paired``).
+    If iterations with the same name on different ranks are not the same iteration (``table.paired``
+    is false), all results are -1.
 
     Args:
         table: The table.
-        iteration: For each operation, an index into ``table.iterations``, or -1 if its iteration
-            has no name.
+        iteration: Index in ``table.iterations`` of each operation's iteration, or -1 if the
+            iteration has no name.
     """
     if not table.paired:
         return np.full(len(iteration), NONE, np.int64)
@@ -254,9 +257,10 @@ def _list_iteration_hints(table: OperationTable, iteration: Ints) -> Ints:
 def _number_by_order(operations: Operations, is_unnumbered: Bools) -> Operations:
     """Fill in missing microbatches and occurrences from the order of operations.
 
-    A microbatch is the number of earlier operations with the same rank, iteration, phase, chunk and
-    sequence. An occurrence is the number of earlier operations that also have the same microbatch,
-    second microbatch and second chunk. Occurrences that the table contains are kept.
+    - The microbatch is the number of earlier operations with the same rank, iteration, phase, chunk
+      and sequence.
+    - The occurrence is the number of earlier operations that also have the same microbatch, second
+      microbatch and second chunk. Occurrences that the table contains are kept.
 
     Args:
         operations: Operations sorted by (rank, host start), with iteration, phase and chunk.
@@ -291,8 +295,8 @@ def _count_iterations(table: OperationTable, operations: Operations) -> tuple[In
     Returns:
         iteration: Iteration of each operation, or -1 if it belongs to none.
         is_unnumbered: Mask of the operations whose microbatch must be numbered by order. These are
-            F, B, BW and R without a microbatch, and operations on ranks whose microbatches all have
-            the same number.
+            F, B, BW and R operations without a microbatch, and operations on ranks where all
+            microbatches have the same number.
     """
     rank, phase = operations.rank, operations.phase
     has_number = operations.microbatch >= 0
@@ -321,7 +325,7 @@ def _number_iterations(rank: Ints, name: Ints) -> Ints:
 
     Args:
         rank: Rank of each operation, sorted by (rank, host start).
-        name: Index of the name of each operation's iteration, or -1 if it has no name.
+        name: Index of each operation's iteration name, or -1 if the iteration has no name.
 
     Returns:
         Iteration of each operation, or -1 if its iteration has no name.
@@ -336,9 +340,9 @@ def _find_virtual_stages(
 ) -> Ints:
     """Return the virtual stage of each operation, or -1 if unknown.
 
-    The column of virtual stages is used if the table has one. Otherwise, the virtual stage is the
-    stage of the rank, because each rank has a single chunk. If any operation has a chunk above 0,
-    all virtual stages are unknown.
+    If the table has a column of virtual stages, it is used. Otherwise, if no operation has a chunk
+    above 0, each rank has a single chunk, and the virtual stage is the stage of the rank. In all
+    other cases, all virtual stages are unknown.
 
     Args:
         table: The table.
@@ -354,10 +358,9 @@ def _find_virtual_stages(
 
 
 def _number_chunks(rank: Ints, stage: Ints) -> Ints:
-    """Return the chunk of each operation: the index of its virtual stage on its rank.
+    """Return the chunk of each operation, which is the index of its virtual stage on its rank.
 
-    The distinct virtual stages of a rank are numbered from 0 in ascending order. Operations without
-    a virtual stage, such as most optimizer steps, get chunk 0.
+    The distinct virtual stages of each rank are numbered from 0 in ascending order. Operations without a virtual stage, such as most optimizer steps, get chunk 0.
 
     Args:
         rank: Rank of each operation.
@@ -371,18 +374,18 @@ def _number_chunks(rank: Ints, stage: Ints) -> Ints:
 
 
 def _subtract_rank_minimum(rank: Ints, number: Ints) -> Ints:
-    """Subtract from each number the smallest number of its rank."""
+    """Subtract from each number the smallest number that occurs on the same rank."""
     n_ranks = int(rank.max(initial=0)) + 1
     smallest, _ = intervals.group_extents(rank, n_ranks, number, number)
     return number - smallest[rank]
 
 
 def _merge_by_rank(table: OperationTable, times: BusyIntervals) -> RankIntervals:
-    """Merge the intervals of rows of a table into disjoint intervals per rank.
+    """Merge the intervals that belong to rows of a table into disjoint intervals per rank.
 
     Args:
         table: The table.
-        times: Intervals of rows of the table.
+        times: The intervals, each with its row in the table.
     """
     rank, n_ranks = table.operations.rank[times.operation], len(table.places)
     return RankIntervals(*intervals.group_union(rank, n_ranks, times.start_ns, times.end_ns))
@@ -440,9 +443,10 @@ class _TimesOnLine:
         rank: Rank of each interval.
         start_ns: Position on the axis at which each interval starts.
         end_ns: Position on the axis at which each interval ends.
-        busy: Slice of the intervals in which operations kept their GPU busy.
-        unattributed: Slice of the intervals in which ranks computed outside operations.
-        exposed: Slice of the intervals in which only collectives ran, according to the table.
+        busy: Slice that selects the intervals in which operations kept their GPU busy.
+        unattributed: Slice that selects the intervals in which ranks computed outside operations.
+        exposed: Slice that selects the intervals in which only collectives ran, according to the
+            table.
     """
 
     rank: Ints
@@ -522,9 +526,9 @@ def _find_collective_times(
 def _measure_exposure(
     times: _TimesOnLine, operating: intervals.Intervals, collecting: intervals.Intervals
 ) -> intervals.Intervals:
-    """Return when only collectives ran: ``collecting`` minus all time in which ranks computed.
+    """Return when collectives but no compute ran.
 
-    Ranks computed in ``operating`` and in the unattributed intervals.
+    This is ``collecting`` without ``operating`` and without the unattributed intervals.
 
     Args:
         times: All intervals on the time axis.
@@ -648,9 +652,10 @@ def _convert_cell_collectives(
 
 
 def _normalize_kind(text: str) -> str:
-    """Return NCCL's name of a collective, or the text itself if it names no known collective.
+    """Return NCCL's name for a collective, for example ``AllReduce`` for ``all-reduce``.
 
-    Case and all characters other than letters are ignored.
+    Case and all characters other than letters are ignored. A text that names no known collective is
+    returned unchanged.
     """
     return _KINDS.get(_NO_LETTER.sub("", text.lower()), text)
 

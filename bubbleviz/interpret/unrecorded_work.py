@@ -1,4 +1,4 @@
-"""Unrecorded work: launches whose kernels are not in the profile, and when these may have run.
+"""Launches whose kernels are not in the profile, and when these kernels may have run.
 
 An unrecorded kernel started after the previous kernels of its thread ended, and ended before the
 next kernel of its thread started. The device may have been busy in between::
@@ -29,21 +29,22 @@ from bubbleviz.model.grouping import find_distinct, list_rows_by_value, mask_run
 from bubbleviz.model.limitations import LEFT_OUT, Limitation, LimitationKind
 from bubbleviz.model.operations import RankIntervals
 
-#: Minimum share of the graph launches of a file, or of a device's span, for which ratios are marked
-#: as uncertain. The error of a ratio is then 1 % or more.
+#: Ratios are marked as uncertain if at least this share of the graph launches, or of a device's
+#: span, is affected. The error of a ratio is then 1 % or more.
 _NOTICEABLE = 0.01
-#: Maximum time from the start of the capture to the launch of work that may have been delayed by
-#: work from before the capture: in ns, and as a fraction of the wait of the launched work. The
-#: larger limit applies.
+#: Work from before the capture can delay only work that is launched early in the capture. This is
+#: the maximum time from the start of the capture to the launch, in ns and as a fraction of the
+#: time that the launched work waited. The larger limit applies.
 _EARLY_NS, _EARLY_PART = 10_000_000, 0.5
-#: Minimum unexplained wait in ns, for waits that take at least ``_LARGE`` of the device's span, and
-#: for waits that take at least ``_NOTICEABLE`` of the span.
+#: Minimum unexplained wait in ns. The first value applies to waits that take at least ``_LARGE`` of
+#: the device's span, the second to waits that take at least ``_NOTICEABLE`` of it.
 _MIN_WAIT_NS, _LONG_WAIT_NS = 100_000, 5_000_000
 #: Minimum share of a device's span for a short wait (above ``_MIN_WAIT_NS``) to be reported.
 _LARGE = 0.1
-#: Ratio of a wait to the longest idle time before other queued work up to which the wait is normal.
+#: A wait is normal if it is at most this many times as long as the longest idle time before other
+#: queued work.
 _USUAL = 2
-#: Parts of the names of CUDA and HIP API calls that queue a host function on a stream.
+#: Substrings in the names of CUDA and HIP API calls that queue a host function on a stream.
 _HOST_FUNCTIONS = ("LaunchHostFunc", "StreamAddCallback")
 #: Maximum number of streams whose first work is checked.
 _MAX_STREAMS = 64
@@ -54,10 +55,10 @@ class LostGraphs:
     """Graph launches of processes whose kernels were recorded.
 
     Attributes:
-        calls: Graph launches without any recorded work that should have been recorded.
-        n_launches: Number of all graph launches of these processes.
+        calls: Graph launches without any recorded work, although it should have been recorded.
+        n_launches: Number of all graph launches made by these processes.
         with_work: Graph launches with recorded work, sorted by row.
-        partial: Graph launches with some recorded and some unrecorded kernels.
+        partial: Graph launches whose kernels were recorded only in part.
     """
 
     calls: model.Calls
@@ -71,9 +72,9 @@ class LostGraphs:
         return join_tables([self.calls, self.partial])
 
     def limitations(self, source: model.Source, unknown: RankIntervals) -> Iterator[Limitation]:
-        """Yield a limitation with the number of launches with unrecorded kernels, if there are any.
+        """Yield a limitation that reports the launches with unrecorded kernels, if there are any.
 
-        Its kind is ``GRAPHS_LOST`` if at least ``_NOTICEABLE`` of the launches lack kernels,
+        Its kind is ``GRAPHS_LOST`` if at least ``_NOTICEABLE`` of all launches lack kernels,
         otherwise ``COSTS``.
 
         Args:
@@ -123,17 +124,17 @@ def find_lost_graphs(
 ) -> LostGraphs:
     """Find the graph launches without recorded work in processes whose kernels were recorded.
 
-    Failed launches are left out. Launches whose work may have run only after the end of the capture
-    are left out, too. A graph launch call inside another graph launch call belongs to the same
-    launch. ``partial`` of the result is empty; it is filled by
+    Launches are left out if they failed, or if their work may have run only after the end of the
+    capture. A graph launch call inside another graph launch call belongs to the same launch. The
+    field ``partial`` of the result is empty. Callers fill it with
     :func:`~bubbleviz.interpret.partial_replays.find_partial_replays`.
 
     Args:
         calls: All API calls of the profile.
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
-        of_launch: Index of the launching thread of each activity (undefined if the launch is
-            unknown), and the id of the thread with each index.
+        of_launch: Pair (thread index, thread ids). The index says which thread launched each
+            activity. It is undefined if the launch is unknown.
     """
     graph_calls = calls.at(calls.named(GRAPH_LAUNCHES))
     none = graph_calls.take(np.empty(0, np.int64))
@@ -161,10 +162,12 @@ def _find_recorded_processes(
 ) -> Ints:
     """Return the processes whose graph launches should have recorded work, ascending.
 
-    A process is included if any of its graph launches has recorded work. Otherwise, two conditions
-    must hold: some kernels of the process are linked to calls, and there are fewer unlinked kernels
-    than graph launches. Each graph runs at least one kernel, so the unlinked kernels cannot be the
-    work of all graph launches.
+    A process is included in two cases:
+
+    - Any of its graph launches has recorded work.
+    - Some of its kernels are linked to calls, and it has fewer unlinked kernels than graph
+      launches. Each graph runs at least one kernel, so the unlinked kernels cannot be the work of
+      all graph launches.
 
     Args:
         process: Process of each graph launch.
@@ -198,7 +201,7 @@ def _merge_nested_calls(calls: model.Calls, has_work: Bools) -> tuple[model.Call
 
     Returns:
         outermost: The calls that are not inside another call of their thread, sorted by row.
-        has_work: Mask of the outermost calls that have recorded work or contain a call that has.
+        has_work: Mask of the outermost calls that have recorded work, or contain a call that does.
     """
     order = sort_rows(calls.thread, calls.start_ns, -calls.end_ns)
     calls = calls.take(order)
@@ -221,16 +224,17 @@ def find_unknown_times(
 ) -> RankIntervals:
     """Return the intervals in which each rank may have run work that was launched but not recorded.
 
-    For each launch and rank, :func:`find_times_between_kernels` gives the interval between the
-    kernels that the same thread launched on the rank. If a thread has no recorded kernels, the
-    kernels of all threads of its process are used. Overlapping intervals of a rank are merged.
+    The work of a launch ran between the kernels that the same thread launched before and after; see
+    :func:`find_times_between_kernels`. This gives one interval for each rank on which the thread
+    launched kernels. If the thread launched no recorded kernels, the kernels of all threads of its
+    process are used. Overlapping intervals of a rank are merged.
 
     Args:
         lost_launches: Launches with unrecorded kernels.
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
-        of_launch: Index of the launching thread of each activity (undefined if the launch is
-            unknown), and the id of the thread with each index.
+        of_launch: Pair (thread index, thread ids). The index says which thread launched each
+            activity. It is undefined if the launch is unknown.
         is_timed: Mask of the activities whose times are valid, or None if all are valid.
     """
     parts = [RankIntervals.make_empty()]
@@ -287,8 +291,8 @@ def locate_untimed(
     """Add to limitations the times at which work with invalid times may have run.
 
     ``unknown_ns`` is set on the limitations whose kind is in ``LEFT_OUT``. It contains the
-    intervals of ``unknown`` and an empty interval at each launch. All other limitations stay the
-    same. If there are no calls, no limitation changes.
+    intervals of ``unknown`` and an empty interval at each launch. All other limitations are left
+    unchanged. Without calls, all limitations are left unchanged.
 
     Args:
         notes: Limitations of any kind.
@@ -320,10 +324,10 @@ def join_intervals(tables: Sequence[RankIntervals], n_ranks: int) -> RankInterva
 def _find_open_times(
     launch_ns: Ints, launched_ns: Ints, activities: model.Activities, kernels: Ints
 ) -> tuple[Ints, Ints]:
-    """Return the nonempty intervals of :func:`find_times_between_kernels`.
+    """Return the nonempty intervals that :func:`find_times_between_kernels` finds.
 
     Args:
-        launch_ns: Launch time of each unrecorded kernel.
+        launch_ns: Time of each launch whose kernels are not recorded.
         launched_ns: Launch time of each activity.
         activities: GPU activities of the profile, kernels before copies.
         kernels: Rows of the recorded kernels that the thread or its process launched on one device,
@@ -343,7 +347,7 @@ def find_times_between_kernels(
 ) -> tuple[Ints, Ints]:
     """Return the interval in which the work of each launch may have run.
 
-    The interval is bounded by the recorded kernels that were launched before and after.
+    The recorded kernels that were launched before and after the launch bound the interval.
 
     Args:
         launch_ns: Time of each launch.
@@ -392,12 +396,12 @@ def find_times_before_first_work(
     """Return the intervals in which ranks may have run work that was launched before the capture.
 
     The first activity on a stream usually starts as soon as it is launched. If it waited instead,
-    work from before the capture must have delayed it, provided that:
+    work from before the capture must have delayed it, provided that all of this holds:
 
-    - the first activity was launched early in the capture (see :func:`_select_waiting_work`), and
-    - no recorded work explains the wait, and the device was never idle for about as long before
-      later work that had been launched (see :func:`_is_unexplained`), and
-    - the launching thread had not queued a host function (see :func:`_has_host_function`).
+    - The first activity was launched early in the capture; see :func:`_select_waiting_work`.
+    - No recorded work explains the wait, and the wait is unusually long for the device; see
+      :func:`_is_unexplained`.
+    - The launching thread had not queued a host function; see :func:`_has_host_function`.
 
     The interval starts when the launching call returns, and ends when the first activity starts.
     Only the ``_MAX_STREAMS`` streams whose waiting first activities start earliest are checked.
@@ -442,9 +446,8 @@ def _select_waiting_work(
 ) -> Ints:
     """Select the activities that were launched early in the capture and waited before they started.
 
-    The wait from launch to start must exceed ``_MIN_WAIT_NS``. The time from the start of the
-    capture to the launch must not exceed ``_EARLY_NS`` or ``_EARLY_PART`` of the wait, whichever is
-    larger.
+    The wait from launch to start must exceed ``_MIN_WAIT_NS``. The launch is early if it is at most
+    ``max(_EARLY_NS, _EARLY_PART * wait)`` after the start of the capture.
 
     Args:
         activities: GPU activities of the profile, kernels before copies.
@@ -460,10 +463,10 @@ def _select_waiting_work(
 
 
 def _has_host_function(calls: model.CallLog, row: int) -> bool:
-    """Return whether the thread of a launch queued a host function before this launch.
+    """Return whether the thread that made a launch had queued a host function before.
 
-    Work launched later on the stream waits until the function returns. No profile records the time
-    of the return::
+    Work launched later on the stream waits until the function returns. No profile records when it
+    returns::
 
         launches    │ function   a
         recorded    │                          ├ a ┤
@@ -485,8 +488,8 @@ def _measure_longest_gap(
 ) -> int:
     """Return the longest time in ns that a device idled although its next work had been launched.
 
-    The idle time before an activity starts at its launch or at the latest end of all earlier
-    activities of the device, whichever is later. The result is 0 if there is no idle time.
+    Idle time ends when an activity starts. It begins at the activity's launch, or at the latest end
+    of all earlier activities on the device, whichever is later. The result is 0 without idle time.
 
     Args:
         activities: GPU activities of the profile, kernels before copies.
@@ -506,17 +509,21 @@ def _measure_longest_gap(
 def _is_unexplained(activities: model.Activities, row: int, due_ns: int, usual_ns: int) -> bool:
     """Return whether no recorded work explains why the first activity on a stream started late.
 
-    An activity on any device explains the wait if it started earlier and ended within
-    ``_MIN_WAIT_NS`` before or after the start. Otherwise, the wait is unexplained if the device
-    idled for long in total during the wait (see :func:`_is_long_wait`), and if its longest idle
-    interval during the wait exceeds ``_USUAL`` times ``usual_ns``. Time before the first activity
-    of the device does not count.
+    The wait is unexplained if all of this holds:
+
+    - No activity on any device started earlier and ended within ``_MIN_WAIT_NS`` before or after
+      the start. Such an activity would explain the wait.
+    - The device idled for long in total during the wait; see :func:`_is_long_wait`.
+    - Its longest idle interval during the wait exceeds ``_USUAL`` times ``usual_ns``.
+
+    Time before the first activity on the device does not count.
 
     Args:
         activities: GPU activities of the profile, kernels before copies.
         row: Row of the first activity on the stream.
         due_ns: Earliest time at which the activity could have started.
-        usual_ns: Longest time that the device idled before other work that had been launched.
+        usual_ns: Longest time that the device idled before other work although the work had been
+            launched.
     """
     start_ns = int(activities.start_ns[row])
     ended_ns = activities.end_ns[activities.start_ns < start_ns]
@@ -539,8 +546,8 @@ def _is_unexplained(activities: model.Activities, row: int, due_ns: int, usual_n
 def _is_long_wait(time_ns: int, idle_share: float) -> bool:
     """Return whether an unexplained wait is long enough to report.
 
-    This is the case above ``_MIN_WAIT_NS`` if the share is at least ``_LARGE``, and above
-    ``_LONG_WAIT_NS`` if the share is at least ``_NOTICEABLE``.
+    It must be longer than ``_MIN_WAIT_NS`` with a share of at least ``_LARGE``, or longer than
+    ``_LONG_WAIT_NS`` with a share of at least ``_NOTICEABLE``.
 
     Args:
         time_ns: Idle time during the wait, in ns.
@@ -552,7 +559,7 @@ def _is_long_wait(time_ns: int, idle_share: float) -> bool:
 
 
 def describe_work_before_capture(path: str, times: RankIntervals) -> tuple[Limitation, ...]:
-    """Return the limitation for work from before the capture, or an empty tuple without such work.
+    """Return the limitation that reports work from before the capture, or () if there was none.
 
     Args:
         path: Path of the profile.
