@@ -16,6 +16,8 @@ from tests.support.pipeline_jobs import Job, simulate_job
 UNEVEN = Job(stage={3: 1.8})
 SLOW = Job(rank={6: 1.5})
 PAUSING = Job(between=40.0)
+ALONE = Job(replicas=1, stage={3: 1.8})
+LATE = Job(late={4: 60.0}, launches=False)
 ONE_SCHEDULE = Job(schedule="gpipe", microbatches=4, noise=0.0)
 
 #: (job, its changes, expected verdict, expected words) for the first advice.
@@ -40,6 +42,8 @@ CHANGES: dict[str, tuple[Job, dict[str, Any], str, str]] = {
     "rank": (SLOW, {"rank": {}}, "kept", "it no longer stands out"),
     "rank as before": (SLOW, {"rank": {6: 1.49}}, "not followed", "it still costs"),
     "rank half": (SLOW, {"rank": {6: 1.25}}, "kept in part", "its usual time, was 1.50x"),
+    "slow GPU": (ALONE, {"stage": {}}, "kept", "of stage 3 takes"),
+    "late start half": (LATE, {"late": {4: 20.0}}, "kept in part", "late by 20.000 ms, 60.000 ms"),
     "pauses": (PAUSING, {"between": 0.0}, "kept", "it no longer stands out"),
 }
 

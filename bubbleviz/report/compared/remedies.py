@@ -40,9 +40,9 @@ _RECOGNISED_AS = {"zb-1p": "zb-h1", "zb-2p": "zb-h2"}
 #: Kinds of advice that recommend another order of operations.
 _ORDER_KINDS = {"schedule", "order"}
 #: Kinds of advice about delays, which do not change the work of any stage.
-_DELAY_KINDS = {"collective", "launch", "link", "order", "queue", "token"}
+_DELAY_KINDS = {"collective", "late-start", "launch", "link", "order", "queue", "token"}
 #: Kinds of advice whose measure would be 0 without the fault. All other measures would be 1.
-_ZERO_BASED = {"launch-gaps", "order", "queue"}
+_ZERO_BASED = {"late-start", "launch-gaps", "order", "queue"}
 #: Kinds of advice whose measure improves if it gets larger.
 _MORE_IS_BETTER = {"token"}
 
@@ -250,6 +250,9 @@ def _describe_measure(advice: AdviceEntry, repeated: AdviceEntry) -> tuple[bool,
         return True, f"{last:,.0f} {name}, {first:,.0f} were"
     if advice.kind == "launch-gaps":
         return True, _describe_gaps(first, last)
+    if name.endswith(" ms"):
+        quantity = "late by " if advice.kind == "late-start" else ""
+        return True, f"{quantity}{last:,.3f} ms, {first:,.3f} ms before"
     return True, f"{name or 'work'} takes {last:.2f}x its usual time, was {first:.2f}x"
 
 
@@ -315,7 +318,10 @@ def _describe_unnamed_work(advice: AdviceEntry, earlier: RunSummary, later: RunS
         has_changed_others = bool(set(changed_stages) - set(advice.stages))
         if is_total_changed and (has_changed_others or not advice.stages):
             return f"a microbatch takes {changes[0].total:.2f}x the work on all stages"
-        if advice.stages and not _has_moved_work(earlier, later, advice.stages):
+        # The GPU of a single rank may have been slow, so that no layers had to move.
+        may_be_slow_gpu = len(advice.ranks) == 1
+        has_moved = may_be_slow_gpu or _has_moved_work(earlier, later, advice.stages)
+        if advice.stages and not has_moved:
             return "no other stage has more work"
         return ""
     named_keys = _find_named_stages(advice, earlier)
