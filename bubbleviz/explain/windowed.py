@@ -168,7 +168,10 @@ def _select_iterations(columns: IterationColumns, iterations: Ints) -> Iteration
 
 
 def _describe_left_out(window: Window, counts: Counts) -> Limitation:
-    """Return the limitation that says how many iterations are outside the window."""
+    """Return the limitation that says how many iterations are outside the window.
+
+    Its text also says how many of these iterations overlap the window, if there are any.
+    """
     start_ns = np.array([i.start_ns for i in counts.iterations], np.int64)
     end_ns = np.array([i.end_ns for i in counts.iterations], np.int64)
     n_overlapping = int((window.mask_overlapping(start_ns, end_ns) & ~counts.is_in_window).sum())

@@ -147,7 +147,7 @@ def _shift_to_line(line: Packing, collectives: CollectiveWaits) -> CollectiveWai
 def _find_gaps(
     line: Packing, computing: BusyTimes, windows: RankIntervals, unattributed: RankIntervals
 ) -> IdleIntervals:
-    """Return the gaps in the windows of the ranks in which they were not busy.
+    """Return the times in the windows in which the ranks were not busy.
 
     All returned times are positions on the packed time line.
 

@@ -158,7 +158,10 @@ def classify_by_plan(ran: PipelineOrders, plan: Plan) -> Verdict | None:
 
 
 def _skip_missing(orders: Iterable[Ints], missing: Ints) -> tuple[Ints, ...]:
-    """Renumber the microbatches of planned orders so that the missing numbers are skipped."""
+    """Renumber the microbatches of planned orders so that the missing numbers are skipped.
+
+    For example, if 3 is missing, planned microbatches 3, 4, 5 become 4, 5, 6.
+    """
     renumbered = []
     for order in orders:
         microbatch = codes.get_microbatch(order)
