@@ -33,9 +33,9 @@ from bubbleviz.report.restrictions import find_no_pipeline, read_restrictions
 if TYPE_CHECKING:
     from bubbleviz.model.restrictions import Restriction
 
-#: Matches the value of a limit: a number, an optional exponent of ten, and an optional unit.
+#: Matches the value of a limit: a number, an optional power of ten, and an optional unit.
 _NUMBER = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(e[-+]?\d+)?\s*(%|ms|pt)?", re.ASCII)
-#: Default increases over a baseline that are allowed. Most runs vary by less.
+#: Increases over a baseline that are allowed by default. Most runs vary by less.
 INCREASES = ("1pt", "2%")
 
 
@@ -48,8 +48,8 @@ class Limit:
         maximum: The limit, as a fraction of 1 or in milliseconds.
         written: The limit as text.
         unit: ``%``, ``ms``, or "" for a fraction.
-        window: Whether the length of the window is limited, instead of the bubble ratio or the
-            bubble time.
+        window: Whether the limit applies to the length of the window. Otherwise, it applies to the
+            bubble ratio or the bubble time.
     """
 
     ratio: str
@@ -101,7 +101,8 @@ class Check:
     def passed(self) -> bool:
         """Whether the value and its upper bound are at most the limit and no restriction applies.
 
-        With ``allow_incomplete``, restrictions because of missing ranks or stages are ignored.
+        With ``allow_incomplete``, restrictions that only say that ranks or stages are missing are
+        ignored.
         """
         is_uncertain = self.high is not None and self.high > self.limit.maximum
         doubts = _list_doubts(self.saved, allow_incomplete=self.allow_incomplete)
@@ -152,7 +153,7 @@ class Check:
 
 
 def describe_verdict(has_passed: bool) -> str:
-    """Return the first word of the line of a check or promise: ``ok`` or ``FAILED``."""
+    """Return the verdict that starts the line of a check or promise: ``ok`` or ``FAILED``."""
     return "ok" if has_passed else "FAILED"
 
 
@@ -175,11 +176,11 @@ def _format_value(value: float, limit: Limit) -> str:
 def check_promises(
     earlier: ReportSummary, later: ReportSummary, path: str, *, allow_incomplete: bool = False
 ) -> tuple[tuple[str, bool], ...]:
-    """Check the promises of the advice that a run followed.
+    """Check whether the advice that a run followed saved as much time as promised.
 
-    If no advice was followed, the only line says so and compares the iteration times. This line
-    passes, because there is no promise to keep. If restrictions make the times of the changed run
-    unreliable, no line passes.
+    If no advice was followed, there is a single line that says so and compares the iteration times.
+    It passes, because there is no promise to keep. No line passes if restrictions make the times of
+    the changed run unreliable.
 
     Args:
         earlier: Report that contains the advice.
@@ -368,16 +369,15 @@ def make_baseline_limits(
     *,
     allow_incomplete: bool = False,
 ) -> tuple[Limit, ...]:
-    """Return one limit per given increase over the ratio or the window of a baseline.
+    """Return the limits that allow the given increases over a baseline, one limit per increase.
 
-    An increase in percentage points limits the primary ratio. An increase in percent limits the
-    longest window that both reports have. If iterations do unequal work, windows per microbatch are
-    compared.
+    - An increase in percentage points (``1pt``) limits the primary ratio.
+    - An increase in percent (``2%``) limits the longest window that both reports have. If
+      iterations do unequal work, windows per microbatch are compared.
 
     Args:
         baseline: Report of an earlier run.
-        increases: Allowed increases: percentage points of the ratio (``1pt``), or percent of the
-            window (``2%``).
+        increases: Allowed increases, as given on the command line.
         path: Path of the baseline, for messages.
         saved: Report to check.
         allow_incomplete: Whether ranks or stages of the baseline may be missing; see
@@ -407,9 +407,9 @@ def make_baseline_limits(
 def _make_baseline_limit(text: str, pair: ReportPair, primary: RatioSummary, path: str) -> Limit:
     """Return the limit that allows one increase over a baseline.
 
-    For percentage points, the limit is the primary ratio of the baseline plus the points. For a
-    percentage, the limit is a time in ms: the longest window that both reports have, in the
-    baseline, scaled to equal work and increased by the percentage.
+    - Percentage points are added to the primary ratio of the baseline.
+    - A percentage gives a limit in ms. The longest window that both reports have is taken from the
+      baseline, scaled to equal work, and increased by the percentage.
 
     Args:
         text: Percentage points such as ``1pt``, or a percentage such as ``2%``.
@@ -462,7 +462,7 @@ def check_limits(
 
     Raises:
         InputError: The report does not have the ratio of a limit, the mean of this ratio is
-            unknown, or the ranks of the report form no complete pipeline.
+            unknown, or the ranks do not form a complete pipeline.
     """
     checks = []
     no_pipeline = find_no_pipeline(saved.restrictions)

@@ -1,4 +1,4 @@
-"""Turn a simulated plan into a report, which is drawn and evaluated like a measured run."""
+"""Turn a simulated plan into a report that can be drawn and evaluated like a measured run."""
 
 from __future__ import annotations
 

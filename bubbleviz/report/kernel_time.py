@@ -19,7 +19,7 @@ from bubbleviz.model.texts import format_percent
 #: Minimum fraction of a window that a time must take to be reported.
 #: This is also the minimum difference between a ratio and its lower bound to be reported.
 NOTICEABLE = 0.01
-#: Fraction of the time of operations above which launch gaps are always reported.
+#: Launch gaps are always reported if they take more than this fraction of the operation time.
 _MOSTLY = 0.5
 
 
@@ -50,18 +50,18 @@ class KernelTime:
 
     @property
     def gaps_outweigh(self) -> bool:
-        """Whether launch gaps take a noticeable time that is longer than the bubble."""
+        """Whether launch gaps are noticeable and take longer than the bubble."""
         return self._outweighs(self.gap_ns)
 
     @property
     def gaps_fill_work(self) -> bool:
-        """Whether launch gaps take a noticeable time, and more than half of all operation time."""
+        """Whether launch gaps are noticeable and take more than half of all operation time."""
         is_noticeable = self.gap_ns >= NOTICEABLE * self.window_ns > 0
         return is_noticeable and self.gap_ns > _MOSTLY * self.work_ns
 
     @property
     def unattributed_outweighs(self) -> bool:
-        """Whether compute outside operations takes a noticeable time, longer than the bubble."""
+        """Whether compute outside operations is noticeable and takes longer than the bubble."""
         return self._outweighs(self.unattributed_ns)
 
     @property

@@ -12,7 +12,7 @@ from bubbleviz.model.phases import Phase
 from bubbleviz.model.texts import capitalize, format_rank_name, list_first
 from bubbleviz.report.report import Report
 
-#: Mark in front of the advice that pictures mark, and in front of the rows of its ranks.
+#: Mark that pictures show before the marked advice, and before the rows of its ranks.
 MARK = "►"
 #: Maximum number of characters of a range name in a sentence.
 _MAX_NAME = 60

@@ -1,4 +1,4 @@
-"""Describe the longest bubbles of a run, and the activity of hosts that launched late."""
+"""Describe the longest bubbles of a run, and what hosts did while they launched late."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ _EDGES = {
 
 
 def find_longest_bubbles(report: Report, count: int = 5) -> tuple[tuple[int, str], ...]:
-    """Return the longest bubbles of averaged iterations that the schedule does not imply.
+    """Return the longest bubbles that the schedule does not imply.
 
-    If the schedule implies all bubbles, the longest of these are returned. Bubbles with the same
-    rank, cause and phase of the next operation form a group, and only the longest bubble of each
-    group is returned. If no iteration is averaged, all iterations are used.
+    - If the schedule implies all bubbles, the longest implied bubbles are returned.
+    - Bubbles with the same rank, cause and phase of the next operation form a group. Only the
+      longest bubble of each group is returned.
+    - Only averaged iterations are used. If no iteration is averaged, all iterations are used.
 
     Args:
         report: Report of the run.
@@ -63,8 +64,9 @@ def find_longest_bubbles(report: Report, count: int = 5) -> tuple[tuple[int, str
 def describe_longest_implied(report: Report) -> str | None:
     """Return a sentence about the longest bubble that the schedule implies.
 
-    The result is None if the schedule implies no bubble. The result is also None if the schedule
-    implies all bubbles, because :func:`find_longest_bubbles` then returns the longest of them.
+    The result is None if the schedule implies no bubble. It is also None if the schedule implies
+    all bubbles, because :func:`find_longest_bubbles` already returns the longest implied bubbles
+    then.
     """
     implied, avoidable = _list_averaged_bubbles(report)
     if not len(implied) or not len(avoidable):
@@ -114,9 +116,8 @@ def _describe_bubble(report: Report, row: int, times: int) -> str:
 def _describe_reason(report: Report, row: int, cause: Cause, peer_operation: int) -> str:
     """Return a clause that explains why a rank is idle.
 
-    The clause names the operation or collective that the rank waits for, if it is known.
-
-    If no operation is known, the clause gives the general meaning of the cause.
+    If known, the clause names the operation or collective that the rank waits for. Otherwise, it
+    gives the general meaning of the cause.
 
     Args:
         report: Report of the run.
@@ -145,8 +146,8 @@ def _describe_reason(report: Report, row: int, cause: Cause, peer_operation: int
 def _describe_transfer(report: Report, row: int) -> str:
     """Name a send or receive and both of its ends: ``RECV_F2, from stage 3 to stage 0``.
 
-    The peer is the first rank of the same pipeline that runs the adjacent virtual stage. If there
-    is no such rank, both ends are the rank of the operation.
+    The other end is the first rank of the same pipeline that runs the adjacent virtual stage. If
+    there is no such rank, both ends are the rank of the operation itself.
     """
     operations, phase = report.operations, Phase(int(report.operations.phase[row]))
     own_rank, stage = int(operations.rank[row]), int(operations.virtual_stage[row])
@@ -184,10 +185,10 @@ def _describe_collective_wait(report: Report, row: int, peer_operation: int) -> 
 
 
 def name_latest_host(report: Report, ranks: Sequence[int]) -> str:
-    """Name the rank whose host launches late for the longest time, and count the other ranks.
+    """Name the rank that idles longest because its host launches late, and count the other ranks.
 
-    The text also contains the call and the range that the host was in during the longest of these
-    bubbles of the rank.
+    If known, the text also contains the call and range that the host was in during the longest of
+    these bubbles on the rank.
 
     Args:
         report: Report of the run.
@@ -247,7 +248,7 @@ def describe_thread(call: str | None, range_name: str | None) -> str:
 
 
 def find_host_activity(report: Report, row: int) -> tuple[str | None, str | None]:
-    """Return the names of the CUDA call and the range that the host was in during a bubble.
+    """Return the names of the CUDA call and range that the host was in during a bubble.
 
     A name is None if it is unknown.
     """

@@ -53,7 +53,7 @@ def name_saved_measure(summary: RunSummary) -> Measure:
 def is_idle_elsewhere(report: Report) -> bool:
     """Return whether the ranks form no pipeline and the sentence on kernel time is needed.
 
-    The primary ratio then covers only a part of the idle time of the GPUs. See
+    The primary ratio then covers only a part of the GPUs' idle time. See
     :attr:`.kernel_time.KernelTime.sentence`.
     """
     return report.no_pipeline is not None and report.kernel_time.sentence is not None

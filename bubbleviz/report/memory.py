@@ -12,7 +12,7 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import MeasuredMemory
 
-#: A ratio, time or amount that is small enough for its square to be finite.
+#: Types of ratios, times and amounts. The values are small enough for their squares to be finite.
 Finite = Annotated[float, Meta(ge=-1e30, le=1e30)]
 Positive = Annotated[float, Meta(ge=0, le=1e30)]
 Count = Annotated[int, Meta(ge=0)]
@@ -37,7 +37,7 @@ class RankPeak:
 
 @dataclass(frozen=True)
 class PhaseMemory:
-    """Memory of the operations of one virtual stage and phase, as medians in bytes.
+    """Memory use of operations with the same virtual stage and phase, as medians in bytes.
 
     Attributes:
         virtual_stage: Position of the chunk in the model, or None if it is unknown.
@@ -73,11 +73,10 @@ class RunMemory:
 
 
 def measure_memory(memory: RunMemory, stage_of_virtual: Mapping[int, int]) -> MeasuredMemory | None:
-    """Return the memory of each virtual stage and device.
+    """Return the activation memory of each virtual stage, and the resident memory of each device.
 
-    In addition to activations, a device needs resident memory. This is the memory that is allocated
-    when an iteration begins (the maximum over the ranks of its stage), plus the largest temporary
-    memory of its operations.
+    The resident memory is the memory that is allocated when an iteration begins (the maximum over
+    the ranks of the stage), plus the largest temporary memory of any operation on the device.
 
     Args:
         memory: Memory of the run.
@@ -116,8 +115,8 @@ def measure_memory(memory: RunMemory, stage_of_virtual: Mapping[int, int]) -> Me
 def _measure_temporary_bytes(operations: PhaseMemory) -> float:
     """Return the memory that operations need only while they run.
 
-    For a forward, this is its peak minus the memory that is still allocated after it. For a
-    backward, it is its peak minus the memory that was allocated before it.
+    - For a forward: its peak minus the memory that is still allocated after it.
+    - For a backward: its peak minus the memory that was allocated before it.
     """
     if operations.phase == Phase.F.label:
         return operations.above_bytes - max(operations.net_bytes, 0.0)

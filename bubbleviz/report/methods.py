@@ -23,8 +23,8 @@ def write_methods(report: Report) -> str:
     """Write a sentence for the methods section of a paper.
 
     The sentence contains the version of bubbleviz, the definition of the ratio, the numbers of
-    iterations and ranks, the result and its caveats. If no ratio or no pipeline was measured, the
-    sentence gives the reason instead.
+    iterations and ranks, the result and its caveats. If no ratio could be measured, or if the run
+    is not a pipeline, the sentence gives the reason instead.
     """
     spread = report.summary.bubble_ratio.get(report.headline)
     formats = {profile.format for profile in report.profiles}
@@ -84,12 +84,12 @@ def _count_iterations(report: Report, n: int) -> str:
 
 
 def _count_bidirectional_microbatches(report: Report) -> int | None:
-    """Return the number of microbatches of a bidirectional schedule such as DualPipe.
+    """Return the number of microbatches in a bidirectional schedule such as DualPipe.
 
-    In a bidirectional schedule, microbatches enter at both ends of the pipeline, and each direction
-    may number them from 0. The number is therefore the maximum number of distinct forwards of a
-    rank in the typical iteration, divided by the number of chunks. The result is None for all other
-    schedules.
+    In these schedules, microbatches enter at both ends of the pipeline, and each direction may
+    number them from 0. The forwards on each rank are therefore counted: the result is the maximum
+    number of distinct forwards on any rank in the typical iteration, divided by the number of
+    chunks. The result is None for all other schedules.
     """
     recognition, iteration = report.schedule, report.typical_iteration()
     rule = next(
@@ -119,8 +119,8 @@ def _count_ranks(report: Report) -> str:
 def _format_result(mean: float, spread: Spread) -> str:
     """Format the mean of a ratio with its standard deviation and confidence interval.
 
-    With two iterations, the mean and both values are given. With one iteration, only its value is
-    given.
+    For two iterations, the text contains the mean and both values. For one iteration, it contains
+    only the value.
     """
     if spread.std is None or spread.ci95 is None:
         return format_percent(mean)

@@ -1,7 +1,7 @@
-"""Columns of the exported table of operations, which contains everything that an analysis needs.
+"""Columns of the exported operation table, which contains everything that an analysis needs.
 
 Each row is an operation. Intervals in which something else ran on the rank are written in the row
-of the operation that began last before, in cells such as ``12..15 20..31``::
+of the last operation that began before, in cells such as ``12..15 20..31``::
 
     rank          ├─ F0 ─┤  ▒▒   ▓▓    ├─ F1 ─┤
                             │    └ only a collective ran ┐
@@ -37,8 +37,8 @@ _DIGITS = 18
 def list_further_columns(report: Report) -> Mapping[str, OperationColumn]:
     """Return the columns of ``--csv`` that follow the basic columns, in order.
 
-    The columns ``tokens`` and ``prefix`` exist only if the number of tokens of any operation is
-    known.
+    The columns ``tokens`` and ``prefix`` exist only if the number of tokens is known for any
+    operation.
     """
     operations = report.operations
     tokens = {}
@@ -120,11 +120,13 @@ def _find_waits(report: Report) -> tuple[Ints, Ints, Ints]:
 
 
 def _make_time_cells(operations: Operations, times: RankIntervals) -> CodedTexts:
-    """Return one cell per operation with the intervals of its rank that follow it.
+    """Write each interval in the cell of the last operation that began before it on the same rank.
 
-    An interval is written in the cell of the operation that began last before the interval. An
-    interval that starts before all operations of its rank is written in the cell of the first one.
-    Intervals of ranks without operations are left out.
+    An interval that starts before all operations of its rank is written in the cell of the first
+    operation. Intervals on ranks without operations are left out.
+
+    Returns:
+        A column with one cell per operation.
     """
     row = _find_last_started(operations, times.rank, times.start_ns)
     has_operation = row != NONE
@@ -137,11 +139,11 @@ def _make_time_cells(operations: Operations, times: RankIntervals) -> CodedTexts
 
 
 def _find_last_started(operations: Operations, rank: Ints, time_ns: Ints) -> Ints:
-    """Return, for each time, the row of the operation that began last on the rank.
+    """Return, for each time, the row of the last operation that had begun on the rank by then.
 
-    Operations that begin exactly at the time are included. If no operation of the rank began by
-    then, the result is the first operation of the rank. The result is -1 if the rank has no
-    operations. An operation without a span begins with its range on the host.
+    An operation that begins exactly at the time is included. If no operation of the rank had begun,
+    the result is the first operation of the rank, or -1 if the rank has no operations. An operation
+    without a span begins with its range on the host.
     """
     began_ns = np.where(operations.has_span == 1, operations.start_ns, operations.host_start_ns)
     row = find_last_before(operations.rank, began_ns, rank, time_ns, or_at=True)
@@ -166,7 +168,7 @@ def _format_times(rows: int, row: Ints, start_ns: Ints, end_ns: Ints) -> CodedTe
 def _join_in_cells(
     rows: int, row: Ints, entries: Sequence[str], form: str, between: str
 ) -> CodedTexts:
-    """Return a column whose cells contain the joined entries of each row.
+    """Return a column in which each cell contains the joined entries of its row.
 
     Args:
         rows: Number of rows of the column.
@@ -185,7 +187,7 @@ def _join_in_cells(
 def build_operation_table(report: Report) -> Columns:
     """Return all operations as an Arrow table with the columns of ``--csv``.
 
-    The two microbatches of a fused operation are in two columns, and so are its two chunks.
+    A fused operation has two microbatches and two chunks, each in a separate column.
     """
     columns = report.operations.list_columns()
     del columns["global_rank"]  # list_further_columns adds this column at its place in --csv

@@ -32,20 +32,21 @@ def find_even_chunks(
 ) -> tuple[int, tuple[int, ...], float, float] | None:
     """Split the longest prompt into chunks that take equal time.
 
-    Among chunks of equal length, later chunks take longer because they read a longer prefix. In a
+    If chunks are equally long, later chunks take more time because they read a longer prefix. In a
     pipeline of equal stages, the time of a prompt depends on the slowest chunk::
 
         time = sum of the chunk times on one stage + (stages - 1) x time of the slowest chunk
 
-    Seventeen lengths of the first chunk are tried, and the split with the shortest time wins. The
-    costs of the stage whose longest chunk takes the most time are used for all stages.
+    Seventeen lengths of the first chunk are tried, and the split with the shortest time wins. All
+    stages are assumed to cost as much as the slowest one: the stage whose longest chunk takes the
+    most time.
 
     Args:
         costs: Costs of chunks, one entry per virtual stage.
 
     Returns:
         stage: Virtual stage whose costs were used.
-        tokens: Number of tokens of each chunk of the best split.
+        tokens: Number of tokens in each chunk of the best split.
         equal_ns: Time of the prompt in chunks of equal length.
         even_ns: Time of the prompt in the chunks of the best split.
 

@@ -33,8 +33,8 @@ def make_relative(path: str) -> str:
 def make_paths_relative(report: ReportT) -> ReportT:
     """Return a copy of a report in which all paths are relative to the current directory.
 
-    Paths occur in profiles, limitations and the command line. The path of a profile that could not
-    be read occurs only at the start of its limitation.
+    Paths occur in profiles, limitations and the command line. If a profile could not be read, its
+    path occurs only at the start of its limitation.
     """
     heads = {entry.reason.split(": ", 1)[0] for entry in report.limitations}
     paths = {profile.path for profile in report.profiles} | heads
@@ -97,8 +97,8 @@ def list_limitation_lines(report: Report, max_lines: int = 12) -> list[str]:
 
     Args:
         report: The report.
-        max_lines: Maximum number of lines for reasons. If there are more reasons, one more line
-            says how many lines were left out.
+        max_lines: Maximum number of reasons to list. If there are more, an additional line says how
+            many were left out.
     """
     of_reason: dict[str, list[Limitation]] = {}
     for entry in make_paths_relative(report).limitations:

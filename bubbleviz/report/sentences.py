@@ -375,7 +375,7 @@ _STEPS: Mapping[StepCode, Callable[[Report], str]] = {
 
 
 def _describe_advice(report: Report, advice: Advice) -> tuple[str, str, str]:
-    """Return the action of advice, a clause with its saving, and its evidence, or "".
+    """Return the action of advice, a clause with the saving, and the evidence ("" if none).
 
     The texts depend on the type of ``advice.evidence``: another schedule, an order, or a finding.
     """
@@ -411,7 +411,7 @@ def _describe_schedule(report: Report, choice: Choice) -> tuple[str, str, str]:
 
 
 def _describe_order(report: Report, advice: Advice, order: Recognition) -> tuple[str, str]:
-    """Return the advice to run in a given order, and a clause about operations that did not.
+    """Return the advice to run operations in a given order, and a clause about deviations from it.
 
     The clause contains the number of operations that were out of order, and describes the first
     one.

@@ -523,8 +523,8 @@ class ChunkCostEntry(Struct, frozen=True):
         stage: Stage of the ranks, or None if unknown.
         virtual_stage: Position of the model chunk in the model, or None if unknown.
         n: Number of prompt chunks.
-        least_tokens: Number of tokens of the shortest prompt chunk.
-        most_tokens: Number of tokens of the longest prompt chunk.
+        least_tokens: Number of tokens in the shortest prompt chunk.
+        most_tokens: Number of tokens in the longest prompt chunk.
         fixed_ns: Constant term of the fit, or the mean time if all chunks have the same length.
         token_ns: Linear term of the fit: time per token. None if all chunks have the same length.
         token_squared_ns: Quadratic term of the fit, in ns per squared token. None if all chunks
@@ -532,7 +532,7 @@ class ChunkCostEntry(Struct, frozen=True):
         residual_ns: Standard deviation of the residuals of the fit, or None if unknown.
         explained: Fraction of the variance of the times that the fit explains, or None if the times
             have no variance.
-        prompt_tokens: Number of tokens of the longest prompt if the fit uses prefixes, or 0
+        prompt_tokens: Number of tokens in the longest prompt if the fit uses prefixes, or 0
             otherwise.
     """
 
@@ -554,7 +554,7 @@ class EvenChunks(Struct, frozen=True):
 
     Attributes:
         virtual_stage: Virtual stage with the slowest chunks, or None if unknown.
-        tokens: Number of tokens of each chunk.
+        tokens: Number of tokens in each chunk.
         equal_ns: Time of the prompt in chunks of equal length.
         even_ns: Time of the prompt in chunks that take equally long.
     """
@@ -679,7 +679,7 @@ class StageTimesEntry(Struct, frozen=True):
 
 
 class SimulatedTimes(Struct, frozen=True):
-    """The sizes and times with which other schedules are simulated.
+    """The sizes and times that are used to simulate other schedules.
 
     Attributes:
         stages: Number of stages.
@@ -705,7 +705,7 @@ class ChoiceEntry(Struct, frozen=True):
         makespan_ms: Time from the first start to the last end over all stages, or None if unknown.
         cost_ms: Longest time from the first start to the last end on a single stage, or None if
             unknown.
-        bubble_ratio: Bubble ratio in the window by which schedules are compared, or None if
+        bubble_ratio: Bubble ratio in the window that is used to compare schedules, or None if
             unknown.
         peak_activations: Maximum number of microbatches whose activations a stage stores at once,
             or None if unknown.
@@ -713,10 +713,11 @@ class ChoiceEntry(Struct, frozen=True):
         fits: Whether the schedule needs no more memory than the run, or than the memory limit. None
             if memory is not compared.
         reason: Reason why the schedule cannot be simulated, or "".
-        peaks: Maximum number of microbatches whose activations each stage stores at once. Empty if
-            unknown.
+        peaks: For each stage, the maximum number of microbatches whose activations it stores at
+            once. Empty if unknown.
         replicas: Number of copies of the model.
-        peak_bytes: Memory of the device that needs the most, or None if memory was not measured.
+        peak_bytes: Memory in bytes on the device that needs the most, or None if memory was not
+            measured.
     """
 
     name: str

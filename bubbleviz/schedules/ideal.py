@@ -312,7 +312,7 @@ def _set_measured_transfers(workload: Workload, measured: Workload, factor: int)
     Args:
         workload: The workload to change.
         measured: Workload of the measured run, with the same devices.
-        factor: Number of ticks per ns, by which measured times are multiplied.
+        factor: Number of ticks per ns. Measured times are multiplied by it.
     """
     link_ns: dict[tuple[int, int], int] = {}
     for s, (source, target) in enumerate(pairwise(measured.placement)):

@@ -474,7 +474,7 @@ class _BidirectionalDevice(NamedTuple):
         depth: Number of devices that a microbatch passes before it turns around in a V, or before
             it meets the opposite pipeline.
         first_is_separate: Whether the first forward of the steady state runs before the next
-            backward instead of together with it.
+            backward. Otherwise, both run together.
     """
 
     virtual_stages: tuple[int, int]

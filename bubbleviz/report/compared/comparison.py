@@ -250,11 +250,15 @@ def _scale_average(average: Average, divisor: int) -> Average:
 def _describe_limits(
     runs: Sequence[ComparedRun], pairs: Sequence[ReportPair], ratios: Mapping[str, tuple[Cell, ...]]
 ) -> Iterator[str]:
-    """Yield sentences about the limits of a comparison.
+    """Yield sentences about everything that limits the validity of a comparison.
 
-    The limits are restrictions, time that is lost inside or outside operations, limits of single
-    pairs, too few iterations for a test, contradicting clocks, and runs with different primary
-    ratios, numbers of ranks or versions.
+    In this order:
+
+    - restrictions, and time that is lost inside or outside operations;
+    - limits of each pair of runs (:func:`_describe_pair_limits`);
+    - too few iterations for a test;
+    - clocks that contradict each other;
+    - runs with different primary ratios, numbers of ranks or versions.
 
     Args:
         runs: The runs.

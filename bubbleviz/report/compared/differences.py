@@ -39,7 +39,9 @@ _Difference: TypeAlias = tuple[float, str]
 
 
 def describe_differences(pair: ReportPair) -> Iterator[str]:
-    """Yield one line per difference between two runs, in this order:
+    """Yield one line per difference between two runs.
+
+    The lines are in this order:
 
     1. Different schedules and sizes.
     2. The time of the later run as predicted from the times of the earlier run.

@@ -171,10 +171,10 @@ def count_stages(run: RunSummary) -> int | None:
 def choose_headline_ratio(runs: Sequence[ReportSummary]) -> str:
     """Return the name of the ratio that is used to compare runs.
 
-    If all runs have the same primary ratio, the result is this ratio. Otherwise, the result is the
-    first ratio whose mean is known in all runs: ``period``, ``step``, the primary ratios in
-    alphabetical order, then all other ratios. If there is no such ratio, the result is the
-    alphabetically first primary ratio.
+    If all runs have the same primary ratio, this ratio is used. Otherwise, the first ratio whose
+    mean is known in all runs is used. The candidates are ``period``, ``step``, the primary ratios
+    in alphabetical order, and then all other ratios. If there is no common ratio, the
+    alphabetically first primary ratio is used.
     """
     primary = sorted({run.headline for run in runs})
     if len(primary) == 1:

@@ -226,9 +226,9 @@ def _describe_gaps(earlier: float, later: float) -> str:
 def _describe_measure(advice: AdviceEntry, repeated: AdviceEntry) -> tuple[bool, str]:
     """Return whether the measure of a piece of advice improved, and a clause about the change.
 
-    If the earlier advice has several measures, only the largest measure is compared. If this
-    measure did not improve or is unknown in the later report, the clause contains the remaining
-    cost, if it is known.
+    If the earlier advice has several measures, only the largest one is compared. If this measure
+    did not improve or is unknown in the later report, the clause contains the cost that remains, if
+    known.
 
     Args:
         advice: Advice of the earlier report.
@@ -270,7 +270,9 @@ def _is_remedied(kind: str, first: float, last: float) -> bool:
 
 
 def _is_better(first: float, fault: float, last: float) -> bool:
-    """Return whether ``first - last`` exceeds ``_NOISE * first`` and ``_MIN_REMEDY * fault``.
+    """Return whether a value fell by more than noise, and by a large part of what the fault caused.
+
+    The condition is ``first - last > max(_NOISE * first, _MIN_REMEDY * fault)``.
 
     Args:
         first: Value in the earlier run.
@@ -297,12 +299,11 @@ def _describe_unnamed_work(advice: AdviceEntry, earlier: RunSummary, later: RunS
     """Return a clause about a change of work that advice does not name, or "" if there is none.
 
     - Advice about the schedule, microbatches or stages may move work between stages. The total work
-      of all stages must not change, and work that the advised stages lose must appear on other
-      stages.
-    - With any other advice, the work of a stage may fall if the advice names this stage. The work
-      of all other stages must not change, and no stage may get more work.
+      must stay the same, and work that the advised stages lose must appear on other stages.
+    - Any other advice may reduce the work of the stages that it names. The work of all other stages
+      must stay the same, and no stage may get more work.
 
-    A change is only considered if both the median and the mean times show it.
+    A change is only reported if both the median and the mean times show it.
     """
     changes = (
         _compare_work(list_median_stage_times(earlier), list_median_stage_times(later)),
@@ -337,9 +338,8 @@ def _describe_unnamed_work(advice: AdviceEntry, earlier: RunSummary, later: RunS
 def _has_moved_work(earlier: RunSummary, later: RunSummary, stages: tuple[int, ...]) -> bool:
     """Return whether the other stages gained at least half of the work that ``stages`` lost.
 
-    If the result is False, the layers stayed on their stages, and ``stages`` only became faster.
-    The result is also True if the lost work is less than ``2 * _NOISE`` of the work of the other
-    stages, because the gain could then not be distinguished from noise.
+    If not, the layers stayed on their stages, and ``stages`` only became faster. The result is also
+    True if the loss is too small to tell: less than ``2 * _NOISE`` of the work of the other stages.
     """
     then_ns, now_ns = (_sum_by_stage(list_median_stage_times(run)) for run in (earlier, later))
     lost_ns = sum(then_ns.get(stage, 0.0) - now_ns.get(stage, 0.0) for stage in stages)
@@ -352,8 +352,8 @@ def _has_moved_work(earlier: RunSummary, later: RunSummary, stages: tuple[int, .
 def _find_named_stages(advice: AdviceEntry, earlier: RunSummary) -> set[int | None]:
     """Return the stages whose work should fall if the advice is followed.
 
-    The result contains the stages of the ranks that the advice names, or all stages if it names no
-    ranks. The result is empty for advice about delays.
+    These are the stages of the ranks that the advice names, or all stages if it names no ranks. The
+    result is empty for advice about delays.
     """
     if _split_kinds(advice) <= _DELAY_KINDS:
         return set()

@@ -37,8 +37,7 @@ class MeanDifference:
         ci95: 95 % confidence interval of ``mean``.
         t: Test statistic.
         df: Degrees of freedom.
-        p: p-value: the probability of a difference that is at least as large if the means are
-            equal.
+        p: p-value: the probability of a difference at least this large if the true means are equal.
     """
 
     mean: float

@@ -1,4 +1,4 @@
-"""Split the window of a ratio into the work and the idle time of a rank, by cause."""
+"""Split the window of a ratio into the work of a rank and its idle time by cause."""
 
 from __future__ import annotations
 

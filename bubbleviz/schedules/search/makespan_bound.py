@@ -7,9 +7,9 @@ For each device, whatever its order::
 
 The *head* is the time before the first microbatch reaches the device. *E* is the earliest time at
 which the first gradient can arrive. Until then, the device can only run the forwards that fit in
-memory. After the last B of the device, the backwards of all previous stages must still run. If
-only a few microbatches fit in memory, the device also idles after its last F, because it has too
-little work until the microbatch of this F comes back from the rest of the model.
+memory. After the last B of the device, the backwards of all previous stages must still run. If only
+a few microbatches fit in memory, the device also idles after its last F. It has too little work to
+stay busy until the microbatch of this F comes back.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ class _WayTimes:
 
 
 def compute_lower_bound(problem: Problem) -> int:
-    """Return a lower bound, in ticks, of the length of any order that fits in memory.
+    """Return a lower bound, in ticks, for the length of any order that fits in memory.
 
-    If ``problem.makespan`` is False, the length is the longest window of a device, and the bound is
-    the work of the device with the most work. Otherwise, the bound is the time of a microbatch that
-    never waits, or the largest bound of any device (:func:`_bound_device`), whichever is longer.
-    Without microbatches, the bound is 0.
+    - If ``problem.makespan`` is False, the length is the longest window of a device. The bound is
+      the work of the device with the most work.
+    - Otherwise, the length is the makespan. The bound is the maximum of the time of a microbatch
+      that never waits, and the bounds of all devices (:func:`_bound_device`).
+    - Without microbatches, the bound is 0.
     """
     if not problem.microbatches or not problem.makespan:
         return problem.max_work
@@ -58,7 +59,7 @@ def _compute_way_times(problem: Problem) -> _WayTimes:
     """Compute how long a microbatch that never waits takes to and from each virtual stage.
 
     A B starts as soon as the gradient from the next virtual stage arrives. The time from a B to the
-    end of the iteration includes the W of the same virtual stage.
+    end of the iteration covers the W of the same virtual stage.
     """
     forward, backward, weight = (problem.lengths[phase::3] for phase in range(3))
     n_stages = len(problem.placement)
@@ -117,8 +118,8 @@ def _list_lengths(problem: Problem, device: int, phase: int) -> list[int]:
 def _maximize_work_after_forwards(problem: Problem, device: int) -> int:
     """Return the maximum work, in ticks, that can remain on a device after its last F.
 
-    The work consists of the B and W of the microbatches that fit in memory from F to B, and the W
-    of the microbatches that fit in memory from B to W. Either group may fill the whole memory.
+    Two groups of microbatches are added, each of which may fill the whole memory. Microbatches
+    between F and B still need B and W. Microbatches between B and W still need W.
     """
     weights = _list_lengths(problem, device, WEIGHT)
     backwards = _list_lengths(problem, device, BACKWARD)
@@ -134,13 +135,13 @@ def _maximize_value_in_memory(
     """Return the maximum total value of microbatches that fit in the memory of a device at once.
 
     This is a fractional knapsack, solved greedily by value per memory and rounded up. On a device
-    with one chunk, only whole microbatches count.
+    with one chunk, microbatches are not divided.
 
     Args:
         problem: Memory and number of microbatches.
         device: Index of the device.
         values: Value of one microbatch on each virtual stage of the device.
-        only_weights: Whether microbatches occupy only the memory that is kept for W.
+        only_weights: Whether a microbatch occupies only the memory that is kept for W.
     """
     stages, n_microbatches = problem.stages[device], problem.microbatches
     sizes = problem.weight_activation if only_weights else problem.activation

@@ -11,10 +11,10 @@
 No result is worse than a known order that fits in memory. The same call returns the same orders.
 
 A step of the local search moves one operation along the order of its device. Most steps move an
-operation on the critical path. A step is accepted if the new orders take no longer than the current
-orders, or than the orders a fixed number of steps ago. This method is late acceptance hill-climbing
-(Burke and Bykov, The late acceptance hill-climbing heuristic, European Journal of Operational
-Research 258, 2017). The method can leave local optima and needs no temperature::
+operation on the critical path. A step is accepted if the new orders are at least as fast as the
+current orders or the orders a fixed number of steps ago. This method is late acceptance
+hill-climbing (Burke and Bykov, The late acceptance hill-climbing heuristic, European Journal of
+Operational Research 258, 2017). The method can leave local optima and needs no temperature::
 
     F F B F B W B W        the second W earlier        F F B W F B W B
                  ^──────────
@@ -41,7 +41,7 @@ from bubbleviz.schedules.search.blocks import list_blocks
 from bubbleviz.schedules.search.problem import BACKWARD, FORWARD, NEVER, WEIGHT, Codes, Problem
 from bubbleviz.schedules.search.trials import MANNERS, Greedy, Squeezed, Trial, list_policies
 
-#: Distances by which an operation is moved, chosen at random. ``orders.c`` has the same list.
+#: Distances to move an operation by; one is chosen at random. ``orders.c`` has the same list.
 _DISTANCES = (1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 6, 8, 12, 20)
 _UNKNOWN = -1
 _MASK = (1 << 64) - 1
@@ -71,8 +71,8 @@ def improve_orders(
         problem: Times and memory.
         codes: Complete orders to start from. Orders with a fused backward contain no W.
         trials: Number of moves to try. With 0, the orders are only timed.
-        memory: Length of the history, in steps. New orders are accepted if they take no longer than
-            the current orders, or than the orders this many steps ago. With a longer history, the
+        memory: Length of the history, in steps. New orders are accepted if they are at least as
+            fast as the current orders or the orders this many steps ago. With a longer history, the
             search covers more orders but needs more trials.
         rise: Tolerance at the start of the search, in thousandths of the length of ``codes``. The
             history is initialized with the increased length.
@@ -147,15 +147,18 @@ class HillClimbing:
     def run(self, trials: int, memory: int, rise: int, seed: int, enough: int) -> Orders | None:
         """Run the search in Python.
 
-        A trial makes a random move (see :meth:`choose_move`). A move past operations with the same
-        code is skipped, because it changes nothing. A move is accepted if the new orders are valid
-        and their cost (see :meth:`measure`) is at most the current cost, or at most entry ``trial %
-        memory`` of the history. Otherwise, the move is undone. This entry of the history is then
-        replaced by the current cost if this cost is smaller. All entries of the history start as
-        ``cost + cost // 1000 * rise``, where ``cost`` is the cost of the first orders. The search
-        stops after ``trials`` trials, or once the best length is at most ``enough``.
+        Each trial has three steps:
 
-        On return, :attr:`code` contains the orders that were accepted last, not the shortest ones.
+        1. Make a random move (see :meth:`choose_move`). A move past operations with the same code
+          is skipped, because it changes nothing.
+        2. Accept the move if the new orders are valid and their cost (see :meth:`measure`) is at
+          most the current cost, or at most entry ``trial % memory`` of the history. Otherwise, undo
+          the move.
+        3. Replace this entry of the history by the current cost if the current cost is smaller.
+
+        All entries of the history start as ``cost + cost // 1000 * rise``, where ``cost`` is the
+        cost of the first orders. On return, :attr:`code` contains the orders that were accepted
+        last, which need not be the shortest ones.
 
         Args:
             trials: Maximum number of trials.
@@ -273,14 +276,14 @@ class HillClimbing:
     def simulate(self) -> tuple[list[int], list[int]] | None:
         """Compute the end time of each operation.
 
-        A device runs its operations in order, each as early as its input allows. Devices that may
-        be able to continue are on a stack.
+        A device runs its operations in order, each as early as its input allows. A stack contains
+        the devices that may be able to continue.
 
         Returns:
             end_time: End of each operation, in ticks.
             cause: For each operation, the index of the operation that determined its start, or -1
-                for none. If the input and the previous operation of the device are equally late,
-                the cause is the previous operation.
+                for none. On a tie between the input and the previous operation of the device, the
+                previous operation wins.
 
             The result is None if the orders deadlock.
         """
@@ -330,8 +333,8 @@ def _generate_random(seed: int) -> Iterator[int]:
         yield (state * 2685821657736338717 & _MASK) >> 33
 
 
-#: Default number of operations that a search times.
-#: This is the maximum without the compiled code, so searches by default find equal orders.
+#: Default number of operations that a search times. Without the compiled code, this is also the
+#: maximum. Default searches therefore find the same orders with and without it.
 _BUDGET = 4_000_000
 #: An eighth of the maximum number of operations in the trials of one kind. Most trials fail early.
 _TRIAL_BUDGET = 50_000
@@ -494,7 +497,7 @@ def _build_sequential_orders(problem: Problem) -> Codes:
 
 
 def _sort_distinct(orders: Sequence[Orders | None]) -> list[Orders]:
-    """Return the orders sorted by length, without duplicates and without None."""
+    """Return distinct orders sorted by length. None is left out."""
     distinct: list[Orders] = []
     valid = [candidate for candidate in orders if candidate is not None]
     for candidate in sorted(valid, key=lambda candidate: candidate[0]):
@@ -541,13 +544,13 @@ def _run_trials(problem: Problem, *, weights: bool) -> list[Codes]:
 def repeat_middle(codes: Codes, n_more: int) -> Codes:
     """Extend complete orders to more microbatches by repeating the middle of each order.
 
-    The repeated part is a sequence of consecutive operations that contains each code exactly once.
-    It is inserted ``n_more`` more times. If there are several such sequences, the one closest to
-    the middle is used, or the first of two equally close ones::
+    The repeated part is a run of consecutive operations that contains each code exactly once. It is
+    inserted ``n_more`` more times::
 
         F F B F W | B F W | B B W W    ->    F F B F W | B F W | B F W | B F W | B B W W
 
-    An order that contains no such sequence stays unchanged.
+    If several parts of an order qualify, the one closest to the middle is used. On a tie, the first
+    one is used. If no part qualifies, the order stays unchanged.
 
     Args:
         codes: Complete orders.

@@ -105,10 +105,10 @@ class Problem:
 
 
 def build_problem(workload: Workload, *, fused: bool = False, makespan: bool = True) -> Problem:
-    """Convert a workload to the input of a search.
+    """Convert a workload to the integer times and memory that a search needs.
 
-    The memory limit of a device is increased by the fraction ``ROUNDING``. Without a limit, the
-    memory is enough for all microbatches.
+    The memory limit of a device is increased by the fraction ``ROUNDING``. If there is no limit,
+    all microbatches fit in memory.
 
     Args:
         workload: Times, transfers and memory.

@@ -105,8 +105,8 @@ class Trial(ABC):
     def should_wait(self, device: int, now: int, stage: int) -> bool:
         """Return whether the device should wait for the next arrival instead of running a W.
 
-        The device should wait if the wait is shorter than ``max_wait`` of the virtual stage, and if
-        the excess of the device would stay below ``target``.
+        It should wait under two conditions: the wait is shorter than ``max_wait`` of the virtual
+        stage, and the excess of the device (its idle time minus its slack) stays below ``target``.
 
         Args:
             device: Device that is free.
@@ -119,8 +119,8 @@ class Trial(ABC):
     def get_arrival(self, device: int, code: int) -> int:
         """Return the time at which the input of the next F or B of a virtual stage arrives.
 
-        The result is ``NEVER`` if the operation that computes the input has not started yet. The
-        result is also ``NEVER`` for an F if the device currently has too little memory for it.
+        The result is ``NEVER`` in two cases: the operation that computes the input has not started
+        yet, or the device has too little memory for an F at the moment.
 
         Args:
             device: Device of the virtual stage.
@@ -212,10 +212,10 @@ class Trial(ABC):
         heappush(self._events, (max(arrival, self.free_at[device]), device))
 
 
-#: How a greedy device chooses: (caps, patience, forward_first, lazy).
-#: Caps limit the number of microbatches between F and the end of B, per virtual stage.
-#: For patience, see :class:`Trial`. ``forward_first`` is whether F comes before B.
-#: ``lazy`` is whether W runs only if memory is short or no forward is left.
+#: How a greedy device chooses: (caps, patience, forward_first, lazy). Caps limit the number of
+#: microbatches between F and the end of B, per virtual stage. For patience, see :class:`Trial`.
+#: ``forward_first`` is whether F comes before B. ``lazy`` is whether W waits until memory is short
+#: or no forward is left.
 Policy = tuple[tuple[int, ...], float, bool, bool]
 
 
@@ -251,10 +251,10 @@ class Greedy(Trial):
         return self._choose_weight_gradient(device, now)
 
     def _choose_backward(self, device: int, now: int) -> int:
-        """Return the code of the B of the first virtual stage whose input has arrived.
+        """Return the code of a B whose input has arrived, or ``WAIT``.
 
-        If no input has arrived, the result is ``WAIT``. If an input is known to arrive later,
-        ``next_arrival`` is lowered to the time of its arrival.
+        If several virtual stages of the device can run a B, the first one wins. ``next_arrival`` is
+        lowered to the time of the next arrival if it is known.
         """
         for stage in self.problem.stages[device]:
             index, inputs = self.b_done[stage], self.b_in[stage]
@@ -317,10 +317,12 @@ def list_policies(problem: Problem) -> Iterator[Policy]:
 def _list_line_caps(problem: Problem) -> Iterator[tuple[int, ...]]:
     """Yield limits on the number of microbatches between F and B, for one chunk per device.
 
-    The caps of ZB-H1 and of ZB-H2 come first, each followed by the same caps with one to three more
-    microbatches. The next caps keep a stage busy until its first gradient arrives. These are the
-    time until then divided by the time of F, rounded down or up, plus -1 to 2. The last caps are
-    limited only by memory. No cap exceeds the number of microbatches that fit in memory.
+    The limits (caps) are, in this order:
+
+    1. The caps of ZB-H1 and then of ZB-H2, with 0 to 3 more microbatches.
+    2. Caps that keep a stage busy until its first gradient arrives: the time until then divided by
+      the time of F, rounded down and then up, plus -1 to 2.
+    3. The number of microbatches that fit in memory. No other cap exceeds it.
     """
     p, max_live = problem.devices, problem.max_live
     for slope in (1, 2):
@@ -359,8 +361,9 @@ def _measure_absence(problem: Problem) -> list[int]:
 def _list_v_caps(problem: Problem) -> Iterator[tuple[int, ...]]:
     """Yield limits on the number of microbatches between F and B, for several chunks per device.
 
-    The first caps are limited only by memory. All other caps decrease along the pipeline: the cap
-    of virtual stage s of S is (S-s) / slope, rounded up, plus -1 to 2, for slopes 1 to 3.
+    The first limit (cap) is the number of microbatches that fit in memory. All other caps decrease
+    along the pipeline: the cap of virtual stage s of S is ``ceil((S - s) / slope) + n``, where
+    slope is 1 to 3 and n is -1 to 2.
     """
     n_stages, max_live = len(problem.placement), problem.max_live
     yield max_live
@@ -437,12 +440,14 @@ class Squeezed(Trial):
         return self._choose_weight_or_wait(device, now, pending)
 
     def _choose_by_arrival(self, device: int, now: int) -> int:
-        """Return an operation whose input has arrived: B before F, F of the last chunk first.
+        """Return an operation whose input has arrived, or a W or ``WAIT`` if there is none.
 
-        Among several B, the one with the latest slot wins. Only an F whose slot is before the first
-        B of chunk 0 in the block can run. If no F or B can run, the result is a pending W or
-        ``WAIT``. A device also waits instead of starting a microbatch if another input arrives
-        within the pause, unless the wait would make the trial fail.
+        - A B is preferred to an F. Among several B, the one with the latest slot wins. Among
+          several F, the last chunk wins.
+        - Only an F whose slot is before the first B of chunk 0 in the block can run.
+        - If neither F nor B can run, the result is a pending W or ``WAIT``.
+        - A device waits instead of starting a microbatch if another input arrives within the pause,
+          unless the wait would make the trial fail.
         """
         stages = self.problem.stages[device]
         ready = []
