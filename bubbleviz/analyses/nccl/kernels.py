@@ -1,4 +1,4 @@
-"""NCCL kernels of profiles, and the operations that their names identify."""
+"""Selects the NCCL kernels in profiles, and reads operations from their names."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Kernels(Table):
         family: Index of the family in ``families``, or -1 if unknown.
         names: Names of kernels.
         families: Kernel families, as returned by :func:`get_family`.
-        places: (process id, device number, hostname) of each GPU.
+        places: For each GPU, a tuple (process id, device number, hostname).
     """
 
     start_ns: Ints
@@ -165,11 +165,11 @@ def list_operations(
     names: Sequence[str],
     communicators: tuple[Communicator, ...] = (),
 ) -> Communications:
-    """Build the operations of a profile.
+    """Build the operation table of a profile: the given operations, then one row per other kernel.
 
-    A kernel that is neither the first nor the last kernel of an operation is appended as a separate
-    operation. Only the kernel's name describes it: the operation is "unknown" if the name does not
-    contain one.
+    A kernel is added as a separate operation unless it is the first or last kernel of a given
+    operation. The operation is then read from the kernel's name, and is "unknown" if the name does
+    not contain one.
 
     Args:
         kernels: Communication kernels of the profile.
@@ -203,10 +203,10 @@ def list_operations(
 
 
 def _number_name_parts(names: Sequence[str], numbers: Numbering[str]) -> tuple[Ints, Ints, Ints]:
-    """Number the operation, algorithm and protocol in the name of each kernel.
+    """Assign an integer id to the operation, algorithm and protocol in each kernel name.
 
-    If the name contains no operation, the number of "unknown" is used. The number of a missing
-    algorithm or protocol is -1.
+    If the name contains no operation, the id of "unknown" is used. The id of a missing algorithm or
+    protocol is -1.
 
     Args:
         names: Names of kernels.

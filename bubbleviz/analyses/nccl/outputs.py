@@ -1,4 +1,4 @@
-"""Outputs of the report on communication: the report as JSON, and its operations as CSV."""
+"""Writes the communication report as JSON, and its operations as CSV."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DEFINITIONS = (
     "2(n-1)/n (AllReduce), (n-1)/n (AllGather, ReduceScatter, AlltoAll, Gather, Scatter) or 1, as "
     "in nccl-tests; moving: bus, over the time in which data moves",
 )
-#: Columns of transfer rates, which follow the columns of the table of operations.
+#: Transfer rate columns, which follow the columns of the operation table.
 _RATES = ("algorithm_gbps", "bus_gbps", "moving_gbps")
 COLUMNS = (
     *("file", "kind", "pid", "communicator", "rank", "name", "peer", "root", "sequence", "count"),
@@ -150,8 +150,8 @@ def _make_total_entry(total: Total) -> TotalEntry:
 def format_operations_csv(communication: Communication) -> str:
     """Return all operations as CSV, one row per operation. Cells of unknown values are empty.
 
-    Times are on the report's clock, or on the clock that the column ``clock`` names if that clock
-    could not be aligned.
+    Times are on the report's clock, unless the column ``clock`` names a clock that could not be
+    aligned.
     """
     table = communication.operations
     texts = _list_column_texts(communication)
@@ -170,7 +170,7 @@ def format_operations_csv(communication: Communication) -> str:
 
 
 def _list_column_texts(communication: Communication) -> dict[str, list[str]]:
-    """Return the texts of columns that refer to texts by index, keyed by the column's name."""
+    """Return, for each column that contains indices, the list of texts that they refer to."""
     table = communication.operations
     names = [quote_formula(name) for name in table.names]
     kinds = [kind.name.lower().replace("_", " ") for kind in OperationKind]

@@ -1,4 +1,4 @@
-"""NCCL's kernels in a profile, and the operations that they carry out."""
+"""Reads NCCL's kernels from a profile, and finds the operations that they carry out."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _RECORD_RANGES = {
     "CUDA": "record NVTX ranges, and with --cuda-graph-trace=node if CUDA graphs are used",
     "HIP": "record RCCL's calls with rocprofv3 --rccl-trace as well as HIP's",
 }
-#: Remedy if a window of iterations is given, but no ranges of the profile are recognized as steps.
-#: The command has no option for the names of steps.
+#: Remedy if a window of iterations is given, but no ranges in the profile are recognized as steps.
+#: The command has no option for step names.
 _NO_STEPS_REMEDY = "select by time, such as bubbleviz nccl --window time:1.5s-3s"
 
 
@@ -87,7 +87,7 @@ def read_profile(
         watch: Callback that is notified of how much of the profile has been read.
         kinds: Kernel lists, with the user's additions.
         keep_export: Whether to keep the export of a ``.nsys-rep`` report next to it.
-        window: Iterations whose extent on the profile's clock is determined, or None.
+        window: Iterations for which start and end on the profile's clock are determined, or None.
 
     Raises:
         ProfileError: The profile cannot be read.
@@ -120,7 +120,8 @@ def read_profile(
 def _make_nccl_profile(profile: Profile, kinds: naming.Kinds) -> NcclProfile:
     """Select the communication kernels of a profile, and find the operations they carry out.
 
-    Operations come from the collectives that PyTorch recorded, or else from NCCL's own ranges.
+    The operations are the collectives that PyTorch recorded. If it recorded none, they are NCCL's
+    own ranges.
     """
     payloads, payload_notes = (None, ()) if profile.payloads is None else profile.payloads()
     if payloads is not None and len(payloads) == 0:
@@ -241,7 +242,7 @@ def _find_range_operations(
 def _make_bare_note(
     profile: Profile, kernels: Kernels, is_bare: Bools, condition: str, reason: str
 ) -> Limitation:
-    """Return a limitation with the number of NCCL kernels of which only the name is known.
+    """Return a limitation that counts the NCCL kernels about which only the name is known.
 
     Args:
         profile: The profile.

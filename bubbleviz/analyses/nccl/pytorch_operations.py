@@ -11,7 +11,7 @@ from bubbleviz.model.collectives import Collectives
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import group_rows
 
-#: Operations whose count refers to the output of a rank, not to its input.
+#: Operations for which NCCL counts the elements in the output of a rank, not in its input.
 _OUTPUT_COUNTED = frozenset(("ReduceScatter", "Scatter", "Recv"))
 
 
@@ -95,9 +95,10 @@ def _count_bytes(collectives: Collectives, count: Ints) -> Ints:
 def _count_elements(collectives: Collectives, name: Ints, names: tuple[str, ...]) -> Ints:
     """Return the number of elements of each operation as NCCL counts them, or -1 if unknown.
 
-    For ``_OUTPUT_COUNTED``, this is the number of elements in the output of a rank, otherwise in
-    the input. For an AlltoAll, PyTorch counts the parts of all ranks but NCCL counts one part, so
-    the number is divided by the number of ranks, rounded down.
+    - Operations in ``_OUTPUT_COUNTED``: the elements in the output of a rank.
+    - AlltoAll: PyTorch counts the parts of all ranks, but NCCL counts one part. The input elements
+      are therefore divided by the number of ranks, rounded down.
+    - Other operations: the elements in the input of a rank.
 
     Args:
         collectives: Collectives that PyTorch recorded, one row per operation.
@@ -119,7 +120,7 @@ def _name_operations(
 ) -> tuple[Ints, tuple[str, ...]]:
     """Name each operation by its collective, or else by its kernel.
 
-    An AlltoAll whose parts differ is called AlltoAllv.
+    An AlltoAll whose parts differ in size is called AlltoAllv.
 
     Args:
         collectives: Collectives that PyTorch recorded, one row per operation.
@@ -127,7 +128,7 @@ def _name_operations(
         kernel: First kernel of each operation.
 
     Returns:
-        name: Index in ``names`` of each operation's name, or -1 if unknown.
+        name: For each operation, the index of its name in ``names``, or -1 if unknown.
         names: Distinct names of operations.
     """
     kernel_names = [parse_kernel_name(name)[0] for name in kernels.names]

@@ -16,14 +16,14 @@ from bubbleviz.model.columns import NONE
 from bubbleviz.model.texts import format_count, to_one_line
 from bubbleviz.render import document as blocks
 
-#: Maximum numbers of files and of table rows on the first screen.
+#: Maximum number of files, and of table rows, on the first screen.
 _FILES, _FEW = 4, 10
 #: Columns to drop in a narrow terminal, in this order.
 _DROP_ORDER = (
     *("moving GB/s", "alg GB/s", "algorithm", "n", "moving", "peers", "count", "waiting"),
     *("bus GB/s", "busy", "MB", "communicator", "ms"),
 )
-#: Maximum numbers of rows of a table, and of characters of a name in it.
+#: Maximum number of rows in a table, and of characters in a name.
 _ROWS, _NAME = 40, 40
 #: How clocks are aligned, in words.
 _ALIGNMENTS = {
@@ -61,8 +61,7 @@ def list_late_and_hanging(communication: Communication, max_rows: int) -> Iterat
 
     Args:
         communication: The measured operations.
-        max_rows: Maximum number of rows of the table, and half the maximum number of lines on
-            hangs.
+        max_rows: Maximum number of table rows. At most twice as many lines on hangs are yielded.
     """
     stages = hangs.find_stages(communication.operations.communicators)
 
@@ -93,10 +92,14 @@ def _list_hang_lines(
 ) -> Iterator[tuple[str, str]]:
     """Yield (label, text) lines about hangs, unfinished operations and mismatched calls.
 
-    If operations are unfinished, the first line gives the first cause that applies: ranks for which
-    all other ranks wait, missing dumps, or a deadlock. If none applies, the line says that all
-    ranks have entered the operations. A line for each mismatched call and each unfinished operation
-    follows.
+    If operations are unfinished, the first line names the first cause that applies:
+
+    - some ranks are late, and all other ranks wait for them
+    - dumps are missing
+    - there is a deadlock
+    - none of these: all ranks have entered the operations
+
+    One line follows for each mismatched call and each unfinished operation.
 
     Args:
         faults: Operations at which the run hangs, or that were called differently.
@@ -172,8 +175,8 @@ def _list_file_lines(communication: Communication) -> Iterator[str]:
 def _make_table(communication: Communication, max_rows: int) -> blocks.Table:
     """Make the table of totals.
 
-    The totals after the first ``max_rows`` are summed in one row. If there are several totals, the
-    last row is the sum of all totals, after an empty row.
+    The totals after the first ``max_rows`` are added up in one row. If there are several totals, an
+    empty row and the sum over all operations follow.
     """
     totals, operations = find_totals(communication), communication.operations
     rows = []
@@ -214,7 +217,7 @@ def _format_rate(value: float | None, unit: float = 1) -> str:
 def _format_sums(sums: Total) -> dict[str, str]:
     """Return the cells count, MB, ms, busy, waiting and moving.
 
-    A cell ends in ``(k)`` if its value is only known for k of the operations.
+    If a value is only known for k of the operations, its cell ends in ``(k)``.
     """
 
     def format_with_count(text: str, n_known: int) -> str:

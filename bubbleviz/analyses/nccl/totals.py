@@ -1,4 +1,4 @@
-"""Sums over communication operations, by communicator, name, algorithm and protocol."""
+"""Sums communication operations by communicator, name, algorithm and protocol."""
 
 from __future__ import annotations
 
@@ -127,7 +127,8 @@ def _measure_busy(table: Communications) -> int:
 def find_totals(communication: Communication) -> tuple[Total, ...]:
     """Return the totals of a run, longest total duration first.
 
-    All sends of a communicator form one total, and all its receives another, whatever their peers.
+    There is one total per communicator, name, algorithm and protocol. Sends to different peers are
+    therefore added up, and so are receives.
     """
     return tuple(sorted(_compute_totals(communication), key=_make_sort_key))
 
@@ -167,12 +168,14 @@ def _compute_totals(communication: Communication) -> Iterator[Total]:
 
 
 def measure_sizes(communication: Communication) -> tuple[Floats, Floats]:
-    """Return the total bytes that each operation moves, and the factor of its bus bandwidth.
+    """Return the total bytes that each operation moves, and its bus bandwidth factor.
 
-    If each rank has a part of the data, the parts of all ranks are added up. As in nccl-tests
-    (``doc/PERFORMANCE.md``), the algorithm bandwidth is the total bytes divided by time. The bus
-    bandwidth is the algorithm bandwidth times the factor, which makes it comparable with the
-    bandwidth of the hardware. Unknown values are NaN.
+    If each rank has a part of the data, the bytes of a part are multiplied by the number of ranks.
+    Unknown values are NaN.
+
+    As in nccl-tests (``doc/PERFORMANCE.md``), the algorithm bandwidth is the total bytes divided by
+    time, and the bus bandwidth is the algorithm bandwidth times the factor. The bus bandwidth is
+    comparable with the bandwidth of the hardware.
     """
     table = communication.operations
     rank_counts, names = (*communication.ranks, None), (*table.names, "")
@@ -191,9 +194,10 @@ def measure_sizes(communication: Communication) -> tuple[Floats, Floats]:
 
 
 def _compute_rate(size: Floats, length_ns: Ints) -> float:
-    """Return total bytes divided by total time in ns, or NaN if both are known for no operation.
+    """Return total bytes divided by total time in ns.
 
-    Operations whose size is unknown or whose time is not positive are left out.
+    Operations whose size is unknown or whose time is not positive are left out. If none remains,
+    the result is NaN.
     """
     is_known = ~np.isnan(size) & (length_ns > 0)
     if not is_known.any():

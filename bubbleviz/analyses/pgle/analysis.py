@@ -48,9 +48,9 @@ def measure_costs(
             ``mean``, ``median``, or a percentile such as ``p90``.
         aggregate_collectives: Statistic for collectives, or None to use ``aggregate``.
         modules: Names or labels of the modules to measure, or empty for all.
-        skip: Number of first executions of each module and device to leave out as warm-up.
+        skip: Number of executions to leave out as warm-up at the start, per module and device.
         convention: Names or paths of conventions whose lists of communication kernels extend the
-            built-in list. An instruction is a collective if its own name or the name of one of its
+            built-in list. An instruction is a collective if its name or the name of any of its
             kernels is in the list.
         keep_export: Whether to keep the exports of ``.nsys-rep`` reports next to the reports.
         jobs: Number of threads that read a profile.
@@ -115,11 +115,11 @@ def measure_costs(
 
 
 def read_jax_profile(file: OpenFile) -> Profile:
-    """Read the profile of an open file, with XLA's ranges.
+    """Read an open file as a profile with XLA's ranges.
 
     Raises:
-        NothingToAnalyseError: The file contains nothing to measure. If the file has no XLA ranges,
-            the message mentions only that problem.
+        NothingToAnalyseError: The file contains nothing to measure. If it has no XLA ranges, the
+            message is about the missing ranges only.
     """
     try:
         return file.read(GLOBS)
@@ -178,8 +178,7 @@ def _mask_modules(samples: instructions.Samples, requested: Sequence[str]) -> Bo
 def _describe_shared_names(samples: instructions.Samples) -> Iterator[Limitation]:
     """Yield a limitation if several modules have instructions with the same name.
 
-    The limitation counts the names that occur in several modules. Samples whose module is unknown
-    are ignored.
+    The limitation counts these names. Samples whose module is unknown are ignored.
     """
     has_module = samples.module != NONE
     pairs = grouping.group_rows(samples.instruction[has_module], samples.module[has_module])

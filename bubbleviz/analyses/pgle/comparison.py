@@ -1,4 +1,4 @@
-"""Compares the costs in a file with the costs measured in a profile."""
+"""Compares the instruction costs in a file with the costs measured in a profile."""
 
 from __future__ import annotations
 

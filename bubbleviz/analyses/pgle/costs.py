@@ -1,4 +1,4 @@
-"""Computes the cost of an instruction: a statistic over its executions on all devices."""
+"""Computes the cost of an instruction as a statistic over its executions on all devices."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ def compute_statistic(text: str, ascending: Ints, first: Ints, count: Ints) -> F
     """Compute a statistic of each group of values.
 
     The percentile p of n sorted values is the value at index floor(p/100 (n-1)), as in
-    ``xla/python/aggregate_profile.cc``. JAX takes the 90th percentile
-    (``jax_pgle_aggregation_percentile`` in ``jax/_src/config.py``) of the means of several
-    profiles. This function takes the percentile of single executions. The median of an even number
-    of values is the mean of the two middle values.
+    ``xla/python/aggregate_profile.cc``. The median of an even number of values is the mean of the
+    two middle values.
+
+    JAX takes the 90th percentile (``jax_pgle_aggregation_percentile`` in ``jax/_src/config.py``) of
+    the means of several profiles. This function takes percentiles of single executions instead.
 
     Args:
         text: ``max``, ``min``, ``mean``, ``median`` or a percentile such as ``p90``.
@@ -80,16 +81,17 @@ class Costs:
 
     Attributes:
         instructions: Costs of the instructions, sorted by name.
-        modules: Modules that ran, sorted by decreasing time: label (name, and number of the program
-            if recorded), number of instructions with costs, and total time on all devices in ns.
-        executions: Number of executions that the costs are based on.
+        modules: For each module that ran, a tuple (label, number of instructions that have a cost,
+            total time on all devices in ns), longest time first. The label is the module's name,
+            followed by the program number if it was recorded.
+        executions: Number of executions used to compute the costs.
         compilation: Number of executions left out because XLA was compiling.
         cut: Number of executions left out because their module is not completely in the capture.
         warm_up: Number of executions left out as warm-up of their module.
-        devices: Number of devices that ran the executions that the costs are based on.
+        devices: Number of devices that ran these executions.
         aggregate: Statistic for compute instructions.
         aggregate_collectives: Statistic for collectives.
-        limitations: What could not be measured, and what makes costs wrong.
+        limitations: What could not be measured, and what makes the costs wrong.
         device: Kind of device: ``GPU``, the name of another accelerator, or ``host``. ``GPU`` wins
             if there are several kinds.
     """

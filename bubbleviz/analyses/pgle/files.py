@@ -44,7 +44,7 @@ def _decode_text(content: bytes) -> Any:
     return Parse(content, _make_message()(), allow_unknown_field=True)
 
 
-#: Encoder and decoder of each format, keyed by suffix. Files with any other suffix are text.
+#: Encoder and decoder of each format, keyed by suffix. Files with any other suffix contain text.
 FORMATS: Mapping[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     "pbtxt": (_encode_text, _decode_text),
     "pb": (lambda costs: costs.SerializeToString(), lambda c: _make_message().FromString(c)),
@@ -52,7 +52,7 @@ FORMATS: Mapping[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
 
 
 def encode_costs(costs: Mapping[str, float], form: str) -> bytes:
-    """Encode costs in the given order of instructions.
+    """Encode costs as the content of a file, keeping the order of the instructions.
 
     Args:
         costs: Costs in microseconds, keyed by instruction.

@@ -23,7 +23,7 @@ from bubbleviz.model.grouping import find_distinct, group_rows
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.profile import Activities, Profile, Ranges
 
-#: Share of the collectives' time that may overlap compute because of the clock's resolution.
+#: Share of the collectives' time that may appear to overlap compute due to clock resolution.
 _OVERLAPPED = 0.01
 OVERLAP = "collectives overlap compute"
 PAIRS = "asynchronous collectives"
@@ -61,13 +61,13 @@ def measure(
 
     Args:
         profile: Profile with the ranges that match :data:`.range_names.GLOBS`.
-        kinds: Names of communication kernels and of collective instructions.
-        skip: Number of first executions of each module and device that are warm-up (lazy loading,
-            set-up of communication). If no device runs a module more often than this, none of its
-            executions is left out as warm-up.
+        kinds: Name patterns of communication kernels and of collective instructions.
+        skip: Number of runs at the start, per module and device, that are warm-up (lazy loading,
+            communication setup). If no device runs a module more often than this, nothing is left
+            out as warm-up for this module.
 
     Returns:
-        samples: The executions that costs are computed from.
+        samples: The executions to compute costs from.
         left_out: Number of executions left out for each reason: ``compilation`` (launched while
             XLA compiled, such as autotuning), ``cut`` (the module is not completely inside the
             capture) and ``warm_up``.
@@ -134,7 +134,7 @@ def _describe_overlap(
     Args:
         path: Path of the profile.
         activities: All kernels of the profile, followed by all copies.
-        work: Rows of the activities of the executions that costs are computed from.
+        work: Rows of the activities that belong to the executions used for costs.
         is_communication: Mask of the communication kernels among ``work``.
     """
     n_devices = len(activities.ranks)
@@ -179,8 +179,8 @@ def _count_graph_launches(
 ) -> int:
     """Return the number of instructions that launch CUDA graphs.
 
-    An instruction that launches a graph makes a single launching call, so only the call of its
-    first activity is checked.
+    An instruction that launches a graph makes only one launching call, so it is sufficient to check
+    the call of its first activity.
 
     Args:
         profile: The profile.
@@ -216,8 +216,8 @@ def _describe_work_without_costs(
 ) -> Iterator[Limitation]:
     """Yield limitations for work that belongs to no instruction.
 
-    One limitation counts work that was launched outside of all instructions. The other limitation
-    counts kernels whose launching call is unknown.
+    One limitation counts work that was launched outside of all instructions. Another one counts
+    kernels whose launching call is unknown.
     """
     length_ns = activities.end_ns - activities.start_ns
     for subject, rule, clause in (
@@ -257,11 +257,14 @@ def explain_no_instructions(profile: Profile) -> NothingToAnalyseError:
 def _select_executions(
     thunks: Thunks, device: Ints, ranges: Ranges, skip: int, *, in_modules: bool
 ) -> tuple[Bools, Counter[str], int]:
-    """Select the executions that costs are computed from.
+    """Select the executions to compute costs from.
 
-    An execution is left out in four cases: XLA was compiling; the capture cuts the execution or its
-    module; the execution is in no module although the profile names modules; or the execution is in
-    one of the first ``skip`` runs of its module on the device.
+    An execution is left out if:
+
+    - XLA was compiling,
+    - the capture cuts the execution or its module,
+    - the execution is in no module although the profile names modules, or
+    - it belongs to one of the first ``skip`` runs of its module on the device.
 
     Args:
         thunks: One range of each execution on a device.
@@ -273,8 +276,8 @@ def _select_executions(
     Returns:
         is_kept: Mask of the selected executions.
         left_out: Number of executions left out, by reason; see :func:`measure`.
-        n_rare: Number of modules that no device runs more than ``skip`` times. The warm-up of these
-            modules is not left out.
+        n_rare: Number of modules that no device runs more than ``skip`` times. No warm-up is left
+            out for these modules.
     """
     is_cut = (thunks.cut | ((thunks.within == NONE) & in_modules)) & ~thunks.compiling
     is_kept = ~thunks.compiling & ~is_cut
@@ -294,7 +297,7 @@ def _select_executions(
 
 
 def _number_runs(thunks: Thunks, device: Ints, ranges: Ranges) -> tuple[Ints, Ints, Ints]:
-    """Number the runs of each module on each device, in order of time.
+    """Count the runs of each module on each device, and find out which run each execution is in.
 
     An instruction outside of all module ranges is treated as a separate module, and each of its
     executions as a run of this module.
@@ -305,8 +308,8 @@ def _number_runs(thunks: Thunks, device: Ints, ranges: Ranges) -> tuple[Ints, In
         ranges: All ranges of the profile.
 
     Returns:
-        module: For each execution, a number of its module, or of its instruction if it is outside
-            of all module ranges.
+        module: For each execution, an integer id of its module, or of its instruction if it is
+            outside of all module ranges.
         run_index: For each execution, the number of earlier runs of its module on the device.
         n_runs: For each execution, the number of all runs of its module on the device.
     """

@@ -11,7 +11,7 @@ from bubbleviz.model.profile import HOST
 from bubbleviz.model.texts import format_count, to_one_line
 from bubbleviz.render.document import Block, Sentence, Table, format_ms, truncate_name
 
-#: Maximum number of rows of a table, and of characters of a name.
+#: Maximum number of rows in a table, and of characters in a name.
 _ROWS, _NAME = 30, 60
 #: Kinds of limitations that concern costs or complete profiles, not clocks, hosts or threads.
 _OF_COSTS = (
@@ -119,7 +119,7 @@ def list_cost_sections(costs: Costs) -> Iterator[Block]:
 
 
 def list_comparison_sections(comparison: CostComparison) -> Iterator[Block]:
-    """Yield a table of estimated and measured costs, then the total error and unmatched names.
+    """Yield a table of estimated and measured costs, the total error, and the unmatched names.
 
     If no instruction has both an estimate and a measured cost, a sentence replaces the table.
     """

@@ -35,7 +35,7 @@ class Thunks(Table):
         instruction: Index of the instruction's name in :attr:`.XlaNames.instructions`.
         module: Index of the module's label in :attr:`.XlaNames.modules`, or -1 if unknown.
         within: Row of the module range around the instruction, or -1 if there is none.
-        execution: Number of the execution that the range belongs to.
+        execution: Integer id of the execution that the range belongs to.
         compiling: Whether XLA was compiling during the range.
         cut: Whether the capture ended inside the range or its module.
     """
@@ -49,7 +49,7 @@ class Thunks(Table):
 
 
 def find_thunks(ranges: Ranges, rows: Ints, names: XlaNames) -> tuple[Thunks, int]:
-    """Assign ranges of instructions to executions.
+    """Group the ranges of an instruction that form one execution.
 
     Consecutive ranges of the same instruction in one module range are one execution. If a loop
     contains a single instruction, each range of this instruction is a separate execution.

@@ -1,4 +1,4 @@
-"""Choice of the best order when sends and receives are taken into account.
+"""Chooses the best order of operations when sends and receives are taken into account.
 
 The search for orders ignores communication. On GPUs, the transfers between two ranks run one after
 the other on a stream, which delays some orders more than others. The best order is therefore chosen
@@ -15,11 +15,11 @@ from bubbleviz.schedules.communication.reordering import Communication, order_me
 from bubbleviz.schedules.communication.transports import STREAMS
 from bubbleviz.schedules.simulation import Outcome
 
-#: Maximum number of operations of a plan for which the messages of all candidates are reordered.
+#: Maximum number of operations in a plan for which the messages of all candidates are reordered.
 _MAX_REORDERED = 800
 #: Number of candidates of a larger plan that are compared with PyTorch's messages.
 _N_COMPARED = 3
-#: Maximum number of operations of a plan whose messages are reordered after the comparison.
+#: Maximum number of operations in a plan whose messages are reordered after the comparison.
 #: Larger plans keep PyTorch's messages, unless these messages deadlock.
 _MAX_OPTIMIZED = 5_000
 #: Makespan assigned to an order that deadlocks, longer than any real makespan.
@@ -29,17 +29,20 @@ _DEADLOCKED = 1 << 62
 def choose_with_communication(
     best: planning.BestPlan, *, queued: bool
 ) -> tuple[Outcome, Communication]:
-    """Choose the allowed order with the shortest makespan including transfers on streams.
+    """Choose the allowed order with the shortest makespan, including transfers on streams.
 
-    If the plan has at most ``_MAX_REORDERED`` operations, the messages of each candidate are
-    reordered before the comparison. In a larger plan, the ``_N_COMPARED`` best candidates are
-    compared with PyTorch's messages. The messages of the chosen order are then reordered, unless
-    the plan has more than ``_MAX_OPTIMIZED`` operations and PyTorch's messages do not deadlock.
+    The effort depends on the number of operations in the plan:
+
+    - Up to ``_MAX_REORDERED``, messages are reordered for every candidate that can still win, and
+      the results are compared.
+    - Above that, the ``_N_COMPARED`` best candidates are compared with PyTorch's message order.
+      Only the messages of the chosen order are reordered.
+    - Above ``_MAX_OPTIMIZED``, the chosen order keeps PyTorch's messages unless they deadlock.
 
     Args:
         best: Candidate orders, sorted by their length without communication.
-        queued: Whether to compare orders with their communication. If ``queued`` is false, or if
-            orders are not compared by makespan, ``best.best`` is kept.
+        queued: Whether transfers between two ranks run one after the other. If ``queued`` is false,
+            or if orders are not compared by makespan, ``best.best`` is kept.
 
     Returns:
         outcome: The chosen order.

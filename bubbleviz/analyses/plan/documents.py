@@ -1,4 +1,4 @@
-"""Outputs of a planned run: JSON, a schedule file for PyTorch, and pictures."""
+"""Writes a planned run as JSON, as a schedule file for PyTorch, and as pictures."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _make_outcome_entry(outcome: Outcome) -> dict[str, Any]:
 
 
 def _list_orders(outcome: Outcome) -> list[list[dict[str, Any]]]:
-    """Return one list per device: its operations with start and end, in the order of the plan."""
+    """Return one list per device: its operations in planned order, with start and end."""
     ran = outcome.simulation
     times = iter(zip(ran.start_ns.tolist(), ran.end_ns.tolist(), strict=True))
     keys = "virtual_stage", "phase", "microbatch", "start_ns", "end_ns"
@@ -136,8 +136,8 @@ def build_memory_plot(planned: PlannedRun) -> MemoryPlot:
     """Build a plot of the bubble ratio of each order against its peak memory.
 
     The peak memory of an order is the maximum over all devices. If the resident memory of devices
-    was measured, it is added to the peaks and to the limits of activations. Orders whose bubble
-    ratio is unknown are left out.
+    was measured, it is added to the peaks and limits, which otherwise only cover activations.
+    Orders whose bubble ratio is unknown are left out.
     """
     limit, resident = planned.workload.limit, planned.resident
     always = resident or (0.0,) * planned.workload.devices

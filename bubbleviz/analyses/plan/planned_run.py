@@ -1,4 +1,4 @@
-"""Plans a measured run: finds the best order for its times and memory, and the time saved."""
+"""Plans a measured run: finds the best order for its times and memory, and how much it saves."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class MeasuredRun:
         workload: Times and memory of the virtual stages.
         schedule: Name of the run's schedule, or None if it was not recognized.
         executed_plan: Order of the operations in the typical iteration, or None if this iteration
-            is incomplete. If the report lists no operations, the order of the recognized schedule
-            is used, or None if the schedule is unknown.
+            is incomplete. If the report lists no operations, this is the order of the recognized
+            schedule, or None if the schedule is unknown.
         makespan_ns: Time from the first start to the last end of the typical iteration, or None if
             unknown.
-        restrictions: Reasons why the times may not be the times of a complete pipeline.
+        restrictions: Reasons why the measured times may not be those of a complete pipeline.
         memory: Memory of the virtual stages in bytes, or None if it was not measured.
         on_gpus: Whether kernels were recorded, which means that transfers go through NCCL.
         overlaps: Whether consecutive iterations overlap. The makespan of a single iteration then
@@ -97,10 +97,11 @@ def extract_run(report: Report, source: str) -> MeasuredRun:
 def _make_run(source: str, run: RunSummary, operations: Mapping[str, Ints]) -> MeasuredRun:
     """Build a measured run from its summary, and determine the plan that the run executed.
 
-    The plan is the order of the operations in the typical iteration, or the plan of the recognized
-    schedule if no operations were saved. If both orders are equal, the plan of the schedule is
-    used, because that plan also says which operations run together. A plan whose number of
-    microbatches differs from the workload's number is replaced by None.
+    The plan is the order of the operations in the typical iteration, or None if its number of
+    microbatches differs from the workload's.
+
+    The plan of the recognized schedule is used instead if no operations were saved. It is also used
+    if both orders are equal, because it says which operations run concurrently.
 
     Args:
         source: Path of the report, or of the profiles.
@@ -145,8 +146,8 @@ def find_executed_plan(
 ) -> Plan | None:
     """Find the order in which each device ran the operations of one iteration.
 
-    If several ranks run the stages of a device (data-parallel replicas), the rank with the lowest
-    number is used. Microbatches are renumbered from 0, and a B without a W becomes a BW.
+    If several ranks run the same stages (data-parallel replicas), the rank with the lowest number
+    is used. Microbatches are renumbered from 0, and a B without a W becomes a BW.
 
     Args:
         columns: Columns of all operations: ``rank``, ``iteration``, ``phase``, ``microbatch``,
@@ -156,8 +157,8 @@ def find_executed_plan(
         name: Name of the plan.
 
     Returns:
-        The plan, or None if the iteration is incomplete: every virtual stage must run each
-        microbatch exactly once, forward and backward.
+        The plan, or None if the iteration is incomplete, that is, unless every virtual stage runs
+        each microbatch exactly once, forward and backward.
     """
     rows = _select_work(columns, iteration)
     stage, phase = columns["virtual_stage"][rows], columns["phase"][rows]
@@ -194,7 +195,7 @@ def _select_work(columns: Mapping[str, Ints], iteration: int) -> Ints:
 
 
 def _make_order(stage: Ints, phase: Ints, microbatch: Ints) -> Order:
-    """Return the operations of a device as planned operations. A B without its W becomes a BW."""
+    """Convert the operations of a device to planned operations. A B without its W becomes a BW."""
     operations = list(zip(stage.tolist(), phase.tolist(), microbatch.tolist(), strict=True))
     split = {(s, mb) for s, kind, mb in operations if kind == Phase.W}
     return tuple(
@@ -229,11 +230,11 @@ class LimitedWorkload(NamedTuple):
 
     Attributes:
         workload: The workload, with its activation memory and its memory limits.
-        in_bytes: Whether the workload's memory is in bytes. Otherwise, the unit is M_B (the
+        in_bytes: Whether the workload's memory is in bytes. If not, the unit is M_B (the
             activations of one microbatch on a complete stage) or a unit that the user chose.
         limit_is_from_run: Whether the limit is the peak memory of the order that ran.
-        resident: Memory of each device in addition to activations, in bytes. Memory limits do not
-            include this memory. Empty if it is unknown or does not matter.
+        resident: Bytes that each device occupies in addition to activations. They are already
+            subtracted from the memory limits. Empty if unknown or not needed.
     """
 
     workload: Workload
@@ -250,10 +251,11 @@ def resolve_memory(
 ) -> LimitedWorkload:
     """Determine the activation memory and the memory limit from a run and the user's options.
 
-    Without a limit from the user, the limit of every device is the highest peak memory of any
-    device in the order that ran, because devices certainly have that much. If the order is unknown,
-    there is no limit. If the user gives a limit and memory was measured, the resident memory of
-    each device is subtracted from the limit.
+    If the user gives no limit, the limit is the highest peak memory on any device in the order that
+    ran, because devices certainly have that much. If this order is unknown, there is no limit.
+
+    If the user gives a limit and memory was measured, the resident memory of each device is
+    subtracted from the limit.
 
     Args:
         run: The measured run.
@@ -264,8 +266,8 @@ def resolve_memory(
         weight: M_W, the part of M_B that is kept until the end of W, or None for all of M_B.
 
     Raises:
-        UsageError: An option is not an amount of memory, the units differ, or an option would be
-            mixed with measured memory.
+        UsageError: An option is not an amount of memory, the units differ, or ``weight`` is given
+            without ``backward`` although memory was measured.
     """
     measured = run.memory if backward is None else None
     if measured is None:
@@ -294,7 +296,7 @@ def resolve_memory(
 
 
 def _explain_unit(in_bytes: bool, backward: str | None) -> str:
-    """Return a clause that names the unit of the activations, and how to give a limit in that unit.
+    """Return a clause that says which unit the activations have, and how to give a limit in it.
 
     Args:
         in_bytes: Whether the activations are in bytes.
@@ -316,8 +318,8 @@ def _set_activation_memory(
     """Set the activation memory of a workload from ``--memory-b`` and ``--memory-w``.
 
     Returns:
-        workload: The workload, unchanged if neither option is given. Each chunk of a device gets
-            an equal part of the memory of the stage.
+        workload: The workload, unchanged if neither option is given. The memory of a complete stage
+            is divided equally among the chunks of a device.
         in_bytes: Whether the workload's memory is in bytes.
 
     Raises:
@@ -363,8 +365,8 @@ class PlannedRun:
         best: The best order, with all orders that were considered.
         executed: The order that ran, simulated at the same times, or None if it is unknown or has a
             different number of microbatches.
-        communication: Communication of the best order if transfers between two ranks run one after
-            the other.
+        communication: Messages of the best order, and its makespan if transfers between two ranks
+            run one after the other.
     """
 
     run: MeasuredRun
@@ -378,7 +380,7 @@ class PlannedRun:
 
     @property
     def saving(self) -> float | None:
-        """Fraction of the simulated time of the executed order that the best order saves.
+        """Fraction of the executed order's simulated time that the best order saves.
 
         None if the executed order is unknown.
         """
@@ -426,7 +428,7 @@ def plan_run(
         memory_w: M_W, the part of M_B that is kept until the end of W, or None for all of M_B.
         split: Whether orders may split the backward into B and W. None allows it if the run splits
             its backward.
-        watch: Called with the completed fraction of the search.
+        watch: Callback that is notified of the completed fraction of the search.
 
     Raises:
         UsageError: The memory is too small for one microbatch, or the plan has too many operations.
