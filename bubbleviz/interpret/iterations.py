@@ -116,9 +116,9 @@ def build_host_order(
 
 
 def find_constant_names(order: HostOrder) -> Bools:
-    """Return a mask of the ranges on ranks whose names give every microbatch the same number.
+    """Return a mask of the ranges on ranks where every microbatch has the same name.
 
-    All ranges of a rank are in the mask if both of these conditions hold:
+    A rank is such a rank, and all its ranges are in the mask, if both of these conditions hold:
 
     - All its forwards have the same microbatch number, or all have none.
     - An iteration contains several forwards with the same key. For this test, iterations are given

@@ -234,9 +234,10 @@ def add_host_activities(
 ) -> tuple[Operations, HostActivities]:
     """Find what the launching threads did during the delays before late launches.
 
-    For each delay, the ``_MAX_ACTIVITIES`` calls and the ``_MAX_ACTIVITIES`` ranges of the
-    launching thread with the longest overlap are kept. Ranges shorter than ``_SHORTEST_NS`` and
-    calls without a name are left out.
+    Calls and ranges of the launching thread are kept if they overlap a delay. If there are more
+    than ``_MAX_ACTIVITIES`` calls, or more than ``_MAX_ACTIVITIES`` ranges, the longest overlaps
+    with this delay are kept. Ranges shorter than ``_SHORTEST_NS`` and calls without a name are left
+    out.
 
     Args:
         operations: Operations of one profile.

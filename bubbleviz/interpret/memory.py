@@ -212,8 +212,8 @@ class Backwards:
     """The backward operations that belong to each operation of a rank, shape (operations,).
 
     Attributes:
-        backward: Row of the B or BW of each forward, or -1 if there is none.
-        weight: Row of the W of each forward, or -1 if there is none.
+        backward: Row of each forward's B or BW, or -1 if there is none.
+        weight: Row of each forward's W, or -1 if there is none.
     """
 
     backward: Ints

@@ -148,9 +148,10 @@ def clip_overruns(
 def _classify_overruns(
     activities: Activities, streams: Codes, overruns: _Overruns, longest_ns: Ints
 ) -> _Evidence:
-    """Collect the evidence for wrong ends.
+    """Find out which overruns contain the next work, are far longer than others, and are outliers.
 
-    Kernels may really start before the previous kernel ends. This is assumed if there are many
+    See :class:`_Evidence` for the definitions. There is one exception for outliers, because kernels
+    may really start before the previous kernel ends. This is assumed if there are many
     outliers that do not contain the next work, and also many short overlaps. Only overruns that
     contain the next work then remain outliers.
 
@@ -521,7 +522,7 @@ def _describe_corrections(
 
 
 def _describe_concurrency(path: str, is_left: Bools, is_far_longer: Bools) -> Limitation:
-    """Return the limitation for streams that run several kernels concurrently.
+    """Return the limitation that reports streams that run several kernels concurrently.
 
     Args:
         path: Path of the profile.

@@ -147,7 +147,7 @@ class RecordedTables:
     collectives: CollectiveIntervals
 
 
-#: Names of the tables of recordings.
+#: Table names in recordings.
 TABLES = ("hints", *(part.name for part in fields(RecordedTables)))
 
 

@@ -286,7 +286,10 @@ def _number_by_order(operations: Operations, is_unnumbered: Bools) -> Operations
 
 
 def _count_iterations(table: OperationTable, operations: Operations) -> tuple[Ints, Bools]:
-    """Number the iterations of each rank from 0, by their names in the table or by repetition.
+    """Number the iterations of each rank from 0.
+
+    If the table names iterations, the names are used. Otherwise, the iterations are found by the
+    repetition of forwards; see :mod:`bubbleviz.interpret.iterations`.
 
     Args:
         table: The table.
@@ -360,7 +363,8 @@ def _find_virtual_stages(
 def _number_chunks(rank: Ints, stage: Ints) -> Ints:
     """Return the chunk of each operation, which is the index of its virtual stage on its rank.
 
-    The distinct virtual stages of each rank are numbered from 0 in ascending order. Operations without a virtual stage, such as most optimizer steps, get chunk 0.
+    The distinct virtual stages of each rank are numbered from 0 in ascending order. Operations
+    without a virtual stage, such as most optimizer steps, get chunk 0.
 
     Args:
         rank: Rank of each operation.
@@ -679,7 +683,12 @@ def _number_texts(texts: CodedTexts, normalize: Callable[[str], str]) -> tuple[I
 def _list_limitations(
     table: OperationTable, operations: Operations, is_unnumbered: Bools
 ) -> tuple[Limitation, ...]:
-    """Return the limitations of a table.
+    """Return the limitations of a table of operations.
+
+    The first says what no table shows, such as gaps between kernels inside operations. The others
+    are the notes of the table, and problems found by
+    :func:`~bubbleviz.interpret.operation_limitations.check_operations` and
+    :func:`~bubbleviz.interpret.operation_limitations.check_iteration_marks`.
 
     Args:
         table: The table.
