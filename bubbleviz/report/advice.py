@@ -46,10 +46,11 @@ _MIN_SHARE_OF_SCHEDULE = 0.05
 _MIN_IDLE_PERIOD = 0.01
 #: Maximum fraction of kernels without a launching call. With more, the run must be recorded again.
 _MAX_UNLINKED = 0.01
-#: Minimum saving of a finding in which nothing is unusually slow, as a fraction of an iteration.
+#: Minimum saving of a finding that contains nothing unusually slow, as a fraction of an iteration.
 _MIN_BOUND_SAVING = 0.05
-#: Kinds of faults that cannot be removed completely. If such a finding saves more than the largest
-#: slow finding, it must save at least this many times as much.
+#: Fault kinds that cannot be removed completely.
+#: If such a finding saves more than the largest slow finding, it must save at least this many times
+#: as much.
 _NEVER_GONE, _MIN_TIMES_SLOW = {"link", "launch-gaps"}, 2.0
 #: Minimum saving of another schedule, as a fraction of an iteration.
 _MIN_SCHEDULE_SAVING = 0.02
@@ -57,13 +58,13 @@ _MIN_SCHEDULE_SAVING = 0.02
 _MIN_ORDER_SAVING = 0.001
 #: Two savings are nearly equal if the smaller one is at least this fraction of the larger one.
 _SAME = 0.95
-#: Maximum number of pieces of advice in the list.
+#: Maximum number of entries in the list of advice.
 _MAX_LISTED = 5
 #: Maximum number of pieces of further advice, and minimum saving as a fraction of an iteration.
 _MAX_FURTHER, _MIN_FURTHER = 2, 0.01
-#: Kinds of faults that are found by comparing times of different ranks.
+#: Fault kinds that are found by comparing the times of different ranks.
 _BETWEEN_RANKS = {"link", "launch", "late-start", "collective", "queue", "token"}
-#: Kinds of faults that may be detected by mistake if a clock was set during the run.
+#: Fault kinds that may be detected by mistake if a clock was set during the run.
 _ON_SET_CLOCKS = {"iteration"}
 
 
@@ -381,7 +382,7 @@ def _check_clocks(report: Report) -> tuple[StepCode | None, Collection[str]]:
 
     Returns:
         step: The step, or None if there is none.
-        hidden_kinds: Kinds of faults that may only appear because clocks are wrong.
+        hidden_kinds: Fault kinds that may only appear because clocks are wrong.
     """
     kinds = {note.kind for note in report.limitations}
     if LimitationKind.RANKS_CONTRADICTED in kinds:
@@ -457,7 +458,7 @@ def _find_step_without_advice(report: Report) -> StepCode | None:
 
 
 def _choose_step_by_idle_time(report: Report, measured: Change) -> StepCode:
-    """Return the step for a run in which no delay costs enough to be removed.
+    """Return the step for a run whose delays each cost too little to be removed.
 
     The choice depends on the size of the idle time, on whether the idle time is within or between
     iterations, and on the kind of the run.
@@ -519,7 +520,7 @@ def _list_advice(report: Report, hidden_kinds: Collection[str]) -> list[Advice]:
 
     Args:
         report: Report of the run.
-        hidden_kinds: Kinds of faults that may only appear because clocks are wrong.
+        hidden_kinds: Fault kinds that may only appear because clocks are wrong.
     """
     diagnosis = report.explanation.diagnosis
     advised: list[Advice] = []
@@ -671,7 +672,7 @@ def select_findings(diagnosis: Diagnosis, hidden_kinds: Collection[str] = ()) ->
 
     Args:
         diagnosis: Diagnosis of the run.
-        hidden_kinds: Kinds of faults that may only appear because clocks are wrong.
+        hidden_kinds: Fault kinds that may only appear because clocks are wrong.
     """
     visible = [
         finding
@@ -698,7 +699,7 @@ def _is_of_all_transfers(finding: Finding) -> bool:
 
 
 def _is_worth_listing(finding: Finding, slow_ns: float) -> bool:
-    """Return whether to list a finding in which nothing is unusually slow.
+    """Return whether to list a finding that contains nothing unusually slow.
 
     The finding is listed if all of its faults can be removed completely (see ``_NEVER_GONE``).
     Otherwise, the finding is listed if its saving is at most ``slow_ns``, or at least

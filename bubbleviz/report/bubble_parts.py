@@ -104,8 +104,8 @@ def list_parts(
 ) -> tuple[BubblePart, ...]:
     """Return the parts of the bubble of the given iterations, largest first.
 
-    Each part is averaged over the iterations in which the ratio is known. Parts whose time is 0 are
-    left out. If parts of the work are requested, they come first, in a fixed order.
+    Each part is averaged over the iterations whose ratio is known. Parts whose time is 0 are left
+    out. If parts of the work are requested, they come first, in a fixed order.
 
     Args:
         report: Report of the run.
@@ -172,7 +172,7 @@ def _list_idle_parts(report: Report, iteration: Iteration, name: str) -> dict[st
 
 
 def _sum_active_ns(report: Report) -> Ints:
-    """Return the time in which kernels of operations ran, shape (iterations, phases)."""
+    """Return the time during which kernels of operations ran, shape (iterations, phases)."""
     operations, shape = report.operations, (len(report.iterations) + 1, len(Phase))
     # The last row contains the operations without an iteration.
     cell = (operations.iteration % shape[0]) * shape[1] + operations.phase
@@ -194,7 +194,7 @@ def _list_work(iteration: Iteration, name: str, active_ns: Ints) -> dict[str, fl
     Args:
         iteration: The iteration.
         name: Name of the ratio that defines the windows.
-        active_ns: Time in which kernels of the operations of this iteration ran, by phase.
+        active_ns: Time during which this iteration's operations ran kernels, by phase.
     """
     compute_ns = int(get_rank_column(iteration.ranks, "compute_ns").sum())
     in_window_ns = _sum_account(iteration, name, "compute_ns")

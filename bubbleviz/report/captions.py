@@ -1,4 +1,4 @@
-"""Captions of pictures: a sentence that describes the picture, and a note with definitions."""
+"""Picture captions: a sentence that describes the picture, and a note with definitions."""
 
 from __future__ import annotations
 

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 #: Matches the value of a limit: a number, an optional power of ten, and an optional unit.
 _NUMBER = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(e[-+]?\d+)?\s*(%|ms|pt)?", re.ASCII)
-#: Increases over a baseline that are allowed by default. Most runs vary by less.
+#: Increases over a baseline that are allowed by default.
+#: Most runs vary by less.
 INCREASES = ("1pt", "2%")
 
 
@@ -262,7 +263,7 @@ def _explain_no_promise(path: str, earlier: ReportSummary, results: Sequence[Adv
     Args:
         path: Path of the earlier report.
         earlier: The earlier report.
-        results: Results of the earlier report's advice, none of which was followed.
+        results: Results of the earlier report's advice. None of the advice was followed.
     """
     # If the schedule causes the bubble, there is no saving to check.
     # The text below then quotes ``what_to_do_first``.
@@ -291,7 +292,7 @@ def parse_limits(texts: Sequence[str], option: str = "--max-bubble") -> tuple[Li
 
     Args:
         texts: Limits as given on the command line.
-        option: Option with which the limits were given. ``--max-time`` limits the length of
+        option: Option that was used to give the limits. ``--max-time`` limits the length of
             windows, in milliseconds.
 
     Raises:
@@ -329,7 +330,7 @@ def _make_limit_error(text: str, option: str) -> UsageError:
 
     Args:
         text: The limit as given on the command line.
-        option: Option with which the limit was given. The error message shows its valid forms.
+        option: Option that was used to give the limit. The error message shows its valid forms.
     """
     name, _, limit_text = (part.strip() for part in text.rpartition("="))
     amount, unit = _parse_number(limit_text)

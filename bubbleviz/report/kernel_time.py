@@ -29,7 +29,8 @@ class KernelTime:
 
     Attributes:
         window_ns: Length of the windows of the primary ratio.
-        kernel_ns: Time in the windows in which any kernel (compute or communication) or copy ran.
+        kernel_ns: Time in the windows during which any kernel (compute or communication) or copy
+            ran.
         bubble_ns: Bubble time in the windows.
         gap_ns: Launch gaps: time in operations during which no kernel ran.
         unattributed_ns: Time of compute outside all operations in the windows.
@@ -45,7 +46,7 @@ class KernelTime:
 
     @property
     def share(self) -> float | None:
-        """Fraction of the windows in which any kernel or copy ran, or None without windows."""
+        """Fraction of the windows during which any kernel or copy ran, or None without windows."""
         return self.kernel_ns / self.window_ns if self.window_ns else None
 
     @property

@@ -15,7 +15,7 @@ from bubbleviz.model.texts import format_count, format_percent, format_percent_b
 from bubbleviz.report.report import Report
 from bubbleviz.schedules.known import schedules
 
-#: Names of profilers, keyed by the format of their files.
+#: Profiler names, keyed by file format.
 _PROFILER_NAMES = {"nsys": "Nsight Systems", "rocpd": "rocprofv3", "rpd": "rocmProfileData"}
 
 

@@ -28,7 +28,7 @@ from bubbleviz.model.operations import Operations, RankIntervals, look_up_by_ran
 from bubbleviz.model.texts import quote_formula
 from bubbleviz.report.report import Report
 
-#: A column of integers, in which -1 is a missing value, or a column of texts.
+#: A column of integers (-1 is a missing value), or a column of texts.
 OperationColumn: TypeAlias = "Ints | CodedTexts"
 #: Maximum number of decimal digits that always fit in 64 bits.
 _DIGITS = 18
@@ -92,7 +92,7 @@ def _list_clocks(report: Report) -> CodedTexts:
 
 
 def _find_waits(report: Report) -> tuple[Ints, Ints, Ints]:
-    """Return the intervals within the spans of operations in which the GPU was not busy.
+    """Return the intervals within the spans of operations during which the GPU was not busy.
 
     Returns:
         row: Row of the operation that each interval belongs to, in ascending order.
@@ -175,7 +175,7 @@ def _join_in_cells(
         row: Row of each entry, in ascending order.
         entries: Text of each entry.
         form: Format string of a cell.
-        between: Separator of the entries of a cell.
+        between: Separator between the entries in a cell.
     """
     first = np.flatnonzero(np.diff(row, prepend=NONE))
     bounds = [*first.tolist(), len(row)]

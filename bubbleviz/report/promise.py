@@ -10,7 +10,8 @@ TWICE_THE_MICROBATCHES, MICROBATCHES = "twice the microbatches", "microbatches"
 #: If layers or tokens are moved, the promise assumes that they can be distributed evenly.
 #: The promise of more microbatches assumes that the bubble stays equally long.
 _MOVING_KINDS = {"stage", "microbatch", MICROBATCHES}
-#: Place of advice that names the layers to move. Its promised saving is not an upper bound.
+#: Place of advice that names the layers to move.
+#: Its promised saving is not an upper bound.
 _WHOLE_LAYERS = "layers"
 
 

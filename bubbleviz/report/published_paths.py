@@ -31,7 +31,7 @@ def make_relative(path: str) -> str:
 
 
 def make_paths_relative(report: ReportT) -> ReportT:
-    """Return a copy of a report in which all paths are relative to the current directory.
+    """Return a copy of a report with all paths relative to the current directory.
 
     Paths occur in profiles, limitations and the command line. If a profile could not be read, its
     path occurs only at the start of its limitation.

@@ -50,7 +50,7 @@ class RankMeans:
         bubble_ns: Mean bubble time of each rank, shape (ranks,).
         busy_ns: Mean busy time of each rank, keyed by the display name of the phase, shape (ranks,)
             each. Phases that no rank ran are left out.
-        launch_gap: Fraction of each rank's busy time in which no kernel ran, shape (ranks,).
+        launch_gap: Fraction of each rank's busy time during which no kernel ran, shape (ranks,).
         idle_ns: Mean idle time of each rank by cause, shape (ranks, causes).
         communication_ns: Mean of each column of ``CommunicationTimes``, keyed by column name, shape
             (ranks,) each.

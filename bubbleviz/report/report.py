@@ -75,7 +75,7 @@ class Report:
         summary: Statistics over the averaged iterations.
         operations: All operations, sorted by (rank, start).
         busy: Busy intervals of the operations.
-        unattributed: Intervals of compute outside all compute operations, by rank.
+        unattributed: Intervals during which compute ran outside all compute operations, by rank.
         coverage: GPU time that is attributed to operations, by rank.
         unattributed_kernels: Kernels outside compute operations that took the most time.
         explanation: Causes of the bubbles.
@@ -87,10 +87,10 @@ class Report:
         theory: The schedule that ran, simulated with the measured times, or None if not simulated.
             If other schedules were simulated as well, it equals ``what_if``.
         command: Command line, or "" if there was none.
-        exposed: Intervals in which only collectives ran on a rank.
-        overheads: Intervals in which the profiler stopped a rank.
+        exposed: Intervals during which only collectives ran on a rank.
+        overheads: Intervals during which the profiler stopped a rank.
         collectives: Intervals that ranks spent in collectives.
-        pauses: Intervals in which a rank ran without being recorded.
+        pauses: Intervals during which a rank ran without being recorded.
         memory: Memory of ranks and operations, or None if it was not read or recorded.
         flops: Model FLOPs of an iteration over all ranks, and peak FLOPs per second of a GPU, or
             None if not given.
@@ -180,7 +180,7 @@ class Report:
 
     @cached_property
     def kernel_time(self) -> KernelTime:
-        """Time for which kernels ran in the averaged iterations.
+        """Time during which kernels ran in the averaged iterations.
 
         Windows are the windows of the primary ratio. Times are summed over iterations and ranks.
         """
@@ -405,8 +405,8 @@ def build_report(
 def _add_bubble_ratios(ranks: Sequence[tables.Rank], counts: Counts) -> Records[tables.Rank]:
     """Return a table of the ranks, with the mean primary ratio of each rank.
 
-    The mean includes the averaged iterations in which the ratio of the rank is known. It is None if
-    there are none.
+    The mean includes the averaged iterations whose ratio is known for the rank. It is None if there
+    are none.
 
     Args:
         ranks: The ranks, without the ratio.

@@ -514,7 +514,7 @@ def _describe_faults(report: Report, faults: Sequence[Fault], iteration_count: s
 def _describe_slow_rank(report: Report, fault: Fault, iteration_count: str) -> _Text:
     """Return the action, evidence and next check for a slow rank, or for a slow replica.
 
-    A fault with several ranks is a replica in which all ranks are slow.
+    A fault with several ranks is a replica whose ranks are all slow.
     """
     first = fault.ranks[0]
     if len(fault.ranks) > 1:

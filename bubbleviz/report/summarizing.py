@@ -286,7 +286,7 @@ def _compute_numbers(report: Report) -> summary.Numbers:
 
     The statistics are the mean and the spread of each ratio and window, the idle time by cause, the
     parts of the bubble and of a step, and the kernel time. The idle time by cause in the windows of
-    a ratio includes only iterations in which this ratio is known.
+    a ratio includes only iterations whose ratio is known.
     """
     measured, causes = report.summary, report.explanation.causes
     averaged = [iteration for iteration in report.iterations if iteration.averaged]
@@ -569,7 +569,7 @@ def _make_slowdown_columns(slowdowns: Mapping[int, float]) -> summary.SlowdownCo
 
 
 def _save_timeline(timeline: Timeline) -> summary.SavedTimeline:
-    """Return a timeline as lists of numbers in which None replaces -1; see :func:`save_column`."""
+    """Return a timeline as lists of numbers, with None instead of -1; see :func:`save_column`."""
     return summary.SavedTimeline(
         base_ns=timeline.base_ns,
         names=timeline.names,

@@ -97,8 +97,8 @@ class StepEntry(Struct, frozen=True):
     """A sentence of ``what_to_do_first``, as data.
 
     Attributes:
-        code: Subject of the sentence, or ``advice`` if the sentence is an entry of ``advice``.
-        advice: Index of the entry of ``advice``, or None for any other subject.
+        code: Subject of the sentence, or ``advice`` if the sentence is an entry in ``advice``.
+        advice: Index of the entry in ``advice``, or None for any other subject.
         is_marked: Whether pictures mark the ranks that this advice names.
     """
 
@@ -241,7 +241,7 @@ class CommunicationColumns(Columns, frozen=True):
     """Communication times of each rank; see :class:`.communication_times.CommunicationTimes`.
 
     Attributes:
-        wait_ns: Time for which the rank waited for inputs, and for other members of collectives.
+        wait_ns: Time that the rank spent waiting for inputs, and for other members of collectives.
         transfer_ns: Time of receives and collectives, without the time in ``wait_ns``.
         exposed_ns: Time during which data was transferred and the rank did not compute.
         communication_ns: Time during which any communication kernel ran.
@@ -413,7 +413,7 @@ class Numbers(Struct, frozen=True):
         cause_ns: Idle time, keyed by ratio and cause, summed over the averaged iterations in which
             the ratio is known.
         bubble_parts: Parts of the bubble of the primary ratio, largest first.
-        kernel_time: Time for which kernels ran, compared with the bubble.
+        kernel_time: Time during which kernels ran, compared with the bubble.
         launch_gap: Fraction of the time of operations during which no kernel ran, or None if
             unknown.
         step: Parts of the time of a step.
@@ -442,7 +442,7 @@ class DeviationEntry(Struct, frozen=True):
         microbatch: Microbatch of the operation.
         chunk: Model chunk of the operation, or None if there are no chunks.
         what: Kind of deviation: ``late``, ``early``, ``missing``, ``extra`` or ``repeated``.
-        places: Number of operations by which the operation is late or early.
+        places: How many operations too late or too early the operation ran.
     """
 
     rank: int
@@ -601,8 +601,7 @@ class SlackEntry(OperationEntry, frozen=True):
     """An operation that is not on the critical path.
 
     Attributes:
-        slack_ns: Maximum time by which the end of the operation can be delayed without making the
-            iteration longer.
+        slack_ns: Longest delay of the operation's end that does not make the iteration longer.
     """
 
     slack_ns: int
@@ -685,7 +684,7 @@ class SimulatedTimes(Struct, frozen=True):
         stages: Number of stages.
         microbatches: Number of microbatches.
         chunks: Number of model chunks per stage.
-        times: Times of the stages.
+        times: Stage times.
         split: Whether B and W were measured separately.
     """
 
@@ -813,10 +812,10 @@ class SlowdownEntry(Struct, frozen=True):
         by_microbatch: Slowdown that each microbatch causes.
         by_link: Slowdown that the transfers between two stages cause.
         by_iteration: Slowdown of each iteration.
-        worker_share: Fraction of the slowdown that the slowest 3 % of the workers cause, or None if
+        worker_share: Fraction of the slowdown caused by the slowest 3 % of the workers, or None if
             there is no slowdown.
-        last_stage_share: Fraction of the slowdown that the last stage causes, or None if there is
-            no slowdown.
+        last_stage_share: Fraction of the slowdown caused by the last stage, or None if there is no
+            slowdown.
         original_ns: Mean length of the iterations, replayed with measured times.
         ideal_ns: Mean length of ideal iterations.
         replay_error: Differences between the replayed and the measured iterations.
@@ -857,7 +856,7 @@ class LimitationEntry(Struct, frozen=True):
 
 
 class SavedTimeline(Struct, frozen=True):
-    """Tables from which pictures are drawn; see :class:`.timeline.Timeline`.
+    """Tables that pictures are drawn from; see :class:`.timeline.Timeline`.
 
     Attributes:
         base_ns: Reference time of the tables. All other times are relative to this time.
@@ -885,7 +884,7 @@ class RunSummary(Struct, frozen=True):
         what_to_do_first: The most important advice in sentences, or None if nothing is advised.
         first: The most important advice as data, one step per sentence. Empty if nothing is
             advised.
-        then: Advice to follow next, as indices of entries of ``advice``.
+        then: Advice to follow next, as indices into ``advice``.
         advice: Changes that would shorten iterations, largest saving first.
         restrictions: Reasons why the ratios do not describe a complete pipeline, most severe first.
         typical_iteration: Index of the typical iteration, or None if no iteration has work.
@@ -915,7 +914,7 @@ class RunSummary(Struct, frozen=True):
         unattributed_kernels: Kernels outside operations that took the most time.
         limitations: Results that could not be determined, with the reasons.
         methods: Sentence for the methods section of a paper.
-        timeline: Tables from which pictures are drawn, or None for large runs.
+        timeline: Tables that pictures are drawn from, or None for large runs.
     """
 
     schema: str
@@ -958,7 +957,7 @@ class RunSummary(Struct, frozen=True):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Paths of the profiles."""
+        """Profile paths."""
         return tuple(profile.path for profile in self.profiles)
 
     @property

@@ -1,7 +1,7 @@
-"""The timeline: columns from which interactive pictures are drawn, with times on one clock.
+"""The timeline: columns that interactive pictures are drawn from, with times on one clock.
 
-HTML reports and the JSON of small reports contain the timeline. ``bubbleviz view`` draws pictures
-from the timeline.
+HTML reports and the JSON of small reports contain the timeline. ``bubbleviz view`` draws its
+pictures from it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _COLUMNS = {
 _MAX_THOUSANDTHS = 2**31 - 1
 #: Maximum number of characters of a name.
 _MAX_NAME = 300
-#: Maximum number of operations that the JSON of a report contains.
+#: Maximum number of operations in a report whose JSON contains a timeline.
 MAX_SAVED_OPERATIONS = 20_000
 
 
@@ -130,8 +130,8 @@ def _list_critical_rows(report: Report) -> Ints:
 def measure_times_median(report: Report) -> Floats:
     """Return the time of each operation divided by the median of its kind, shape (operations,).
 
-    The result is 0 for operations without a median, for example of iterations that are not
-    averaged, and if the median is 0.
+    The result is 0 if the median is unknown or 0. It is unknown, for example, for operations in
+    iterations that are not averaged.
     """
     return compute_multiples_of_median(
         report.operations,
@@ -164,7 +164,7 @@ def _list_busy_pieces(
 
 
 def _list_windows(report: Report, base_ns: int) -> Mapping[str, Ints]:
-    """Return the windows of all ratios, iterations and ranks.
+    """Return the windows of all ratios, for each iteration and rank.
 
     A window is left out if the ratio is unknown for the iteration or for the rank.
     """
@@ -197,19 +197,19 @@ _TABLE_OF_COLUMN = {
     "around": "names",
     "ratio": "ratios",
 }
-#: Other columns in which -1 is a missing value.
+#: Other columns that contain -1 for missing values.
 _OPTIONAL_COLUMNS = frozenset(
     ("microbatch", "second_microbatch", "chunk", "second_chunk", "virtual_stage", "cause")
 )
-#: Number of different codes in each column of codes.
+#: Number of different codes in each column that contains codes.
 _N_CODES = {"phase": len(Phase), "cause": len(Cause)}
 
 
 def save_column(table: str, name: str, column: Ints) -> list[int | None]:
-    """Return a column of a timeline for a saved report, in which None replaces -1.
+    """Return a column of a timeline for a saved report, with None instead of -1.
 
-    Columns of times are returned unchanged, because -1 is a valid time. The only exceptions are the
-    times of operations.
+    Columns of times are returned unchanged, because -1 is a valid time. The only exceptions are
+    operation times, where -1 means that the operation has no span.
 
     Args:
         table: Name of the table.
@@ -227,7 +227,7 @@ def save_column(table: str, name: str, column: Ints) -> list[int | None]:
 
 
 def _read_column(saved: Sequence[int | None]) -> Ints:
-    """Return a saved column of a timeline as an array, in which -1 replaces None."""
+    """Return a saved column of a timeline as an array, with -1 instead of None."""
     values = np.array(saved, object)
     is_none = values == np.array(None, object)
     return np.where(is_none, NONE, values).astype(np.int64)
@@ -278,7 +278,7 @@ def _find_invalid_column(
 
     Args:
         columns: Columns of a table of the timeline, keyed by name.
-        n_rows_of_table: Number of rows of each table that columns refer to.
+        n_rows_of_table: Number of rows of each table that a column can refer to, keyed by table.
     """
     for name, column in columns.items():
         table = _TABLE_OF_COLUMN.get(name)

@@ -1,5 +1,5 @@
 """Pipeline schedules: orders of operations from papers, searches and files, timed by simulation.
 
 The package builds plans and computes how long each plan takes with given operation times. It may
-import ``model``. It does not depend on the measurements with which predictions are compared.
+import ``model``. It does not depend on the measurements that are used to check predictions.
 """

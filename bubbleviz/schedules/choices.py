@@ -332,7 +332,7 @@ def compare_sizes(
     random draws, and the difference between measurement and simulation.
 
     Args:
-        times: Times of the stages; see :func:`resize_times`.
+        times: Stage times; see :func:`resize_times`.
         run: The run that ``times`` were measured in. Predictions are not scaled if ``run`` is None
             or its windows are unknown.
         schedules: Schedule names.

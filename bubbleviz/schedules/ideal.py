@@ -29,8 +29,9 @@ from bubbleviz.schedules.workload import (
 _MAX_OPERATIONS = 5_000_000
 #: Maximum number of stages. Metrics compare all pairs of devices, which takes quadratic time.
 _MAX_STAGES = 5_000
-#: Memory options from the user: the limit, M_B and M_W, each None if not given. By default, the
-#: limit is the schedule's limit, M_B is 1, and M_W is the schedule's fraction of M_B.
+#: Memory options from the user: the limit, M_B and M_W, each None if not given.
+#: By default, the limit is the schedule's limit, M_B is 1, and M_W is the schedule's fraction of
+#: M_B.
 MemoryOptions = tuple[MemorySize | None, MemorySize | None, MemorySize | None]
 _NO_OPTIONS = None, None, None
 
@@ -40,7 +41,7 @@ class Ideal:
     """A named schedule, simulated with equal, given or measured stage times.
 
     Attributes:
-        plan: Order of the operations of each device.
+        plan: Operations of each device, in order.
         simulation: Times of the operations, in ticks of 1/v ns, so that the times of chunks are
             whole numbers.
         cost_ms: Longest time from the first start to the last end on a single device (arXiv
@@ -177,7 +178,7 @@ def ideal(
         schedule: Name of the schedule; see :func:`bubbleviz.schedules.known.schedules`.
         stages: Number of devices, p.
         microbatches: Number of microbatches, m.
-        times: Times of the stages.
+        times: Stage times.
         chunks: Number of model chunks per device, v, or None for the schedule's default.
         memory: Activation memory and memory limit. A searched order stays within the limit.
         by_makespan: Whether a search minimizes the makespan. Otherwise, it minimizes the longest
@@ -206,8 +207,8 @@ def simulate_plan(plan: Plan, times: StageTimes, memory: Memory | None = None) -
     """Simulate a plan at given times.
 
     Args:
-        plan: Order of the operations of each device.
-        times: Times of the stages.
+        plan: Operations of each device, in order.
+        times: Stage times.
         memory: Activation memory of a microbatch. If None, memory is measured in microbatches.
 
     Raises:
@@ -241,7 +242,7 @@ def simulate_lowered_plan(lowered: LoweredPlan, times: StageTimes, transport: Tr
 
     Args:
         lowered: The plan with its sends and receives.
-        times: Times of the stages.
+        times: Stage times.
         transport: How transfers are carried out.
 
     Returns:
@@ -342,7 +343,7 @@ def estimate(
         formula: Closed formula of a schedule.
         stages: Number of devices, p.
         microbatches: Number of microbatches, m.
-        times: Times of the stages, which must be equal.
+        times: Stage times, which must be equal for all stages.
         chunks: Number of model chunks per device, v, or None for the formula's default.
 
     Raises:

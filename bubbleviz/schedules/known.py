@@ -396,7 +396,7 @@ def _build_chimera(stages: int, microbatches: int, chunks: int = 1) -> Plan:
 def _order_chimera(stages: int, microbatches: int, device: int) -> Order:
     """Return the order of one device in Chimera.
 
-    Every operation gets its time slot from a 1F1B schedule in which all operations take one slot. A
+    Every operation gets its time slot from a 1F1B schedule whose operations all take one slot. A
     device runs its operations in the order of their slots::
 
         slot      0   1   2   3   4   5   6   7   8   9       p = 4, device 0
@@ -492,7 +492,7 @@ def _build_bidirectional(
     devices: Iterable[_BidirectionalDevice],
     replicas: int = 1,
 ) -> Plan:
-    """Build the plan of a schedule in which every device has two virtual stages.
+    """Build the plan of a schedule that places two virtual stages on every device.
 
     Raises:
         UsageError: There are fewer than two microbatches per stage.

@@ -15,8 +15,9 @@ from bubbleviz.model.texts import format_count
 from bubbleviz.schedules.plan import OperationTimes
 from bubbleviz.schedules.workload import MAX_TOTAL_NS, Workload, check_workload
 
-#: Smallest positive and largest valid value of a time option, in ms. Times are whole nanoseconds. A
-#: time of more than 115 days is probably in the wrong unit.
+#: Smallest positive and largest valid value of a time option, in ms.
+#: Times are whole nanoseconds.
+#: A time of more than 115 days is probably in the wrong unit.
 _MIN_MS, _MAX_MS = 1e-6, 1e10
 
 

@@ -1,4 +1,4 @@
-"""Search for the order in which to run microbatches of unequal length: a local search by swaps."""
+"""Search for the best order of microbatches that differ in length: a local search by swaps."""
 
 from __future__ import annotations
 

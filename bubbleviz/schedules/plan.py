@@ -1,4 +1,4 @@
-"""Plans: which device runs which operations of one iteration, and in which order.
+"""Plans: which operations of an iteration each device runs, and in what order.
 
 A plan contains no times. :mod:`bubbleviz.schedules.known` builds the plans of known schedules,
 :mod:`bubbleviz.schedules.search` searches for plans for given times, and

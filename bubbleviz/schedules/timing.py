@@ -1,8 +1,8 @@
 """Start and end times of the rows of a dependency graph.
 
-A row is a node of the graph, for example an operation or a transfer. A row starts once every row
-that it follows has ended and its delay has passed. A row ends after its own duration. Rows of a
-*meeting* wait for each other before their own durations begin::
+A row is a node of the graph, for example an operation or a transfer. A row starts when every row
+that it follows has ended and the delay of the row has passed. It ends after its own duration. Rows
+of a *meeting* wait for each other before their own durations begin::
 
     row 0   ├─ own ─┤
     row 1           ├▒ waits ▒│▓ own ▓┤           follows row 0, meets row 3
@@ -41,7 +41,7 @@ from bubbleviz.model.grouping import (
 NEVER = np.iinfo(np.int64).min
 
 #: Target number of end times (rows x scenarios) in a batch, which take 4 MB.
-#: Maximum number of end times in a batch that is enlarged to fill cache lines.
+#: Maximum number of end times if a batch is enlarged to fill cache lines.
 #: Number of end times in a cache line.
 _TIMES_TOGETHER, _MAX_TIMES_TOGETHER, _CACHE_LINE = 1 << 19, 1 << 22, 8
 
@@ -98,7 +98,7 @@ class Timing:
             duration: Duration of each row, in the order of :attr:`rows`, shape (rows, scenarios).
             delay: Time between the latest end of the rows that a row follows and the start of the
                 row; shape (rows,) or (rows, scenarios).
-            earliest: Lower bounds of the start times, to which the delay is added; shape (rows,
+            earliest: Lower bounds of the start times, before the delay is added; shape (rows,
                 scenarios). If None, rows that follow no other row start at 0 plus their delay.
         """
         count = len(self.rows)
@@ -134,10 +134,11 @@ def _find_latest(end_times: Ints, positions: Ints, first: Ints) -> Ints:
 
 
 def count_scenarios_together(n_rows: int) -> int:
-    """Return the number of scenarios with ``n_rows`` rows to time in one batch, at least 1.
+    """Return the number of scenarios to time in one batch, if each has ``n_rows`` rows.
 
-    A batch has about ``_TIMES_TOGETHER`` end times, or up to ``_MAX_TIMES_TOGETHER`` if this is
-    necessary to time as many scenarios as a cache line has end times.
+    The number is at least 1. A batch has about ``_TIMES_TOGETHER`` end times. It is enlarged to up
+    to ``_MAX_TIMES_TOGETHER`` if this is necessary to time as many scenarios as fit in a cache
+    line.
     """
     a_line = min(_CACHE_LINE, _MAX_TIMES_TOGETHER // (n_rows + 1))
     return max(1, _TIMES_TOGETHER // (n_rows + 1), a_line)
@@ -222,11 +223,11 @@ def _list_followed(follower: Ints, predecessor: Ints, count: int) -> tuple[Ints,
 
 
 def _find_levels(follower: Ints, predecessor: Ints, meeting: Ints) -> tuple[Ints, Ints]:
-    """Return the levels in which each row starts and ends.
+    """Sort rows topologically: return the levels in which each row starts and ends (Kahn).
 
-    This is a topological sort in levels (Kahn's algorithm). A row that follows no other row starts
-    in level 0. Any other row starts one level after the last row that it follows has ended. A row
-    ends in the level in which the last row of its meeting starts.
+    - A row that follows no other row starts in level 0.
+    - Any other row starts one level after the last row that it follows has ended.
+    - A row ends in the level in which the last row of its meeting starts.
 
     Args:
         follower: For each edge, the row that waits.
@@ -306,7 +307,7 @@ Times = TypeVar("Times", Ints, Floats)
 def order_rows(edges: Edges) -> list[int]:
     """Sort rows topologically, so that each row comes after the rows that it follows.
 
-    Rows on a cycle, and rows that follow them, are left out. If several rows are ready, the row
+    Rows that are part of a cycle, or follow one, are left out. If several rows are ready, the row
     that became ready last comes next (a stack).
 
     Args:

@@ -30,10 +30,10 @@ class Workload:
         backward_ns: Time of the backward for the input, T_B.
         weight_ns: Time of the backward for the weights, T_W.
         fused_ns: Time of the whole backward in one operation.
-        down_ns: Time from the end of F to the arrival of its result at the next virtual stage, or 0
-            on the same device and for the last virtual stage.
-        up_ns: Time from the end of B to the arrival of its result at the previous virtual stage, or
-            0 on the same device and for the first virtual stage.
+        down_ns: Time from the end of F to the arrival of its result at the next virtual stage. It
+            is 0 on the same device, and for the last virtual stage.
+        up_ns: Time from the end of B to the arrival of its result at the previous virtual stage. It
+            is 0 on the same device, and for the first virtual stage.
         activation: Memory of one microbatch from F to the end of B.
         weight_activation: Part of ``activation`` that is kept until the end of W.
         limit: Maximum activation memory of each device, in the unit of ``activation``, or None if
@@ -91,7 +91,7 @@ def build_device_workload(
     memory: Memory | None = None,
     replicas: int = 1,
 ) -> Workload:
-    """Build a workload in which all chunks of a device take equally long.
+    """Build a workload that gives all chunks of a device the same duration.
 
     Args:
         placement: Device index of each virtual stage.
@@ -131,7 +131,7 @@ def check_total(times_ns: Iterable[Iterable[int]], repeats: int) -> None:
     Args:
         times_ns: Times of one microbatch: one sequence per kind of operation, with one time per
             virtual stage or layer.
-        repeats: Factor by which the sum of all times is multiplied.
+        repeats: The sum of all times is multiplied by this factor.
 
     Raises:
         MismatchError: The product exceeds ``MAX_TOTAL_NS``.

@@ -116,12 +116,12 @@ class Comparison:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Paths of all profiles that were compared."""
+        """Paths of all compared profiles."""
         return tuple(path for run in self.runs for path in run.saved.paths)
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Names of the hosts of all runs, and all other host names in the measured reports."""
+        """Host names of all runs, and all other host names in the measured reports."""
         saved = (host for run in self.runs for host in run.saved.hosts)
         measured = (host for run in self.runs if run.report for host in run.report.hosts)
         return (*saved, *measured)
@@ -313,7 +313,7 @@ def _describe_pair_limits(
         other: The other run.
         pair: Reports of both runs.
         cells: Cells of both runs, keyed by the name of the ratio.
-        headline: Name of the ratio by which runs are compared.
+        headline: Name of the ratio that is used to compare runs.
     """
     if gains := {name: both for name, both in cells.items() if _is_smaller_but_longer(both[1])}:
         yield _describe_no_gain(headline, gains, other)
@@ -390,7 +390,7 @@ def _describe_mixture(runs: Sequence[ComparedRun], headline: str) -> Iterator[st
 
     Args:
         runs: The runs.
-        headline: Name of the ratio by which runs are compared.
+        headline: Name of the ratio that is used to compare runs.
     """
     primary = _list_if_different(runs, [run.saved.headline for run in runs])
     if primary is not None:

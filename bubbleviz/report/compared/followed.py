@@ -17,7 +17,7 @@ from bubbleviz.report.promise import MICROBATCHES, TWICE_THE_MICROBATCHES, forma
 from bubbleviz.report.summary import AdviceEntry
 
 #: Savings are equal if they differ by at most this fraction of an iteration.
-#: Promises of a smaller saving are not checked.
+#: Smaller promised savings are not checked.
 SAME_SAVING = 0.01
 #: Minimum fraction of the promised saving for the verdict "kept in part".
 _IN_PART = 0.25

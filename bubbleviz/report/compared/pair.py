@@ -15,7 +15,8 @@ from bubbleviz.report.idle_summary import IdleSummary
 from bubbleviz.report.ratio_summary import ReportSummary, find_ratio
 from bubbleviz.report.summary import PhaseTimeEntry, RunSummary
 
-#: Labels of the phases whose times add up to the work of a microbatch.
+#: Phase labels.
+#: The times of these phases add up to the work of a microbatch.
 COMPUTE = frozenset(phase.label for phase in COUNTED)
 #: Maximum relative change of the compute time of the same work in two runs.
 #: Clock rates and temperatures differ between runs.

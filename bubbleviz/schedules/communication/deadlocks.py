@@ -19,11 +19,12 @@ from bubbleviz.schedules.communication.transports import BUFFERED, Transport
 from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.workload import Workload
 
-#: A wait: (rank, event, awaited rank, awaited event). Events are named as in PyTorch's CSV. If only
-#: the order within one rank is wrong, this rank waits for itself.
+#: A wait: (rank, event, awaited rank, awaited event).
+#: Events are named as in PyTorch's CSV.
+#: If only the order within one rank is wrong, this rank waits for itself.
 Wait = tuple[int, str, int, str]
-#: Messages between two ranks, in the order in which one of the two ranks lists them. The keys are
-#: (sender, receiver, whether the sender listed the messages).
+#: Messages between two ranks, in the order in which one of the two ranks lists them.
+#: The keys are (sender, receiver, whether the sender listed the messages).
 _Queues = dict[tuple[int, int, bool], list[Message]]
 #: Maximum number of waits in the description of a cycle.
 _MAX_WAITS = 6

@@ -1,4 +1,4 @@
-"""Lowered plans: the steps in which each device computes, sends, receives and waits.
+"""Lowered plans: the steps of each device, which computes, sends, receives and waits.
 
 ::
 
@@ -17,8 +17,8 @@ from typing import TypeGuard
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.plan import Plan, PlannedOperation
 
-#: A result that one virtual stage computes and another virtual stage needs. Activations (F) go to
-#: the next virtual stage, and gradients (B) go to the previous one.
+#: A result that one virtual stage computes and another virtual stage needs.
+#: Activations (F) go to the next virtual stage, and gradients (B) go to the previous one.
 Message = PlannedOperation
 
 

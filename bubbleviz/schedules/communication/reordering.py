@@ -20,7 +20,8 @@ from bubbleviz.schedules.plan import Plan
 from bubbleviz.schedules.timing import find_longest_path
 from bubbleviz.schedules.workload import Workload
 
-#: Maximum number of rounds. Each round sorts messages by time, which changes the times again.
+#: Maximum number of rounds.
+#: Each round sorts messages by time, which changes the times again.
 _MAX_ROUNDS = 8
 #: Maximum number of orders that a search tries, and of events that it times.
 _MAX_TRIALS, _MAX_EVENTS = 100, 500_000

@@ -48,7 +48,8 @@ _TRANSFER = re.compile(r"([0-9]{1,6})(SEND|RECV)_(F|B)([0-9]{1,7})")
 _OVERLAP = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
 _PHASES = {"F": Phase.F, "I": Phase.B, "B": Phase.BW, "BW": Phase.BW, "W": Phase.W}
 _FORM = "a cell is 0F3, 0I3, 0W3 or 0B3 (stage, operation, microbatch), or (0F3;1B2)OVERLAP_F_B"
-#: Valid sets of backward phases. On every stage, each microbatch needs an F and one of these sets.
+#: Valid sets of backward phases.
+#: On every stage, each microbatch needs an F and one of these sets.
 _BACKWARDS = ({Phase.BW}, {Phase.B, Phase.W})
 #: Position of each phase in the order F, B, W.
 _STEPS = {Phase.F: 0, Phase.B: 1, Phase.BW: 1, Phase.W: 2}

@@ -29,7 +29,8 @@ from bubbleviz.schedules.workload import (
     get_phase_times,
 )
 
-#: Maximum number of rounds, each of which improves the order and the layout of a searched schedule.
+#: Maximum number of rounds.
+#: Each round improves the order and the layout of a searched schedule.
 _MAX_ROUNDS = 4
 #: Name of the schedule that represents runs without backwards.
 FORWARD = "gpipe"
@@ -137,7 +138,7 @@ def find_best_layouts(
 
     Args:
         question: The model and the run.
-        names: Names of schedules. If empty, all schedules with one order are used, or only
+        names: Schedule names. If empty, all schedules with one order are used, or only
             :data:`FORWARD` if the run has no backwards.
         chunks: Number of model chunks per device for schedules with several chunks, or None for the
             default of each schedule.

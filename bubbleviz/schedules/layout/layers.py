@@ -14,7 +14,8 @@ from bubbleviz.model.columns import Floats, Ints, Table
 from bubbleviz.model.texts import format_count
 from bubbleviz.schedules.workload import Workload
 
-#: Maximum number of layers. Memory for lower bounds grows with the square of the number of layers.
+#: Maximum number of layers.
+#: Memory for lower bounds grows with the square of the number of layers.
 MAX_LAYERS = 1_000
 
 

@@ -1,4 +1,4 @@
-"""Lower bounds of partial layouts, in which only the layers of the first stages are fixed.
+"""Lower bounds for partial layouts, which fix only the layers of the first stages.
 
 The length of a path through a plan is a sum over the virtual stages, with fixed factors for each
 stage. The memory of a device at one moment is a sum of the same form::

@@ -28,7 +28,8 @@ from bubbleviz.schedules.timing import compute_ends, compute_ends_of_scenarios, 
 _COLUMN = {Phase.F: 0, Phase.B: 1, Phase.W: 2, Phase.BW: 3}
 #: Directions of transfers over a boundary: activations go down, gradients up.
 _DOWN, _UP = 0, 1
-#: Number of layouts to evaluate together. An array of this length (32 kB) fits in the cache.
+#: Number of layouts to evaluate together.
+#: An array of this length (32 kB) fits in the cache.
 BLOCK = 4096
 #: A path through a plan, as two arrays of counts.
 #: The first array counts each feature of each virtual stage on the path, shape (7, S).

@@ -118,7 +118,7 @@ def _list_lengths(problem: Problem, device: int, phase: int) -> list[int]:
 def _maximize_work_after_forwards(problem: Problem, device: int) -> int:
     """Return the maximum work, in ticks, that can remain on a device after its last F.
 
-    Two groups of microbatches are added, each of which may fill the whole memory. Microbatches
+    Two groups of microbatches are added, and each group may fill the whole memory. Microbatches
     between F and B still need B and W. Microbatches between B and W still need W.
     """
     weights = _list_lengths(problem, device, WEIGHT)

@@ -41,7 +41,8 @@ from bubbleviz.schedules.search.blocks import list_blocks
 from bubbleviz.schedules.search.problem import BACKWARD, FORWARD, NEVER, WEIGHT, Codes, Problem
 from bubbleviz.schedules.search.trials import MANNERS, Greedy, Squeezed, Trial, list_policies
 
-#: Distances to move an operation by; one is chosen at random. ``orders.c`` has the same list.
+#: Distances to move an operation by; one is chosen at random.
+#: ``orders.c`` has the same list.
 _DISTANCES = (1, 1, 1, 1, 1, 2, 2, 2, 3, 3, 4, 5, 6, 8, 12, 20)
 _UNKNOWN = -1
 _MASK = (1 << 64) - 1
@@ -333,8 +334,9 @@ def _generate_random(seed: int) -> Iterator[int]:
         yield (state * 2685821657736338717 & _MASK) >> 33
 
 
-#: Default number of operations that a search times. Without the compiled code, this is also the
-#: maximum. Default searches therefore find the same orders with and without it.
+#: Default number of operations that a search times.
+#: Without the compiled code, this is also the maximum.
+#: Default searches therefore find the same orders with and without it.
 _BUDGET = 4_000_000
 #: An eighth of the maximum number of operations in the trials of one kind. Most trials fail early.
 _TRIAL_BUDGET = 50_000

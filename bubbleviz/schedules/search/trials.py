@@ -1,4 +1,4 @@
-"""Trials: simulations in which each device chooses its next operation whenever it is free.
+"""Trials: simulations that let each device choose its next operation whenever it is free.
 
 A trial is a discrete-event simulation that produces one order per device (``Trial.run``):
 
@@ -72,8 +72,8 @@ class Trial(ABC):
         Args:
             problem: Times and memory.
             target: Excess, in ticks, at which the trial fails.
-            patience: Maximum time for which a device waits for a known arrival instead of running
-                a W, as a multiple of the duration of this W.
+            patience: Maximum time that a device waits for a known arrival instead of running a W,
+                as a multiple of the duration of this W.
         """
         n_stages, n_devices = len(problem.placement), problem.devices
         self.problem, self.target = problem, target
@@ -212,10 +212,11 @@ class Trial(ABC):
         heappush(self._events, (max(arrival, self.free_at[device]), device))
 
 
-#: How a greedy device chooses: (caps, patience, forward_first, lazy). Caps limit the number of
-#: microbatches between F and the end of B, per virtual stage. For patience, see :class:`Trial`.
-#: ``forward_first`` is whether F comes before B. ``lazy`` is whether W waits until memory is short
-#: or no forward is left.
+#: How a greedy device chooses: (caps, patience, forward_first, lazy).
+#: Caps limit the number of microbatches between F and the end of B, per virtual stage.
+#: For patience, see :class:`Trial`.
+#: ``forward_first`` is whether F comes before B.
+#: ``lazy`` is whether W waits until memory is short or no forward is left.
 Policy = tuple[tuple[int, ...], float, bool, bool]
 
 
