@@ -40,14 +40,15 @@ class Pattern:
         phases: Maps texts captured by the group ``phase`` to phases, such as ``"fwd"`` to F. Other
             captured texts must be phase labels, such as ``F``.
         by_order: Whether a matching range that contains both a forward and a backward is an
-            iteration. Iterations found this way are numbered in time order.
+            iteration. These iterations are numbered in time order.
         post_validation: Whether the range is optimizer work of the previous iteration.
         receives: Whether communication with this name waits for a peer's data. If None, the phase
             decides.
         part: Whether a matching range is only one part of an operation, such as one layer of a
             forward. Consecutive ranges of the same phase are joined into one operation.
-        stands_in: Whether a matching range is an operation only if no other convention names
-            complete operations, because a range of the other convention may enclose the range.
+        stands_in: Whether a matching range is only used as an operation if no other convention
+            names complete operations. Otherwise, the range may be nested in a range of the other
+            convention.
     """
 
     glob: str
@@ -72,7 +73,7 @@ class Pattern:
 
 
 #: The result of matching a range name: the pattern, the phase or None, and the numbers in the name.
-#: There is one number per group in :data:`NUMBER_GROUPS`, or -1 if the name does not contain it.
+#: There is one number per group in :data:`NUMBER_GROUPS`, or -1 if the name lacks the number.
 NameMatch: TypeAlias = tuple[Pattern, Phase | None, tuple[int, ...]]
 
 
@@ -129,8 +130,11 @@ class Convention:
     def iterations(self) -> Convention:
         """A copy of the convention that keeps only the patterns that read iteration numbers.
 
-        A pattern is kept if its regex has the group ``iteration``, but neither the group ``phase``
-        nor a fixed phase, and if the pattern does not number iterations in time order.
+        A pattern is kept if all conditions hold:
+
+        - Its regex has the group ``iteration``.
+        - It has neither a fixed phase nor the group ``phase``.
+        - It does not number iterations in time order.
         """
         patterns = (
             p

@@ -1,4 +1,4 @@
-r"""Reading of convention files. Each naming convention is defined in a TOML file.
+r"""Reads naming conventions, each of which is defined in a TOML file.
 
 The built-in conventions are in ``frameworks/``. To support another framework, add a file there.
 Tests check the examples and counter-examples of each file against all other files. A user's file is
@@ -29,8 +29,8 @@ backward is an iteration. Iterations found this way are numbered in time order o
   By default, this is decided by the phase of the range.
 - ``part = true``: The range is only one part of an operation. Consecutive ranges with the same
   phase are joined into one operation.
-- ``stands_in = true``: The range is an operation only if no other convention names complete
-  operations, because a range of the other convention may enclose the range.
+- ``stands_in = true``: The range is only used as an operation if no other convention names complete
+  operations. Otherwise, it may be nested in a range of the other convention.
 
 ``communication`` and ``helper_threads`` at the top level list additional regexes for kernels and
 threads. A file may contain just these two lists. The range names are then recognized by the
@@ -152,7 +152,7 @@ def load_convention(path: str | Path) -> Convention:
 def _check_examples(convention: Convention, source: str) -> None:
     """Check that the patterns match every example and no counter-example.
 
-    The GLOB of the pattern that matches an example must match the example too.
+    If a pattern matches an example, the GLOB of this pattern must match the example too.
 
     Raises:
         UsageError: No pattern matches an example, a pattern matches a counter-example, or a GLOB
@@ -185,7 +185,7 @@ def _check_examples(convention: Convention, source: str) -> None:
 def parse_convention(text: str, source: str, *, is_trusted: bool = False) -> Convention:
     """Parse the TOML text of a convention.
 
-    If the text has no ``name``, the stem of ``source`` becomes the name of the convention. The
+    If the text has no ``name``, the convention is named after the file, without its suffix. The
     examples are not checked here.
 
     Args:
@@ -224,8 +224,8 @@ def parse_convention(text: str, source: str, *, is_trusted: bool = False) -> Con
 def _parse_pattern(data: object, source: str, *, is_trusted: bool) -> Pattern:
     """Parse one ``[[pattern]]`` table.
 
-    The default of ``glob`` is ``*``. A pattern must have a fixed phase, ``iteration = "by order"``,
-    or at least one of the groups ``phase``, ``iteration`` and ``rank``.
+    If ``glob`` is missing, it is ``*``. A pattern must have a fixed phase, ``iteration = "by
+    order"``, or at least one of the groups ``phase``, ``iteration`` and ``rank``.
 
     Args:
         data: The table.

@@ -1,4 +1,4 @@
-"""Parsing of copy names, which give the direction of a copy and its source and target memory.
+"""Parses copy names, which contain the direction of a copy and its source and target memory.
 
 PyTorch and XLA name a copy ``Memcpy HtoD (Pinned -> Device)`` or ``MemcpyH2D``. ROCm tools name it
 ``CopyHostToDevice`` or ``MEMORY_COPY_HOST_TO_DEVICE``.

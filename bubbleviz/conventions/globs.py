@@ -61,11 +61,11 @@ def build_query_parameters(globs: tuple[str, ...]) -> Mapping[str, str | int | N
 def _choose_separate_globs(
     floating: Sequence[str],
 ) -> tuple[tuple[str | None, str | None], Sequence[str]]:
-    """Choose two GLOBs to test directly, so that a selective guard exists for the remaining ones.
+    """Choose two GLOBs to test directly, so that one selective guard can cover the other GLOBs.
 
-    The pair is chosen so that the literal text shared by the remaining GLOBs is as long as
-    possible. If the remaining GLOBs share fewer than two characters for every pair, the two GLOBs
-    whose rarest literal characters are the most frequent in names are chosen.
+    The other GLOBs must share some literal text, and the pair is chosen that makes this text
+    longest. If the text has fewer than two characters for every pair, the two least selective GLOBs
+    are chosen: those whose rarest literal character is most frequent in names.
 
     Args:
         floating: GLOBs that do not start with a letter or a set of letters.
@@ -91,11 +91,11 @@ def _choose_separate_globs(
 
 
 def _build_guard(globs: Sequence[str]) -> str:
-    """Return one GLOB that matches every text that at least one of the GLOBs matches.
+    """Return one GLOB, the guard, that matches every text that any of the GLOBs matches.
 
-    The guard is ``*text*``, where the text is the longest literal shared by all GLOBs, if the text
-    has two or more characters or if a GLOB has no literal character. Otherwise the guard is
-    ``*[set]*``, where the set contains the rarest literal character of each GLOB.
+    The guard is ``*text*``, where the text is the longest literal shared by all GLOBs. If the text
+    has fewer than two characters and every GLOB has a literal character, the guard is ``*[set]*``,
+    where the set contains the rarest literal character of each GLOB.
     """
     shared = _find_shared_literal(globs)
     rarest = {_find_rarest_character(glob) for glob in globs}
@@ -105,7 +105,7 @@ def _build_guard(globs: Sequence[str]) -> str:
 
 
 def _find_rarest_character(glob: str) -> str:
-    """Return the literal character of a GLOB that the fewest names contain, or "" if it has none.
+    """Return the literal character of a GLOB that is rarest in names, or "" if there is none.
 
     Brackets, ``^`` and ``-`` are ignored. On ties, the smallest character wins.
     """
@@ -192,7 +192,7 @@ def match_any_glob(globs: Sequence[str], texts: Iterable[str]) -> list[bool]:
 
 
 class NameShapes:
-    """Matches distinct names against GLOBs, once for all names that differ only in their digits.
+    """Matches names against GLOBs. Names that differ only in their digits are matched only once.
 
     Names that differ only in their digits share a *shape*. Deeply nested ranges have many names but
     few shapes, so matching shapes is much faster than matching names.
@@ -237,10 +237,11 @@ class PackedNames:
 
     Attributes:
         n_ids: Number of ids assigned so far.
-        packed: Batches of ASCII names. Each batch has the id of its first row, the byte offsets of
-            its names (one per row, plus the end of the last name), and the concatenated names.
-        unpacked: Batches of names stored as text. Each batch has the ids of its names, in ascending
-            order, and the names.
+        packed: Batches of ASCII names. Each batch is a tuple (id of its first row, byte offsets of
+            its names, concatenated names). There is one offset per row, plus the end of the last
+            name.
+        unpacked: Batches of names stored as text. Each batch is a tuple (ids in ascending order,
+            names).
     """
 
     n_ids: int = 0
@@ -255,7 +256,7 @@ class PackedNames:
         unpacked: Sequence[str],
         requested_rows: Ints,
     ) -> Ints:
-        """Add a batch of rows and return the ids of the requested rows.
+        """Add a batch of names, and return the ids of the requested rows.
 
         Args:
             lengths: Length of the packed name of each row in bytes, or less than 1 if the row has
@@ -263,7 +264,7 @@ class PackedNames:
             packed: The concatenated packed names.
             unpacked_rows: Rows whose names are passed as text, in ascending order.
             unpacked: Names of the rows in ``unpacked_rows``.
-            requested_rows: Rows of this batch whose ids are returned. -1 means no row.
+            requested_rows: Rows of this batch to return the ids of, or -1 for no row.
 
         Returns:
             One id per requested row, or -1 if the requested row is -1 or has no name.
@@ -329,8 +330,8 @@ class PackedNames:
 def convert_to_duckdb(glob: str) -> str | None:
     """Convert an SQLite GLOB to a DuckDB GLOB that matches at least the same texts.
 
-    The two dialects differ in their sets, escapes and treatment of non-ASCII characters, so the
-    DuckDB GLOB may match more texts than the SQLite GLOB.
+    The DuckDB GLOB may match more texts, because the two dialects differ in their sets, escapes and
+    treatment of non-ASCII characters.
 
     Returns:
         The DuckDB GLOB, or None if a set in the SQLite GLOB has no closing bracket, because then

@@ -1,4 +1,4 @@
-"""Classification of host activities by range or call names, using ``host_activities.toml``."""
+"""Classifies range and call names as host activities, using ``host_activities.toml``."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class ActivityList:
     def find(self, name: str) -> Activity | None:
         """Return the activity with this name, or None if the list has no such activity.
 
-        If several activities share the name, the first one with a meaning wins, otherwise the first
-        one. Names such as ``host: NAME`` are never listed.
+        If several activities share the name, the first one that has a meaning wins. If none has
+        one, the first one wins. Names such as ``host: NAME`` are never listed.
         """
         same_name = [activity for activity in self.activities if activity.name == name]
         return next((a for a in same_name if a.meaning), same_name[0] if same_name else None)
@@ -103,7 +103,8 @@ class ActivityList:
     def classify_call(self, name: str) -> tuple[str, int]:
         """Return the name and strength of the activity that an API call belongs to.
 
-        If the call's activity is weaker than ``KNOWN``, the result is ("API calls", ``KNOWN``).
+        If no activity of strength ``KNOWN`` or more matches, the result is ("API calls",
+        ``KNOWN``).
         """
         activity, strength = self.classify_range(name)
         return (activity, strength) if strength >= KNOWN else (CALLS, KNOWN)

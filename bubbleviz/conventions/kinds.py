@@ -1,4 +1,4 @@
-"""Classification of kernels, threads, API calls and collectives by name, using ``kinds.toml``."""
+"""Classifies kernels, threads, API calls and collectives by name, using ``kinds.toml``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Kinds:
         compute: Regexes of compute kernels, including kernels whose names look like communication.
         receives: Regexes of communication kernels that wait for the data of one peer.
         point_to_point: Regexes of communication kernels that send data from one rank to another.
-        collective_kinds: Pairs of NCCL's name of a collective and the regex of its kernels.
+        collective_kinds: Pairs (NCCL's name of a collective, regex for its kernels).
         helper_threads: Regexes of threads that never launch backward passes.
         added_communication: The regexes in ``communication`` that the user added.
     """
@@ -100,8 +100,7 @@ def combine_regexes(regexes: Sequence[str]) -> re.Pattern[str]:
 def classify_collective(name: str, kinds: Sequence[tuple[str, str]]) -> int:
     """Return the index in ``kinds`` of the collective that a kernel name describes, or -1.
 
-    The leftmost match in the name decides. If several regexes match at the same position, the first
-    kind wins.
+    The leftmost match in the name decides. If several regexes match there, the first one wins.
 
     Args:
         name: Name of a kernel.
@@ -124,10 +123,14 @@ def _combine_kinds(kinds: tuple[tuple[str, str], ...]) -> re.Pattern[str]:
 def classify_kernels(names: Sequence[str], kinds: Kinds) -> tuple[str, ...]:
     """Return the class of each kernel: "communication", a class of ``kernel_classes``, or "other".
 
-    Kernels that match ``kinds.communication`` are always "communication". For all others, the first
-    class in ``kernel_classes`` (``kinds.toml``) whose regex matches the name without its arguments
-    wins. If no class matches, the complete name is tried. Wrapper kernels, whose arguments name the
-    real function, are matched by their complete names only.
+    The first rule that applies decides:
+
+    - A kernel that matches ``kinds.communication`` is "communication".
+    - The first class in ``kernel_classes`` (``kinds.toml``) whose regex matches the name without
+      arguments. For wrapper kernels, whose arguments name the real function, the complete name is
+      matched.
+    - The first class whose regex matches the complete name.
+    - Otherwise, the class is "other".
 
     Args:
         names: Demangled kernel names.
@@ -166,8 +169,8 @@ def trim_signature(name: str) -> str:
 def _select_deciding_part(name: str) -> str:
     """Return the part of a kernel name that determines the kernel's class.
 
-    Usually, the name without arguments decides. The complete name decides for wrapper kernels,
-    whose template arguments name the real function.
+    This is the name without arguments. For wrapper kernels, whose template arguments name the real
+    function, it is the complete name.
     """
     plain = trim_signature(name)
     return name if _WRAPPER.search(plain) else plain

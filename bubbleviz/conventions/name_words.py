@@ -45,7 +45,7 @@ def _build_regex(text: str) -> re.Pattern[str]:
 def _load_phase_regexes() -> list[tuple[re.Pattern[str], Phase | None]]:
     """Load (word regex, phase) pairs, most specific regex first.
 
-    The phase is None for words that describe ranges around several operations.
+    The phase is None if the words describe ranges around several operations.
     """
     return [
         (_build_regex(row["match"]), parse_phase_label(row.get("phase", "")))
@@ -87,8 +87,8 @@ class NameShape:
         has_tail: Whether PyTorch's ``emit_nvtx`` appended a tail to any of the names.
         n_distinct: For each number, how many different values it has.
         largest: For each number, its largest value.
-        is_measure: For each number, whether it is a decimal or is followed by a unit. A measure is
-            never the index of anything.
+        is_measure: For each number, whether it is part of a decimal or is followed by a unit. Such
+            a number is never an index.
     """
 
     pieces: tuple[str, ...]
@@ -120,9 +120,9 @@ class NameShape:
         return words.index(True) if True in words else None
 
     def is_part_number(self, index: int) -> bool:
-        """Return whether the number at this index is the number of a layer or similar part.
+        """Return whether a number counts layers or similar parts.
 
-        A word such as ``layer`` must precede the number, or follow it without describing the next
+        A word such as ``layer`` must precede the number, or follow it without belonging to the next
         number.
         """
         if _get_regex("numbered_part").search(self._get_prefix(index)):
@@ -136,10 +136,11 @@ class NameShape:
     def infer_groups(self, *, batch: str) -> list[str]:
         """Infer the regex group of each number, such as "microbatch", or "" if it needs no group.
 
-        If the words imply the same group for several numbers, only the first of these numbers gets
-        the group. If no number is the microbatch, the first number directly after the name of a
-        pass (``forward 3``) becomes the microbatch, unless the shape is a part of an operation. The
-        remaining numbers are layer numbers, line numbers of source code, and so on.
+        - The words before a number imply its group. If several numbers would get the same group,
+          only the first one gets it.
+        - If no number is the microbatch, the first number directly after the name of a pass
+          (``forward 3``) becomes the microbatch, unless the shape is a part of an operation.
+        - All other numbers, such as layer numbers and line numbers, get no group.
 
         Args:
             batch: Group for a number after the word "batch": "microbatch" or "iteration".
@@ -159,8 +160,8 @@ class NameShape:
     def _get_prefix(self, index: int) -> str:
         """Return the text before a number, in lower case.
 
-        If another number precedes the text, an ``x`` is prepended, so that a letter directly after
-        the other number is not mistaken for a word.
+        If the text follows another number, an ``x`` is prepended. A letter directly after that
+        number is then not mistaken for a word.
         """
         return "x" * (index > 0) + self.pieces[index].lower()
 
@@ -234,7 +235,7 @@ def group_by_shape(counts: Mapping[str, int]) -> list[NameShape]:
 def _build_shape(
     pieces: tuple[str, ...], names: Sequence[str], count: int, *, has_tail: bool
 ) -> NameShape:
-    """Build a shape: count the distinct values of each number, and find numbers that are measures.
+    """Build a shape, and find out which of its numbers are measures, such as the 5 in ``5 ms``.
 
     Args:
         pieces: Texts before, between and after the numbers.
@@ -340,7 +341,7 @@ def generate_drafts(counts: Mapping[str, int]) -> Mapping[str, Convention]:
 def _infer_meanings(shapes: Sequence[NameShape], batch: str) -> list[ShapeMeaning]:
     """Guess the meaning of each shape whose words imply a phase or an iteration.
 
-    - If a built-in convention matches a shape, the convention determines its phase and groups.
+    - A built-in convention that matches a shape determines its phase and groups.
     - If no shape is a forward, shapes without a phase that match the regex ``trainer_forward``
       become forwards.
     - If the words of any shape imply W, every BW becomes a B, even if a built-in convention reads
@@ -449,13 +450,13 @@ def _generate_variants(shapes: Sequence[NameShape]) -> Iterator[list[ShapeMeanin
 
 
 def _drop_covered_parts(meanings: Sequence[ShapeMeaning]) -> list[ShapeMeaning]:
-    """Drop shapes of parts of operations if their phase also has a shape of complete operations."""
+    """Drop the shapes of operation parts if their phase also has a shape of complete operations."""
     complete_phases = {m.phase for m in meanings if m.is_work and not m.part}
     return [m for m in meanings if not (m.part and m.phase in complete_phases)]
 
 
 def _intersect_groups(meanings: Sequence[ShapeMeaning], excluded: str = "") -> list[ShapeMeaning]:
-    """Return the meanings with only the groups that all forward and backward shapes share.
+    """Keep only the groups that all forward and backward shapes share.
 
     A forward and its backward then have the same numbers, so that they can be paired.
 
@@ -491,10 +492,10 @@ def _use_chunk_as_microbatch(meaning: ShapeMeaning) -> ShapeMeaning:
 def _order_numbers(meaning: ShapeMeaning, order: Sequence[str]) -> ShapeMeaning:
     """Return a copy of the meaning in which consecutive numbers get the groups in ``order``.
 
-    The affected numbers are the microbatch and the numbers after it that have no group, up to the
-    next number with a group. Part numbers are skipped. Groups of ``order`` that the shape already
-    has are skipped too, except the microbatch. If there are more numbers than groups, the last
-    numbers get no group.
+    - The affected numbers are the microbatch and the numbers after it that have no group, up to the
+      next number that has one. Numbers of parts, such as layers, are skipped.
+    - Groups in ``order`` that the shape already has are skipped too, except the microbatch.
+    - If there are more numbers than groups, the last numbers get no group.
 
     The meaning is returned unchanged if fewer than two numbers are affected, if it has no
     microbatch, or if its ranges are neither forwards nor backwards.
@@ -518,14 +519,14 @@ def _order_numbers(meaning: ShapeMeaning, order: Sequence[str]) -> ShapeMeaning:
 
 
 def _copy_groups_to_transfers(meanings: Sequence[ShapeMeaning]) -> list[ShapeMeaning]:
-    """Return the meanings after copying groups from forward and backward shapes to transfer shapes.
+    """Let the numbers of a transfer mean the same as the numbers of a similar forward or backward.
 
-    A transfer shape gets the groups of the first forward or backward shape with the same text after
-    the first number. For example, the numbers of ``RECV_BACKWARD.3.0.1`` and ``B3.0.1`` mean the
-    same, although no word in the name of the transfer says which number is the chunk.
+    A transfer shape gets the groups of the first forward or backward shape that has the same text
+    after its first piece. For example, the numbers of ``RECV_BACKWARD.3.0.1`` and ``B3.0.1`` mean
+    the same, although no word in the name of the transfer says which number is the chunk.
 
-    Only transfers and recomputations that have no group except the microbatch are changed. The
-    copied groups must include the microbatch.
+    Only transfers and recomputations are changed, and only if they have no group except the
+    microbatch. The copied groups must include the microbatch.
     """
     groups_of_shape = {m.shape.pieces[1:]: m.groups for m in reversed(meanings) if m.is_work}
     return [
@@ -576,7 +577,7 @@ def _quote_glob(text: str) -> str:
 
 
 def _quote_toml(text: str) -> str:
-    """Format a text as a TOML string: as a literal string if possible, else with escapes."""
+    """Format a text as a TOML string: a literal string if possible, otherwise one with escapes."""
     if "'" not in text and text.isprintable():
         return f"'{text}'"
     return '"' + "".join(map(_quote_character, text)) + '"'

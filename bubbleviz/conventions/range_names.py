@@ -17,7 +17,7 @@ from bubbleviz.model.texts import MAX_RANGE_NAME
 
 #: Maximum number of digits of a number. JSON and spreadsheets round longer numbers.
 _MAX_DIGITS = 15
-#: Maximum number of names in the cache of a convention, and maximum length of a cached name.
+#: Maximum number of names in a convention's cache, and maximum length of a cached name.
 _MAX_CACHED = 1 << 15
 _MAX_CACHED_LENGTH = 256
 #: Matches the tail that PyTorch's ``emit_nvtx`` appends to a name.
@@ -28,9 +28,9 @@ _EMIT_NVTX_TAIL = re.compile(r", (?:op_id|seq|sizes|input_op_ids) ?= ?.*\Z", re.
 class NameMeanings(Table):
     """Meanings of distinct range names, one row per name.
 
-    Numbers are -1 if the name does not contain them. ``phase`` is -1 if the name does not name an
-    operation, although it may still mark an iteration. ``convention`` is the index of the
-    convention that matched the name, or -1 if none did.
+    Numbers are -1 if the name does not contain them. ``phase`` is -1 if the range is no operation,
+    although it may still mark an iteration. ``convention`` is the index of the convention that
+    matched the name, or -1 if none did.
     """
 
     convention: Ints
@@ -155,8 +155,8 @@ def _list_flags(matches: Sequence[NameMatch]) -> dict[str, list[bool]]:
 def find_known_names(convention: Convention, texts: Collection[str]) -> list[str]:
     """Return the names that a convention may match, in the given order, without trying any regex.
 
-    A name is returned if it is cached as matched, or if it is not cached and matches a GLOB of the
-    convention. Names that match no GLOB are added to the cache as unmatched.
+    For names in the cache, the cached result decides. All other names are matched against the GLOBs
+    of the convention. If a name matches no GLOB, it is added to the cache as unmatched.
     """
     cache = convention.match_cache
     uncached = [text for text in texts if text not in cache]

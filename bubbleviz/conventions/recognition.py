@@ -13,7 +13,7 @@ from bubbleviz.conventions.range_names import find_known_names, parse_range_name
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED
 
-#: Maximum ratio between the work range counts of the best convention and any selected convention.
+#: Maximum ratio of the work range count of the best convention to that of a selected convention.
 _MAX_WORK_RATIO = 10
 #: Assumed maximum number of named parts, such as layers, in a forward or backward.
 _MAX_PARTS = 100
@@ -110,16 +110,16 @@ def select_conventions(scores: Sequence[ConventionScore]) -> tuple[Convention, .
 
 
 def _select_frequent(scores: Sequence[ConventionScore]) -> tuple[Convention, ...]:
-    """Select the conventions that name enough work ranges.
+    """Select the conventions whose patterns match enough work ranges.
 
-    In the usual case, a convention must name at least a tenth as many work ranges as the best
-    convention that names complete operations. Conventions that name complete operations come first.
-    The other conventions lose their ``part`` and ``stands_in`` patterns, and are left out if no
-    pattern remains.
+    Work ranges are forwards and backwards. Usually, a convention must name at least a tenth as many
+    work ranges as the best convention that names complete operations. Conventions that name
+    complete operations come first. The other conventions lose their ``part`` and ``stands_in``
+    patterns, and are left out if no pattern remains.
 
-    The exception is a sample in which every convention that names complete operations has less than
-    a hundredth of the work ranges of the best convention. In such a sample, a convention must name
-    at least a tenth as many work ranges as the best convention. All selected conventions then keep
+    There is one exception. If complete operations are very rare (each convention that names them
+    has less than a hundredth of the work ranges of the best convention), a convention must name at
+    least a tenth as many work ranges as the best convention. The selected conventions then keep all
     their patterns and their order.
 
     Args:
@@ -142,8 +142,9 @@ def plan_rounds(candidates: Sequence[Convention]) -> tuple[tuple[Convention, ...
     """Return groups of conventions to try in order until a group finds forwards or backwards.
 
     The first group contains all candidates. Each further group is a single built-in convention,
-    which may find ranges that are too rare to occur in the sample. Single conventions are cheaper
-    than one large group, because every GLOB of a group is matched against every name.
+    which may find ranges that are too rare to occur in the sample. Trying single conventions is
+    cheaper than trying one large group, because every GLOB in a group is matched against every
+    name.
 
     Args:
         candidates: Conventions that a sample of range names follows. May be empty.

@@ -102,7 +102,7 @@ def gather_evidence(profile: Profile, options: IdleOptions) -> tuple[Profile, Ev
     """Link the work of a profile to its calls, and gather the evidence for idle time.
 
     Args:
-        profile: The profile as read.
+        profile: The profile, as the reader returned it.
         options: Options of the analysis.
 
     Returns:
@@ -131,7 +131,7 @@ def find_window_extent(
     """Return the start and end of a window on the profile's clock, in ns.
 
     Args:
-        profile: The profile as read.
+        profile: The profile, as the reader returned it.
         window: The window.
         options: Options for finding the steps of the profile.
         remedy: Clause for the error message that says what to do if the profile has no steps.

@@ -390,7 +390,7 @@ def collect_host_ranges(
     left out.
 
     Args:
-        profile: The profile as read.
+        profile: The profile, as the reader returned it.
         idle: Idle time of the devices, keyed by process.
         threads: Launching threads and main threads.
         steps: Steps of the training loop, keyed by process.
@@ -422,7 +422,7 @@ def _read_ranges_in_gaps(
     """Read the ranges and system calls that overlap idle time into one table.
 
     Args:
-        profile: The profile as read.
+        profile: The profile, as the reader returned it.
         idle: Idle time of the devices, keyed by process.
         threads: Threads to read.
         shortest_ns: Minimum length of a range or system call.

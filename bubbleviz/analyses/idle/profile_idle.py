@@ -107,7 +107,9 @@ def _find_unknown_kernels(
     """Return the kernels of a window whose names are in no list of known kernels.
 
     Only kernels that run completely inside the window are returned. Times are in UTC, or on the
-    profile's own clock if the profile does not record UTC. Args:
+    profile's own clock if the profile does not record UTC.
+
+    Args:
         profile: The profile.
         kinds: Name patterns of communication kernels.
         window_ns: Start and end of the window, or None for the complete profile.

@@ -558,8 +558,8 @@ def _select_window(
         extent_ns: Start and end (exclusive) of the window on the report's clock.
 
     Returns:
-        The selected operations. Operations without a start on the report's clock are left out, with
-        a limitation.
+        The selected operations. Operations whose start on the report's clock is unknown are left
+        out, and a limitation says so.
 
     Raises:
         NothingToAnalyseError: No operation starts in the window.

@@ -93,7 +93,7 @@ def add_awaited_times(table: Communications, instance: Ints) -> Communications:
 
     Args:
         table: Operations with ``waiting_ns``.
-        instance: Instance of each row, or -1.
+        instance: Instance number of each row, equal for all members of an operation, or -1.
 
     Returns:
         The operations with ``awaited_ns``, which is -1 if the instance or the waiting time of the

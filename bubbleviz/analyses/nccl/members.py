@@ -239,7 +239,7 @@ def align_member_ends(table: Communications, instance: Ints, polled: Bools) -> C
 
     Args:
         table: Operations of all files.
-        instance: Instance of each row, or -1.
+        instance: Instance number of each row, equal for all members of an operation, or -1.
         polled: Mask of the rows from flight recorders; other rows keep their times.
     """
     is_timed = (table.start_ns != UNKNOWN) & (table.end_ns != UNKNOWN)
@@ -264,7 +264,7 @@ def align_clocks_by_ends(
 
     Args:
         table: Operations of all files, each on the clock that recorded it.
-        instance: Instance of each row, or -1.
+        instance: Instance number of each row, equal for all members of an operation, or -1.
         clocks: Clocks of the recordings.
         bases: Base number of each clock. Clocks with the same base agree already. Base 0 is the
             reference.
@@ -357,7 +357,7 @@ def split_waiting(
 
     Args:
         table: Operations of all files.
-        instance: Instance of each row, or -1.
+        instance: Instance number of each row, equal for all members of an operation, or -1.
         order_instance: Instance of rows that are paired by their order alone, or -1.
         compared: A group id for each clock; times of clocks in the same group are comparable.
         peer_wait_ns: Time for which the proxy thread of each operation waited for the peer, or 0

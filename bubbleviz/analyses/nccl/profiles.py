@@ -120,8 +120,8 @@ def read_profile(
 def _make_nccl_profile(profile: Profile, kinds: naming.Kinds) -> NcclProfile:
     """Select the communication kernels of a profile, and find the operations they carry out.
 
-    The operations are the collectives that PyTorch recorded. If it recorded none, they are NCCL's
-    own ranges.
+    The operations are the collectives that PyTorch recorded. If PyTorch recorded no collectives,
+    the operations are NCCL's own ranges.
     """
     payloads, payload_notes = (None, ()) if profile.payloads is None else profile.payloads()
     if payloads is not None and len(payloads) == 0:

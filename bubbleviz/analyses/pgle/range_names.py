@@ -9,7 +9,7 @@ The names are written by ``xla/service/gpu/nvtx_annotations`` (openxla/xla). All
     XlaModule:#prefix=jit(step)/jit(main),hlo_module=jit_step,program_id=7#
     XlaCompile:#module=jit_step#
 
-Exports store the NVTX domain in a column. Some tools write the domain before the name:
+nsys exports store the NVTX domain in a separate column. Some tools write it before the name:
 ``TSL:Thunk``.
 """
 

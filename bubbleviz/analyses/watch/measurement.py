@@ -31,14 +31,14 @@ from bubbleviz.sources.operations.jsonl.recording import make_table
 
 #: Number of measured iterations to keep. Clock alignment and advice also use these iterations.
 CONTEXT = 2
-#: Number of seconds without new data and number of missing iterations that make a rank silent.
+#: A rank is silent after this many seconds without new data and this many missing iterations.
 SILENT_S, SILENT_ITERATIONS = 10.0, 3
 #: Maximum number of iterations to keep per rank while other ranks have not written them yet.
 _MAX_KEPT = 256
-#: Maximum step of a host's UTC clock, relative to its monotonic clock, that causes no event.
+#: Largest step of a host's UTC clock, relative to its monotonic clock, that is ignored.
 _CLOCK_STEP_NS = 50_000_000
 
-#: Number of newest iterations that advice is based on.
+#: Number of newest iterations used for advice.
 #: A fault appears in the advice two iterations after the fault began.
 _ADVISED = 3
 #: Name of the ratio that is unknown until the next iteration has begun.
@@ -49,7 +49,7 @@ TREND = 120
 #: Relative excess of compute time above which a rank is slow.
 SLOW = 0.1
 #: Multiple of the usual pause above which a pause can be long.
-#: Excess over the usual pause above which a pause is long, as a fraction of the iteration's length.
+#: A pause is long if it exceeds the usual pause by more than this fraction of the iteration.
 _PAUSE_TIMES, _PAUSE_SHARE = 2.0, 0.02
 
 
@@ -110,7 +110,8 @@ class Watcher:
     def look(self, now_s: float) -> Observation:
         """Read the data that ranks have written since the last call, and measure new iterations.
 
-        The observation contains the new iterations and the events since the last call.
+        Returns the new iterations, the events since the last call, and the current state of the
+        run.
 
         Args:
             now_s: Current time of a monotonic clock, in seconds.
@@ -145,7 +146,7 @@ class Watcher:
         )
 
     def list_empty_recordings(self) -> tuple[str, ...]:
-        """Return the paths of the recordings if all are readable and empty, otherwise ()."""
+        """Return the paths of all recordings if they are readable but empty, otherwise ()."""
         parts = self._folder.parts
         have_bytes = any(part.header is not None or part.cut_bytes for part in parts)
         if have_bytes or self._folder.unreadable:
@@ -171,11 +172,11 @@ class Watcher:
     def _add_stretch(
         self, part: recorded.PartReader, stretch: recorded.Stretch, now_s: float
     ) -> None:
-        """Add new iterations to their rank, and detect a restart of the run.
+        """Add new iterations to their rank, and detect whether the run was restarted.
 
-        The run restarted if a rank began a new session, or if a new rank reports a different number
-        of ranks. Iterations of earlier runs are ignored. At most ``_MAX_KEPT`` iterations are kept
-        per rank.
+        The run was restarted if a rank began a new session, or if a new rank reports a different
+        number of ranks. Iterations of earlier runs are ignored. At most ``_MAX_KEPT`` iterations
+        are kept per rank.
 
         Args:
             part: Reader of the file that contains the iterations.
@@ -212,10 +213,10 @@ class Watcher:
             recorded_rank.drop_before(recorded_rank.numbers[-_MAX_KEPT])
 
     def _restart(self, previous_start_ns: int, header: Header) -> None:
-        """Drop the ranks of the previous run, and forget which iterations were measured.
+        """Drop the ranks of the previous run, and start measuring from the beginning.
 
-        A rank belongs to the previous run unless its start is closer to the new start than to the
-        previous start. An event is added only for the first rank of the new run.
+        A rank belongs to the new run if its start is closer to the new start than to the previous
+        start. An event is added only for the first rank of the new run.
 
         Args:
             previous_start_ns: UTC time at which a rank of the previous run started.
@@ -254,9 +255,10 @@ class Watcher:
     def _find_silent(self, now_s: float) -> None:
         """Mark ranks that have stopped writing as silent, and add an event for each of them.
 
-        A rank is silent if it has written nothing for more than ``SILENT_S`` seconds, and if the
-        number of its last iteration is at least ``SILENT_ITERATIONS`` below the highest number that
-        any rank has written.
+        A rank is silent if both conditions hold:
+
+        - It has written nothing for more than ``SILENT_S`` seconds.
+        - It is at least ``SILENT_ITERATIONS`` iterations behind the rank that is furthest ahead.
         """
         newest = max((r.numbers[-1] for r in self.ranks.values() if r.numbers), default=NONE)
         for number, rank in sorted(self.ranks.items()):
@@ -271,10 +273,12 @@ class Watcher:
     def _measure_new(self, now_s: float) -> tuple[WatchedIteration, ...]:
         """Measure the new iterations that every rank has written, not counting silent ranks.
 
-        If some ranks of the run have written nothing yet, no iteration is measured in the first
+        While some ranks of the run have written nothing yet, no iteration is measured in the first
         ``SILENT_S`` seconds after the first look. Iterations that cannot be analyzed are left out,
-        and the reason is reported once. The advice is updated, and all but the last ``CONTEXT``
-        measured iterations of each rank are dropped.
+        and the reason is reported once.
+
+        Also updates the advice, and keeps only the last ``CONTEXT`` measured iterations of each
+        rank.
         """
         live = [rank for n, rank in self.ranks.items() if n not in self._silent]
         waited_s = now_s - (now_s if self._began_s is None else self._began_s)
@@ -364,9 +368,9 @@ class Watcher:
     def _add_to_trend(self, iteration: WatchedIteration) -> WatchedIteration:
         """Add an iteration to the trend, and return it with its slow ranks and usual pause.
 
-        A rank is slow if its relative excess of compute time is above ``SLOW``. If the iteration
-        number is not higher than the previous one, the run has restarted. The trend and the slow
-        ranks are then cleared first.
+        A rank is slow if its compute time exceeds that of other ranks by more than ``SLOW`` (a
+        fraction). If the iteration number is not higher than the previous one, the run was
+        restarted, and the trend and the slow ranks are cleared first.
         """
         self._total += 1
         if self._trend and iteration.number <= self._trend[-1].number:
@@ -395,8 +399,10 @@ class Watcher:
         """Return the usual pause in ns if the pause before an iteration is long, otherwise -1.
 
         The usual pause is the lower quartile of the known pauses in the trend. A pause is long if
-        it is more than ``_PAUSE_TIMES`` times the usual pause, and if it exceeds the usual pause by
-        more than ``_PAUSE_SHARE`` of the iteration's length.
+        both conditions hold:
+
+        - It is more than ``_PAUSE_TIMES`` times the usual pause.
+        - It exceeds the usual pause by more than ``_PAUSE_SHARE`` of the iteration's length.
         """
         pauses_ns = [own.pause_ns for own in self._trend if own.pause_ns != NONE]
         if iteration.pause_ns == NONE or not pauses_ns:

@@ -1,4 +1,4 @@
-"""Outputs of a running job in addition to the terminal: JSON lines, Prometheus and TensorBoard.
+"""Writes the measurements of a running job as JSON lines, and to Prometheus and TensorBoard.
 
 To add an output, write a context manager that yields a function with an
 :class:`~.measurement.Observation` as its argument, and open it in :func:`open_outputs`.

@@ -34,11 +34,10 @@ class RecordedRank:
         self.stretch: recorded.Stretch | None = None
 
     def add(self, stretch: recorded.Stretch) -> None:
-        """Append iterations, and change their numbers where necessary.
+        """Append iterations, and renumber them where needed so that numbers strictly increase.
 
-        The numbers of a rank must be strictly increasing. An iteration whose number is not greater
-        than the previous number gets the previous number + 1, even if the previous iteration has
-        been dropped.
+        If an iteration's number is not greater than the previous number, the iteration gets the
+        previous number + 1. This also holds if the previous iteration has been dropped.
         """
         numbers = []
         for number in stretch.iterations.number.tolist():
@@ -53,7 +52,7 @@ class RecordedRank:
     def iterations(self) -> recorded.RecordedIterations:
         """The kept iterations, one row each, sorted by number.
 
-        The table is empty if there are none, even before the first call of :meth:`add`.
+        The table is empty before the first call of :meth:`add`.
         """
         return self.stretch.iterations if self.stretch else recorded.RecordedIterations.make_empty()
 

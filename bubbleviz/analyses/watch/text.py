@@ -17,13 +17,13 @@ from bubbleviz.render.document import Line, Span
 from bubbleviz.sources.paths import find_profiles
 
 _BARS = "▁▂▃▄▅▆▇█"
-#: Maximum numbers of causes and of slow ranks to show.
+#: Maximum number of causes, and of slow ranks, to show.
 _CAUSES, _SHOWN_RANKS = 4, 5
-#: Number of newest iterations among which the page looks for a long pause.
+#: Number of newest iterations that the page searches for a long pause.
 _PAUSES = 8
 #: Maximum widths of the trend and of a bar, and width of the text before a bar, in columns.
 _WIDTH, _BAR, _CAUSE = 60, 30, 29
-#: Maximum numbers of characters of a hostname and of advice.
+#: Maximum number of characters in a hostname, and in the advice.
 _MAX_HOST, _MAX_ADVICE = 60, 400
 #: Minimum range of the trend's scale, so that noise does not fill it.
 _MIN_RANGE = 0.02
@@ -60,7 +60,7 @@ def _format_ranks(iteration: WatchedIteration) -> str:
 
 
 def _format_slow(slow: RankPace) -> str:
-    """Describe a slow rank: its location, how much longer it computes, and since when."""
+    """Describe a slow rank: where it runs, its excess compute time, and since when it is slow."""
     stage = "" if slow.stage is None else f"stage {slow.stage}"
     location = ", ".join(filter(None, (stage, texts.to_one_line(slow.host, _MAX_HOST))))
     clock = datetime.fromtimestamp(slow.since_utc_ns // 10**9, timezone.utc)
@@ -105,8 +105,8 @@ def format_page(
 ) -> Iterator[Line]:
     """Yield the lines of the terminal page.
 
-    Before the first measured iteration, the page says what is missing, unless files are unreadable.
-    The events come last.
+    Until an iteration has been measured, the page says what is missing, unless files are
+    unreadable. The events come last.
 
     Args:
         folder: The watched folder.
@@ -178,7 +178,7 @@ def _format_causes(iteration: WatchedIteration, width: int) -> Iterator[Line]:
 def _format_trend(values: list[float | None]) -> tuple[str, str]:
     """Return a text with one bar per value (a space if unknown), and a description of the scale.
 
-    The scale extends from the smallest value to the largest, but over at least ``_MIN_RANGE``. The
+    The scale extends from the smallest to the largest value, but spans at least ``_MIN_RANGE``. The
     description of the scale is "" if no value is known.
     """
     known_values = [value for value in values if value is not None]

@@ -1,4 +1,4 @@
-"""Iterations of a running job, and limits on their ratios."""
+"""Summaries of the iterations of a running job, and limits on their ratios."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class RankPace:
         host: Hostname, or "" if unknown.
         stage: Stage of the rank, or None if unknown.
         compute_ns: Time the rank spent in forward and backward passes.
-        excess: Relative difference of ``compute_ns`` from the median of the ranks of the same
-            stage. If any stage has a single rank, the median of all ranks is used. In a group of
-            two ranks, the value of the other rank is used.
-        slow_since: Number of the iteration since which the rank has been slow without a break, or
-            -1 if the rank is not slow.
+        excess: How much longer this rank computed than its peers, as a fraction of their median.
+            The peers are the ranks of the same stage, or all ranks if any stage has a single rank.
+            If there are only two peers, the rank is compared with the other one.
+        slow_since: Number of the iteration in which the rank became slow, without a break until
+            now, or -1 if the rank is not slow.
         since_utc_ns: UTC time when the last rank wrote the iteration ``slow_since``, or -1 if the
             rank is not slow.
     """
@@ -63,8 +63,8 @@ class WatchedIteration:
         parts: Parts of the bubble, largest first, with shares that add up to the primary ratio.
         paces: Paces of the ranks that computed in this iteration, sorted by descending excess.
         slow: Paces of the slow ranks, sorted by descending excess.
-        usual_pause_ns: Usual pause between iterations if the pause before this iteration is long,
-            otherwise -1.
+        usual_pause_ns: If the pause before this iteration was long, the usual pause between
+            iterations, otherwise -1.
     """
 
     number: int
@@ -98,11 +98,11 @@ def measure_paces(report: Report, iteration: Iteration) -> tuple[RankPace, ...]:
 
 
 def make_limit_check(texts: Sequence[str], max_exceeding: int) -> Callable[[WatchedIteration], str]:
-    """Return a function that checks iterations against limits, with one call per iteration.
+    """Return a function that checks whether ratios stay above their limits for too long.
 
-    The function returns a sentence when a ratio has been above its limit in exactly
-    ``max_exceeding`` consecutive iterations, otherwise "". An iteration in which the ratio is
-    unknown neither counts nor resets the count.
+    The function must be called with each iteration in order. It returns a sentence when a ratio has
+    been above its limit for ``max_exceeding`` consecutive iterations, otherwise "". Iterations in
+    which the ratio is unknown are skipped.
 
     Args:
         texts: Limits such as ``schedule=20%``. A limit without a name applies to the primary ratio.
@@ -128,7 +128,7 @@ def make_limit_check(texts: Sequence[str], max_exceeding: int) -> Callable[[Watc
     def check_limits(iteration: WatchedIteration) -> str:
         """Return a sentence about the first limit that this iteration triggers, otherwise "".
 
-        The limits after this limit are not checked, and their counts do not change.
+        The remaining limits are then not checked for this iteration.
         """
         for index, limit in enumerate(limits):
             name = limit.ratio or iteration.headline
