@@ -327,7 +327,7 @@ def build_collective_intervals(
         keys: Operations of the ranks.
         work: All kernels and copies of the ranks.
         rows: Rows of the communication kernels between more than two ranks.
-        launched_ns: Launch time of each of these rows, or ``NEVER`` if unknown.
+        launched_ns: Launch time of each row, or ``NEVER`` if unknown.
         exposed: Start and end of the intervals in which only these kernels ran.
         kinds: Pair (index, names). ``index[name_id]`` is the kind of a kernel, and ``names[kind]``
             its name. The last entry of ``index`` is for kernels without a name (-1). The last entry
@@ -397,7 +397,7 @@ def _merge_kernels(
     Args:
         work: All kernels and copies of the ranks.
         rows: Rows of the communication kernels between more than two ranks.
-        launched_ns: Launch time of each of these rows, or ``NEVER`` if unknown.
+        launched_ns: Launch time of each row, or ``NEVER`` if unknown.
         recorded: Recorded collectives of the profile.
     """
     record = find_positions(recorded.kernel, work.activity[rows])

@@ -235,7 +235,7 @@ def _select_largest_totals(total_ns: Ints, is_unknown: Bools) -> Ints:
     returned.
 
     Args:
-        total_ns: Total duration of the kernels of each name on a rank.
+        total_ns: Total duration of the kernels with each name on a rank.
         is_unknown: Mask of the unknown names.
     """
     is_long = is_unknown & (total_ns >= _MIN_SHARE * total_ns.sum()) & (total_ns > 0)
@@ -252,7 +252,7 @@ def _take_middle_by_start(rows: Ints, start_ns: Ints) -> Ints:
 
 
 def _mask_concurrent_names(activities: Activities, kinds: naming.Kinds, by_name: Bools) -> Bools:
-    """Return a mask of the names of long kernels that almost always overlap other kernels.
+    """Return a mask of the names whose kernels are long and almost always overlap other kernels.
 
     Only unknown names are checked, on a sample of each rank's kernels. A name is in the mask if its
     kernels are concurrent on at least one rank; see :func:`_is_concurrent`.

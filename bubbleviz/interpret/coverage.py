@@ -159,7 +159,7 @@ def _select_ranges_around(named_ranges: Ranges, times_ns: Ints) -> Ranges:
 
 
 def _build_tree(named_ranges: Ranges, thread: int) -> IntervalTree:
-    """Build an interval tree of the ranges of a thread, with the range names as data.
+    """Build an interval tree that contains the ranges of a thread, with the range names as data.
 
     Ranges may overlap in any way. The tree has exclusive ends, 1 ns after the ends of the ranges.
     """

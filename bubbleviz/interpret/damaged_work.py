@@ -93,7 +93,7 @@ def check_times(
         path: Path of the profile.
         activities: GPU activities of the profile, kernels before copies.
         call: Row of the call that launched each activity, or -1 if unknown.
-        launched_ns: Start of the launching call of each activity, undefined if unknown.
+        launched_ns: Start of each activity's launching call, undefined if unknown.
         capture_ns: Start of the first call and end of the last call, or None if there are no calls.
 
     Returns:
@@ -133,7 +133,7 @@ def _starts_before_launch(start_ns: Ints, call: Codes, launched_ns: Ints) -> boo
     Args:
         start_ns: Start of each activity.
         call: Row of the call that launched each activity, or -1 if unknown.
-        launched_ns: Start of the launching call of each activity, undefined if unknown.
+        launched_ns: Start of each activity's launching call, undefined if unknown.
     """
     for first in range(0, len(call), _PIECE):
         piece = slice(first, first + _PIECE)
@@ -154,7 +154,7 @@ def _find_early_work(
     Args:
         activities: GPU activities of the profile, kernels before copies.
         call: Row of the call that launched each activity, or -1 if unknown.
-        launched_ns: Start of the launching call of each activity, undefined if unknown.
+        launched_ns: Start of each activity's launching call, undefined if unknown.
 
     Returns:
         is_early: Mask of the activities that are left out.
@@ -442,8 +442,8 @@ def find_lost_kernels(
         workless: Rows of the calls that launched no recorded work, or a sample of them.
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
-        of_launch: Pair (thread index, thread ids). The index says which thread launched each
-            activity. It is undefined if the launch is unknown.
+        of_launch: Pair (index, threads). ``threads[index[i]]`` is the id of the thread that
+            launched activity ``i``. It is undefined if the launch is unknown.
         calls: All API calls of the profile.
     """
     rows, step = workless.sample(_FIRST)
@@ -523,7 +523,7 @@ def _find_sharing_kernels(
 
     Returns:
         rows: Rows of the kernels, ascending.
-        call: Row of the launching call of each of these kernels.
+        call: Row of each kernel's launching call.
     """
     rows = launches.sharing[launches.sharing < activities.kernels]
     rows = np.setdiff1d(rows, _find_repeated_rows(activities, rows))
@@ -551,8 +551,8 @@ def _count_by_process(
         until_ns: Time for each thread. Recorded kernels launched later are not counted.
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
-        of_launch: Pair (thread index, thread ids). The index says which thread launched each
-            activity. It is undefined if the launch is unknown.
+        of_launch: Pair (index, threads). ``threads[index[i]]`` is the id of the thread that
+            launched activity ``i``. It is undefined if the launch is unknown.
     """
     n_kernels, first_ns, last_ns = _summarize_launches(until_ns, launches, activities, of_launch)
     process = profile.process_of(of_launch[1])
@@ -586,8 +586,8 @@ def _summarize_launches(
         until_ns: Time for each thread. Kernels launched later are not counted.
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
-        of_launch: Pair (thread index, thread ids). The index says which thread launched each
-            activity. It is undefined if the launch is unknown.
+        of_launch: Pair (index, threads). ``threads[index[i]]`` is the id of the thread that
+            launched activity ``i``. It is undefined if the launch is unknown.
 
     Returns:
         n_kernels: Number of recorded kernels launched at or before ``until_ns``, per thread.
@@ -614,8 +614,8 @@ def find_recorded_until(
     Args:
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
-        of_launch: Pair (thread index, thread ids). The index says which thread launched each
-            activity. It is undefined if the launch is unknown.
+        of_launch: Pair (index, threads). ``threads[index[i]]`` is the id of the thread that
+            launched activity ``i``. It is undefined if the launch is unknown.
     """
     linked = np.flatnonzero(launches.call != NONE)
     launched_ns, thread = launches.start_ns[linked], of_launch[0][linked]
@@ -651,15 +651,15 @@ def find_recording_stops(
         until_ns: Time for each thread, as returned by :func:`find_recorded_until`.
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
-        of_launch: Pair (thread index, thread ids). The index says which thread launched each
-            activity. It is undefined if the launch is unknown.
+        of_launch: Pair (index, threads). ``threads[index[i]]`` is the id of the thread that
+            launched activity ``i``. It is undefined if the launch is unknown.
         calls: All API calls of the profile.
         patience: Multiple of the longest time from launch to end of recorded work in the process,
             after which missing work must have ended.
 
     Returns:
-        New time for each thread in ns. It is the largest int64 if the work of all launches of the
-        thread should be recorded.
+        New time for each thread in ns. It is the largest int64 if all work that the thread launched
+        should be recorded.
     """
     thread = _locate_threads(of_launch[1], without_work)
     is_late = without_work.start_ns >= until_ns[thread]
@@ -707,10 +707,10 @@ def _mask_overdue_launches(
     - The mask contains the launches that are more than the limit before the last activity.
 
     Args:
-        late_ns: Start times of the launches of a process that have no recorded work, at least one.
-        launched_ns: Launch times of the recorded work of the process, at least one.
-        ended_ns: End times of the recorded work of the process.
-        returned_ns: Times at which synchronizing calls of the process returned.
+        late_ns: Start times of a process's launches without recorded work, at least one.
+        launched_ns: Launch times of the process's recorded work, at least one.
+        ended_ns: End times of the process's recorded work.
+        returned_ns: Times at which the process's synchronizing calls returned.
         patience: Factor in the limit.
     """
     last_active_ns = max(

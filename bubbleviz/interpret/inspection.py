@@ -33,7 +33,7 @@ class Evidence:
 
     Attributes:
         convention: Name of the convention.
-        phases: Number of ranges of each phase, as (label, number) pairs. Phases without ranges are
+        phases: Number of ranges in each phase, as (label, number) pairs. Phases without ranges are
             left out.
         iterations: Number of ranges that mark iterations.
         examples: Up to five range names that the convention recognizes.
@@ -146,7 +146,7 @@ def inspect_contents(
     Args:
         contents: Contents of the profile.
         conventions: Conventions to try.
-        sample: Number of occurrences of each name in a sample of the ranges.
+        sample: How often each name occurs in a sample of the ranges.
         followed: Conventions that an analysis would apply. A convention that is not in
             ``conventions`` is one of these without its patterns for parts of operations.
         draft: Draft of a convention as TOML text, or None if there is none.

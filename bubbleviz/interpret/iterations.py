@@ -87,7 +87,7 @@ def build_host_order(
     All columns must be sorted by (rank, host start).
 
     Args:
-        rank: Index of the rank of each range.
+        rank: Rank index of each range.
         phase: Phase of each range.
         key: Further columns that distinguish operations, such as chunk and sequence. The last
             column must be the microbatch.
@@ -279,7 +279,7 @@ def _count_step_ranges(order: HostOrder) -> Ints:
 
 
 def _find_step_runs(is_step: Bools) -> tuple[Ints, Ints]:
-    """Return the first rows and the stop rows of all runs of consecutive Optimizers."""
+    """Return the first row and the stop row of each run of consecutive Optimizers."""
     first = np.flatnonzero(is_step & ~np.append(False, is_step[:-1]))
     last = np.flatnonzero(is_step & ~np.append(is_step[1:], False))
     return first, last + 1
@@ -323,7 +323,8 @@ def _find_idle_steps_by_count(is_step: Bools, n_parts: int) -> Bools:
 
     In a run of consecutive Optimizer ranges, every ``n_parts``-th range starts an Optimizer. The
     first Optimizer of the run ends the iteration before it. Each later one starts an idle
-    iteration.
+    iteration. If the capture starts with Optimizer ranges, they are counted backwards from the
+    first work, because the capture may have cut off the first Optimizer.
 
     Args:
         is_step: Mask of the Optimizers among the forwards, backwards and Optimizers of a rank.
@@ -441,7 +442,7 @@ def _find_bounds_at_forwards(forwards: Ints, first: Ints, steps: Ints) -> Ints:
 
     Args:
         forwards: Rows of all forwards of a rank.
-        first: Rows of the first forward of each iteration.
+        first: Row of the first forward in each iteration.
         steps: Rows of the Optimizers.
     """
     previous_forward = np.append(NONE, forwards)[np.searchsorted(forwards, first)]

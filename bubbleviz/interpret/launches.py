@@ -31,8 +31,8 @@ class Launches:
     with the smaller row wins.
 
     Attributes:
-        call: Row of the launching call of each activity, or -1 if unknown.
-        start_ns: Start of the launching call of each activity, undefined if the call is unknown.
+        call: Row of each activity's launching call, or -1 if unknown.
+        start_ns: Start of each activity's launching call, undefined if the call is unknown.
         ids: Correlation id of each activity.
         by_id: Rows of the activities, sorted by (process, correlation id).
         processes: Distinct processes of the activities, ascending.
@@ -82,8 +82,8 @@ class Launches:
             calls: A block of calls, at least one.
 
         Returns:
-            activity: For each pair, the row of the activity.
-            call: For each pair, the row in ``calls`` of the launching call.
+            activity: Row of each matched activity.
+            call: Row in ``calls`` of the call that launched each of these activities.
             displaced: Earlier calls that new calls replace, so that they launched no work after
                 all. Each of them is given by the row of one of its activities.
         """
@@ -119,13 +119,13 @@ class Launches:
 
         Args:
             process: Process number.
-            rows: Rows of the calls of the process, at least one.
+            rows: Rows of the process's calls, at least one.
             calls: All calls of the block.
 
         Returns:
-            activity: For each pair, the row of the activity.
-            call: For each pair, the row of the call. If several calls have the same id, the call
-                that starts first wins.
+            activity: Row of each activity that has a call.
+            call: Row of the call that launched each of these activities. If several calls have the
+                same id, the call that starts first wins.
         """
         activities = self._select_process(process)
         ids = calls.correlation_id[rows]

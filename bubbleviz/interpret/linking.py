@@ -172,7 +172,7 @@ class LinkedWork(Table):
         return calls.at(called.astype(np.int64)).take(of_row)
 
     def get_launch_times(self, rows: Codes) -> Ints:
-        """Return the launch time of each of the rows in ns, or ``NEVER`` if unknown."""
+        """Return the launch time of each row in ns, or ``NEVER`` if unknown."""
         is_known = self.rule[rows] != LinkRule.UNLINKED
         return np.where(is_known, self.launched_ns[rows], NEVER)
 
@@ -183,7 +183,7 @@ class LinkedWork(Table):
             rows: Rows of this table. The results for -1 are -1.
 
         Returns:
-            launched_ns: Start of the launching call of each row, or -1 if unknown.
+            launched_ns: Start of each row's launching call, or -1 if unknown.
             thread: Id of the thread that made the call, or -1 if unknown.
         """
         launched_ns = np.full(len(rows), NONE, np.int64)
@@ -438,7 +438,7 @@ class Linker:
         self._last_row = NONE
         # Arguments for the native library: the threads that have made calls, and their ranges.
         self._tables: tuple[tuple[npt.NDArray[Any], ...], tuple[Ints, ...]] | None = None
-        # Position in ``by_id`` of the last match of each process. The native library continues its
+        # Position in ``by_id`` of each process's last match. The native library continues its
         # search there.
         self._search_hint = self.launches.begin[:-1].copy()
         self._ranges = ThreadRanges(ranges, np.arange(len(ranges)))
@@ -539,6 +539,10 @@ class Linker:
 
         The table of ranges contains one entry per thread, followed by one entry per thread that has
         backward ranges.
+
+        Returns:
+            threads: Columns of ``struct threads``.
+            ranges: Columns of ``struct ranges``.
         """
         threads = self.threads.values
         backward_rows = self._list_backward_rows()
@@ -731,8 +735,8 @@ def link(
     """Link the kernels and copies of a profile to calls and ranges, and leave out damaged ones.
 
     A kernel or copy is left out in three cases: its times contradict its launch or the capture, it
-    repeats another row, or nothing else in the profile mentions its process or device. If it ends
-    after the next one on its stream starts, its end is moved to that start.
+    repeats another row, or nothing else in the profile mentions its process or device. Wrong end
+    times are corrected; see :func:`_correct_stream_ends`.
 
     Args:
         profile: The profile as it was read.

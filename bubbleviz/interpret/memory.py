@@ -157,13 +157,18 @@ def list_memory_limitations(path: str, use: MemoryUse) -> Iterator[Limitation]:
 def _measure_rank(
     rank: int, events: MemoryEvents, operations: Operations, layers: LayerRanges
 ) -> tuple[RankMemory, OperationMemory, LayerMemory]:
-    """Measure the memory of one rank, of its compute operations, and of its layers.
+    """Measure the memory of one rank.
 
     Args:
         rank: Index of the rank.
         events: Memory events of the rank, sorted by time. Must not be empty.
         operations: Operations of all ranks.
         layers: Outermost layer ranges.
+
+    Returns:
+        rank: Memory of the rank, a single row.
+        operations: Memory of its compute operations.
+        layers: Memory of its layers.
     """
     rows = np.flatnonzero((operations.rank == rank) & mask_phases(operations.phase, COMPUTE))
     rows = rows[np.argsort(operations.host_start_ns[rows], kind="stable")]
@@ -225,14 +230,17 @@ def _find_activations(
 ) -> _Activations:
     """Find the allocations made in forwards and freed in the B, BW or W of the same microbatch.
 
+    The end of an operation is uncertain. Therefore, a free counts for an operation until the second
+    operation after it starts.
+
     - The free must not be before the start of the B or BW.
-    - The B or BW frees the allocation if the next operation but one has not yet started.
-    - Otherwise, the W frees it if the next operation but one after the W has not yet started.
+    - If it counts for the B or BW, this operation frees the allocation.
+    - Otherwise, if it counts for the W, the W frees the allocation.
     - Forwards without a B or BW are left out.
 
     Args:
         operations: Compute operations of a rank, sorted by host start.
-        pairs: Backward operations of each of these operations.
+        pairs: Backward operations that belong to each operation.
         events: Memory events of the rank, sorted by time.
         layers: Outermost layer ranges.
     """
@@ -381,7 +389,7 @@ def _summarize_operations(
         rank: Index of the rank.
         operations: Compute operations of the rank, sorted by time.
         events: Memory events of the rank, sorted by time.
-        backward: Row of the backward of each operation, or -1 if there is none.
+        backward: Row of each operation's backward, or -1 if there is none.
         activations: Activations of the forwards.
     """
     count = len(operations)
@@ -444,7 +452,7 @@ def _summarize_layers(
     Args:
         rank: Index of the rank.
         operations: Compute operations of the rank, sorted by time.
-        backward: Row of the backward of each operation, or -1 if there is none.
+        backward: Row of each operation's backward, or -1 if there is none.
         activations: Activations of the forwards.
         layers: Distinct layers.
     """

@@ -82,7 +82,7 @@ def _mask_repeated_groups(operations: Operations, rows: Ints, group: Ints, n_gro
     Args:
         operations: Operations of the file.
         rows: Rows of the forwards and backwards whose iteration has a name.
-        group: Group of each of these rows. A group is an iteration of a rank.
+        group: Group of each row. A group is an iteration on a rank.
         n_groups: Number of groups.
     """
     last = _find_last_repeated_microbatch(
@@ -188,7 +188,7 @@ def _count_starts(
     Args:
         operations: Operations of the file.
         rows: Rows of the operations to count.
-        key: Key of each of these operations. A key is a rank or a group.
+        key: Key of each operation. A key is a rank or a group.
         interval_key: Key of each interval.
         since_ns: Start of each interval.
         until_ns: End of each interval. The interval is empty if this is not after the start.

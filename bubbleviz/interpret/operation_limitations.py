@@ -186,8 +186,13 @@ def check_operations(
 ) -> Iterator[Candidate]:
     """Yield the limitations on operations: missing work, inferred numbers, cuts and repetitions.
 
-    Candidates with a count of 0 are also yielded. If a forward or backward has no GPU work, its
-    kernels are reported as missing only if all of this holds:
+    There are always six candidates, even if their count is 0: missing kernels of forwards and
+    backwards, other compute operations without GPU work, inferred microbatches, operations that
+    were open at the end of the capture, operations whose work is missing at the end of the capture,
+    and repeated operations.
+
+    If a forward or backward has no GPU work, its kernels are reported as missing only if all of
+    this holds:
 
     - The file is a profile, not a table.
     - Other operations of the same rank, chunk and phase have GPU work.

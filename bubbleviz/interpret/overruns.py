@@ -64,7 +64,7 @@ class _Overruns(Table):
     """Work that ends after the next work on its stream starts.
 
     Attributes:
-        row: Row of the kernel or copy among the activities.
+        row: Row of the kernel or copy in the activities.
         next_start_ns: Start of the next kernel or copy on the stream.
         next_end_ns: End of the next kernel or copy on the stream.
     """
@@ -151,9 +151,9 @@ def _classify_overruns(
     """Find out which overruns contain the next work, are far longer than others, and are outliers.
 
     See :class:`_Evidence` for the definitions. There is one exception for outliers, because kernels
-    may really start before the previous kernel ends. This is assumed if there are many
-    outliers that do not contain the next work, and also many short overlaps. Only overruns that
-    contain the next work then remain outliers.
+    may really start before the previous kernel ends. This is assumed if there are many outliers
+    that do not contain the next work, and also many short overlaps. Only overruns that contain the
+    next work then remain outliers.
 
     Args:
         activities: GPU activities of the profile, kernels before copies.
@@ -181,7 +181,7 @@ def _select_wrong(
 ) -> tuple[Bools, tuple[Limitation, ...]]:
     """Select the overruns whose ends are corrected.
 
-    Outliers are always corrected. The first rule that applies decides about all other overruns:
+    Outliers (see :class:`_Evidence`) are always corrected. The first rule that applies decides about all other overruns:
 
     1. If ``are_queues`` and more than ``_MANY_CONTAINED`` of all work contains the next work, the
        queues run work concurrently. No other overrun is corrected.
@@ -221,7 +221,7 @@ def clip_late_ends(
         path: Path of the profile.
         work: Activities whose overruns are already corrected.
         call: Row of the call that launched each activity, or -1 if unknown.
-        launched_ns: Start of the launching call of each activity, undefined if the call is unknown.
+        launched_ns: Start of each activity's launching call, undefined if the call is unknown.
         calls: All API calls of the profile.
 
     Returns:
@@ -255,7 +255,7 @@ def _find_late_ends(
 
     The end of an activity is wrong if all of this holds:
 
-    - The activity takes at least ``_NOTICEABLE`` of the span of the profile.
+    - The activity takes at least ``_NOTICEABLE`` of the profile's span.
     - A wait for the device returned after the start of the activity, and more than
       ``_WAIT_GRAIN_NS`` before its end.
     - The activity takes more than ``_FAR_LONGER`` times as long as any other activity with its
@@ -270,7 +270,7 @@ def _find_late_ends(
 
     Returns:
         rows: Rows of the activities whose ends are wrong.
-        corrected_ns: Corrected end of each of these activities. It is the return of the wait, or
+        corrected_ns: Corrected end of each activity. It is the return of the wait, or
             the start plus the longest duration of others with the same name, whichever is earlier.
     """
     rows = last[_measure_durations(activities, last) >= _NOTICEABLE * _measure_span(activities)]
@@ -402,7 +402,7 @@ def _find_overruns_on_stream(
     Args:
         activities: GPU activities of the profile, kernels before copies.
         rows: Rows of the kernels and copies on the stream, sorted by start.
-        start_ns: Start of each of these rows.
+        start_ns: Start of each row.
         grain_ns: Maximum overlap that is ignored, in ns.
     """
     end_ns = activities.end_ns[rows]

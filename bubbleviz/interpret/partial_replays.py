@@ -56,8 +56,8 @@ def find_partial_replays(
         graph_launches: Graph launches with recorded work, sorted by row.
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
-        of_launch: Pair (thread index, thread ids). The index says which thread launched each
-            activity. It is undefined if the launch is unknown.
+        of_launch: Pair (index, threads). ``threads[index[i]]`` is the id of the thread that
+            launched activity ``i``. It is undefined if the launch is unknown.
     """
     if len(graph_launches) == 0:
         return graph_launches
@@ -169,12 +169,12 @@ def _measure_available_times(
 
     Args:
         selected: Indices of the graph launches.
-        kernels_of: Rows of the kernels of each selected graph launch.
+        kernels_of: Kernel rows of each selected graph launch, keyed by launch index.
         graph_launches: All graph launches with recorded work.
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
-        of_launch: Pair (thread index, thread ids). The index says which thread launched each
-            activity. It is undefined if the launch is unknown.
+        of_launch: Pair (index, threads). ``threads[index[i]]`` is the id of the thread that
+            launched activity ``i``. It is undefined if the launch is unknown.
     """
     times_ns: dict[int, int] = {}
     kernels = np.flatnonzero(launches.call[: activities.kernels] != NONE)
@@ -215,7 +215,7 @@ def _is_partial(
     Args:
         row: Index of the graph launch.
         longer: Indices of the graph launches with more kernels to compare with.
-        kernels_of: Rows of the kernels of each graph launch.
+        kernels_of: Kernel rows of each graph launch, keyed by launch index.
         time_ns: Time in ns that the device had for each graph launch.
         activities: GPU activities of the profile, kernels before copies.
     """
@@ -236,7 +236,7 @@ def _is_partial(
 
 
 def _sum_durations(activities: model.Activities, rows: Ints) -> int:
-    """Return the sum of the durations of activities, in ns."""
+    """Return the total duration of activities, in ns."""
     return int((activities.end_ns[rows] - activities.start_ns[rows]).sum())
 
 

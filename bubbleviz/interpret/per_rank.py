@@ -140,7 +140,7 @@ def group_ranks(kernels: Ints, ranges: int) -> Iterator[range]:
 
     Args:
         kernels: Number of kernels and copies on each rank.
-        ranges: Number of ranges of the profile whose names denote operations.
+        ranges: Number of ranges in the profile whose names denote operations.
 
     Yields:
         The groups as ranges of rank indices, in ascending order.
@@ -256,7 +256,7 @@ class _RankGroup:
         work: Kernels and copies of these ranks. The column ``operation`` is filled in.
         keys: Operations of these ranks.
         receives: Receive kernels that were launched inside these operations.
-        first_operation: Row of the first of these operations in the operations of all ranks.
+        first_operation: Row of the first of these operations in the table for all ranks.
     """
 
     line: Line
@@ -312,7 +312,7 @@ def _place_group(
         work: Kernels and copies of these ranks, with the operations that own them.
         keys: Operations of these ranks.
         receives: Receive kernels that were launched inside these operations.
-        first: Row of the first of these operations in the operations of all ranks.
+        first: Row of the first of these operations in the table for all ranks.
     """
     line = _make_line(ranks, work, keys)
     rank_of_receive = keys.rank[receives.operation]
@@ -326,14 +326,14 @@ def _place_group(
 
 
 def _add_to_operations(tables: dict[str, Any], first: int) -> None:
-    """Convert operation numbers within a group of ranks to rows in the operations of all ranks.
+    """Convert operation numbers within a group of ranks to rows in the table for all ranks.
 
     ``first`` is added to the column ``operation`` of each table. The value -1 (none) stays -1.
 
     Args:
         tables: Tables of a group of ranks, keyed by name. ``busy``, ``collectives`` and ``late``
             are replaced in this dict.
-        first: Row of the first operation of the group in the operations of all ranks.
+        first: Row of the group's first operation in the table for all ranks.
     """
     for name in ("busy", "collectives", "late"):
         operation = tables[name].operation
@@ -532,6 +532,8 @@ class _Exposure:
 
 def _measure_exposure(group: _RankGroup, measured: _MeasuredGroup, rows: Ints) -> _Exposure:
     """Measure when a group of ranks computed, and when it ran nothing but collectives.
+
+    See :class:`_Exposure` for the definitions.
 
     Args:
         group: The ranks, with their work and operations.

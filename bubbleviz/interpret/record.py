@@ -64,7 +64,7 @@ class ReadOptions:
         keep_export: Whether to keep the exports that are made from nsys reports.
         jobs: Number of threads that read one file.
         has_draft: Function that returns whether a drafted convention works for a profile. Its
-            arguments are the open profile and the number of occurrences of each sampled name. It
+            arguments are the open profile and how often each sampled name occurs. It
             must be a module-level function, because the options are pickled.
         memory: Whether to read memory events.
         run_paths: Paths of the run, quoted for a shell, to use in suggested commands. If empty, the
@@ -333,7 +333,7 @@ def _recognize_conventions(
     Args:
         file: The open file.
         conventions: Conventions to choose from.
-        names: Number of occurrences of each name in the small sample.
+        names: How often each name occurs in the small sample.
     """
     scores = score_conventions(names, conventions)
     if max(score.complete for score in scores) < _MIN_OPERATIONS:

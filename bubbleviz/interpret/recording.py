@@ -41,7 +41,7 @@ class LocalRank:
         device: Description of the device in the profile, or None if there is none.
         global_rank: Rank number in the whole run, or None if unknown.
         device_label: Display name of the device, such as ``GPU 0``.
-        world_size: Number of ranks of the run, or None if unknown.
+        world_size: Number of ranks in the run, or None if unknown.
         declared: Properties that a table of operations declares for the rank, or None for a rank of
             a profile.
         stage_in_file_name: Pipeline stage and replica, read from the process label or file name.
@@ -67,8 +67,8 @@ class UnknownKernels:
         name: Demangled kernel name.
         count: Number of kernels with this name.
         total_ns: Total duration of the kernels.
-        start_ns: Start times of a sample of consecutive kernels with this name, ascending.
-        end_ns: End times of the kernels in the sample.
+        start_ns: Start times in a sample of consecutive kernels with this name, ascending.
+        end_ns: End times of the same kernels.
     """
 
     rank: int

@@ -125,8 +125,8 @@ class WorkTimes:
     """Times in ns at which operations and ranks ran their kernels and copies.
 
     Attributes:
-        start_ns: Start of the span of each operation, or 0 if it has no span.
-        end_ns: End of the span of each operation, or -1 if it has no span.
+        start_ns: Start of each operation's span, or 0 if it has no span.
+        end_ns: End of each operation's span, or -1 if it has no span.
         kernels: Number of compute kernels in each operation.
         first: Row of the kernel or copy that starts each operation's span, or -1 if it has no span.
         active_ns: Time during which each operation ran compute kernels.
@@ -157,7 +157,7 @@ class WorkTimes:
 
 
 def measure_times(keys: Operations, work: LinkedWork, ranks: range) -> WorkTimes:
-    """Measure when the kernels and copies of ranks ran, and for how long.
+    """Measure when ranks ran their kernels and copies, and for how long.
 
     The span of an operation lasts from the first start to the last end of its kernels or copies of
     one kind. If it has several kinds, the first kind in this list is used::
@@ -248,7 +248,7 @@ def _measure_without_library(
 
 
 def _mask_spanning_work(work: LinkedWork, count: int, is_communication: Bools) -> Bools:
-    """Return a mask of the kernels and copies that determine the spans of operations.
+    """Return a mask of the kernels and copies that determine the operation spans.
 
     The rule is given in :func:`measure_times`.
 
@@ -399,7 +399,7 @@ def find_busy_intervals(
         start_ns: Start of each operation's span.
         end_ns: End of each operation's span.
         has_span: Mask of the operations that have a span.
-        waits: Intervals of the receives of each operation.
+        waits: Intervals in which each operation's receives ran.
         active: Intervals in which operations with receives ran compute kernels.
 
     Returns:
@@ -498,8 +498,8 @@ def _measure_iteration_extents(operations: Operations) -> tuple[Ints, Ints, Ints
 
     Returns:
         row: For each rank and iteration, the row of its first operation.
-        low_ns: Earliest start of the spans of these operations.
-        high_ns: Latest end of the spans of these operations.
+        low_ns: Earliest start of these operations' spans.
+        high_ns: Latest end of these operations' spans.
     """
     rows = np.flatnonzero(mask_phases(operations.phase, WORK) & (operations.kernels > 0))
     groups = group_rows(operations.rank[rows], operations.iteration[rows])
@@ -533,8 +533,8 @@ def _cut_time(
 
     Args:
         sets: Sets of intervals on the time axis.
-        low_ns: Start of the work of each iteration.
-        high_ns: End of the work of each iteration.
+        low_ns: Start of the first work in each iteration.
+        high_ns: End of the last work in each iteration.
 
     Returns:
         start_ns: Start of each interval, in ascending order.

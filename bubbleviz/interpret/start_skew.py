@@ -92,7 +92,7 @@ class RecordedDevice:
         - The kernel ends at or after ``begin_ns``, and more than half of it is before ``begin_ns``.
 
         Args:
-            begin_ns: Start of the recording of another device.
+            begin_ns: Time when the recording of another device started.
             long_ns: Length in ns that the kernel must exceed, or None for 5 % of the device's span.
         """
         start_ns, end_ns = self.wait_ns
@@ -283,8 +283,7 @@ def find_common_start(devices: Sequence[RecordedDevice], long_ns: int | None = N
 
     Args:
         devices: Devices of all profiles.
-        long_ns: Length in ns that a wait must exceed, or None for 5 % of the span of the waiting
-            device.
+        long_ns: Length in ns that a wait must exceed, or None for 5 % of the waiting device's span.
 
     Returns:
         The time on the common clock in ns, or None if no device waited for a recording.

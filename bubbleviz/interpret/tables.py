@@ -70,7 +70,7 @@ _NO_LETTER = re.compile(r"[^a-z]")
 
 
 def build_recording(table: OperationTable) -> Recordings:
-    """Build the recording of a table of operations.
+    """Build a recording from a table of operations.
 
     All ranks are in one recording, even if they use several clocks; see :func:`split_by_clock`.
 
@@ -461,7 +461,7 @@ class _TimesOnLine:
     exposed: slice
 
     def select(self, rows: slice) -> intervals.Intervals:
-        """Return the starts and the ends of the intervals of one kind."""
+        """Return the starts and the ends of the selected intervals."""
         return self.start_ns[rows], self.end_ns[rows]
 
 
@@ -726,7 +726,7 @@ def split_by_clock(recordings: Recordings) -> Recordings:
 
     Returns:
         The given recording if the table names no clock. Otherwise, one recording per clock, in the
-        order of the first rank of each clock.
+        order of each clock's first rank.
     """
     (recording,) = recordings.recordings
     clocks = [rank.declared.clock if rank.declared else None for rank in recording.ranks]

@@ -133,8 +133,8 @@ def find_lost_graphs(
         calls: All API calls of the profile.
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
-        of_launch: Pair (thread index, thread ids). The index says which thread launched each
-            activity. It is undefined if the launch is unknown.
+        of_launch: Pair (index, threads). ``threads[index[i]]`` is the id of the thread that
+            launched activity ``i``. It is undefined if the launch is unknown.
     """
     graph_calls = calls.at(calls.named(GRAPH_LAUNCHES))
     none = graph_calls.take(np.empty(0, np.int64))
@@ -193,7 +193,7 @@ def _merge_nested_calls(calls: model.Calls, has_work: Bools) -> tuple[model.Call
     """Merge nested calls, so that each graph launch is one call.
 
     A profile may contain a runtime API call and the driver API call inside it. The two calls are
-    one launch, but the kernels have the correlation id of only one of them.
+    one launch, but the kernels have the correlation id of only one call.
 
     Args:
         calls: Calls that launch graphs, at least one.
@@ -233,8 +233,8 @@ def find_unknown_times(
         lost_launches: Launches with unrecorded kernels.
         launches: Launching calls of all activities.
         activities: GPU activities of the profile, kernels before copies.
-        of_launch: Pair (thread index, thread ids). The index says which thread launched each
-            activity. It is undefined if the launch is unknown.
+        of_launch: Pair (index, threads). ``threads[index[i]]`` is the id of the thread that
+            launched activity ``i``. It is undefined if the launch is unknown.
         is_timed: Mask of the activities whose times are valid, or None if all are valid.
     """
     parts = [RankIntervals.make_empty()]
@@ -410,7 +410,7 @@ def find_times_before_first_work(
         activities: GPU activities of the profile, kernels before copies.
         first: Row of the first activity on each stream.
         call: Row of the call that launched each activity, or -1 if unknown.
-        launched_ns: Start of the launching call of each activity, undefined if unknown.
+        launched_ns: Start of each activity's launching call, undefined if unknown.
         calls: All API calls of the profile.
         capture_start_ns: Start of the capture.
 

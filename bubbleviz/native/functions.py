@@ -201,7 +201,7 @@ def find_innermost(
     candidate with the largest depth wins.
 
     Args:
-        begin: Index of the first interval of each layer, followed by the number of intervals.
+        begin: Index of the first interval in each layer, followed by the number of intervals.
         intervals: Start and end of each interval, layer by layer.
         depth: Nesting depth of each interval.
         row: Row to return for each interval.
@@ -386,8 +386,8 @@ class MeasuredWork(NamedTuple):
     first, then compute kernels, then copies.
 
     Attributes:
-        start_ns: Start of the span of each operation, or 0 if it has no span.
-        end_ns: End of the span of each operation, or -1 if it has no span.
+        start_ns: Start of each operation's span, or 0 if it has no span.
+        end_ns: End of each operation's span, or -1 if it has no span.
         n_kernels: Number of compute kernels in each operation.
         first_row: Row of the kernel or copy that starts each operation's span, or -1 if there is no
             span.
@@ -397,8 +397,8 @@ class MeasuredWork(NamedTuple):
         spent_ns: Sum of durations, shape (ranks, 5). The columns are copies, communication inside
             ranges, communication outside ranges, compute inside compute operations, and compute
             outside them.
-        sets: Starts and ends of four unions of intervals: all work, communication, compute kernels,
-            and loose compute kernels.
+        sets: Starts and ends of the intervals in which four kinds of work ran: all work,
+            communication, compute kernels, and loose compute kernels.
     """
 
     start_ns: _Ints
@@ -425,7 +425,7 @@ def measure_work(
 
     Args:
         work: Columns of ``struct work`` in ``spans.c``.
-        n_rows: Number of rows of the columns.
+        n_rows: Number of rows in these columns.
         order: Row indices sorted by start, or None if the rows are already sorted.
         communicates: Mask of the communication operations.
         group: Group of each operation, or -1 if it belongs to none.
@@ -479,8 +479,8 @@ def improve_orders(
 
     Args:
         pipeline: Members of ``struct pipeline`` in ``orders.c``.
-        code: Codes of the operations of all devices, in their initial order. Modified in place.
-        offset: Index of the first operation of each device, followed by the number of operations.
+        code: Operation codes of all devices, in their initial order. Modified in place.
+        offset: Index of each device's first operation, followed by the number of operations.
         trials: Maximum number of moves to try.
         memory: Length of the history of accepted results. Each trial is compared with the result
             accepted this many trials earlier.

@@ -92,7 +92,7 @@ def read_glance(path: str) -> Glance:
 
 
 def compute_digest(path: str) -> bytes:
-    """Return the SHA-256 digest of the complete content of a file.
+    """Return the SHA-256 digest of a file's content.
 
     Raises:
         ProfileError: The file cannot be opened.
@@ -277,7 +277,7 @@ def _join_block(parts: dict[int, Recordings], first: int, read_numbers: set[int]
     Args:
         parts: Recordings, keyed by the index of their first file. The recordings of the block are
             replaced in place.
-        first: Index of the first file of the block.
+        first: Index of the first file in the block.
         read_numbers: Indices of the files that have been read.
     """
     numbers = range(first, first + _BLOCK)

@@ -13,7 +13,7 @@ SILENT_S = 10.0
 
 
 class Heartbeats:
-    """Times of the last heartbeats of workers, on the clock of this process.
+    """Time of each worker's last heartbeat, on the clock of this process.
 
     The scheduler stamps heartbeats with its own clock. This class only notices when a stamp
     changes, so the two clocks need not agree.
