@@ -201,7 +201,7 @@ def _read_run(
         files: The profiles.
         options: Options for reading the profiles.
         hints: Rank order, parallelism and clocks that the user specified.
-        progress: Receives the fraction of each profile that has been read.
+        progress: Callback that is notified of read progress.
 
     Returns:
         The recordings, the merged run, and one limitation for each file that cannot be read.

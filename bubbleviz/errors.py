@@ -1,4 +1,4 @@
-"""Exceptions of bubbleviz.
+"""The exceptions that bubbleviz raises.
 
     BubblevizError                  exit code 1
     ├── InputError                  a path does not exist or contains no profile

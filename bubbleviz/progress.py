@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-#: Receives the completed fraction of a task, from 0 to 1.
+#: Callback that is called with the completed fraction of a task, from 0 to 1.
 Watch = Callable[[float], None]
 
 

@@ -16,5 +16,5 @@ SUFFIX = ".bvrec"
 CRC_KEY = ',"crc":'
 #: Maximum length of a string in bytes of UTF-8. Longer strings are truncated.
 LONGEST_TEXT = 1024
-#: Placeholder for a missing value in a column of times or numbers.
+#: Placeholder for a missing time or number.
 NONE = -1

@@ -18,7 +18,7 @@ class Step:
         depth: Nesting depth: the number of steps that contain this step.
         seconds: Duration in seconds, including nested steps.
         rows: Number of table rows that the step processed, or 0 if rows were not counted.
-        files: Names of files, if the step was made by :func:`record_file`, otherwise ().
+        files: File names if the step was made by :func:`record_file`, otherwise ().
     """
 
     name: str
@@ -50,7 +50,7 @@ class _Notes:
             path: Names of the outer steps, outermost first, followed by the name of the step.
             seconds: Duration to add, in seconds.
             rows: Number of table rows to add.
-            files: Names of files to add.
+            files: File names to add.
         """
         previous = self.steps.get(path, Step(path[-1], len(path) - 1, 0.0, 0))
         self.steps[path] = replace(

@@ -119,8 +119,8 @@ def make_application(arguments: Sequence[str] = ()) -> typer.Typer:
 
     Args:
         arguments: Arguments of the command line. If the first one is a command, only the module of
-            this command is imported. Otherwise no modules of commands are imported, because only
-            the list of commands is needed. Without arguments, all modules are imported.
+            this command is imported. Otherwise no command modules are imported, because only the
+            list of commands is needed. Without arguments, all modules are imported.
     """
     app = typer.Typer(
         name="bubbleviz",

@@ -18,7 +18,7 @@ def describe_usage_error(error: Any, names: PrivateNames) -> str:
     """Return the error message for an exception of typer.
 
     The message contains the problem, and a suggestion such as "did you mean --jobs?" or a reference
-    to the help. Suggestions of typer are not used, because they can be very different from the word
+    to the help. Typer's suggestions are not used, because they can be very different from the word
     that the user wrote.
 
     Args:

@@ -95,7 +95,7 @@ ALL = "all"
 #: Typer does not support options with an optional value.
 #: Therefore :func:`insert_default_values` turns ``-v`` into ``-v all``.
 _NAMES = ("--details", "-v")
-#: Characters that occur in paths, but not in names of tables.
+#: Characters that occur in paths, but not in table names.
 _PATH_CHARACTERS = frozenset("/\\.*?-")
 
 ANALYSIS_DETAILS = option(

@@ -451,7 +451,7 @@ def _find_names(
     Returns:
         arguments: Values of positional arguments, all of which are paths.
         paths: Paths in the values of options.
-        hosts: Names of hosts in the values of options.
+        hosts: Hostnames in the values of options.
     """
     arguments: list[str] = []
     paths: list[str] = []

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _DEVICES, _SHAPES = 3, 4
 #: Maximum number of similar files that are named.
 _MAX_SIMILAR = 8
-#: Singular forms of names of rows, for names that do not simply end in "s".
+#: Singular forms of row names that do not simply end in "s".
 _SINGULAR = {
     "kernels and instructions": "kernel or instruction",
     "copies": "copy",
@@ -202,7 +202,7 @@ def _count_unlisted(count: int, max_listed: int | None) -> Iterator[Block]:
 
 
 def _describe_trial(inspection: Inspection) -> Iterator[str]:
-    """Yield lines with the result of measuring the profile with the drafted convention.
+    """Yield lines with the result of a trial measurement that uses the drafted convention.
 
     The lines contain the numbers of operations by phase, the attributed share of compute time, and
     the headline. Nothing is yielded if no convention was drafted.

@@ -1,4 +1,4 @@
-"""Implements ``--anonymous``, which hides names of hosts, files, threads, processes and GPUs.
+"""Implements ``--anonymous``, which hides host, file, thread, process and GPU names.
 
 The library always works with the real names. The command line replaces private names by stand-ins
 such as ``host1`` in its outputs. :meth:`PrivateNames.replaced` replaces the names in a finished
@@ -37,7 +37,7 @@ class ListsHosts(Protocol):
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Names of hosts and clocks. Clocks are usually named after their host."""
+        """Host and clock names. Clocks are usually named after their host."""
 
 
 class PrivateNames:
@@ -57,13 +57,13 @@ class PrivateNames:
             self._stand_ins = StandIns(list_public_words())
 
     def note_paths(self, paths: Iterable[str]) -> None:
-        """Record paths of files and directories as private names."""
+        """Record file and directory paths as private names."""
         if self._stand_ins is not None:
             for path in paths:
                 self._stand_ins.add_path(path)
 
     def note_hosts(self, hosts: Iterable[str]) -> None:
-        """Record names of hosts as private names."""
+        """Record hostnames as private names."""
         if self._stand_ins is not None:
             for host in hosts:
                 self._stand_ins.add_host(host)

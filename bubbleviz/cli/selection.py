@@ -70,7 +70,7 @@ def _format_numbers(numbers: set[int | None]) -> str:
 
 
 def parse_parallel(text: str) -> Parallel:
-    """Parse sizes of parallelism, such as ``tp=2,pp=4,dp=8``. A size that is not given is 1.
+    """Parse parallelism sizes, such as ``tp=2,pp=4,dp=8``. A size that is not given is 1.
 
     Raises:
         UsageError: The text does not have this form, or a size is given twice.
@@ -257,7 +257,7 @@ def _select_ranks_of_hosts(report: Report, ranks: list[int], text: str) -> list[
     Args:
         report: The report.
         ranks: Indices of the ranks to choose from.
-        text: Names of hosts, separated by commas.
+        text: Hostnames, separated by commas.
 
     Raises:
         UsageError: A host does not exist, or none of the ranks runs on the given hosts.

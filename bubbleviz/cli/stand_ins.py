@@ -31,8 +31,8 @@ _SUFFIX = re.compile(
 _COMPONENT = r"[^\s/\\:;,'\"()\[\]<>|]+"
 #: Lookahead that matches the text after a host or file name in the label of a rank.
 _DEVICE = r"(?= (?:pid \d+ )?(?:GPU|MTIA|XPU|TPU|accelerator|host|rank)\b)"
-#: Matches paths that have not been added before, for example in names of Python frames.
-#: Line numbers in names of frames can be written as ``#``.
+#: Matches paths that have not been added before, for example in the names of Python frames.
+#: In frame names, line numbers can be written as ``#``.
 _ANY_PATH = (
     rf"(?<![\w.)\]/:-])(?:~|[A-Za-z]:)?(?:[/\\]{_COMPONENT}){{2,}}"
     r"|(?<![\w./\\-])[\w./\\-]+\.py(?=\([\d#]+\)|:[\d#]+)"
@@ -48,16 +48,16 @@ _PROCESS = re.compile(r"(?<=\bpid )\d+|(?<=\bprocess )\d+")
 _UUID = re.compile(
     r"(?<![\w-])(?:GPU-|MIG-)?[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?![\w-])", re.IGNORECASE
 )
-#: Names of ratios. Reports use these names as keys, so the names are never replaced.
+#: Ratio names. Reports use these names as keys, so the names are never replaced.
 _RATIOS = frozenset(("schedule", "stage", "step", "period"))
-#: Names of fields whose entire text is a private name, even if the text equals a ratio name.
+#: Fields whose entire text is a private name, even if the text equals a ratio name.
 _NAMING_FIELDS = frozenset(("host", "path", "profile", "title"))
-#: Names of fields that contain process ids. Ids in ``processes`` are encoded; see ``get_pid``.
+#: Fields that contain process ids. The ids in ``processes`` are encoded; see ``get_pid``.
 _PROCESS_FIELDS = frozenset(("pid", "processes"))
 
 
 def list_public_words() -> frozenset[str]:
-    """Return words that are never private: names of phases, schedules, formats and conventions."""
+    """Return words that are never private: phase, schedule, format and convention names."""
     phases = (phase.label for phase in Phase)
     schedules = (schedule.name for schedule in (*SCHEDULES, *FORMULAS))
     formats = (reader.name for reader in READERS)
@@ -78,7 +78,7 @@ class StandIns:
         self._stand_in: dict[str, str] = {}
         self._paths: set[str] = set()
         self._folders: set[str] = set()
-        #: Stand-ins of file names without suffix, as in labels of ranks. Keyed by that file name.
+        #: Stand-ins of file names without suffix, as in rank labels. Keyed by that file name.
         self._stems: dict[str, str] = {}
         #: Stand-ins of threads, functions, processes and GPUs. Keyed by (kind, name).
         self._of_kind: dict[tuple[str, str], str] = {}

@@ -49,7 +49,7 @@ _MAX_RUNS, _MAX_SUMMARIES, _MAX_NOTES, _MAX_PARTS = 6, 6, 3, 8
 _REST = "everything else"
 #: Names of the parts of a window that are not idle time.
 _WORK = ("work", "busy")
-#: A part of idle time is listed if it takes at least this time in any run.
+#: Minimum time of an idle part that is listed. The time in one of the runs is enough.
 _MIN_PART_NS = 500.0
 
 
@@ -279,11 +279,12 @@ def _make_time_table(
 ) -> Iterator[doc.Block]:
     """Yield a table of how ranks spend their time, with one column per run.
 
-    Work comes first. The other parts follow, sorted by their largest change from the first run,
-    largest first. Idle parts below ``_MIN_PART_NS`` in all runs are left out. If there are more
-    than ``max_parts`` parts, the last of ``max_parts`` rows sums the remaining parts. A row with
-    the total follows. There is no table if the times of the first run, or of all other runs, are
-    unknown.
+    The first row is work. The other parts are sorted by their largest change from the first run,
+    largest first. The last row is the total. Idle parts below ``_MIN_PART_NS`` in all runs are left
+    out. If there are more than ``max_parts`` parts, the last row before the total sums the
+    remaining parts.
+
+    There is no table if the times of the first run, or of all other runs, are unknown.
 
     Args:
         comparison: The comparison.
@@ -499,10 +500,10 @@ def _get_mean(cell: Cell) -> float | None:
 
 
 def _describe_window_change(comparison: Comparison, name: str, index: int) -> str:
-    """Return the relative change of a window length as text, such as "3.20 % longer", or "".
+    """Return how much a window length changed, such as "3.20 % longer", or "" if unknown.
 
     The change is relative to the first run. If the runs are compared per microbatch, the change per
-    microbatch is added. The text is empty if a length is unknown.
+    microbatch is added.
 
     Args:
         comparison: The comparison.

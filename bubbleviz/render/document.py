@@ -190,7 +190,7 @@ def format_interval(interval: tuple[float, float] | None) -> str:
 def truncate_middle(text: str, width: int) -> str:
     """Shorten a text to ``width`` characters by replacing its middle with an ellipsis.
 
-    The end keeps two thirds of the remaining characters. A text that fits is not changed.
+    Two thirds of the kept characters are from the end of the text. A text that fits is not changed.
     """
     if len(text) <= width:
         return text

@@ -75,7 +75,7 @@ def _make_size_values(result: Ideal | Estimate) -> dict[str, Any]:
 
 
 def draw_svg(result: Ideal | Estimate, view: View) -> str:
-    """Return the picture of a simulated schedule as an SVG document, in the style of a view.
+    """Draw a simulated schedule in the style of a view, and return the SVG document.
 
     Raises:
         UsageError: The result was computed by a formula, so there are no operations to draw.
@@ -95,9 +95,9 @@ def _check_order(result: Ideal | Estimate) -> Ideal:
 
 
 def explain_no_picture(name: str) -> str:
-    """Return a message that says why a schedule that is only a formula cannot be drawn.
+    """Return the error message for drawing a schedule that is only a formula.
 
-    The message names a similar schedule to draw instead, if there is one.
+    The message recommends a similar schedule that can be drawn, if there is one.
     """
     formula = find_formula(name)
     instead = f"; draw {formula.similar_schedule} instead" if formula else ""

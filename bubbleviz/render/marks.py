@@ -27,10 +27,10 @@ from bubbleviz.model.phases import COMMUNICATION, COMPUTE, Phase
 from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
-#: Kinds of marks for unattributed compute, and for operations of iterations that are not selected.
-#: The other kinds of marks are phase codes.
+#: Mark kinds for unattributed compute, and for operations in iterations that are not selected.
+#: All other mark kinds are phase codes.
 UNATTRIBUTED_KIND, OTHER_ITERATION = len(Phase), len(Phase) + 1
-#: Part of the row's height that a mark occupies: all of it, the upper half or the lower half.
+#: Part of a row that a mark occupies: the entire height, the upper half or the lower half.
 WHOLE, UPPER, LOWER = range(3)
 #: Number of busy intervals that are converted in one block, which takes some tens of MB.
 _BLOCK = 1 << 19
@@ -128,7 +128,7 @@ def _make_operation_marks(
     operations = report.operations
     for first in range(0, len(intervals), _BLOCK):
         block = intervals.take(slice(first, first + _BLOCK))
-        # Filter by row first, because a picture of very many ranks draws only a few of them.
+        # Filter by row first, because a picture of many ranks draws only a few of them.
         block = block.take(selection.row_of(operations.rank[block.operation]) != NONE)
         is_visible = mask_phases(operations.phase[block.operation], phases)
         is_visible &= (block.end_ns > selection.start_ns) & (block.start_ns < selection.end_ns)
@@ -286,10 +286,10 @@ def _mask_halved(left: Floats, right: Floats) -> Bools:
 def _assign_halves(left: Floats, right: Floats, max_right_of_whole: Floats) -> tuple[Ints, Bools]:
     """Choose the upper or lower half of the row for each mark that is drawn with half the height.
 
-    A mark is drawn in the upper half if two conditions are met: the upper half becomes free before
-    the lower half, and at most one pixel after the start of the mark. Otherwise the mark is drawn
-    in the lower half. Marks of full height occupy only the upper half, because marks in the lower
-    half are drawn over them.
+    A mark is drawn in the upper half if this half becomes free before the lower half, and no later
+    than one pixel after the start of the mark. Otherwise the mark is drawn in the lower half.
+    Full-height marks occupy only the upper half, because marks in the lower half are drawn over
+    them.
 
     Args:
         left: Left end of each half-height mark, as returned by :func:`_join_rows`, ascending.

@@ -92,7 +92,7 @@ _TOWARDS_WHITE = {FORWARD: 0.45, BACKWARD_INPUT: 0.58, BACKWARD_WEIGHT: 0.5, BAC
 
 @dataclass(frozen=True)
 class Hatch:
-    """The hatch pattern of a cause of idle time. A square tile with a line or a dot is repeated.
+    """The hatch pattern for a cause of idle time. A square tile with a line or a dot is repeated.
 
     Attributes:
         spacing: Side length of the tile, in page units.

@@ -3,8 +3,8 @@
 The tensor- and data-parallel replicas of a stage do the same work at the same time, so a row of a
 picture draws only one replica. The drawn replica is the one in the pipeline that the first advice
 is about, or else the first one. If the run has very many ranks, the replica with the median bubble
-ratio is drawn. The ratio next to a row belongs to the drawn replica. Rows of tables contain means
-over all replicas, and the table titles say so. In pictures, ranks that stand out have additional
+ratio is drawn. The ratio next to a row belongs to the drawn replica. Table rows contain means over
+all replicas, and the table titles say so. In pictures, ranks that stand out have additional
 rows.
 """
 
@@ -21,8 +21,9 @@ from bubbleviz.report.rank_means import compute_rank_means, is_many_ranks, list_
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: Maximum number of ranks for which each rank gets a row, unless the view chooses the kind of rows.
-#: The second maximum applies to figures for papers, where a row is as high as a line of text.
+#: Maximum number of ranks that get a row each. If there are more, each stage gets a row.
+#: The second maximum is for figures in papers, where a row is as high as a line of text.
+#: Both are ignored if the view chooses the kind of rows.
 MAX_RANKS, MAX_RANKS_ON_PAPER = 64, 16
 #: Maximum number of additional rows for ranks that stand out.
 _MOST_STANDOUTS = 8
@@ -49,9 +50,11 @@ def choose_row_kind(report: Report, view: View) -> str:
     """Return the kind of rows: ``rank``, ``stage`` or ``spread`` (stages with their spread).
 
     If the view specifies a kind, this kind is returned. Otherwise the kind depends on the number of
-    selected ranks: ``spread`` for very many ranks (see :func:`.is_many_ranks`), ``stage`` for more
-    than ``MAX_RANKS`` ranks (``MAX_RANKS_ON_PAPER`` in the style ``paper``), and ``rank`` for fewer
-    ranks.
+    selected ranks:
+
+    - ``spread`` for very many ranks (see :func:`.is_many_ranks`);
+    - ``stage`` for more than ``MAX_RANKS`` ranks, or ``MAX_RANKS_ON_PAPER`` in the style ``paper``;
+    - ``rank`` for fewer ranks.
 
     Raises:
         UsageError: The view specifies an unknown kind of rows.
@@ -79,9 +82,9 @@ def select_ranks(report: Report, view: View) -> list[Rank]:
 def make_rows(report: Report, view: View, *, with_standouts: bool = False) -> tuple[RankRow, ...]:
     """Return the rows for the ranks that a view selects: one per rank, or one per stage.
 
-    Rows of stages are in ascending order of the stage. A rank whose stage is unknown gets a row of
-    its own. The row of a stage draws the first replica, or the replica with the median ratio if the
-    kind of rows is ``spread`` or if there are very many ranks.
+    Stage rows are sorted by stage. A rank whose stage is unknown gets a row of its own. A stage row
+    draws the first replica of the stage. If the kind of rows is ``spread``, or if there are very
+    many ranks, it draws the replica with the median ratio.
 
     Args:
         report: The report.
@@ -115,7 +118,7 @@ def make_rows(report: Report, view: View, *, with_standouts: bool = False) -> tu
 def draw_advised_pipeline(
     report: Report, rows: Iterable[RankRow], marked: Collection[int]
 ) -> tuple[RankRow, ...]:
-    """Return rows that draw the replicas in the pipeline that contains the most marked ranks.
+    """Make each row draw its replica in the pipeline that contains the most marked ranks.
 
     Marks point at the ranks that the advice is about, so the rows must draw these ranks. If several
     pipelines contain the same number of marked ranks, the pipeline of the marked rank with the

@@ -78,10 +78,10 @@ class Selection:
 def select(report: Report, view: View, *, with_standouts: bool = False) -> Selection | None:
     """Return the part of a report that a view selects, or None if there is nothing to draw.
 
-    If the view selects no iterations, one iteration is drawn: the typical iteration if the view
-    asks for the critical path, and otherwise the iteration that :func:`.choose_shown_iteration`
-    chooses. Unless a row shows the spread of replicas, rows draw the replicas in the pipeline that
-    the advice is about. The time spans all drawn iterations and their windows.
+    If the view selects no iterations, :func:`.choose_shown_iteration` chooses one. If the view asks
+    for the critical path, the typical iteration is drawn instead. Rows draw the replicas in the
+    pipeline that the advice is about, unless they show the spread of replicas. The time spans all
+    drawn iterations and their windows.
 
     Args:
         report: The report.
@@ -114,9 +114,9 @@ def measure_row_ratios(
 ) -> list[tuple[float | None, tuple[float, float] | None]]:
     """Return the bubble ratio to show next to each row, and the range over its replicas.
 
-    The ratio is the mean of the drawn rank's primary ratio over the drawn iterations that are
-    averaged, or over all drawn iterations if none of them is averaged. Unknown ratios are ignored.
-    The range covers all replicas of the row and all drawn iterations.
+    The ratio is the mean of the drawn rank's primary ratio. The mean is over those drawn iterations
+    that the report averages, or over all drawn iterations if it averages none of them. The range
+    covers all replicas of the row and all drawn iterations. Unknown ratios are ignored.
 
     Args:
         report: The report.
@@ -167,10 +167,11 @@ def _list_known(
 def get_windows(iteration: Iteration, headline: str) -> Mapping[int, tuple[int, int]]:
     """Return for each rank the window in which idle time counts as bubble.
 
-    Usually the window of the primary ratio is returned. An iteration may lack this window, for
-    example because the last iteration has no ``period``. In that case, the window of ``schedule``
-    is returned. Without this window, the time from the start of the rank's first operation to the
-    end of its last operation is returned.
+    The first of these windows that exists is returned:
+
+    1. The window of the primary ratio. It can be missing: the last iteration has no ``period``.
+    2. The window of ``schedule``.
+    3. The time from the start of the rank's first operation to the end of its last operation.
 
     Args:
         iteration: The iteration.

@@ -105,8 +105,8 @@ class Renderer:
     def _find_conversion(self, file: str) -> str:
         """Return the format to which an SVG must be converted: ``pdf``, ``png``, or "" for none.
 
-        A conversion is needed if the file name has an ending of this format, other than the first
-        one, that ends in ``.pdf`` or ``.png``.
+        The first of ``suffixes`` needs no conversion. For another suffix that ends in ``.pdf`` or
+        ``.png``, the result is ``pdf`` or ``png``. For example, ``x.panels.pdf`` gives ``pdf``.
         """
         typeset = [ending for ending in self.suffixes[1:] if ending.endswith((".pdf", ".png"))]
         return next((ending[-3:] for ending in typeset if file.lower().endswith(ending)), "")

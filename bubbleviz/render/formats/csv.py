@@ -67,7 +67,7 @@ def list_bubble_columns(report: Report) -> dict[str, Sequence[object]]:
     cells["before"] = labels.at(bubbles.before).listed()
     cells["after"] = labels.at(bubbles.after).listed()
     is_host = bubbles.cause == Cause.HOST
-    # The column ``peer_operation`` is moved to the end of the table.
+    # Move the column ``peer_operation`` to the end of the table.
     del cells["peer_operation"]
     last_columns = {
         "peer_operation": labels.at(bubbles.peer_operation).listed(),

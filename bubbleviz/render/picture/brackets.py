@@ -37,7 +37,7 @@ class _Bracket(NamedTuple):
 def brackets_height(selection: Selection, style: PictureStyle) -> int:
     """Return the height of all lines of brackets, which is at least one line.
 
-    The space is needed even without brackets, because it also contains the heading of the ratios.
+    The space is needed even without brackets, because it also contains the ratio heading.
     """
     lines = max((bracket.line for bracket in _place_brackets(selection, style)), default=0)
     return _LINE_HEIGHT * (lines + 1) - (0 if style.titled else 3)

@@ -1,4 +1,4 @@
-"""Shows the uncertainty of clocks: as notes in the row labels, and as error bars."""
+"""Shows clock uncertainties: as notes in the row labels, and as error bars."""
 
 from __future__ import annotations
 

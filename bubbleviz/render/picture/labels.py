@@ -1,4 +1,4 @@
-"""Draws the labels next to rows: stages, names of ranks, and bubble ratios."""
+"""Draws the labels next to rows: stages, rank names, and bubble ratios."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from bubbleviz.report.labels import MARK
 from bubbleviz.report.measure import name_measure
 from bubbleviz.report.report import Report
 
-#: Maximum width of the column of names, as a fraction of the page width.
+#: Maximum width of the name column, as a fraction of the page width.
 _MAX_NAME_WIDTH = 0.175
-#: Minimum width of the column of ratios in the style for screens, in page units.
+#: Minimum width of the ratio column in the style for screens, in page units.
 _RATIO_COLUMN = 50
 
 
@@ -34,7 +34,7 @@ class RowLabels:
         stages: Label with the pipeline and stage of each row, or "" if they are unknown.
         names: Name of the rank that each row draws, or "".
         ratios: Bubble ratio of each row as text.
-        ratio_title: Heading of the column of ratios.
+        ratio_title: Heading of the ratio column.
     """
 
     stages: Sequence[str]
@@ -43,16 +43,16 @@ class RowLabels:
     ratio_title: str
 
     def place_columns(self, page: Page, size: float) -> tuple[float, float, float]:
-        """Compute the positions of the columns of text.
+        """Compute the positions of the text columns and the plot.
 
-        The column of names takes at most ``_MAX_NAME_WIDTH`` of the page width.
+        The name column takes at most ``_MAX_NAME_WIDTH`` of the page width.
 
         Args:
             page: The page.
             size: Font size of the labels.
 
         Returns:
-            name_x: Left edge of the column of names.
+            name_x: Left edge of the name column.
             left: Minimum left edge of the plot.
             right: Maximum right edge of the plot.
         """
@@ -72,7 +72,7 @@ class RowLabels:
 
 
 def label_rows(report: Report, selection: Selection, style: PictureStyle) -> RowLabels:
-    """Return the stage, the name and the ratio of each row, and the heading of the ratios.
+    """Return the stage, name and ratio of each row, and the heading of the ratio column.
 
     If several iterations are drawn, the ratios are means. If the style has no names, or if names
     are too wide for paper, :func:`_number_rows` replaces them by rank numbers or empty texts.
@@ -81,7 +81,7 @@ def label_rows(report: Report, selection: Selection, style: PictureStyle) -> Row
     stages = _label_stages(report, selection, style)
     names = _name_rows(report, selection, style, [ends for _, ends in ratios])
     widest = max(text_width(name, style.letters.label) for name in names)
-    # A screen has space for most of each name.
+    # On a screen, names are truncated instead, and most of a name fits.
     is_too_wide = style.millimetres and widest > _MAX_NAME_WIDTH * style.width
     if not style.names or is_too_wide:
         names = _number_rows(selection, stages)
@@ -197,7 +197,7 @@ def _number_rows(selection: Selection, stages: Sequence[str]) -> list[str]:
 def draw_labels(page: Page, labels: RowLabels, layout: Layout) -> None:
     """Draw the stage, the name and the bubble ratio of every ``layout.step``-th row.
 
-    Names that are too wide are truncated. The heading of the ratios is above the first ratio.
+    Names that are too wide are truncated. The heading of the ratio column is above the first ratio.
     """
     size = layout.size
     name_size = page.style.name_size(size)

@@ -12,7 +12,7 @@ class Layout:
     """Positions of the parts of a timeline, in page units.
 
     Attributes:
-        name_x: Left edge of the column of rank names.
+        name_x: Left edge of the rank-name column.
         left: Left edge of the plot.
         right: Right edge of the plot.
         brackets: Upper edge of the first line of brackets.

@@ -17,7 +17,7 @@ from bubbleviz.render.picture.timeline import TimelinePainter
 _FRAME = {"stroke": palette.LIGHT.frame, "class_": "bv-frame"}
 #: Width of the frame around a swatch, in page units, in the style for screens.
 _LINE = 0.7
-#: Maximum number of swatches for the shades of one phase.
+#: Maximum number of swatches per phase. Each swatch shows one shade.
 _MAX_SHADES = 8
 #: Maximum number of colors that share the width of one swatch.
 _MAX_IN_ONE = 4

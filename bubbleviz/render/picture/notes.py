@@ -29,9 +29,9 @@ def notes_of(timeline: TimelinePainter) -> list[str]:
 def _explain_operations(timeline: TimelinePainter) -> Iterator[str]:
     """Yield sentences about operations, the critical path and brackets.
 
-    The sentences explain shades of chunks, windows that differ by row, the critical path, dashed
-    lines between iterations, hollow marks, and merged operations. Explanations of things that are
-    not in the picture are left out.
+    The sentences explain chunk shades, windows that differ between rows, the critical path, dashed
+    lines between iterations, hollow marks, and merged operations. Only things that are in the
+    picture are explained.
     """
     page, rows, selection = timeline.page, timeline.rows, timeline.selection
     has_brackets = len(selection.iterations) <= MOST_BRACKETS
@@ -62,7 +62,7 @@ def _has_different_windows(selection: Selection) -> bool:
 
 
 def _explain_ratios(report: Report, selection: Selection) -> Iterator[str]:
-    """Yield sentences about the bounds of ratios, clocks, and the mark of the advice.
+    """Yield sentences about ratio bounds, clocks, and the mark on ranks that the advice is about.
 
     Bounds are explained only if a single iteration is drawn. The mark is explained only if a row
     represents a rank that the advice is about.

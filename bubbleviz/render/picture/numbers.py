@@ -16,7 +16,7 @@ def percent(fraction: float | None) -> str:
 
 
 def duration(ns: float) -> str:
-    """Format a duration with four significant digits, in the largest unit in which it is 1 or more.
+    """Format a duration with four significant digits, in the largest unit that gives 1 or more.
 
     Durations in nanoseconds have no decimals.
     """

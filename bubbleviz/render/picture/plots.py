@@ -15,7 +15,7 @@ from bubbleviz.render.picture.page import Page
 
 #: Font size of the labels along axes, in page units.
 LETTERS = 9.5
-#: Number of different shades in a map of cells.
+#: Number of different shades in a map.
 SHADES = 11
 #: Gap between cells, in page units. Small cells have no gaps.
 _GAP = 0.6

@@ -54,7 +54,7 @@ DOTS = {"stroke": LIGHT.quiet, "stroke_width": 0.7, "stroke_dasharray": "1 1", "
 DOTS_BELOW = 0.8
 #: Width below which gaps in the dotted line are closed, in px.
 _DOTS_BRIDGE = 3
-#: Operations have tooltips only if the picture contains at most this number of marks.
+#: Maximum number of marks in a picture whose operations have tooltips.
 MOST_TOOLTIPS = 4_000
 # (minimum width of a typical box, width of its frame), in px. Narrower boxes have no frame.
 _FRAMES = ((6.0, 0.7), (3.0, 0.4), (1.4, 0.2))

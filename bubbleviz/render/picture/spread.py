@@ -23,15 +23,15 @@ from bubbleviz.render.rows import RankRow
 from bubbleviz.render.selection import Selection
 from bubbleviz.report.report import Report
 
-#: Width of a step of the stepped area, in px.
+#: Width of a step in the stepped area, in px.
 _STEP = 1.5
 
 
 def draw_spread(page: Page, report: Report, selection: Selection, layout: Layout) -> None:
     """Draw an area below each row that shows the spread of its replicas.
 
-    The height of the area at a time is the share of the replicas that then run compute which is
-    attributed to an operation.
+    The height of the area shows which share of the replicas runs compute at each time. Only compute
+    that is attributed to an operation counts.
     """
     steps = max(1, int(layout.width / _STEP))
     rows = [row for row in selection.rows if row.spread]

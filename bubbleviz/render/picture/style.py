@@ -77,10 +77,10 @@ class PictureStyle:
         letters: Font sizes.
         rows: Row heights: (maximum number of rows, height of a row, gap below a row), with
             ascending numbers of rows. The last number of rows is infinity.
-        line: Factor by which the frames of boxes are thinner than on a screen.
+        line: Line width relative to the style for screens.
         titled: Whether a title is drawn, and a bracket even if there is a single iteration.
         notes: Whether notes, limitations and clock uncertainties are drawn.
-        names: Whether names of ranks are drawn next to the stages of rows.
+        names: Whether rank names are drawn next to the stage of each row.
         dark: Whether the picture switches to dark colors on a dark screen.
         font: Comma-separated font families.
         legend: Whether a legend is drawn.

@@ -70,7 +70,7 @@ class TimelinePainter:
         Args:
             left: Minimum left edge of the plot. The labels may need more space.
             fraction: Fraction of the available width that the plot occupies.
-            rows: The row height is chosen for at least this number of rows.
+            rows: Minimum number of rows for which the row height is chosen.
         """
         page = self.page
         row, gap = page.style.row_height(max(len(self.selection.rows), rows))
@@ -112,7 +112,7 @@ class TimelinePainter:
         """Draw the rows, their labels, overlays and brackets, without moving the page's cursor.
 
         The order from back to front is: spread areas, bubbles, causes of idle time, labels,
-        operations, the critical path, error bars of clocks, and brackets. The view and the style
+        operations, the critical path, clock error bars, and brackets. The view and the style
         determine which of the optional parts are drawn.
         """
         page, report, selection = self.page, self.report, self.selection

@@ -18,8 +18,7 @@ from bubbleviz.report.long_bubbles import describe_longest_implied, find_longest
 from bubbleviz.report.measure import name_measure
 from bubbleviz.report.report import Report
 
-#: Minimum time between iterations in which all ranks are idle, as a fraction of the period, for a
-#: sentence about it.
+#: Minimum pause between iterations (all ranks idle) that is mentioned, as a fraction of the period.
 _MIN_PAUSE = 0.01
 
 
@@ -65,8 +64,8 @@ def _make_parts_table(
         title: Start of the table title. The words ", mean of ranks and averaged iterations" are
             appended.
         parts: Parts in display order. Without parts, the table has no rows.
-        more_columns: Additional columns, keyed by header. The cells of a column are one cell per
-            part, followed by the cell for the sum.
+        more_columns: Additional columns, keyed by header. A column has one cell per part,
+            followed by the cell for the sum.
     """
     shares = [part.share for part in parts]
     times_ns = [part.time_ns for part in parts]

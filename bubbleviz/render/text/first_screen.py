@@ -37,11 +37,11 @@ from bubbleviz.report.view import View
 MAX_LINES, _ROWS = 24, 8
 #: Maximum number of lines of the first screen for a timeline of any number of rows.
 _MAX_LINES_OF_MANY = 36
-#: Fraction of the GPU time attributed to operations below which the screen shows the fraction.
+#: The fraction of GPU time attributed to operations is shown if it is below this value.
 _COVERED = 0.95
 #: Clock bounds are shown if their width exceeds both this value and the confidence interval.
 _CLOCK_BOUNDS = 0.005
-#: Minimum absolute and relative distance from the mean for which the worst iteration is named.
+#: The worst iteration is named if it exceeds the mean by these absolute and relative amounts.
 _FAR, _FAR_TIMES = 0.02, 0.1
 #: Style of the mark before restrictions and limits.
 _WARNING = "bold yellow"
@@ -66,7 +66,7 @@ def describe_headline(report: Report) -> tuple[str, str, str, str]:
 
 
 def _describe_kernel_share(report: Report) -> str:
-    """Return a clause that says for which share of the time any kernel ran, or "".
+    """Return a clause with the share of time in which any kernel ran, or "".
 
     The clause is needed only if the ranks form no pipeline and the primary ratio covers only a part
     of the idle time; see :func:`.is_idle_elsewhere`. For all other runs, the share is one of the

@@ -1,4 +1,4 @@
-"""Tables of profiles: the clocks of the hosts, and the coverage of the profiles."""
+"""Profile tables: the host clocks, and how many kernels are attributed to operations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bubbleviz.report.report import Report
 
 
 def list_clocks(report: Report) -> Iterator[doc.Block]:
-    """Yield a table of clock offsets with one row per clock. A single clock gives no table.
+    """Yield a table of clock offsets with one row per clock, if there are several clocks.
 
     A row is named after the host of the first profile that uses the clock. If there are very many
     ranks, clocks are sorted by uncertainty, most uncertain first.
@@ -88,7 +88,7 @@ def list_coverage(report: Report) -> Iterator[doc.Block]:
 def _make_coverage_row(profile: ProfileSummary) -> dict[str, str]:
     """Return the table cells of a profile: kernel counts, shares and times, keyed by header.
 
-    Shares are in percent, and times in ms. A share of nothing is a dash.
+    Shares are in percent, and times in ms. A share is a dash if its total is 0.
     """
     return {
         "profile": _truncate(Path(profile.path).name),

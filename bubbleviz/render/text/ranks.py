@@ -1,7 +1,7 @@
-"""Tables of ranks.
+"""Rank tables.
 
-For a run of very many ranks, the tables do not list all ranks, but show the distribution of each
-quantity over the ranks, and the groups of ranks that stand out.
+For a run with very many ranks, the tables do not list all ranks. Instead, they show how each
+quantity is distributed over the ranks, and which groups of ranks stand out.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from bubbleviz.report.view import View
 _BINS, _BARS = 16, " ▁▂▃▄▅▆▇█"
 #: Headers of the columns that summarize a distribution; see :func:`.summarize_distribution`.
 _DISTRIBUTION = ("least", "median", "95 %", "most")
-#: Maximum number of groups that stand out, in the table and on the first screen.
+#: Maximum number of rank groups that stand out, in the table and on the first screen.
 _MAX_STANDOUTS, _MAX_NAMED_STANDOUTS = 20, 2
 
 
@@ -53,10 +53,12 @@ def is_summarised(report: Report, view: View) -> bool:
 def list_rows(report: Report, view: View, iteration: Iteration) -> tuple[list[RankRow], int, str]:
     """Return the rows of the tables that describe an iteration: one per rank, or one per stage.
 
-    :func:`.make_rows` chooses the kind of rows. Only ranks that are active in the iteration are
-    included. If a run has very many ranks and the view selects ranks, there is a row for each
-    selected rank. Otherwise at most ``MAX_ROWS`` rows are returned. In a run with fewer ranks, the
-    view's selection of ranks is ignored.
+    Only ranks that are active in the iteration are included. :func:`.make_rows` chooses between
+    ranks and stages. At most ``MAX_ROWS`` rows are returned, and the ranks that the view selects
+    are ignored. There are two exceptions for runs with very many ranks:
+
+    - If the view selects ranks, only these ranks have rows. The rows are single ranks by default.
+    - If the view selects ranks or one row per rank, there is no limit.
 
     Returns:
         rows: The rows, with ``replicas`` limited to active ranks.
@@ -88,7 +90,7 @@ def _make_first_cells(row: RankRow) -> dict[str, str]:
 
 
 def _describe_rows(row_kind: str) -> str:
-    """Return words for a table title that say what a row represents, or "" if it is a rank."""
+    """Return the words of a table title that say what a row is, or "" if each row is a rank."""
     return "" if row_kind == "rank" else f" by {row_kind}"
 
 
@@ -186,7 +188,7 @@ def _make_communication_cells(
 
 
 def summarize_ranks(report: Report) -> Iterator[doc.Block]:
-    """Yield two tables for a run of very many ranks.
+    """Yield two summary tables for a run with very many ranks.
 
     The first table shows how each quantity is distributed over the ranks. Quantities are means over
     the iterations, and a quantity that is unknown or 0 on all ranks is left out. The second table
@@ -296,13 +298,13 @@ def make_first_lines(report: Report, display: Display) -> list[doc.Line]:
 _LONGEST_LABEL = 200
 #: Headers of columns that are shown even if all their cells are zero or unknown.
 _ALWAYS = frozenset({"bubble", "ratio %", "attributed %"})
-#: A rank with at least this score is considered as fast as the fastest rank of its stage.
+#: Minimum score of a rank that is considered as fast as the fastest rank of its stage.
 _AS_FAST = 0.995
 #: Texts of cells whose value is zero or unknown.
 _NOTHING = frozenset({"0.000", "0.00", "-0.00", "-"})
 #: Headers of the columns that a narrow terminal drops first, in this order.
 _DROPPED_FIRST = ("score", "overlap", "unattrib.", "launch-gap %", "attributed %")
-#: Columns of times in the window of a ratio: header, and name of the field in the ratio's account.
+#: Time columns for the window of a ratio: header, and name of the field in the ratio's account.
 _ACCOUNT_COLUMNS = {
     "overlap": "overlap_ns",
     "unattrib.": "unattributed_ns",
@@ -370,7 +372,7 @@ def _format_score(scores: Floats) -> str:
 def _make_rank_cells(
     report: Report, iteration: Iteration, name: str, rows: Sequence[Sequence[int]]
 ) -> list[dict[str, str]]:
-    """Return the cells of the table of ranks, which are means over the ranks of each row.
+    """Return the cells of the rank table, which are means over the ranks of each row.
 
     A mean is a dash if the value is unknown for any rank of the row. The score is the minimum over
     the ranks of the row. All scores are dashes if no rank of the run is noticeably slower than the
@@ -423,9 +425,9 @@ def _make_rank_cells(
 def _list_times(iteration: Iteration, name: str) -> dict[str, Ints]:
     """Return the times of all active ranks in an iteration, in ns, keyed by column header.
 
-    There is one column per compute phase, and one column for each time in the window of the given
-    ratio (``overlap``, ``unattrib.`` and ``bubble``). If the iteration has no window of this ratio,
-    the columns of its times are empty arrays.
+    There is one column per compute phase. The columns ``overlap``, ``unattrib.`` and ``bubble``
+    contain times in the window of the given ratio. They are empty arrays if the iteration has no
+    window of this ratio.
 
     Args:
         iteration: The iteration.
@@ -465,9 +467,9 @@ def _average_if_all_known(values: Sequence[float | None]) -> float | None:
 def rank_labels(report: Report, ranks: list[int], width: int = 24) -> list[str]:
     """Return a short label for each rank. Labels stay distinct if the full labels are distinct.
 
-    If all ranks of the report run on one host, its name is left out. Otherwise the domain of host
-    names is left out, unless two hosts would then have the same name. Labels are shortened in the
-    middle to ``width`` characters, or to more characters if this would make two labels equal.
+    If all ranks run on one host, host names are left out. Otherwise their domains are left out,
+    unless two hosts would then have the same name. Labels are shortened in the middle to ``width``
+    characters. More characters are kept if two labels would be equal otherwise.
 
     Args:
         report: The report.

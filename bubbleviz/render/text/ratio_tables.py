@@ -19,8 +19,8 @@ _DROP_ORDER = (
 def make_ratio_table(report: Report) -> doc.Table:
     """Return the table of bubble ratios over the averaged iterations, with one row per ratio.
 
-    The column of lower bounds is left out if no ratio has a lower bound that differs from its mean.
-    The column of clock bounds is left out if no ratio has clock bounds.
+    The lower-bound column is left out if no ratio has a lower bound that differs from its mean.
+    The clock-bound column is left out if no ratio has clock bounds.
     """
     rows = [_make_ratio_row(report, definition) for definition in list_ratios()]
     empty = {"lower\nbound": ("",), "clock\nbounds": ("", "not needed")}

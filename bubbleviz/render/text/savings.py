@@ -17,7 +17,7 @@ from bubbleviz.report.sentences import write_all_advice
 from bubbleviz.report.summary import AdviceEntry
 from bubbleviz.schedules.choices import MEASURED, NO_DELAY, Choice
 
-#: Iteration lengths that differ by at most this fraction are treated as equal.
+#: Maximum relative difference of iteration lengths that are treated as equal.
 _SAME_BASE = 0.01
 
 
@@ -74,7 +74,7 @@ def _describe_share(advice: AdviceEntry, titled_ns: float | None) -> str:
     return f"{advice.share} of {doc.format_ms(base_ns)} ms"
 
 
-#: Maximum number of slowdowns that are listed per kind of part.
+#: Maximum number of slowdowns listed for each kind of part, such as stages or links.
 _MAX_SLOWDOWNS = 3
 
 
@@ -284,7 +284,7 @@ def _get_compared_ms(comparison: WhatIf, row: Choice) -> float | None:
     """Return the time in ms by which schedules are compared, or None if it is unknown.
 
     If ``comparison.window`` is ``stage``, schedules are compared by their cost, which is the
-    longest window of a rank. Otherwise schedules are compared by their makespan.
+    longest window on any rank. Otherwise schedules are compared by their makespan.
     """
     return row.cost_ms if comparison.window == "stage" else row.makespan_ms
 
@@ -292,9 +292,9 @@ def _get_compared_ms(comparison: WhatIf, row: Choice) -> float | None:
 def _make_schedule_cells(comparison: WhatIf, row: Choice) -> dict[str, str]:
     """Return the table cells of a schedule: time, saving, ratio and memory, keyed by header.
 
-    If ``comparison.window`` is ``stage``, the time and the ratio describe the longest window of a
-    rank, and otherwise the iteration. If the peak memory of all schedules is unknown, there is no
-    cell for the peak memory.
+    The time and the ratio describe the iteration. If ``comparison.window`` is ``stage``, they
+    describe the longest window on any rank instead. If the peak memory of all schedules is unknown,
+    there is no cell for the peak memory.
     """
     is_by_stage = comparison.window == "stage"
     activations = "-" if row.peak_activations is None else f"{row.peak_activations:.2f}"

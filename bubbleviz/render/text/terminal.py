@@ -27,13 +27,13 @@ _ASCII_BARS = str.maketrans("▁▂▃▄▅▆▇█", ".:-=+*%#")
 _ASCII = _ASCII_SIGNS | _ASCII_BARS | str.maketrans({"≥": ">=", "≤": "<=", "±": "+-"})
 #: Default width of a terminal, in columns.
 _USUAL_WIDTH = 80
-#: Minimum number of columns next to a lead. With fewer, continuation lines start below the lead.
+#: Minimum number of columns next to a lead. Otherwise continuation lines start below the lead.
 _MIN_TEXT_WIDTH = 20
 #: Blanks between two columns of a table.
 _GAP = "  "
 #: Matches a bubbleviz command with its path in a sentence. The command is kept on one line.
 _COMMAND = re.compile(r"bubbleviz \w+ (?:'[^']*'|\S+)")
-#: Minimum width of a table column of words, without and with wrapping.
+#: Minimum width of a table column that contains words, without and with wrapping.
 _MIN_WIDTH, _MIN_WRAPPED_WIDTH = 12, 24
 
 
@@ -160,7 +160,7 @@ def _wrap_sentence(block: doc.Sentence, display: Display | None, width: int) -> 
 def _wrap_hanging_lines(
     block: doc.HangingLines, display: Display | None, width: int
 ) -> Iterator[doc.Line]:
-    """Yield lines with their leads. Lines are wrapped on a terminal, and in a file if in a list.
+    """Yield lines with their leads. On a terminal, and in lists, long lines are wrapped.
 
     A command (``bubbleviz NAME PATH``) is never broken. Continuation lines start below the text, or
     below the lead if fewer than ``_MIN_TEXT_WIDTH`` columns remain for the text.
@@ -290,8 +290,9 @@ def _align_headers(headers: Sequence[str]) -> list[tuple[str, ...]]:
 def _fit_table(table: doc.Table, width: int) -> tuple[list[str], list[Mapping[str, str]], str]:
     """Fit a table to a width by dropping columns, and by truncating or wrapping words.
 
-    Columns are dropped only if the table is too wide even with all columns of words at their
-    minimum width. Numbers are never truncated, so a table with a single column can be too wide.
+    First, columns that contain words are narrowed. If the table is too wide even when all of them
+    have their minimum width, columns are dropped. Numbers are never truncated, so a table with a
+    single column can be too wide.
 
     Returns:
         headers: Headers of the remaining columns.
@@ -336,9 +337,9 @@ def _describe_dropped(dropped: Sequence[str], width: int, full_width: int) -> st
 def _list_min_widths(table: doc.Table, widths: Mapping[str, int]) -> dict[str, int]:
     """Return the minimum width of each column, keyed by header.
 
-    Only columns of words can be narrower than their content. The minimum width of a column of words
-    is ``_MIN_WIDTH``, or ``_MIN_WRAPPED_WIDTH`` if its words are wrapped, but at least the width of
-    its header.
+    Only columns that contain words can be narrower than their content. Their minimum width is
+    ``_MIN_WIDTH``, or ``_MIN_WRAPPED_WIDTH`` if the words are wrapped. It is never less than the
+    width of the header.
 
     Args:
         table: The table.

@@ -67,7 +67,7 @@ _NAMES = {
 }
 #: Maximum width of the label before a row, and minimum width of the ratio after a row.
 _LONGEST_LABEL, _RATIO = 18, 8
-#: Maximum number of rows that are never grouped, and maximum number of groups of rows.
+#: Maximum number of row groups. Rows are not grouped if there are at most this many.
 _GROUPS = 16
 #: Number of lines of a timeline without its rows: title, axis and legend.
 _AROUND = 3
@@ -379,7 +379,7 @@ def _choose_kinds(shares: Floats) -> Ints:
 def _make_title(report: Report, selection: Selection, size: int, display: Display) -> list[Line]:
     """Return the lines of the title: the iteration, its length and the meaning of a row.
 
-    The heading of the column of ratios is at the right end of the last line.
+    The heading of the ratio column is at the right end of the last line.
 
     Args:
         report: The report.
@@ -403,7 +403,7 @@ def _make_title(report: Report, selection: Selection, size: int, display: Displa
 def _describe_length(report: Report, selection: Selection, iteration: Iteration) -> str:
     """Return the length of an iteration as text.
 
-    The window of the primary ratio is measured, or the drawn time if there is no such window.
+    The text is the length of the primary ratio's window, or of the drawn time if there is none.
     """
     ratio = iteration.ratios.get(report.headline)
     if ratio is None or ratio.window_ns is None:

@@ -16,11 +16,11 @@ from bubbleviz.report.labels import format_operation, name_rank
 from bubbleviz.report.prompt_chunks import find_even_chunks, format_cost
 from bubbleviz.report.report import Report
 
-#: Maximum number of listed parts of the critical path, and of listed stragglers.
+#: Maximum number of critical-path parts, and of stragglers, that are listed.
 _PARTS = 5
 #: Maximum number of prompt chunks that are listed.
 _MAX_CHUNKS = 8
-#: Names of receive operations in tables, where they stand for transfers.
+#: Table names for receive operations, which represent transfers.
 _TRANSFERS = {"RECV_F": "F transfer", "RECV_B": "B transfer"}
 
 
@@ -124,8 +124,8 @@ def _list_chunk_costs(report: Report) -> Iterator[doc.Block]:
 def _format_per_token(cost: ChunkCost) -> str:
     """Return the fitted time per token in microseconds, as text.
 
-    The text is a range, from the time per token of the shortest chunk to that of the longest chunk.
-    If all chunks have the same number of tokens, the text is a single time.
+    The text is a range: the time per token in the shortest chunk, and in the longest chunk. If all
+    chunks have the same number of tokens, the text is a single time.
     """
     token_range = np.array([cost.least_tokens, cost.most_tokens], np.float64)
     times_us = cost.time_ns(token_range) / np.maximum(token_range, 1) / 1e3
@@ -160,7 +160,7 @@ def list_critical_path(report: Report) -> Iterator[doc.Block]:
     yield doc.make_bullets(lines)
 
 
-#: Maximum number of virtual stages in the table of memory.
+#: Maximum number of virtual stages in the memory table.
 _MAX_STAGES = 64
 
 

@@ -16,9 +16,9 @@ from bubbleviz.render.trace.tracks import Process, SliceTrack
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: Closest named color in Chrome's trace viewer for the color of each phase in pictures.
-#: Chrome accepts only its named colors.
-#: Perfetto ignores named colors and derives the color from the name of the slice without digits.
+#: Color name of each phase. Chrome's trace viewer accepts only a fixed set of color names.
+#: The name is the one that is closest to the color of the phase in pictures.
+#: Perfetto ignores color names, and derives a slice's color from its name without digits.
 #: So in Perfetto, too, each phase and each cause has one color.
 _PHASE_COLOURS = {
     "F": "rail_response",
@@ -30,7 +30,7 @@ _PHASE_COLOURS = {
     "Optimizer": "cq_build_running",
 }
 _COMMUNICATION_COLOURS = {phase.label: "rail_idle" for phase in COMMUNICATION}
-#: Named colors of slices, keyed by category and then by the first word of the slice name.
+#: Color names of slices, keyed by category and then by the first word of the slice name.
 #: The viewer chooses the colors of all other slices.
 RESERVED = {
     "operation": _PHASE_COLOURS,

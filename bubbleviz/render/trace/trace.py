@@ -33,7 +33,7 @@ _MAX_NAME_LENGTH = 200
 _MAX_EXACT_NS = 1 << 53
 #: Name of the process whose counter shows the bubble ratio over all ranks.
 ALL_RANKS = "all ranks"
-#: Minimum valid value of each operations column that becomes an argument of slices.
+#: Operations columns that become slice arguments, with the minimum valid value of each column.
 #: Smaller values mean "unknown" and are left out.
 _OPERATION_COLUMNS = {
     "microbatch": 0,
@@ -58,7 +58,7 @@ class Trace:
         base_ns: Time on the report's clock that becomes time 0 of the trace, in ns. 0 unless times
             of the report are negative or too large for viewers.
         first_ns: Start of the first slice, in ns after ``base_ns``.
-        names: Truncated names of ranges and API calls, in the order of ``report.operations.names``.
+        names: Truncated range and API call names, in the order of ``report.operations.names``.
         rank_labels: Label of each rank, truncated.
         labels: Label of each operation, the same as in tables.
         leaving: Ids of the flows that start at an operation, keyed by the operation's index.
@@ -259,9 +259,9 @@ class Trace:
 def make_trace(report: Report) -> Trace:
     """Convert a report to a trace.
 
-    Times in the trace are relative to a base time. The base time is usually 0. If the first slice
-    starts at a negative time, or if the last slice ends at ``_MAX_EXACT_NS`` or later, the base
-    time is the start of the first slice.
+    Times in the trace are relative to a base time, which is usually 0. The base time is the start
+    of the first slice if that start is negative, or if the last slice ends at ``_MAX_EXACT_NS`` or
+    later.
     """
     ratio = report.explanation.listed_ratio
     first_ns, last_ns = _find_slice_bounds(report, ratio)
@@ -283,7 +283,7 @@ def make_trace(report: Report) -> Trace:
 def _find_slice_bounds(report: Report, ratio: str) -> tuple[int, int]:
     """Return the earliest start and the latest end of all slices of a trace, in ns.
 
-    Without slices, (0, 0) is returned.
+    If there are no slices, (0, 0) is returned.
 
     Args:
         report: The report.

@@ -146,7 +146,7 @@ def fill_template(
     Args:
         document: Compressed JSON of the report, as returned by :func:`pack_report`.
         columns: Compressed columns of the timeline, as returned by :func:`pack_report`.
-        blocks: HTML elements that contain the shards of the timeline, for runs of many ranks.
+        blocks: HTML elements that contain the timeline shards, for runs with many ranks.
         replacements: HTML for the replaceable parts of the template (title, header, table of
             contents and sections), for a page that shows no pipeline and has no charts. Empty for
             the page of a pipeline.
@@ -197,11 +197,11 @@ def _load_charting() -> str:
     return f"/*\n{_read_asset('licences.txt')}*/\n{script}"
 
 
-#: Compression level of zlib, which is twice as fast as the default level for 3 % larger columns.
+#: zlib compression level. It is twice as fast as the default, and makes columns 3 % larger.
 LEVEL = 4
-#: Placeholder for unknown values in a column of means; see means.js.
+#: Placeholder for unknown means; see means.js.
 _UNKNOWN = -2_000_000_000
-#: Maximum number of groups of ranks that stand out in the page.
+#: Maximum number of rank groups that the page lists because they stand out.
 _MAX_STANDOUTS = 50
 _EMPTY = np.zeros(0, np.int64)
 
@@ -224,9 +224,9 @@ def pack_report(
         initial: Index of the iteration that the page shows first, or None for the entire run.
         command: Command line that produced the report, or "" if unknown.
         unsaved: Numbers in the page that the JSON report does not contain.
-        means: Mean values of each rank for a run of very many ranks, otherwise None. If given, the
-            timeline is encoded as shards.
-        listed_standouts: Groups of ranks that stand out, for a run of very many ranks.
+        means: Mean values of each rank if the run has very many ranks, otherwise None. If given,
+            the timeline is encoded as shards.
+        listed_standouts: Rank groups that stand out, for a run with very many ranks.
         first_ranks: Indices of the ranks that the user selected. The page opens at the first of
             these ranks, and contains their shards with the highest priority.
 
@@ -275,7 +275,7 @@ def pack_report(
 def _describe_standout(standout: Standout) -> dict[str, Any]:
     """Return a group of ranks that stands out as JSON values.
 
-    Instead of all ranks, the values contain the first rank and the number of ranks of the group.
+    The values contain the first rank and the number of ranks, but not all ranks of the group.
     """
     return {
         "name": standout.name,
@@ -290,8 +290,8 @@ def _describe_standout(standout: Standout) -> dict[str, Any]:
 def _list_definitions(summary: RunSummary) -> dict[str, Any]:
     """Return the definitions that the page needs, as JSON values.
 
-    The definitions contain the names of phases, the codes of compute phases, the causes of idle
-    time with their meanings and colors, the colors of parts of bubbles, and the ratios.
+    The definitions contain the phase names, the codes of compute phases, the causes of idle time
+    with their meanings and colors, the colors of bubble parts, and the ratios.
     """
     return {
         "unattributed_colour": palette.UNATTRIBUTED,
@@ -347,7 +347,7 @@ def _convert_means(means: RankMeans) -> dict[str, Ints]:
 
 
 def _list_paints(operations: Mapping[str, Ints]) -> tuple[list[palette.Paint], Ints]:
-    """Return a list of paints, and for each operation the index of its paint in the list.
+    """Return the distinct paints of the operations, and the paint index of each operation.
 
     Operations with the same phase, chunk and second chunk share a paint.
 

@@ -1,4 +1,4 @@
-"""Encodes the timeline of a run of many ranks as shards, which the page unpacks on demand.
+"""Encodes the timeline of a run with many ranks as shards, which the page unpacks on demand.
 
 A shard contains the ranks of one large pipeline, of several small pipelines, or of a part of a very
 large pipeline. The pipelines of a job run the same operations at different times. Therefore each
@@ -52,9 +52,9 @@ _STRUCTURE = (
 )
 #: Tables whose rows are busy intervals of operations.
 _INTERVAL_TABLES = ("compute", "communication")
-#: Names of the columns that are not delta-encoded.
+#: Columns that are not delta-encoded.
 LENGTHS = frozenset(("length_ns", "active_ns", "thousandths", "later_ns", "longer_ns"))
-#: Compression level of zlib.
+#: zlib compression level.
 _LEVEL = 6
 
 Tables = Mapping[str, Mapping[str, Ints]]
@@ -132,7 +132,7 @@ def _choose_unit_ns(tables: Tables) -> int:
 def _order_by_priority(
     groups: Sequence[tuple[int, int]], ratios: Floats, first_ranks: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Sort ranges of ranks by priority, highest priority first.
+    """Sort rank ranges by priority, highest priority first.
 
     Ranges that contain any of ``first_ranks`` come first. The second criterion is the distance
     between the mean ratio of a range and the median of all mean ratios, largest distance first. If
@@ -153,7 +153,7 @@ def _order_by_priority(
 
 
 def _group_pipelines(pipelines: Sequence[int | None]) -> list[tuple[int, int]]:
-    """Divide the ranks into shards, and return a half-open range (first, stop) for each shard.
+    """Divide the ranks into shards. Return each shard as a half-open range (first, stop).
 
     Consecutive pipelines share a shard as long as it has at most ``_MIN_RANKS`` ranks. A pipeline
     with more than ``_MAX_RANKS`` ranks is divided into several shards. If pipelines are unknown, a
@@ -189,7 +189,7 @@ def _find_rows(rank: Ints, first: int, stop: int) -> slice:
 def _get_rank_column(tables: Tables, table: str) -> Ints:
     """Return the rank of each row of a table.
 
-    If the table has no column of ranks, the rank is taken from the operation of the row.
+    If the table has no ``rank`` column, the rank is taken from the operation of the row.
     """
     columns = tables[table]
     if "rank" in columns:
