@@ -181,7 +181,8 @@ def _select_wrong(
 ) -> tuple[Bools, tuple[Limitation, ...]]:
     """Select the overruns whose ends are corrected.
 
-    Outliers (see :class:`_Evidence`) are always corrected. The first rule that applies decides about all other overruns:
+    Outliers (see :class:`_Evidence`) are always corrected. The first rule that applies decides
+    about all other overruns:
 
     1. If ``are_queues`` and more than ``_MANY_CONTAINED`` of all work contains the next work, the
        queues run work concurrently. No other overrun is corrected.
