@@ -369,7 +369,7 @@ def _find_zero_length_kernels(activities: profile.Activities) -> Ints:
 
 @dataclass(frozen=True)
 class ProcessLoss:
-    """Lost and recorded kernels of a process.
+    """Number of lost and recorded kernels in one process.
 
     Attributes:
         process: Process number.

@@ -1031,7 +1031,7 @@ def _count_left_out_kernels(profile: model.Profile) -> int:
 def _locate_left_out_kernels(
     profile: model.Profile, kernels: LostKernels, unknown: RankIntervals
 ) -> tuple[Limitation, ...]:
-    """Add to the profile's limitations when the kernels left out while reading may have run.
+    """Add the times of kernels left out while reading to the limitations that report these kernels.
 
     The times are added only if all calls were checked for lost kernels (no sampling), and if at
     least as many lost kernels were found as were left out while reading.

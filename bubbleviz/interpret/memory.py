@@ -9,9 +9,9 @@ The allocations and frees are the memory events of a profile::
              d──────────┘                             an output, until it is sent to the next stage
                e──────────────────────────────────>   never freed: gradients, optimizer states
 
-An allocation is matched with the next free of the same address. A free may be recorded a little
-after the end of the range. Therefore, a free counts for an operation until the next-but-one
-operation starts.
+An allocation is matched with the next free at the same address. A free may be recorded a little
+after the end of the range. Therefore, a free counts for an operation until the next operation
+starts.
 """
 
 from __future__ import annotations
@@ -230,8 +230,7 @@ def _find_activations(
 ) -> _Activations:
     """Find the allocations made in forwards and freed in the B, BW or W of the same microbatch.
 
-    The end of an operation is uncertain. Therefore, a free counts for an operation until the second
-    operation after it starts.
+    A free counts for an operation if it is recorded at or before the start of the next operation.
 
     - The free must not be before the start of the B or BW.
     - If it counts for the B or BW, this operation frees the allocation.
@@ -250,7 +249,7 @@ def _find_activations(
     has_pair &= np.append(pairs.backward, NONE)[forward] != NONE
     row, freed_ns, forward = row[has_pair], freed_ns[has_pair], forward[has_pair]
 
-    # A free belongs to an operation until the next-but-one operation starts.
+    # A free counts for an operation until the next operation starts.
     next_but_one_ns = np.append(operations.host_start_ns[1:], [_NEVER, _NEVER])
     backward = pairs.backward[forward]
     last = np.maximum(pairs.weight, pairs.backward)[forward]

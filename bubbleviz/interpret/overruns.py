@@ -487,7 +487,7 @@ def _measure_longest_of_others(activities: Activities, rows: Ints) -> Ints:
 def _describe_corrections(
     path: str, start_ns: Ints, removed_ns: Ints, is_damaged: Bools
 ) -> tuple[Limitation, ...]:
-    """Return the limitations for kernels and copies whose ends were corrected.
+    """Return the limitations that report kernels and copies whose ends were corrected.
 
     The first limitation reports kernels and copies whose recorded end is impossible. The second
     reports the others, which only overlap the next one. A limitation that would report nothing is

@@ -122,7 +122,7 @@ def is_owned_by(operations: Operations, owner: Codes, phases: tuple[Phase, ...])
 
 @dataclass(frozen=True)
 class WorkTimes:
-    """Times in ns at which operations and ranks ran their kernels and copies.
+    """Times and counts of the kernels and copies that operations and ranks ran. Times are in ns.
 
     Attributes:
         start_ns: Start of each operation's span, or 0 if it has no span.
