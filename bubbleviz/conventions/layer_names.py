@@ -15,7 +15,7 @@ from bubbleviz.conventions.range_names import bare_name
 from bubbleviz.model.columns import NONE
 
 _LAYERS = "layer_names.toml"
-#: Kinds of layers, as spelled in ``layer_names.toml``.
+#: Layer kinds, as spelled in ``layer_names.toml``.
 LAYER, EMBEDDING, MTP, HEAD = ("layer", "embedding", "mtp", "head")
 #: Maximum number of digits of a layer number.
 _MAX_LAYER_DIGITS = 6

@@ -315,7 +315,7 @@ class ShapeMeaning:
 def generate_drafts(counts: Mapping[str, int]) -> Mapping[str, Convention]:
     """Generate up to ten draft conventions for unrecognized range names.
 
-    The drafts resolve ambiguities of the names in different ways:
+    The drafts differ in how they resolve ambiguous names:
 
     - Ranges of one phase may be nested, such as a trainer's forward around a library's forward.
     - Consecutive numbers may be microbatch and chunk, or chunk and microbatch.

@@ -180,7 +180,7 @@ def _read_profile(
         keep_export: Whether to keep an export made of a ``.nsys-rep`` report next to the report.
         n_files: Number of profiles of the run.
         since_ns: Start of the window, in UTC or on the clock of a single profile, or None to use
-            the window of the options. With several profiles, ``since_ns`` is ignored if this
+            the window in ``options``. With several profiles, ``since_ns`` is ignored if this
             profile does not record UTC.
     """
     with record.open_profile(path, jobs, watch, keep_export=keep_export) as (file, export):

@@ -204,7 +204,7 @@ def _number_works(activities: Activities, rows: Ints, works: Sequence[str]) -> I
     Args:
         activities: All kernels of the profile, followed by all copies.
         rows: Rows of the activities.
-        works: Names of kernels, followed by the name of copies.
+        works: Kernel names, followed by the name for copies.
     """
     name = activities.name_id[rows].astype(np.int64)
     return np.where(name == NONE, len(works) - 1, name)
@@ -253,13 +253,13 @@ def _sum_work(
 ) -> tuple[WorkTotal, ...]:
     """Return, for each kernel name and for copies, their number and total duration on a device.
 
-    Durations are clipped to the device's span, and concurrent work counts separately. Names that
-    have no work in the span are left out.
+    Durations are clipped to the device's span. The durations of concurrent work are added up. Names
+    that have no work in the span are left out.
 
     Args:
         activities: All kernels of the profile, followed by all copies.
         device: The device.
-        works: Names of kernels, followed by the name of copies.
+        works: Kernel names, followed by the name for copies.
         kind_names: Names of communication kernels.
     """
     rows = np.flatnonzero(activities.rank == device.rank)

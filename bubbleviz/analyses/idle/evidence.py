@@ -271,12 +271,12 @@ def _find_waiting(
     recording_calls: Calls,
     kinds: Kinds,
 ) -> waits.Waiting:
-    """Find the waits that the synchronization events of a profile prove.
+    """Find the waits of streams and hosts that the synchronization events of a profile prove.
 
     Args:
         linked: The profile with its work linked to calls.
         synchronisation: Synchronization events of the profile.
-        recording_calls: Calls that made the records of events.
+        recording_calls: Calls that recorded events.
         kinds: Name patterns of communication kernels.
     """
     profile = linked.profile

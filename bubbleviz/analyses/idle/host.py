@@ -225,7 +225,7 @@ def _classify_ranges(
     """Return the activity id of each range, and the strength of the activity.
 
     Args:
-        ranges: Ranges of hosts.
+        ranges: Host ranges.
         lookup: Rules that classify ranges by name.
         numbers: Integer ids of the activity names. A new name gets the next id.
     """

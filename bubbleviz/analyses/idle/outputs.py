@@ -212,7 +212,7 @@ def _make_step_entry(step: StepIdle, *, is_measured: bool) -> IdleStep:
 
 
 def _make_copy_entry(total: CopyTotal) -> CopyEntry:
-    """Return the entry of one kind of copy."""
+    """Return the JSON entry of one kind of copy."""
     return CopyEntry(
         direction=total.direction.label,
         source=total.source.label,
@@ -258,12 +258,12 @@ def _list_longest_gaps(rank: RankIdle, shortest_ns: int, top: int) -> tuple[int,
 def _list_gaps(
     rank: RankIdle, gaps: IdleIntervals, text: Callable[[str], str]
 ) -> Iterator[GapEntry]:
-    """Yield the entries of gaps.
+    """Yield one entry for JSON or CSV per gap: its times, step, activities and neighboring work.
 
     Args:
         rank: The device.
         gaps: The gaps of the device to list, one row each, in any order.
-        text: Function that escapes names. The activities of the chunks of a gap are not escaped.
+        text: Function that escapes names. It is not applied to the activities in ``chunks``.
     """
     works = [text(name) for name in rank.works]
     activities = [text(name) for name in rank.activity_names]

@@ -159,8 +159,8 @@ class RankIdle:
             overlaps profiler overhead or unrecorded time; all other short gaps are only summed in
             ``steps``. ``before`` and ``after`` are indices into ``works``, and ``activity`` is an
             index into ``activity_names``.
-        works: Names of kernels, followed by the name of copies.
-        activity_names: Names of activities.
+        works: Kernel names, followed by the name for copies.
+        activity_names: Activity names.
         slice_ns: Time in equal slices of the span, for the picture; shape (names, slices). The
             names are :data:`BUSY`, followed by the names of ``activities``.
         format: Format of the profile, or "" if unknown.
@@ -259,7 +259,7 @@ class RankIdle:
         """Return how each slice of the span is divided among the given work and activities.
 
         Args:
-            names: Names of kinds of work and of activities, such as ``compute``. The last name also
+            names: Names of work kinds and activities, such as ``compute``. The last name also
                 gets the time of all kinds and activities that are not listed.
 
         Returns:

@@ -145,7 +145,7 @@ def _locate_records(records: EventRecords, calls: Calls) -> tuple[EventRecords, 
     remaining records keep their order.
 
     Args:
-        records: Records of events.
+        records: Event records.
         calls: Calls, in any order.
 
     Returns:
@@ -257,9 +257,9 @@ def _match_records(records: EventRecords, called_ns: Ints, waits: Waits) -> Ints
       not documented whether several devices share event numbers.
 
     Args:
-        records: Records of events.
+        records: Event records.
         called_ns: Time when the host made each record.
-        waits: Waits of streams and hosts.
+        waits: Stream waits and host waits.
 
     Returns:
         The row of the record that each wait matches, or -1 if there is none. Waits of a host for a
@@ -292,8 +292,8 @@ def _number_events(
     """Assign an integer id to each event, so that a record and a wait of the same event match.
 
     Args:
-        records: Records of events.
-        waits: Waits of streams and hosts.
+        records: Event records.
+        waits: Stream waits and host waits.
         name: Column that identifies an event in its process: ``pairing`` or ``event``.
         by_device: Whether equal ids on different devices are different events.
 
@@ -370,8 +370,8 @@ def _find_runs(
     - the host made the wait at the time of a launch on the same stream.
 
     Args:
-        order: Work of the streams.
-        waits: Waits of streams and hosts.
+        order: Work of each stream, in launch order.
+        waits: Stream waits and host waits.
         stream: Stream of each wait, or -1.
         record: Row of the record that each wait matches, or -1.
         is_stream_wait: Mask of the waits in which a stream waits for an event.
@@ -407,12 +407,12 @@ def _find_completions(
     The last rule is applied along chains of up to ``_MAX_DEPTH`` events.
 
     Args:
-        order: Work of the streams.
-        records: Records of the events.
+        order: Work of each stream, in launch order.
+        records: Event records.
         stream: Stream of each record, or -1.
         called_ns: Time when the host made each record.
         launch_ends: Results of :func:`_find_launch_ends`.
-        runs: Waits of streams.
+        runs: Stream waits, grouped into runs.
 
     Returns:
         completed_ns: Completion time of each event, or :data:`NEVER` if unknown.
@@ -443,7 +443,7 @@ def _propagate_completions(
     Args:
         completed_ns: Completion time of each event, changed in place.
         completed_by: Row of the activity that completed each event, changed in place.
-        runs: Waits of streams.
+        runs: Stream waits, grouped into runs.
         events: Rows of the events that may be delayed: their stream waits before the record, and
             runs no work between the wait and the record.
         wait: For each row in ``events``, the index in ``runs`` of the last wait before the record.
@@ -481,8 +481,8 @@ def _find_held_work(
     - the work started more than ``SLACK_NS`` before the last event completed.
 
     Args:
-        order: Work of the streams.
-        runs: Waits of streams.
+        order: Work of each stream, in launch order.
+        runs: Stream waits, grouped into runs.
         completed_ns: Completion time of each recorded event, or :data:`NEVER`.
         launch_end_ns: First result of :func:`_find_launch_ends`.
         activities: Kernels and copies.
@@ -527,8 +527,8 @@ def _find_ready_times(
 
     Args:
         work: Rows of the activities, all with a known launching call.
-        call: Launching call of each activity of the profile, or -1 if unknown.
-        launched_ns: Start of the launching call of each activity of the profile.
+        call: Launching call of each activity in the profile, or -1 if unknown.
+        launched_ns: Start of the launching call of each activity in the profile.
         returned_ns: Function that returns the end of each call, given distinct, ascending rows.
     """
     work_call = call[work].astype(np.int64)
@@ -621,8 +621,8 @@ def _find_awaited_streams(
 
     Args:
         awaited: Row of the activity that each wait was for, changed in place.
-        order: Work of the streams.
-        waits: Waits of streams and hosts.
+        order: Work of each stream, in launch order.
+        waits: Stream waits and host waits.
         wait_rank: Rank of each wait, or -1.
         wait_stream: Stream of each wait, or -1.
         rank: Rank of each activity.

@@ -67,8 +67,8 @@ def select_layouts_to_show(report: LayoutReport) -> list[ScheduleLayout]:
 def _explain_no_layout(report: LayoutReport) -> str:
     """Return the title of the table if no schedule has a layout.
 
-    If memory is limited, the title names the schedule whose layout before the change exceeds the
-    limit by the smallest amount, and this amount.
+    If memory is limited, the title names the schedule whose layout before the change comes closest
+    to fitting, and by how much this layout exceeds the limit.
     """
     question = report.question
     excesses = []

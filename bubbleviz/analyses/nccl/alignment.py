@@ -63,7 +63,7 @@ class EventGpu:
     observed. The host observes a start late but never early, so the smallest difference is used.
 
     Attributes:
-        events: Events of the file.
+        events: Events read from the file.
         rows: Rows of the events of this GPU.
         pid: Process id.
         label: Display name.
@@ -199,7 +199,7 @@ def _choose_host_times(events: NcclEvents, rows: Ints) -> tuple[Ints, Ints, Ints
     source with both start and end is preferred over a source without an end.
 
     Args:
-        events: Events of a file.
+        events: Events read from one file.
         rows: Rows of the operations.
 
     Returns:

@@ -358,13 +358,13 @@ def _find_clock_bases(
 ) -> tuple[list[RecordingClock], list[int]]:
     """Find out which clocks of event files agree already.
 
-    Clocks that agree get the same number, called their base:
+    Clocks that agree get the same number, called their base. The base of a clock is:
 
-    - If the clock was aligned by kernels, the base is the machine of the matching profile.
-    - Without profiles, the first clock and the clocks of all flight recorders become references
-      with base 0. Flight recorders can share a base because they record UTC, and because their
-      operations are compared by duration.
-    - Any other clock gets an unused number.
+    - The machine of the matching profile, if the clock was aligned by kernels.
+    - 0, if there are no profiles and the clock is the first one or the clock of a flight recorder.
+      It then becomes a reference. Flight recorders can share a base because they record UTC, and
+      because their operations are compared by duration.
+    - An unused number otherwise.
 
     Args:
         event_clocks: Clocks of the event files.

@@ -131,13 +131,13 @@ class RecordingClock:
     def measured(
         label: str, aligned_by: Alignment, of: int, far_ns: Ints, drift: float = 0.0
     ) -> RecordingClock:
-        """Return a clock that was aligned by matched pairs.
+        """Describe a clock, with statistics of the matched pairs that were used to align it.
 
         Args:
             label: Display name.
             aligned_by: How the clock was aligned.
             of: Number of operations or kernels that could be matched.
-            far_ns: Distance of each matched pair after the alignment.
+            far_ns: Remaining distance between the two times of each matched pair.
             drift: Drift of the clock in ns per ns, or 0 if no drift was fitted.
         """
         return RecordingClock(
@@ -197,7 +197,7 @@ class Communications(Table):
         moving_ns: Duration minus waiting time, or -1 if unknown.
         awaited_ns: Time for which other members waited for this rank, or -1 if unknown.
         split: Code of :class:`Split`.
-        names: Names of operations, datatypes, algorithms and protocols.
+        names: Names used for operations, datatypes, algorithms and protocols.
         communicators: NCCL's hashes, or PyTorch's groups.
     """
 

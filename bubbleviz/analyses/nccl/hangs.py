@@ -64,7 +64,7 @@ def add_run_ranks(table: Communications, dumped: Bools) -> Communications:
     """Fill in ``run_rank``: translate ranks in a communicator to ranks in the complete run.
 
     Args:
-        table: Operations of all files.
+        table: Operations from all files.
         dumped: Mask of the rows from flight recorders. If the members of their group are unknown,
             their rank is the rank in the run already.
 
@@ -185,7 +185,7 @@ def _find_hang(
     read, otherwise ``undumped``.
 
     Args:
-        table: Operations of flight recorders.
+        table: Operations recorded by flight recorders.
         rows: Rows of the communicator or pair. At least one is unfinished.
         position: For each row of ``table``, a number that is the same for all members of an
             operation, and larger for later operations of the communicator or pair.
@@ -255,7 +255,7 @@ def _find_mismatches(table: Communications) -> Iterator[Fault]:
     Calls differ by name, datatype or, for ``_EQUAL_COUNT_OPERATIONS``, number of elements.
 
     Args:
-        table: Collectives of flight recorders.
+        table: Collectives recorded by flight recorders.
     """
     nth = number_occurrences((table.communicator, table.sequence, table.run_rank))
     collectives = grouping.group_rows(table.communicator, table.sequence, nth)
@@ -284,9 +284,9 @@ def _list_calls(
     The call that the most ranks made comes first. On ties, the call with the smallest rank wins.
 
     Args:
-        table: Collectives of flight recorders.
-        rows: Rows of the members of the collective, in ascending order of ranks.
-        count: Number of elements of each row of ``table``, or -1 to leave it out.
+        table: Collectives recorded by flight recorders.
+        rows: One row per member of the collective, sorted by rank.
+        count: Number of elements in each row of ``table``, or -1 to leave it out.
     """
     ranks_of_call: dict[str, tuple[int, ...]] = {}
     for row in rows.tolist():

@@ -80,7 +80,7 @@ class Kernels(Table):
         gpu_index: Index of the GPU in ``places``.
         name: Index of the name in ``names``.
         family: Index of the family in ``families``, or -1 if unknown.
-        names: Names of kernels.
+        names: Kernel names.
         families: Kernel families, as returned by :func:`get_family`.
         places: For each GPU, a tuple (process id, device number, hostname).
     """
@@ -176,7 +176,7 @@ def list_operations(
         first: Row of the first kernel of each operation.
         last: Row of the last kernel of each operation.
         columns: Other columns of the operations, keyed by column name. ``name`` is required.
-        names: Names of operations and datatypes, to which ``columns`` refer by index.
+        names: Operation and datatype names, which ``columns`` contain the indices of.
         communicators: Communicators, to which ``columns`` refer by index.
     """
     bare = np.flatnonzero(~make_mask(len(kernels), np.append(first, last)))
@@ -209,7 +209,7 @@ def _number_name_parts(names: Sequence[str], numbers: Numbering[str]) -> tuple[I
     protocol is -1.
 
     Args:
-        names: Names of kernels.
+        names: Kernel names.
         numbers: Integer ids of texts. A new text gets the next id.
     """
     parsed = [parse_kernel_name(name) for name in names]

@@ -81,7 +81,7 @@ def number_instances(table: Communications, epoch: Ints | int = NONE) -> Ints:
     numbers differ in k, and the k-th send is paired with the k-th receive.
 
     Args:
-        table: Operations of all files.
+        table: Operations from all files.
         epoch: For each row, the anchor from which sends and receives are counted; see
             :func:`find_epochs`.
 
@@ -113,7 +113,7 @@ def _number_by_key(
     """Assign an integer id to each distinct key, as described in :func:`number_instances`.
 
     Args:
-        table: Operations of all files.
+        table: Operations from all files.
         rows: Rows to number.
         is_p2p: Mask of the sends and receives among ``rows``.
         is_send: Mask of the sends among ``rows``.
@@ -161,7 +161,7 @@ def pair_by_order(table: Communications, gpu_index: Ints, family: Ints) -> Ints:
     The groups without such an instant stay unpaired.
 
     Args:
-        table: Operations of all files.
+        table: Operations from all files.
         gpu_index: GPU of each row, or -1 if unknown.
         family: Kernel family of each row, or -1 if unknown.
 
@@ -191,7 +191,7 @@ def _pair_sorted_kernels(table: Communications, rows: Ints, gpu_index: Ints, fam
     """Pair the k-th kernels of each family on all GPUs, see :func:`pair_by_order`.
 
     Args:
-        table: Operations of all files.
+        table: Operations from all files.
         rows: One row of each kernel, sorted by (family, GPU, start).
         gpu_index: GPU of each of ``rows``.
         family: Kernel family of each of ``rows``.
@@ -220,7 +220,7 @@ def _mask_overlapping(table: Communications, rows: Ints, group: Ints, n_groups: 
     """Return a mask of the groups whose operations all run at one instant.
 
     Args:
-        table: Operations of all files.
+        table: Operations from all files.
         rows: Rows of the operations.
         group: Group of each of ``rows``.
         n_groups: Number of groups.
@@ -238,7 +238,7 @@ def align_member_ends(table: Communications, instance: Ints, polled: Bools) -> C
     exact. All members are shifted to the earliest end that was observed in the instance.
 
     Args:
-        table: Operations of all files.
+        table: Operations from all files.
         instance: Instance number of each row, equal for all members of an operation, or -1.
         polled: Mask of the rows from flight recorders; other rows keep their times.
     """
@@ -356,7 +356,7 @@ def split_waiting(
     If there is none, waiting and moving are unknown.
 
     Args:
-        table: Operations of all files.
+        table: Operations from all files.
         instance: Instance number of each row, equal for all members of an operation, or -1.
         order_instance: Instance of rows that are paired by their order alone, or -1.
         compared: A group id for each clock; times of clocks in the same group are comparable.
@@ -389,7 +389,7 @@ def _measure_waiting(table: Communications, number: Ints, clock_group: Ints) -> 
     The time is at most the duration, if that is known. Rows that share a kernel are one member.
 
     Args:
-        table: Operations of all files.
+        table: Operations from all files.
         number: Instance of each row, or -1.
         clock_group: Group of comparable clocks of each row. Members in other groups are ignored.
 

@@ -43,7 +43,7 @@ def collect_range_operations(
     of the group.
 
     Args:
-        ranges: Ranges of NCCL.
+        ranges: Ranges opened by NCCL.
         kernels: Communication kernels of the profile.
         range_of_kernel: Row of the range that launched each kernel, or -1.
         payloads: Payloads of the ranges, or None if they were not recorded.
@@ -81,12 +81,12 @@ def _match_kernels(
     """Return the rows of the first and the last kernel of each operation, or -1 if it has none.
 
     Args:
-        ranges: Ranges of NCCL.
+        ranges: Ranges opened by NCCL.
         kernels: Communication kernels.
         range_of_kernel: Row of the range that launched each kernel, or -1.
         rows: Rows of the ranges of the operations.
         name: For each operation, the index of its name in ``names``.
-        names: Names of operations.
+        names: Operation names.
     """
     group = _number_groups(ranges)
     launched = np.flatnonzero(range_of_kernel != NONE)
@@ -112,7 +112,7 @@ def _lookup_payloads(
 
     Args:
         payloads: Payloads of the ranges.
-        ranges: Ranges of NCCL.
+        ranges: Ranges opened by NCCL.
         kernels: Communication kernels.
         rows: Rows of the ranges of the operations.
         kernel: Row of the first kernel of each operation.
@@ -139,7 +139,7 @@ def _find_ranks(payloads: Payloads, process: Ints, communicator: Ints, device: I
     for this key, the rank is looked up by (process, communicator).
 
     Args:
-        payloads: Payloads of NCCL's ranges.
+        payloads: Payloads recorded with NCCL's ranges.
         process: Process of each operation.
         communicator: Communicator of each operation, or -1.
         device: Device of each operation.

@@ -28,7 +28,7 @@ from bubbleviz.model.window import Window
 from bubbleviz.progress import Watch, unwatched
 
 _XLA_HINT = "XLA records no more; add NCCL's event files, or record a profile with nsys"
-#: Hints on how to record the operations of kernels, keyed by profile format.
+#: Hints on how to record which operations kernels carry out, keyed by profile format.
 #: Hints for all other formats are keyed by the API of the launching calls.
 _RECORD_RANGES = {
     "xplane": _XLA_HINT,
@@ -215,7 +215,7 @@ def _find_range_operations(
 
     Args:
         profile: The profile.
-        ranges: NCCL's ranges.
+        ranges: Ranges opened by NCCL.
         linked: The profile with calls linked to kernels and ranges.
         kernels: Communication kernels.
         rows: For each of ``kernels``, its row in the profile's activities.

@@ -41,7 +41,7 @@ def collect_pytorch_operations(
     name, names = _name_operations(collectives, kernels, first)
     n_names = len(names)
     count = _count_elements(collectives, name, names)
-    # Names of datatypes, and of unknown operations, follow the names of operations.
+    # Datatype names, and names of unknown operations, follow the operation names.
     columns = {
         "name": np.where(name == NONE, n_names + collectives.name, name),
         "communicator": collectives.group,
@@ -103,7 +103,7 @@ def _count_elements(collectives: Collectives, name: Ints, names: tuple[str, ...]
     Args:
         collectives: Collectives that PyTorch recorded, one row per operation.
         name: Index of each operation's name in ``names``, or -1.
-        names: Names of operations.
+        names: Operation names.
     """
     counts_output = np.array([*(text in _OUTPUT_COUNTED for text in names), False], bool)[name]
     is_all_to_all = np.array([*(text == "AlltoAll" for text in names), False], bool)[name]

@@ -33,7 +33,7 @@ class FileEntry(Struct, frozen=True):
 
 
 class GroupEntry(Struct, frozen=True):
-    """A process group of PyTorch.
+    """A PyTorch process group.
 
     Attributes:
         name: Name of the group.
@@ -47,12 +47,12 @@ class GroupEntry(Struct, frozen=True):
 
 
 class CommunicatorEntry(Struct, frozen=True):
-    """A communicator of NCCL, or a process group of PyTorch.
+    """An NCCL communicator or a PyTorch process group.
 
     Attributes:
         id: NCCL's hash, or the label of the group.
         ranks: Number of ranks, or None if it is unknown.
-        group: The process group; left out for a communicator of NCCL.
+        group: The process group. Left out for NCCL communicators.
     """
 
     id: str
@@ -97,15 +97,15 @@ class LateRank(Struct, frozen=True):
 
 
 class TotalEntry(Struct, frozen=True):
-    """Sums over operations of one communicator, name, algorithm and protocol.
+    """Sums over the operations of one communicator, name, algorithm and protocol.
 
     Attributes:
         communicator: NCCL's hash, or the label of the group, or None if it is unknown.
         ranks: Number of ranks of the communicator, or None if it is unknown.
         name: Name of the operations, or None if it is unknown.
         peers: Distinct peers of sends and receives, or roots of collectives.
-        algorithm: Algorithm of NCCL, or None if it is unknown.
-        protocol: Protocol of NCCL, or None if it is unknown.
+        algorithm: NCCL algorithm, or None if it is unknown.
+        protocol: NCCL protocol, or None if it is unknown.
         operations: Number of operations.
         bytes: Bytes that the ranks send or receive.
         sized_operations: Number of operations whose size in bytes is known.

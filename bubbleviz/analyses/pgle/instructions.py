@@ -41,7 +41,7 @@ class Samples(Table):
         cost_ns: Total duration of the kernels, copies and memsets of the execution.
         collective: Whether the instruction moves data between devices, according to its name and
             the names of its kernels.
-        instructions: Names of instructions.
+        instructions: Instruction names.
         modules: Labels of modules.
     """
 

@@ -94,12 +94,12 @@ def find_thunks(ranges: Ranges, rows: Ints, names: XlaNames) -> tuple[Thunks, in
 
 
 def _mask_only_children(parent: Ints, instruction: Ints, names: Sequence[str]) -> Bools:
-    """Return a mask of the ranges directly inside a loop that contains a single instruction.
+    """Return a mask of the ranges whose direct parent is a loop that contains a single instruction.
 
     Args:
         parent: Row of the range that directly encloses each range, or -1.
         instruction: Instruction of each range, as an index into ``names``.
-        names: Names of instructions.
+        names: Instruction names.
     """
     nested_row = np.flatnonzero(parent != NONE)
     first_instruction, last_instruction = intervals.group_extents(
@@ -111,10 +111,9 @@ def _mask_only_children(parent: Ints, instruction: Ints, names: Sequence[str]) -
 
 
 def _merge_nested_executions(execution: Ints, parent: Ints, instruction: Ints) -> Ints:
-    """Return the executions after merging ranges that are nested in the same instruction.
+    """Merge the executions of ranges that are nested in a range of the same instruction.
 
-    A range that is nested in a range of the same instruction, at any depth, belongs to the
-    execution of the outermost of these ranges.
+    Such a range gets the execution of the outermost range of its instruction around it.
 
     Args:
         execution: Execution of each range.
@@ -130,16 +129,16 @@ def _merge_nested_executions(execution: Ints, parent: Ints, instruction: Ints) -
 
 
 def _count_halves_apart(instruction: Ints, follows: Bools, names: Sequence[str]) -> int:
-    """Count the ``done`` halves of pairs that do not directly follow a ``start`` of the same kind.
+    """Count the ``done`` instructions that do not directly follow a ``start`` of the same kind.
 
-    Only kinds are compared, because the numbers in names do not identify pairs. Kinds that have no
-    ``start`` in any range are ignored.
+    Only kinds, such as ``all-reduce``, are compared, because the numbers in names do not identify
+    pairs. Kinds that have no ``start`` in any range are ignored.
 
     Args:
         instruction: Instruction of each range, as an index into ``names``, in order of execution.
         follows: Mask of the ranges that have the same thread, module and parent as the range before
             them.
-        names: Names of instructions.
+        names: Instruction names.
     """
     kind_of_half, kinds = np.full((2, len(names)), NONE, np.int64), Numbering[str]()
     for row, name in enumerate(names):

@@ -46,7 +46,7 @@ _PERIOD = "period"
 
 #: Maximum number of iterations in the trend.
 TREND = 120
-#: Relative excess of compute time above which a rank is slow.
+#: A rank is slow if its compute time exceeds that of its peers by more than this fraction.
 SLOW = 0.1
 #: Multiple of the usual pause above which a pause can be long.
 #: A pause is long if it exceeds the usual pause by more than this fraction of the iteration.
@@ -223,7 +223,7 @@ class Watcher:
             header: Header of a recording of the new run.
         """
         middle_ns = previous_start_ns + (header.began_utc_ns - previous_start_ns) // 2
-        # The other ranks restart one by one; only the restart of the first rank is an event.
+        # The other ranks restart one by one. Only the restart of the first rank is an event.
         if self._restarted_ns is None or self._restarted_ns <= middle_ns:
             size = header.world_size
             ranks = f", with {format_count(size, 'rank')}" if size > 0 else ""
