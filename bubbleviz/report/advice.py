@@ -48,9 +48,9 @@ _MIN_IDLE_PERIOD = 0.01
 _MAX_UNLINKED = 0.01
 #: Minimum saving of a finding that contains nothing unusually slow, as a fraction of an iteration.
 _MIN_BOUND_SAVING = 0.05
-#: Fault kinds that cannot be removed completely.
-#: If such a finding saves more than the largest slow finding, it must save at least this many times
-#: as much.
+#: Fault kinds that cannot be removed completely, and a factor.
+#: If a finding of these kinds saves more than the largest slow finding, it must save this many
+#: times as much.
 _NEVER_GONE, _MIN_TIMES_SLOW = {"link", "launch-gaps"}, 2.0
 #: Minimum saving of another schedule, as a fraction of an iteration.
 _MIN_SCHEDULE_SAVING = 0.02
@@ -187,8 +187,7 @@ class Advised:
     """All advice of a report.
 
     Attributes:
-        first: What to do first, as steps in the order of their sentences. Empty if nothing is
-            advised.
+        first: What to do first, one step per sentence, in order. Empty if nothing is advised.
         further: Advice from ``candidates`` to follow next, largest saving first.
         candidates: Changes that would shorten iterations, largest saving first.
         marked: The first advice in ``first`` that names at most half of the ranks, or None if there

@@ -1,6 +1,6 @@
 """Restrictions: reasons why the ratios of a report do not describe a complete pipeline.
 
-The codes of restrictions are stable, because programs read them. The texts may change. Unknown
+Restriction codes are stable, because programs read them. The texts may change. Unknown
 codes are treated as restrictions.
 """
 

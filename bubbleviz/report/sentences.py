@@ -621,8 +621,11 @@ def _tell_stage_from_rank(fault: Fault) -> str:
 def _describe_long_microbatches(report: Report, fault: Fault, _: str) -> _Text:
     """Return the action, evidence and next check for microbatches that are longer on all stages.
 
-    There are three cases: only the first microbatch of the run is long, the lengths of all
-    microbatches vary, or the action names the microbatches that are too long.
+    ``fault.detail`` distinguishes three cases:
+
+    - ``first``: only the first microbatch of the run is long, as in compilation.
+    - "": the action names the microbatches that are too long.
+    - Any other text: the lengths of all microbatches vary.
     """
     times = f"{_format_multiple(fault)} times"
     if fault.detail == "first":

@@ -983,7 +983,7 @@ class RunSummary(Struct, frozen=True):
 
     @property
     def microbatches(self) -> int | None:
-        """Number of microbatches of the typical iteration, or None if it is unknown."""
+        """Number of microbatches in the typical iteration, or None if it is unknown."""
         return None if self.typical is None else self.typical.microbatches
 
     @property

@@ -146,7 +146,7 @@ def _make_order(
     ahead: int,
     lag: int,
 ) -> Order:
-    """Interleave the operations of a device: forwards lead backwards, and W trails B.
+    """Interleave the operations of a device so that F runs ahead of B, and W runs after B.
 
     ::
 
@@ -157,8 +157,7 @@ def _make_order(
         backwards: Backwards of the device, in order, equal in number to the forwards.
         weights: W operations of the device, in order, or empty if backwards are fused.
         ahead: Number of forwards before the first backward.
-        lag: Number of other backwards that run between a B and its W. The remaining W follow the
-            last B.
+        lag: Number of other B between a B and its W. The remaining W follow the last B.
     """
     order = list(forwards[:ahead])
     for n, backward in enumerate(backwards):
@@ -471,8 +470,8 @@ class _BidirectionalDevice(NamedTuple):
             microbatch of a V-shaped pipeline reaches stage 0 first.
         microbatches: Number of microbatches that each virtual stage runs.
         n_before: Number of devices that a microbatch of stage 0 passes before this device.
-        depth: Number of devices that a microbatch passes before it turns around in a V, or before
-            it meets the opposite pipeline.
+        depth: Number of devices that a microbatch passes before it turns around (in a V), or before
+            it reaches the middle (in opposite pipelines).
         first_is_separate: Whether the first forward of the steady state runs before the next
             backward. Otherwise, both run together.
     """

@@ -163,7 +163,7 @@ def collect_times(
     Args:
         kinds: Times of each kind of operation, for example all F of a virtual stage.
         transfer_ns: Time of a transfer, or None if no transfer was recorded.
-        microbatches: Number of microbatches of an iteration, or None if unknown.
+        microbatches: Number of microbatches in an iteration, or None if unknown.
 
     Raises:
         MismatchError: The number of microbatches or the time of a virtual stage is unknown, or the
@@ -228,7 +228,7 @@ def build_workload(
     Args:
         kinds: Times of each kind of operation. Transfers have the phase of their receive.
         transfer_ns: Median transfer time of all edges, or None if no transfer was recorded.
-        microbatches: Number of microbatches of an iteration, or None if unknown.
+        microbatches: Number of microbatches in an iteration, or None if unknown.
         forward_only: Whether to accept a run without backwards. Transfers of gradients then take no
             time.
 

@@ -66,9 +66,9 @@ class _Level(NamedTuple):
 class Timing:
     """The rows of a dependency graph, sorted into levels and ready to be timed.
 
-    ``levels``, ``followed`` and ``members`` refer to a row by its position in ``rows``. A row that
-    follows no other row follows the position after the last one, whose end time is fixed. A row
-    without a meeting is the only member of its own meeting.
+    ``levels``, ``followed`` and ``members`` refer to a row by its position in ``rows``. If a row
+    follows no other row, ``followed`` contains the position after the last row, whose end time is
+    fixed. A row without a meeting is the only member of its own meeting.
 
     Attributes:
         rows: Row index at each position, sorted by level.
@@ -152,7 +152,7 @@ def build_timing(follower: Ints, predecessor: Ints, meeting: Ints, group: Ints) 
         predecessor: For each edge, the row that the follower waits for.
         meeting: Meeting of each row, a number that all members share, or -1 if a row meets no other
             row.
-        group: Group of each row. If a row cannot be ordered because of a dependency cycle, all rows
+        group: Group of each row. If a dependency cycle makes it impossible to order a row, all rows
             of its group are left out. Rows of other groups do not wait for rows that are left out.
     """
     n_rows = len(group)

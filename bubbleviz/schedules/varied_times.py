@@ -1,8 +1,8 @@
 """Makespans of a plan whose operation times vary, computed for many random draws at once.
 
-Operation times vary, and a device always waits for the later of its inputs. A simulation with mean
-times therefore ends too early. This module replays a plan with times that are drawn at random,
-according to the measured spread::
+Operation times vary, and a device always waits for the last of its inputs. A simulation with mean
+times therefore ends too early. This module replays a plan with random times that have the measured
+spread::
 
     means     F0 ███  F1 ███  BW0 ██████           -> T
     draws     F0 ██·  F1 ███▌ BW0 █████▌           -> T of each draw
@@ -35,8 +35,8 @@ class Variation:
     """How much the times of operations and microbatches vary.
 
     Attributes:
-        spread: Standard deviation of the operation times of each phase, divided by their mean. The
-            variance that is due to the lengths of microbatches is not included.
+        spread: For each phase, the standard deviation of the operation times divided by their mean.
+            Variance that is caused by unequal microbatch lengths is not included.
         lengths: Length of each microbatch divided by the mean length, shape (iterations,
             microbatches).
     """
@@ -53,9 +53,9 @@ def make_no_variation() -> Variation:
 def measure_variation(run: MeasuredTimes) -> Variation:
     """Return how much the operation times of a run vary.
 
-    Microbatch lengths are drawn separately, so their variance is subtracted from the variance of
-    the operation times. The difference is at least 0. If the run has no microbatch lengths, all
-    microbatches are assumed to be equally long.
+    The variance of the microbatch lengths is subtracted from the variance of the operation times,
+    because the lengths are drawn separately. The difference is at least 0. If the run has no
+    microbatch lengths, all microbatches are assumed to be equally long.
     """
     lengths = np.array(run.lengths or [[1.0]])
     variance = lengths.var(ddof=1) if run.lengths else 0.0
@@ -66,10 +66,14 @@ def measure_variation(run: MeasuredTimes) -> Variation:
 def draw_makespans(plan: Plan, times: StageTimes, variation: Variation) -> Floats:
     """Return the makespans of a plan, in ns, for random draws of the operation times.
 
-    The draws are the same in every call. Each draw takes the microbatch lengths of a random
-    measured iteration, and of further iterations if the plan has more microbatches. The time of an
-    operation is its mean, multiplied by the length of its microbatch and by a normally distributed
-    factor with mean 1. Negative factors become 0.
+    The time of an operation in a draw is the product of three numbers:
+
+    - its mean time;
+    - the length of its microbatch in a random measured iteration (or in several random iterations,
+      if the plan has more microbatches);
+    - a normally distributed factor with mean 1. Negative factors become 0.
+
+    The draws are the same in every call.
 
     Args:
         plan: Operations of each device, in order.

@@ -160,7 +160,7 @@ def sum_work_ns(run: RunSummary) -> float:
 
 
 def count_microbatches(report: ReportSummary) -> int:
-    """Return the number of microbatches of an iteration, or 1 if it is unknown."""
+    """Return the number of microbatches in an iteration, or 1 if it is unknown."""
     return 1 if isinstance(report, IdleSummary) else report.microbatches or 1
 
 

@@ -143,8 +143,8 @@ class Precedence:
     def _add_waits(self, device: int, line: tuple[Step, ...]) -> None:
         """Let each event of a device wait for the previous event of the device, and for its inputs.
 
-        A send waits for the operation whose result it sends. After a step that awaits transfers,
-        the next event also waits until these transfers are complete.
+        A send waits for the operation that computes its message. If a step awaits transfers, the
+        event after the step waits until these transfers are complete.
         """
         last: list[int] = []
         for step in line:

@@ -143,10 +143,11 @@ class _Search:
         return True
 
     def follow_times(self) -> None:
-        """Sort messages repeatedly by the time at which they are ready, and keep the fastest order.
+        """Sort the messages by time, and repeat this as long as it changes the order.
 
-        The loop ends if sorting no longer changes the order, if :attr:`is_perfect` is true, or
-        after the maximum number of rounds.
+        Sorting changes the times, so the sorted order must be timed again in each round. The
+        fastest order is kept. The loop also ends if :attr:`is_perfect` is true, or after the
+        maximum number of rounds.
         """
         sequence, events = self.sequence, self.events
         for _ in range(max(1, min(_MAX_ROUNDS, _MAX_EVENTS // max(1, len(events.edges))))):
@@ -159,8 +160,9 @@ class _Search:
     def sort_by_time(self, events: Precedence) -> _Sequence:
         """Return a common order of operations and messages, sorted by time.
 
-        A step is sorted by the start of its last operation. A message is sorted by the end of the
-        step that computes it. At equal times, the topological order of the operations decides.
+        A step is sorted by the start time of its last operation. A message is sorted by the end
+        time of the step that computes it. At equal times, the topological order of the operations
+        decides.
         """
         keyed: list[tuple[int, float, _Item]] = []
         for work in self.work:

@@ -297,10 +297,10 @@ def _compute_bubble_ratio(
 def _list_baselines(
     question: LayoutQuestion, placement: tuple[int, ...]
 ) -> tuple[tuple[model.Layout, ...], bool]:
-    """Return the layouts to compare with, and whether they are the current layout of the run.
+    """Return the layouts to compare with, and whether this is the current layout of the run.
 
-    The layouts are either the current layout, if it has the given placement, or the two even
-    layouts from :func:`.make_even_layouts`.
+    If the current layout has the given placement, it is the only layout. Otherwise, the layouts are
+    the two even layouts from :func:`.make_even_layouts`.
     """
     current = question.current_layout
     if current is not None and current.placement == placement:

@@ -1,13 +1,13 @@
 """Lower bounds for partial layouts, which fix only the layers of the first stages.
 
-The length of a path through a plan is a sum over the virtual stages, with fixed factors for each
-stage. The memory of a device at one moment is a sum of the same form::
+The length of a path through a plan is a weighted sum over the virtual stages, with fixed factors
+for each stage. The memory of a device at one moment is a sum of the same form::
 
     value(layout) = sum over stages s of  factors[s] . features(layers of s)  +  transfers
 
-For such a sum, dynamic programming finds the cheapest way to place the layers from ``i`` on the
-stages from ``s`` on, independently of the earlier stages. The sum over the first stages of a layout
-plus this minimum is a lower bound for all ways to complete the layout.
+For such a sum, dynamic programming finds the cheapest way to place layers ``i`` and later on stages
+``s`` and later. This minimum does not depend on the earlier stages. Added to the sum over the first
+stages of a layout, it is a lower bound for all ways to complete the layout.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from bubbleviz.schedules.layout.recurrence import Path
 
 
 class Sums:
-    """Sums over the stages of a layout, and lower bounds of these sums for partial layouts.
+    """Weighted sums over the stages of a layout, and lower bounds of the sums for partial layouts.
+
+    There are K sums, for S stages and L layers.
 
     Args:
         layers: The L layers of the model.
@@ -31,12 +33,12 @@ class Sums:
             to add nothing.
 
     Attributes:
-        up_to: For each sum, stage and layer i, the value of layers 0 to i-1 if all of them were on
-            this stage; shape (K, S, L + 1).
-        into: For each sum, stage and layer i, the value of the transfers into the stage if its
-            first layer is i; shape (K, S, L + 1).
-        rest: For each sum, stage and layer i, the minimum value of this stage and all later stages
-            if the first layer of the stage is i; shape (K, S + 1, L + 1). Infinite if impossible.
+        up_to: ``up_to[k, s, i]`` is the value in sum k of layers 0 to i-1 if all of them were on
+            stage s; shape (K, S, L + 1).
+        into: ``into[k, s, i]`` is the value in sum k of the transfers into stage s if its first
+            layer is i; shape (K, S, L + 1).
+        rest: ``rest[k, s, i]`` is the minimum value in sum k of stage s and all later stages if the
+            first layer of stage s is i, or infinity if impossible; shape (K, S + 1, L + 1).
     """
 
     def __init__(self, layers: Layers, stages: int, edges: Ints | None = None) -> None:
@@ -126,22 +128,20 @@ def find_bottleneck_layout(
 ) -> tuple[Floats, Ints] | None:
     """Find the layout that minimizes the longest device path, by dynamic programming.
 
-    This requires one stage per device. The path through all operations of a device then contains
-    every earlier stage equally often, and no later stage. The length of the path therefore depends
+    A device path contains all operations of a device. This method requires one stage per device.
+    The path then contains every earlier stage equally often, and no later stage. Its length depends
     only on the layers i to j-1 of the device::
 
         head and tail of layers 0 to i-1  +  m times the work of layers i to j-1
 
     Args:
         placement: Device index of each virtual stage.
-        paths: For each device, the path through all of its operations (see
-            :meth:`.Recurrence.find_device_paths`).
+        paths: The path of each device (see :meth:`.Recurrence.find_device_paths`).
         sums: Sums, starting with the lengths of these S paths.
 
     Returns:
-        rest: For each stage and layer i, the longest device path of this stage and all later
-            stages, minimized over all layouts in which the first layer of the stage is i; shape
-            (S + 1, L + 1).
+        rest: ``rest[s, i]`` is the longest device path of stage s and all later stages, minimized
+            over all layouts whose stage s begins with layer i; shape (S + 1, L + 1).
         bounds: Bounds of the best layout, shape (S + 1,).
 
         The result is None if the placement is not one stage per device in order, or if the paths
@@ -166,7 +166,7 @@ def find_bottleneck_layout(
 
 
 def _measure_device_paths(sums: Sums, stages: int) -> Floats:
-    """Return the length of the path of each device, for each range of layers on the device.
+    """Return the length of each device's path, for every possible range of layers on the device.
 
     All earlier stages have the same factors, so only the sum over their layers matters. Each
     boundary between earlier stages is assumed to be where its transfer takes the least time.
@@ -176,8 +176,8 @@ def _measure_device_paths(sums: Sums, stages: int) -> Floats:
         stages: Number of stages, one per device.
 
     Returns:
-        Lengths by device, first layer and end of the layers (exclusive), shape (S, L + 1, L + 1).
-        A length is infinite if the device would have no layer.
+        Array of shape (S, L + 1, L + 1). Entry ``[s, i, j]`` is the length for device s with layers
+        i to j-1, or infinity if i >= j.
     """
     lengths = np.empty((stages, sums.count + 1, sums.count + 1))
     for stage in range(stages):

@@ -1,4 +1,4 @@
-"""Find the layout with the shortest iteration: branch and bound over contiguous layers.
+"""Find the layout that gives the shortest iteration, by branch and bound over contiguous layers.
 
 1. The search starts from two layouts: the layout with equal shares, and the layout that minimizes
    the longest device path. Both are improved by moving layers.
@@ -304,7 +304,7 @@ class _Search:
         return self.makespan_ns - 1 + _ROUNDING
 
     def _branch(self, partial_layouts: Ints, possible: Bools) -> list[tuple[Floats, Ints]]:
-        """Extend partial layouts by one stage in all possible ways, and drop hopeless extensions.
+        """Extend partial layouts by one stage in all ways that may still lead to the best layout.
 
         An extension is dropped in three cases:
 

@@ -68,13 +68,14 @@ def _generate_steps() -> Iterator[tuple[int, int, int, int]]:
 def _place_passes(
     devices: int, steps: tuple[int, int, int, int], turns: tuple[int, ...]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the slots of F and of B by virtual stage.
+    """Return the slots of F and the slots of B, each by virtual stage.
 
     Args:
         devices: Number of devices.
         steps: Numbers of slots from one device to the next: for F down, F up, B down and B up.
-        turns: Numbers of slots at the turns: from the F of one chunk to the F of the other on the
-            last device, from F to B on the first device, and from B to B on the last device.
+        turns: Numbers of slots at the three turns of a V: from the first F to the second F on the
+            last device, from F to B on the first device, and from the first B to the second B on
+            the last device.
     """
     f_down, f_up, b_down, b_up = steps
     forward = [d * f_down for d in range(devices)]

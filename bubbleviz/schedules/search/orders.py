@@ -250,7 +250,7 @@ class HillClimbing:
             length: Makespan or longest window of a device, in ticks.
             cost: Number that the search minimizes: ``length * 4 * devices`` plus the sum of the
                 windows of all devices.
-            critical: Indices of the operations on the critical path, starting with the last one.
+            critical: Indices of the operations on the critical path, last operation first.
 
             The result is None if the orders deadlock.
         """
@@ -484,7 +484,7 @@ def _improve_in_rounds(
 
 
 def _build_sequential_orders(problem: Problem) -> Codes:
-    """Return orders in which each microbatch starts only after the previous one has finished.
+    """Return orders that start each microbatch only after the previous one has finished.
 
     No other orders need less memory.
     """

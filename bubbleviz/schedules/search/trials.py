@@ -169,8 +169,8 @@ class Trial(ABC):
             now: Start time, in ticks.
 
         Returns:
-            False if the idle time before the operation raises the excess of the device to
-            ``target`` or above; the trial has then failed.
+            Whether the trial can go on. It has failed if the idle time before the operation raises
+            the excess of the device to ``target`` or above.
         """
         problem = self.problem
         idle = now - self.free_at[device]
@@ -283,10 +283,14 @@ class Greedy(Trial):
         return WAIT
 
     def _choose_weight_gradient(self, device: int, now: int) -> int:
-        """Return the code of the oldest pending W, or ``WAIT`` if none is pending or W should wait.
+        """Return the code of the oldest pending W, or ``WAIT``.
 
-        A lazy device also waits if it has forwards left, has memory for another activation, and
-        would keep its excess below the target if it waited for the next arrival.
+        The result is ``WAIT`` if no W is pending, or if the device should wait for the next arrival
+        instead (:meth:`should_wait`). A lazy device also waits if all of these conditions hold:
+
+        - It has forwards left, and the time of the next arrival is known.
+        - It has memory for another activation.
+        - Its excess would stay below the target.
         """
         pending = self.pending_weights[device]
         if not pending or self.should_wait(device, now, pending[0]):
