@@ -1,4 +1,4 @@
-"""Timing of the steps of an analysis. Steps are recorded only inside :func:`record_steps`."""
+"""Times the steps of an analysis. Steps are recorded only inside :func:`record_steps`."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from bubbleviz.model.texts import suggest_word, to_one_line
 
 #: Matches typer's error message for an unknown command.
 _UNKNOWN_COMMAND = re.compile(r"No such command (['\"])(?P<word>.*)\1(?=\.|$)")
-#: Maximum number of characters of an unknown word in a message.
+#: Maximum length of an unknown word in a message.
 _LONGEST_WORD = 60
 
 
@@ -23,7 +23,7 @@ def describe_usage_error(error: Any, names: PrivateNames) -> str:
 
     Args:
         error: The exception.
-        names: Records the names of files in the message.
+        names: Records the file names in the message.
     """
     from bubbleviz.sources.paths import find_similar_file
 

@@ -91,7 +91,7 @@ ANALYZE_TABLES = (
 )
 #: Value of ``--details`` that selects all tables.
 ALL = "all"
-#: Names of the option that prints tables instead of the first screen.
+#: Names of the option for printing tables instead of the first screen.
 #: Typer does not support options with an optional value.
 #: Therefore :func:`insert_default_values` turns ``-v`` into ``-v all``.
 _NAMES = ("--details", "-v")

@@ -386,7 +386,7 @@ def _check_quiet(*, quiet: bool, details: object) -> None:
 
 
 def _list_group_options(group: Any) -> list[Parameter]:
-    """Return one keyword-only parameter for each field of a dataclass of options."""
+    """Return one keyword-only parameter for each field of an options dataclass."""
     hints = get_type_hints(group)
     return [_make_keyword(field.name, hints[field.name], field.default) for field in fields(group)]
 
@@ -472,7 +472,7 @@ def _find_names(
 
 
 def _make_output_option(files: Mapping[str, str], endings: Mapping[str, str] | None) -> Any:
-    """Define the option ``-o``, whose help text lists the suffixes of all formats of a command."""
+    """Define the option ``-o``, whose help text lists the suffixes of a command's formats."""
     suffix_of_format = {renderer.name: renderer.suffixes[0] for renderer in list_renderers()}
     suffixes = [suffix_of_format[name] for name in files if name in suffix_of_format]
     suffixes += endings or {}

@@ -106,7 +106,7 @@ def _list_facts(inspection: Inspection) -> Iterator[tuple[str, str]]:
 
 
 def _format_row_counts(tables: Mapping[str, int | None]) -> str:
-    """Return the numbers of rows of all tables as a text, such as "1,024 kernels, 12 copies".
+    """Return the row counts of all tables as text, such as "1,024 kernels, 12 copies".
 
     Tables whose number of rows is unknown are left out.
 
@@ -204,7 +204,7 @@ def _count_unlisted(count: int, max_listed: int | None) -> Iterator[Block]:
 def _describe_trial(inspection: Inspection) -> Iterator[str]:
     """Yield lines with the result of a trial measurement that uses the drafted convention.
 
-    The lines contain the numbers of operations by phase, the attributed share of compute time, and
+    The lines contain the operation counts by phase, the attributed share of compute time, and
     the headline. Nothing is yielded if no convention was drafted.
     """
     trial = inspection.trial

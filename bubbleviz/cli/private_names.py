@@ -105,7 +105,7 @@ class PrivateNames:
 
 @dataclass(frozen=True)
 class Invocation:
-    """Properties of an invocation of the command line, which commands can use.
+    """Properties of the current command-line invocation, which commands can use.
 
     Attributes:
         command_line: The command line, quoted for a shell.

@@ -159,7 +159,7 @@ class StandIns:
                 bubbleviz. Containers and objects are processed recursively. Any other value is
                 returned unchanged.
             field: Name of the field that contains the value, or "" if unknown.
-            keys: Whether to replace names in the keys of mappings too.
+            keys: Whether to replace names in mapping keys too.
         """
         if type(value) is str:
             return self._replace_in_field(value, field)
@@ -184,11 +184,11 @@ class StandIns:
 
         Args:
             value: The struct or dataclass.
-            keys: Whether to replace names in the keys of mappings too. In structs, which are parts
+            keys: Whether to replace names in mapping keys too. In structs, which are parts
                 of saved reports, keys are never replaced.
         """
         if fields := getattr(value, "__struct_fields__", ()):
-            # In a saved report, the keys of mappings are names of ratios, phases and columns.
+            # In a saved report, mapping keys are ratio, phase and column names.
             values = {
                 name: self.replace_in_value(getattr(value, name), name, keys=False)
                 for name in fields
@@ -215,7 +215,7 @@ class StandIns:
     def replace_in_word(self, word: str) -> str:
         """Return a word of a command line in which private names are replaced.
 
-        Names of options are kept. Comma-separated values are replaced separately.
+        Option names are kept. Comma-separated values are replaced separately.
         """
         if not word.startswith("-"):
             return ",".join(map(self.replace_in_text, word.split(",")))

@@ -40,7 +40,7 @@ PIPED, _MIN_COLUMNS, _MAX_COLUMNS = 80, 40, 10_000
 _PIPED_LINES = 24
 #: If the encoding of standard output lacks any of these characters, only ASCII is printed.
 _DRAWING_CHARACTERS = "█▓▒░▚▞▄▌▐·─…±≥"
-#: Maximum number of characters of a message.
+#: Maximum length of a message.
 _LONGEST = 800
 
 

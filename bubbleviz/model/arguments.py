@@ -1,4 +1,4 @@
-"""Check the types of the arguments of public functions."""
+"""Check the argument types of public functions."""
 
 from __future__ import annotations
 

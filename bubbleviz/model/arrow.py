@@ -155,7 +155,7 @@ NO_INSTANT = -(1 << 63)
 
 
 def mask_known(name: str, column: Ints) -> Bools:
-    """Return a mask of the known values of a column.
+    """Return a mask of the known values in a column.
 
     Unknown values are -1, or ``NO_INSTANT`` in columns that contain points in time.
 

@@ -65,7 +65,7 @@ class Collectives(Table):
     """Collectives recorded by PyTorch's profiler, one row per kernel. Unknown values are -1.
 
     Attributes:
-        kernel: Row of the kernel in the table of activities.
+        kernel: Row of the kernel in the activity table.
         operation: Number of the collective call. All kernels of one call have the same number.
         name: Index into ``names``: the name of the collective.
         group: Index into ``groups``: the process group.

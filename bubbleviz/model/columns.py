@@ -21,7 +21,7 @@ Codes = npt.NDArray[np.signedinteger[Any]]
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 
-#: Value for "none" in columns of identifiers, and for an unknown device time of an operation.
+#: Value for "none" in identifier columns, and for an unknown device time of an operation.
 NONE = -1
 
 TableT = TypeVar("TableT", bound="Table")

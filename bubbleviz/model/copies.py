@@ -44,10 +44,10 @@ class Memory(IntEnum):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Copies(Table):
-    """Memory copies of a profile, sorted by their row in the table of activities.
+    """Memory copies of a profile, sorted by their row in the activity table.
 
     Attributes:
-        activity: Row of the copy in the table of activities.
+        activity: Row of the copy in the activity table.
         size: Number of copied bytes, or -1 if unknown.
         direction: Direction of the copy, as a value of :class:`Direction`.
         source: Kind of memory that is read, as a value of :class:`Memory`.
@@ -65,7 +65,7 @@ class Copies(Table):
         """Return copies whose sizes, directions and kinds of memory are unknown.
 
         Args:
-            activity: Rows of the copies in the table of activities, ascending.
+            activity: Rows of the copies in the activity table, ascending.
         """
         unknown = np.zeros(len(activity), np.int64)
         return Copies(activity, make_constant(NONE, len(activity)), unknown, unknown, unknown)
@@ -74,14 +74,14 @@ class Copies(Table):
         """Return the copies among the kept activities, with ``activity`` renumbered.
 
         Args:
-            is_kept: Mask of the activities that stay in the table of activities.
+            is_kept: Mask of the activities that stay in the activity table.
         """
         rows = np.cumsum(is_kept) - 1
         copies = self.take(is_kept[self.activity])
         return copies.replace_columns(activity=rows[copies.activity])
 
     def reorder(self, rows: Ints) -> Copies:
-        """Return the copies after the table of activities was reordered, sorted by ``activity``.
+        """Return the copies after the activity table was reordered, sorted by ``activity``.
 
         Args:
             rows: New row of each activity, or -1 if the activity was removed.

@@ -21,7 +21,7 @@ class DeclaredCollectives(Table):
     :class:`~bubbleviz.model.collectives.CollectiveIntervals`.
 
     Attributes:
-        row: Row in the table of operations whose cell contains the collective.
+        row: Row in the operations table whose cell contains the collective.
         iteration: Index into ``iterations``.
         kind: Index into ``kinds``.
         group: Index into ``groups``.

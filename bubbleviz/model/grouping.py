@@ -27,7 +27,7 @@ Words = npt.NDArray[np.uint64]
 _MIN_NATIVE_ROWS = 512
 #: Maximum size of a value in bytes for which numpy's stable sort is a radix sort.
 _MAX_COUNTING_SORT_BYTES = 2
-#: Number of distinct values of a 64-bit word, and largest int64 value.
+#: Number of distinct 64-bit words, and largest int64 value.
 _WORD_SIZE, _MAX_INT = 1 << 64, (1 << 63) - 1
 
 

@@ -242,7 +242,7 @@ class BusyIntervals(Table):
         busy         ├────────┤      ├─┤      (the wait is bubble; other gaps stay busy)
 
     Attributes:
-        operation: Row of the operation in the table of operations.
+        operation: Row of the operation in the operations table.
         start_ns: Start on the report's clock.
         end_ns: Exclusive end on the report's clock.
     """
@@ -325,7 +325,7 @@ class UnattributedKernels:
         rank: Index of the rank.
         name: Name of the kernels.
         count: Number of kernels.
-        gpu_ns: Sum of the kernel durations.
+        gpu_ns: Total duration of the kernels.
         where: Description of the thread and range that launched the longest of the kernels.
     """
 
@@ -342,11 +342,11 @@ class RankCoverage:
 
     Attributes:
         rank: Index of the rank.
-        gpu_ns: Sum of the durations of all compute kernels.
-        attributed_gpu_ns: Sum of the durations of the compute kernels inside compute operations.
-        comm_ns: Sum of the durations of all communication kernels.
-        attributed_comm_ns: Sum of the durations of the communication kernels inside named ranges.
-        copy_ns: Sum of the durations of all copies.
+        gpu_ns: Total duration of all compute kernels.
+        attributed_gpu_ns: Total duration of the compute kernels inside compute operations.
+        comm_ns: Total duration of all communication kernels.
+        attributed_comm_ns: Total duration of the communication kernels inside named ranges.
+        copy_ns: Total duration of all copies.
     """
 
     rank: int
@@ -374,10 +374,10 @@ class ProfileSummary:
             a backward on another thread.
         ambiguous_kernels: Number of kernels that were attributed to no operation, because several
             threads ran backward when the kernels were launched.
-        gpu_ns: Sum of the durations of compute kernels.
-        attributed_gpu_ns: Sum of the durations of compute kernels inside compute operations.
-        comm_ns: Sum of the durations of communication kernels.
-        copy_ns: Sum of the durations of copies.
+        gpu_ns: Total duration of compute kernels.
+        attributed_gpu_ns: Total duration of compute kernels inside compute operations.
+        comm_ns: Total duration of communication kernels.
+        copy_ns: Total duration of copies.
         clock_offset_ns: Correction that is added to the profile's clock at ``clock_t0_ns``.
         clock_drift_ppm: Rate at which the correction changes, in parts per million.
         clock_t0_ns: Time at which the correction equals ``clock_offset_ns``.

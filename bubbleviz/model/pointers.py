@@ -34,7 +34,7 @@ def refuse_pointer(path: str, head: bytes | None = None) -> None:
         head: First bytes of the file, or None to read them from the file.
 
     Raises:
-        ProfileError: The file is a pointer.
+        ProfileError: The file is a pointer file.
     """
     if head is None:
         try:

@@ -89,8 +89,8 @@ def report_impossible_times(path: str, left_out: Mapping[str, int]) -> tuple[Lim
 
     Args:
         path: Path of the profile.
-        left_out: Number of rows left out, keyed by kind such as ``KERNELS``. Kinds with 0 rows get
-            no limitation.
+        left_out: Number of rows left out, keyed by kind such as ``KERNELS``. Kinds with 0 rows
+            are skipped.
     """
     reason = "they have no start, end before they start, or are years away"
     kinds = dict.fromkeys((KERNELS, KERNELS_AND_COPIES), LimitationKind.KERNELS_IMPOSSIBLE)
@@ -133,8 +133,8 @@ def report_untimed_work(path: str, left_out: Mapping[str, int]) -> tuple[Limitat
 
     Args:
         path: Path of the profile.
-        left_out: Number of rows left out, keyed by kind such as ``KERNELS``. Kinds with 0 rows get
-            no limitation.
+        left_out: Number of rows left out, keyed by kind such as ``KERNELS``. Kinds with 0 rows
+            are skipped.
     """
     reason = "start and end are 0, which stands for times that could not be collected"
     kinds = {KERNELS: LimitationKind.KERNELS_LEFT_OUT}
@@ -537,7 +537,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class Contents:
-    """Summary of the contents of a file, which the command ``inspect`` shows.
+    """Summary of a file's contents, which the command ``inspect`` shows.
 
     Attributes:
         source: The file, and the host that recorded the profile.

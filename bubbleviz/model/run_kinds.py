@@ -8,7 +8,7 @@ from bubbleviz.model.phases import BACKWARD, Phase
 
 TRAINING = "training"
 INFERENCE = "inference"
-#: Kind of an iteration of a training run that has only forward passes.
+#: Kind of an iteration that has only forward passes, in a training run.
 EVALUATION = "evaluation"
 #: Phases that occur only in training, including communication.
 _TRAINING_PHASES = (*BACKWARD, Phase.FB, Phase.OPTIMIZER, Phase.SEND_B, Phase.RECV_B)

@@ -47,7 +47,7 @@ _TITLE_LENGTH = 30
 _MAX_RUNS, _MAX_SUMMARIES, _MAX_NOTES, _MAX_PARTS = 6, 6, 3, 8
 #: Name of the table row that sums all parts that have no row of their own.
 _REST = "everything else"
-#: Names of the parts of a window that are not idle time.
+#: Parts of a window that are not idle time.
 _WORK = ("work", "busy")
 #: Minimum time of an idle part that is listed. The time in one of the runs is enough.
 _MIN_PART_NS = 500.0

@@ -8,7 +8,7 @@ from html import escape
 from bubbleviz.model import texts
 from bubbleviz.render.document import Block, HangingLines, Sentence, Table
 
-#: Maximum number of characters of a text, and length above which a table cell has a tooltip.
+#: Maximum length of a text, and length above which a table cell has a tooltip.
 #: The style sheet may clip long text in table cells.
 _MAX_LENGTH, _MIN_CUT = 800, 20
 

@@ -232,7 +232,7 @@ def _make_choice_values(choice: Choice) -> dict[str, Any]:
 def list_sizes(
     choices: Sequence[Choice], restrictions: tuple[Restriction, ...]
 ) -> Iterator[blocks.Block]:
-    """Yield a table of several choices of schedule and sizes, followed by notes.
+    """Yield a table that compares choices of schedule and sizes, followed by notes.
 
     The column ``±`` with the error is left out if no choice is based on measured times.
 

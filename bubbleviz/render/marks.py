@@ -113,7 +113,7 @@ def _make_operation_marks(
     phases: Sequence[Phase],
     intervals: BusyIntervals,
 ) -> Iterator[Marks]:
-    """Yield marks for the busy intervals of operations that overlap the selected time, in blocks.
+    """Convert busy intervals in the selected time to marks, and yield the marks in blocks.
 
     Operations of iterations that are not selected get the kind ``OTHER_ITERATION``. An interval of
     such an iteration is left out if the edge of the picture clips it to less than a pixel.
@@ -253,7 +253,7 @@ def choose_halves(marks: Marks) -> tuple[Ints, Bools]:
 
 
 def _join_rows(marks: Marks) -> tuple[Floats, Floats]:
-    """Return the ends of marks in coordinates in which all rows form a single line.
+    """Place all rows one after the other on a single line, and return the ends of the marks.
 
     The rows are shifted so that each row starts after all marks of the previous row have ended.
     Therefore marks of different rows never overlap, and one running maximum is enough.

@@ -37,7 +37,7 @@ from bubbleviz.report.sentences import describe_first_steps, write_all_advice
 from bubbleviz.report.summary import AdviceEntry
 from bubbleviz.report.view import View
 
-#: Maximum number of rows of a picture in a notebook.
+#: Maximum number of rows in a notebook picture.
 MAX_ROWS = 64
 
 #: Style sheet of the fragment. Gray lines and inherited colors are legible in every theme.
@@ -167,7 +167,7 @@ class Report(measured.Report):  # noqa: D101 - help() shows the docstring of the
         return max(candidates, key=lambda candidate: candidate.bubble_ratio or 0.0, default=None)
 
     def plot(self, *iterations: int | Iteration | None, **view: Any) -> Picture:
-        """Return a picture of the timeline of one or more iterations.
+        """Return a timeline picture of one or more iterations.
 
         Args:
             iterations: Iterations of the report, or their indices. Without iterations, the typical

@@ -156,7 +156,7 @@ BUBBLE_PARTS = CAUSES | {
 
 @dataclass(frozen=True)
 class Ink:
-    """Colors that differ between light and dark mode. The colors of operations do not differ."""
+    """Colors that differ between light and dark mode. Operation colors do not differ."""
 
     paper: str
     text: str

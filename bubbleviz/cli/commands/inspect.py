@@ -86,7 +86,7 @@ def _inspect_files(
 
     Args:
         files: The files.
-        convention: Names of conventions, or paths of TOML files.
+        convention: Convention names, or paths of TOML files.
 
     Returns:
         inspections: One inspection per file that can be read.
@@ -116,7 +116,7 @@ def _write_bundle(profiles: list[str], convention: Sequence[str], outputs: Outpu
 
     Args:
         profiles: Paths of the profiles of the run.
-        convention: Names of conventions, or paths of TOML files.
+        convention: Convention names, or paths of TOML files.
         outputs: Outputs of the command, of which the first one is the bundle.
     """
     from bubbleviz.analyses.bundle import make_bundle

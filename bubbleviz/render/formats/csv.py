@@ -38,7 +38,7 @@ def write_csv(table: Mapping[str, Sequence[object]]) -> str:
 
 
 def list_columns(report: Report) -> dict[str, Sequence[object]]:
-    """Return all columns of the table of operations, keyed by header.
+    """Return all columns of the operations table, keyed by header.
 
     The first columns are meant for human readers. The remaining columns allow ``analyze`` to read
     the table back. If an operation has two microbatches or two chunks, both are in the same cell,
@@ -56,7 +56,7 @@ def list_columns(report: Report) -> dict[str, Sequence[object]]:
 
 
 def list_bubble_columns(report: Report) -> dict[str, Sequence[object]]:
-    """Return the columns of the table of idle intervals, keyed by header.
+    """Return the columns of the idle-interval table, keyed by header.
 
     The columns about peer operations, collectives, host activities and global ranks come last. Host
     activities are given only if the cause is ``HOST``.

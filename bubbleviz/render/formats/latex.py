@@ -21,7 +21,7 @@ from bubbleviz.report.published_paths import make_paths_relative
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: Maximum number of characters of a text from a profile, and maximum number of listed profiles.
+#: Maximum length of a text from a profile, and maximum number of listed profiles.
 _MAX_LENGTH, _MAX_PROFILES = 600, 16
 _SPELLED = {
     "\\": r"\textbackslash{}",

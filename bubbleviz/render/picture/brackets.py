@@ -35,7 +35,7 @@ class _Bracket(NamedTuple):
 
 
 def brackets_height(selection: Selection, style: PictureStyle) -> int:
-    """Return the height of all lines of brackets, which is at least one line.
+    """Return the total height of the bracket lines. There is at least one line.
 
     The space is needed even without brackets, because it also contains the ratio heading.
     """

@@ -326,7 +326,7 @@ class RowPainter:
             group.append(layer)
 
     def _draw_numbers(self, group: Element, members: range) -> None:
-        """Write the microbatch numbers in the middle of the boxes of a row. White numbers are bold.
+        """Write the microbatch numbers in the boxes of a row, centered. White numbers are bold.
 
         Args:
             group: SVG group that receives one subgroup per color and font size.

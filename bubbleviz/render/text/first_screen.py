@@ -32,10 +32,10 @@ from bubbleviz.report.report import Report
 from bubbleviz.report.sentences import describe_first_steps, describe_further_steps
 from bubbleviz.report.view import View
 
-#: Maximum number of lines of the first screen, for a timeline of at most ``_ROWS`` rows.
+#: Maximum number of lines on the first screen, if the timeline has at most ``_ROWS`` rows.
 #: Every two additional rows add one line. A higher terminal is filled completely.
 MAX_LINES, _ROWS = 24, 8
-#: Maximum number of lines of the first screen for a timeline of any number of rows.
+#: Maximum number of lines on the first screen, however many rows the timeline has.
 _MAX_LINES_OF_MANY = 36
 #: The fraction of GPU time attributed to operations is shown if it is below this value.
 _COVERED = 0.95

@@ -34,7 +34,7 @@ from bubbleviz.report.rank_means import (
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: Number of bins of a text histogram, and the characters for bins from empty to full.
+#: Number of bins in a text histogram, and the characters for bins from empty to full.
 _BINS, _BARS = 16, " ▁▂▃▄▅▆▇█"
 #: Headers of the columns that summarize a distribution; see :func:`.summarize_distribution`.
 _DISTRIBUTION = ("least", "median", "95 %", "most")

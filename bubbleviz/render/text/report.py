@@ -25,13 +25,13 @@ from bubbleviz.report.view import View
 
 
 def list_sections(report: Report, view: View) -> Iterator[doc.Block]:
-    """Yield the blocks of all sections of a report."""
+    """Yield the blocks of all report sections."""
     for _, blocks in _list_named_sections(report, view):
         yield from blocks
 
 
 def select_sections(report: Report, view: View, names: Sequence[str]) -> Iterator[doc.Block]:
-    """Yield the blocks of selected sections of a report.
+    """Yield the blocks of selected report sections.
 
     For a section without blocks, a sentence says that there is nothing to list.
 

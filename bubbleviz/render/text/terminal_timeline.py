@@ -41,7 +41,7 @@ from bubbleviz.report.measure import name_measure
 from bubbleviz.report.report import Report
 from bubbleviz.report.view import View
 
-#: Kinds of cells that contain no mark. The codes are greater than all kinds of marks.
+#: Kinds of cells without a mark. Their codes are greater than the codes of all marks.
 _BUBBLE, _OUTSIDE = 20, 21
 _BUSY = (*map(int, COMPUTE), pixels.OTHER_ITERATION, pixels.UNATTRIBUTED_KIND)
 _KINDS = (*_BUSY, _BUBBLE, _OUTSIDE)
@@ -59,7 +59,7 @@ _SIGNS: Mapping[int, str] = {
     _BUBBLE: "·.",
     _OUTSIDE: "  ",
 }
-#: Legend texts of the kinds of cells that are not phases.
+#: Legend texts of cell kinds that are not phases.
 _NAMES = {
     pixels.OTHER_ITERATION: "other iteration",
     pixels.UNATTRIBUTED_KIND: "unattributed",
@@ -69,7 +69,7 @@ _NAMES = {
 _LONGEST_LABEL, _RATIO = 18, 8
 #: Maximum number of row groups. Rows are not grouped if there are at most this many.
 _GROUPS = 16
-#: Number of lines of a timeline without its rows: title, axis and legend.
+#: Number of lines in a timeline without its rows: title, axis and legend.
 _AROUND = 3
 #: Minimum distance between two labels of the time axis, in columns.
 _BETWEEN_TICKS = 9
@@ -129,7 +129,7 @@ class _Brush:
         return "▌", f"{styles[left]} on {styles[right]}"
 
     def explain(self, kind: int) -> Line:
-        """Return the legend entry of a kind of cell."""
+        """Return the legend entry of a cell kind."""
         name = _NAMES.get(kind) or Phase(kind).label
         return Span(self.glyphs[kind], self.styles[kind]), Span(f" {name}")
 
@@ -173,7 +173,7 @@ def draw_timeline(
     *,
     max_lines: int | None = None,
 ) -> list[Line]:
-    """Return the lines of the timeline of one iteration: title, rows, axis and legend.
+    """Draw the timeline of one iteration, and return its lines: title, rows, axis and legend.
 
     If not all rows fit, several consecutive rows share a line; see :func:`_group_rows`.
 
@@ -456,7 +456,7 @@ def _make_labels(report: Report, rows: Sequence[RankRow]) -> list[str]:
 
 
 def _choose_style(kind: int) -> str:
-    """Return the style of a kind of cell in the syntax of rich, or "" for no style.
+    """Return the style of a cell kind in rich syntax, or "" for no style.
 
     Bubbles are dim. Compute phases have the colors of ``palette.TERMINAL``. Other iterations are
     dark gray, and unattributed compute is a reddish gray.

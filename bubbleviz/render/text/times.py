@@ -25,7 +25,7 @@ _TRANSFERS = {"RECV_F": "F transfer", "RECV_B": "B transfer"}
 
 
 def list_phase_times(report: Report) -> Iterator[doc.Block]:
-    """Yield a table of the busy times of each kind of operation or transfer, with notes below.
+    """Yield a table of busy times by kind of operation or transfer, with notes below.
 
     The notes contain the imbalance of stages, the median transfer time and the slowest stragglers.
     A table of the costs of prompt chunks follows if the numbers of tokens are known. Nothing is

@@ -73,7 +73,7 @@ def _format_us(time_ns: int) -> str:
 
 
 def _write_process(process: Process, ratio: str, thread: int) -> Iterator[str]:
-    """Yield the JSON text of all events of a process.
+    """Yield the JSON text of all events in a process.
 
     Each event starts with a comma, except the first event of the process whose ``order`` is 0.
 
@@ -109,7 +109,7 @@ def _format_metadata(name: str, where: str, arguments: Mapping[str, object]) -> 
 
 
 def _write_slices(track: SliceTrack, process: int, first: int) -> Iterator[str]:
-    """Yield the JSON text of the events of a track.
+    """Yield the JSON text of the events in a track.
 
     Each slice is followed by the flows that end in the slice and the flows that start in it.
 

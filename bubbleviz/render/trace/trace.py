@@ -27,7 +27,7 @@ from bubbleviz.render.trace.tracks import Column, Process, SliceTrack, Value
 from bubbleviz.report.labels import format_operations
 from bubbleviz.report.report import Report
 
-#: Maximum number of characters of a name from a profile. Viewers show fewer characters.
+#: Maximum length of a name from a profile. Viewers show fewer characters.
 _MAX_NAME_LENGTH = 200
 #: Times below this are represented exactly in every viewer, even if the viewer uses floats.
 _MAX_EXACT_NS = 1 << 53
@@ -281,7 +281,7 @@ def make_trace(report: Report) -> Trace:
 
 
 def _find_slice_bounds(report: Report, ratio: str) -> tuple[int, int]:
-    """Return the earliest start and the latest end of all slices of a trace, in ns.
+    """Return the earliest start and the latest end of all slices in a trace, in ns.
 
     If there are no slices, (0, 0) is returned.
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from bubbleviz.model.columns import Ints
 
-#: Value of a property of the entire trace or of one slice.
+#: Value of a trace property or a slice property.
 Value: TypeAlias = int | float | str
 #: Values of one property, one per slice. The value is None if the slice lacks the property.
 Column: TypeAlias = Sequence[int | float | str | None]
@@ -60,7 +60,7 @@ class SliceTrack:
         start_ns: Start of each slice in ns after the base time of the trace, shape (slices,).
         end_ns: End of each slice in ns after the base time of the trace, shape (slices,).
         names: Name of each slice.
-        arguments: Properties of the slices: one column of values per property, keyed by name.
+        arguments: Slice properties: one column of values per property, keyed by name.
         leaving: For each slice, the ids of the flows that start in it, or () if there are no flows.
         entering: For each slice, the ids of the flows that end in it, or () if there are no flows.
     """

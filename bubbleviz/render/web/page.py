@@ -328,7 +328,7 @@ def _list_shown_values(summary: RunSummary) -> dict[str, Any]:
 
 
 def _convert_means(means: RankMeans) -> dict[str, Ints]:
-    """Convert the mean values of ranks to columns of integers, keyed by column name.
+    """Convert the rank means to integer columns, keyed by column name.
 
     Times are in ns, and ratios in parts per billion. NaN becomes ``_UNKNOWN``.
     """

@@ -30,7 +30,7 @@ from bubbleviz.report.timeline import Timeline
 _MIN_RANKS, _MAX_RANKS = 16, 512
 #: Maximum number of ranks in a shard if the pipelines of the ranks are unknown.
 _RANKS_WITHOUT_PIPELINES = 64
-#: Maximum number of characters of all shards in a page.
+#: Maximum length of all shards in a page.
 #: If the shards are larger, the shards whose ratios are closest to the median are left out.
 MAX_CHARACTERS = 25_000_000
 #: Estimated compressed size of an operation and of a bubble, in bytes, if times are in ns.
@@ -198,7 +198,7 @@ def _get_rank_column(tables: Tables, table: str) -> Ints:
 
 
 def _sort_by_rank(tables: Tables, paint: Ints, unit_ns: int) -> dict[str, dict[str, Ints]]:
-    """Sort the tables of a timeline by rank, and convert their times to a unit.
+    """Sort the tables of a timeline by rank, and convert their times to units of ``unit_ns``.
 
     The operations table gets the additional column ``paint``. Starts and ends of intervals are
     rounded down separately, so intervals that touch each other still touch after rounding.

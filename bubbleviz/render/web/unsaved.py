@@ -13,7 +13,7 @@ from bubbleviz.report.report import Report
 
 #: Maximum number of stages whose prompt chunks are drawn.
 _MAX_STAGES = 64
-#: Maximum number of chunks of a stage for which every chunk is drawn.
+#: Maximum number of chunks per stage for which every chunk is drawn.
 #: If there are more, at most one chunk is drawn in each cell of a grid over tokens and times.
 #: The grid has ``_GRID`` x ``_GRID`` cells, which are smaller than a dot.
 _MAX_CHUNKS = 1000
@@ -30,7 +30,7 @@ class ChunkTimes:
 
     Attributes:
         virtual_stage: Index of the virtual stage, or -1 if unknown.
-        tokens: Number of tokens of each chunk.
+        tokens: Number of tokens in each chunk.
         busy_ns: Busy time of each chunk in ns.
     """
 
@@ -101,7 +101,7 @@ def _select_sample(tokens: Ints, busy_ns: Ints) -> Ints:
     in each cell is drawn.
 
     Args:
-        tokens: Number of tokens of each chunk.
+        tokens: Number of tokens in each chunk.
         busy_ns: Busy time of each chunk in ns.
 
     Returns:
