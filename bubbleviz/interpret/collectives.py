@@ -1,8 +1,8 @@
 """Collectives that the communication kernels run, with their communicators and times.
 
 PyTorch's profiler describes the collective of each kernel. The payloads of NCCL's own ranges
-contain the communicator. A kernel belongs to the last NCCL range that its thread opened before the
-launch of the kernel::
+contain the communicator. A kernel belongs to the last NCCL range that its thread opened before it
+launched the kernel::
 
     thread   ├ ncclAllReduce ┤      ├ ncclAllGather ┤
     calls           ├ launch ┤             ├ launch ┤
@@ -223,7 +223,7 @@ class RecordedCollectives(Table):
     """Recorded collective of each kernel. Rows are sorted by kernel, and -1 means unknown.
 
     Attributes:
-        kernel: Row of the kernel among the activities.
+        kernel: Row of the kernel in the activities.
         operation: Operation number, shared by all kernels of one collective.
         group: Index into ``groups``.
         sequence: Sequence number of the collective within its group.
@@ -243,7 +243,7 @@ def read_recorded_collectives(
     """Read the group, sequence number and operation of each collective kernel.
 
     If PyTorch recorded collectives in the profile, the records that contain a group are used.
-    Otherwise, the group is taken from the payloads of NCCL's ranges, see :func:`_match_payloads`.
+    Otherwise, the group is taken from the payloads of NCCL ranges; see :func:`_match_payloads`.
     The result is empty if the profile has neither.
 
     Args:
@@ -280,7 +280,7 @@ def _match_payloads(payloads: Payloads, rows: Ints, work: LinkedWork) -> Recorde
     communicator and a number of bytes.
 
     Args:
-        payloads: Payloads of NCCL's ranges.
+        payloads: Payloads of NCCL ranges.
         rows: Rows of the collective kernels.
         work: All kernels and copies of the profile.
 

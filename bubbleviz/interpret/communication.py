@@ -59,9 +59,9 @@ def add_communication(profile: Profile, kinds: naming.Kinds) -> Profile:
 _BY_NAME = "kernels that look like communication"
 #: Maximum number of kernel names in a limitation, and maximum number of characters per name.
 _MAX_LISTED, _MAX_NAME_LENGTH = 3, 60
-#: Minimum share of a device's kernel time that the kernels of a name must take to be checked.
+#: A kernel name is checked only if its kernels take at least this share of a device's kernel time.
 _MIN_SHARE = 0.01
-#: Maximum number of names that are checked per device. Names with a longer total time come first.
+#: Maximum number of names checked per device. Names with a longer total time come first.
 _MAX_NAMES = 16
 #: Approximate maximum number of consecutive kernels that are checked per device, and the number of
 #: sampled start times used to choose them.

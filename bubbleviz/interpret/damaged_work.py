@@ -654,8 +654,8 @@ def find_recording_stops(
         of_launch: Pair (index, threads). ``threads[index[i]]`` is the id of the thread that
             launched activity ``i``. It is undefined if the launch is unknown.
         calls: All API calls of the profile.
-        patience: Multiple of the longest time from launch to end of recorded work in the process,
-            after which missing work must have ended.
+        patience: Missing work must have ended after this multiple of the longest time from launch
+            to end of recorded work in the process.
 
     Returns:
         New time for each thread in ns. It is the largest int64 if all work that the thread launched
@@ -888,8 +888,9 @@ def describe_lost_kernels(
 ) -> Iterator[Limitation]:
     """Yield a limitation that reports lost kernels, unless other limitations report all of them.
 
-    Nothing is yielded if at most ``left_out`` kernels are lost. The kind is ``KERNELS_LOST`` if the
-    loss is noticeable (see :func:`_is_noticeable`), otherwise ``COSTS``.
+    The count is the number of lost kernels minus ``left_out``. If it is not positive, nothing is
+    yielded. The kind is ``KERNELS_LOST`` if the loss is noticeable (see :func:`_is_noticeable`),
+    otherwise ``COSTS``. If the calls were sampled, the limitation contains no times.
 
     Args:
         path: Path of the profile.
@@ -983,9 +984,10 @@ def _describe_evidence(processes: Sequence[ProcessLoss]) -> str:
 def _describe_effect(processes: Sequence[ProcessLoss]) -> str:
     """Return a clause on the effect of lost kernels on idle time.
 
-    If all lost kernels were launched after the last recorded work of their process, the time from
-    then on is unknown. Kernels that were launched before the first recorded work are before the
-    measured time. The time of all other lost kernels counts as idle.
+    - If all lost kernels were launched after the last recorded work of their process, the time from
+      then on is unknown.
+    - Otherwise, the time of lost kernels counts as idle. Only kernels that were launched before the
+      first recorded work do not matter, because they are before the measured time.
     """
     n_before = sum(loss.before_span for loss in processes)
     n_sampled = sum(loss.n_sampled for loss in processes)

@@ -45,9 +45,9 @@ class HostOrder(Table):
     Attributes:
         rank: Index of the rank in its profile.
         microbatch: Microbatch number, or -1 if the name contains none.
-        key: Number of the microbatch key. Ranges with the same chunk, sequence and microbatch (and
-            stage, if names contain stages) have the same number.
-        phase_key: Number of the operation key, which also distinguishes the phase, the second
+        key: Id of the microbatch key. Ranges with the same chunk, sequence and microbatch (and
+            stage, if names contain stages) have the same id.
+        phase_key: Id of the operation key, which also distinguishes the phase, the second
             microbatch and the second chunk.
         mark: Iteration number found in the names, or -1 if there is none.
         forward: Mask of the ranges that are or contain a forward (F or FB).
@@ -118,12 +118,12 @@ def build_host_order(
 def find_constant_names(order: HostOrder) -> Bools:
     """Return a mask of the ranges on ranks where every microbatch has the same name.
 
-    A rank is such a rank, and all its ranges are in the mask, if both of these conditions hold:
+    The ranges of a rank are in the mask if both of these conditions hold:
 
     - All its forwards have the same microbatch number, or all have none.
-    - An iteration contains several forwards with the same key. For this test, iterations are given
-      by marks (iteration numbers in names). Without marks, they end at Optimizers that are followed
-      by a forward.
+    - An iteration contains several forwards with the same key (``HostOrder.key``). For this test,
+      iterations are given by marks (iteration numbers in names). Without marks, they end at
+      Optimizers that are followed by a forward.
 
     A rank that has neither marks nor Optimizers is in the mask only if its forwards also have no
     microbatch numbers.
@@ -186,8 +186,8 @@ def number_iterations(order: HostOrder, is_constant: Bools) -> Ints:
 
     Args:
         order: Ranges of all ranks.
-        is_constant: Mask of the ranges on ranks whose names give every microbatch the same number;
-            see :func:`find_constant_names`.
+        is_constant: Mask of the ranges on ranks where every microbatch has the same name; see
+            :func:`find_constant_names`.
 
     Returns:
         Iteration of each range. The value is -1 for post-validation that has no Optimizer before
@@ -219,7 +219,7 @@ def _number_by_marks(ranges: HostOrder, *, is_constant: bool, n_parts: int) -> I
 
     Args:
         ranges: Ranges of one rank.
-        is_constant: Whether the names of the rank give every microbatch the same number.
+        is_constant: Whether every microbatch of the rank has the same name.
         n_parts: Number of ranges that make up an Optimizer, or -1 if unknown.
 
     Returns:

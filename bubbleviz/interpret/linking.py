@@ -97,7 +97,7 @@ class LinkedWork(Table):
     and sets ``operation``. In all index columns, -1 means none or unknown.
 
     Attributes:
-        activity: Row of the kernel or copy among the activities of the profile.
+        activity: Row of the kernel or copy in the profile's activities.
         start_ns: Start time on the device.
         end_ns: End time on the device.
         rank: Rank that the kernel or copy ran on.
@@ -488,7 +488,7 @@ class Linker:
 
         Args:
             calls: The calls.
-            thread: Index into ``self.threads`` for each call.
+            thread: Index in ``self.threads`` of each call's thread.
 
         Returns:
             Mask of the calls that launched an activity.
@@ -509,8 +509,8 @@ class Linker:
         """Do the same as :meth:`_link` with the native library.
 
         Args:
-            calls: Calls whose rows ascend.
-            thread: Index into ``self.threads`` for each call.
+            calls: Calls in ascending order of row number.
+            thread: Index in ``self.threads`` of each call's thread.
 
         Returns:
             Mask of the calls that launched an activity, or None if the native library is
@@ -584,7 +584,7 @@ class Linker:
 
         Args:
             start_ns: Start of each call.
-            thread: Index into ``self.threads`` for each call.
+            thread: Index in ``self.threads`` of each call's thread.
         """
         for number, rows in list_rows_by_value(thread):
             base_ns = int(start_ns[rows].min())
@@ -743,7 +743,7 @@ def link(
         named_ranges: Ranges that kernels and copies are linked to.
         phase: Phase of each range, as a code of :class:`~bubbleviz.model.phases.Phase`. If None,
             kernels and copies are linked only to ranges of the launching thread.
-        helpers: Regular expressions for the names of threads that never run a backward pass.
+        helpers: Regular expressions that match the names of threads that never run a backward pass.
     """
     linker = _link_calls(profile, named_ranges, phase, helpers)
     activities, work = profile.activities, linker.link_work()

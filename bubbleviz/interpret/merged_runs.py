@@ -154,8 +154,8 @@ def _has_starts_between(
     """Return a mask of the groups in whose interval their rank starts an unrelated operation.
 
     An operation is unrelated if it belongs to another group or if its phase is not in ``WORK``.
-    Operations of the group itself show nothing, because a run may use microbatch numbers in one
-    pass that it does not use in the next.
+    Other operations of the group are ignored, because a run may use microbatch numbers in one pass
+    that it does not use in the next.
 
     Args:
         operations: Operations of the file.

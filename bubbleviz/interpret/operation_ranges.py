@@ -63,7 +63,7 @@ class OperationRanges(Table):
     Each range is an operation or a part of one.
 
     Attributes:
-        range: Row of the range among the ranges whose names denote operations.
+        range: Row of the range in the table of ranges whose names denote operations.
         rank: Rank on which the range launched work.
         mark: Iteration number given by the range name or by an iteration mark, or -1 if there is
             none.
@@ -217,7 +217,7 @@ def _mask_unnumbered_ranges(name: NameMeanings, is_constant: Bools) -> Bools:
 
     Args:
         name: Meanings of the range names, one row per range.
-        is_constant: Mask of the ranges on ranks whose names give every microbatch the same number.
+        is_constant: Mask of the ranges on ranks where every microbatch has the same name.
     """
     has_none = name.microbatch < 0
     flushes_weights = (name.phase == Phase.W) & has_none

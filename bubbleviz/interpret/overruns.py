@@ -252,7 +252,7 @@ def clip_late_ends(
 def _find_late_ends(
     activities: Activities, last: Ints, launched_ns: Ints, calls: CallLog
 ) -> tuple[Ints, Ints]:
-    """Find the wrong ends among the last activities of streams.
+    """Find out which of the last activities on streams have wrong ends.
 
     The end of an activity is wrong if all of this holds:
 

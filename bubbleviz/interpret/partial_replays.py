@@ -50,7 +50,7 @@ def find_partial_replays(
       as its number of kernels.
     - It must have the same kernels as complete launches, except for one missing stretch.
     - It is a partial replay if the device had about as much time for it as for a complete launch;
-      see :func:`_is_partial`. This cannot be found out if graph launches run concurrently.
+      see :func:`_is_partial`. This cannot be determined if graph launches run concurrently.
 
     Args:
         graph_launches: Graph launches with recorded work, sorted by row.

@@ -502,7 +502,7 @@ def _place_times(
 
 
 def _place_operations(line: Line, operations: Operations) -> Operations:
-    """Shift the spans of operations onto a time axis, and set one kernel per span."""
+    """Shift the operation spans onto a time axis, and count each span as one kernel."""
     has_span = operations.has_span == 1
     return operations.replace_columns(
         start_ns=np.where(has_span, line.place(operations.rank, operations.start_ns), NONE),

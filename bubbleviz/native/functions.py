@@ -100,7 +100,7 @@ def difference(a: tuple[_Ints, _Ints], b: tuple[_Ints, _Ints]) -> tuple[_Ints, _
 
 
 def measure_within(intervals: tuple[_Ints, _Ints], low_ns: _Ints, high_ns: _Ints) -> _Ints | None:
-    """Return the time that the intervals cover within each window.
+    """Return how much of each window the intervals cover, in ns.
 
     The result is None without the native library or if memory is short.
 
@@ -165,7 +165,7 @@ def group_union(
 def measure_groups(
     sets: tuple[_Ints, _Ints, _Ints], n_groups: int, group: _Ints, low_ns: _Ints, high_ns: _Ints
 ) -> _Ints | None:
-    """Return the time that the intervals of a window's group cover within the window.
+    """Return how much of each window the intervals of its group cover, in ns.
 
     Args:
         sets: Group, start and end of disjoint intervals, sorted by (group, start).
@@ -473,7 +473,7 @@ def improve_orders(
     seed: int,
     enough: int,
 ) -> int | None:
-    """Search for orders of operations with a shorter iteration, and write the best to ``code``.
+    """Search for operation orders that shorten the iteration, and write the best ones to ``code``.
 
     The search is late acceptance hill climbing; see ``orders.c``.
 

@@ -215,7 +215,7 @@ def _record_file(path: str, display_path: str, options: ReadOptions) -> run_reco
 
     Args:
         path: Absolute path of the file.
-        display_path: Path to show instead in the recording and in errors.
+        display_path: Path that the recording and errors show instead of ``path``.
         options: Options for reading the file.
     """
     outcome = run_recordings.record_file(path, options)
@@ -446,7 +446,8 @@ class DaskFleet(run_recordings.Fleet):
     def find(self, paths: Sequence[str]) -> tuple[InputFile, ...]:
         """Find the profiles at the given paths on the hosts of all workers.
 
-        The profiles found at each path are sorted in natural order.
+        The profiles found at each path are sorted in natural order. Their paths are absolute if the
+        given path is, otherwise relative.
 
         Raises:
             InputError: No host has a profile at one of the paths.

@@ -55,7 +55,7 @@ def run_in_processes(
         paths: Paths of the files.
         order: File indices, in the order in which the files are started.
         jobs: Maximum number of workers that run at the same time.
-        progress: Notified of the fraction of each file that has been read.
+        progress: Object that is notified of the fraction of each file that has been read.
 
     Raises:
         Exception: Any exception that the function raised.

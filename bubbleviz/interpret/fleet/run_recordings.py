@@ -234,7 +234,7 @@ def record_all(
         fleet: Fleet that reads the files.
         files: Files that the user named, and files found in directories.
         options: Options for reading the files.
-        progress: Notified of the fraction of each file that has been read.
+        progress: Object that is notified of the fraction of each file that has been read.
 
     Returns:
         recordings: One recording per profile, in the order of the files. A table with several
