@@ -69,8 +69,8 @@ class KernelTime:
     def sentence(self) -> str | None:
         """Sentence to quote next to the primary ratio, or None if it is not needed.
 
-        The sentence is needed if launch gaps or compute outside operations take more time than the
-        bubble, or if launch gaps take more than half of the time of operations.
+        The sentence is needed if launch gaps or compute outside operations take longer than the
+        bubble. It is also needed if launch gaps take more than half of the operation time.
         """
         if self.share is None or not (
             self.gaps_outweigh or self.gaps_fill_work or self.unattributed_outweighs

@@ -76,8 +76,9 @@ class RunMemory:
 def measure_memory(memory: RunMemory, stage_of_virtual: Mapping[int, int]) -> MeasuredMemory | None:
     """Return the activation memory of each virtual stage, and the resident memory of each device.
 
-    The resident memory is the memory that is allocated when an iteration begins (the maximum over
-    the ranks of the stage), plus the largest temporary memory of any operation on the device.
+    The resident memory of a device has two parts. The first is the memory that is allocated when an
+    iteration begins, as the maximum over the ranks of the stage. The second is the largest
+    temporary memory of any operation on the device.
 
     Args:
         memory: Memory of the run.

@@ -128,10 +128,13 @@ def _list_averaged_iterations(report: Report) -> list[Iteration]:
 def summarize_stages(report: Report) -> Records[Any]:
     """Return one row per stage, with means over its ranks and the averaged iterations.
 
-    Rows are sorted by stage. Ranks whose stage is unknown form the first row. The columns are
-    ``stage`` (null if unknown), ``ranks`` (their number), ``bubble_ratio``, ``bubble_ns``, the busy
-    time of each phase (``busy_ns_F`` and so on), and the idle time of each cause
-    (``idle_ns_warmup`` and so on).
+    Rows are sorted by stage. Ranks whose stage is unknown form the first row. The columns are:
+
+    - ``stage``, which is null if unknown, and ``ranks``, the number of ranks;
+    - ``bubble_ratio`` and ``bubble_ns``;
+    - the busy time of each phase, ``busy_ns_F`` and so on;
+    - the idle time of each cause, ``idle_ns_warmup`` and so on. Causes without idle time are left
+      out.
     """
     means, members = compute_rank_means(report), defaultdict(list)
     columns = {"bubble_ratio": means.bubble_ratio, "bubble_ns": means.bubble_ns}

@@ -51,9 +51,9 @@ def resize_times(times: StageTimes, stages: int) -> StageTimes:
     """Adapt times to a different number of stages.
 
     If T_F, T_B and T_W each have a single value or one value per stage, the times are returned
-    unchanged. Otherwise, a list of several values is replaced by one value for all stages, so that
-    the total stays the same: their sum divided by the new number of stages. The times of measured
-    virtual stages and the microbatch lengths are then dropped.
+    unchanged. Otherwise, several values are replaced by one value for all stages: their sum divided
+    by the new number of stages. The total time stays the same. The times of measured virtual stages
+    and the microbatch lengths are then dropped.
     """
     all_values = (times.forward_ms, times.backward_ms, times.weight_ms)
     if all(len(values) in {1, stages} for values in all_values):

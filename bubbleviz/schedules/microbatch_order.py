@@ -74,7 +74,7 @@ def _list_starting_orders(lengths: Floats) -> Ints:
     """Return four orders of microbatches to start from, shape (4, microbatches).
 
     The orders are the measured order, ascending length, descending length, and an order with short
-    microbatches at both ends, which shorten the warm-up and the cool-down of the pipeline.
+    microbatches at both ends. Short microbatches at the ends shorten the warm-up and the cool-down.
     """
     rising = np.argsort(lengths, kind="stable")
     hill = np.concatenate((rising[::2], rising[1::2][::-1]))

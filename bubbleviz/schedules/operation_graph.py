@@ -1,7 +1,8 @@
 """The dependency graph of a plan: its operations in a topological order, and their predecessors.
 
-For one microbatch, F of virtual stage v needs F of v-1; B and BW need F of v and B or BW of v+1; W
-needs B of v. In addition, each operation follows the previous operation of its device::
+For one microbatch on virtual stage v, F needs the F of v-1. B and BW need the F of v, and the B or
+BW of v+1. W needs the B of v. In addition, each operation follows the previous operation of its
+device::
 
     device 0   F0 ─── F1 ───────────── B0
                  └ lag ┐             ┌ lag

@@ -94,10 +94,12 @@ class Timing:
     def compute_ends(self, duration: Ints, delay: Ints, earliest: Ints | None = None) -> Ints:
         """Return the end time of each row, in the order of :attr:`rows`, shape (rows, scenarios).
 
+        A row starts ``delay`` after the latest end of the rows that it follows. It ends
+        ``duration`` after the latest start of all rows in its meeting.
+
         Args:
             duration: Duration of each row, in the order of :attr:`rows`, shape (rows, scenarios).
-            delay: Time between the latest end of the rows that a row follows and the start of the
-                row; shape (rows,) or (rows, scenarios).
+            delay: Delay of each row, shape (rows,) or (rows, scenarios).
             earliest: Lower bounds of the start times, before the delay is added; shape (rows,
                 scenarios). If None, rows that follow no other row start at 0 plus their delay.
         """

@@ -115,8 +115,9 @@ def _describe_new_advice(earlier: RunSummary, later: RunSummary) -> Iterator[str
 def _describe_prediction(pair: RunPair) -> Iterator[str]:
     """Yield a line about how well the earlier times predict the length of the later run.
 
-    Nothing is yielded if both runs have the same schedule and sizes, if a run is not a complete
-    pipeline, or if the prediction or the later window of ``schedule`` is unknown.
+    The line is left out if both runs have the same schedule and sizes, or if a run is not a
+    complete pipeline. It is also left out if the prediction or the later window of ``schedule`` is
+    unknown.
     """
     window_ns = pair.later.summary.window_ns.get("schedule")
     measured_ns = None if window_ns is None else window_ns.mean
@@ -143,9 +144,11 @@ def _describe_predicted_change(pair: RunPair) -> Choice | None:
     """Simulate the later schedule and sizes with the earlier times.
 
     Returns:
-        The prediction. None if the schedule and the sizes are the same, if the later schedule or
-        the earlier window is unknown, or if the runs have different numbers of stages and do not
-        compute the same model.
+        The prediction, or None in these cases:
+
+        - Both runs have the same schedule and sizes.
+        - The later schedule or the earlier window is unknown.
+        - The runs have different numbers of stages and do not compute the same model.
 
     Raises:
         MismatchError: The time of a virtual stage is unknown.

@@ -118,13 +118,12 @@ def _compare_with_promise(
     """Compare the promise of one piece of advice with the saving between two runs.
 
     The advice was not followed if its fault did not shrink, or if something else changed as well.
-    Otherwise, the verdict depends on the saving:
+    Otherwise, the verdict depends on the saving. The first case that applies decides:
 
     - The promise was kept if the saving is at least the promise minus a tolerance: the error bound
       of the promise or ``SAME_SAVING``, whichever is larger.
     - The promise was kept in part if the saving is at least ``_IN_PART`` of the promise.
-    - The promise was not kept if the saving is smaller. The verdict is unknown if the saving is
-      unknown.
+    - Otherwise, the promise was not kept. If the saving is unknown, so is the verdict.
 
     Args:
         advice: Advice of the earlier report.

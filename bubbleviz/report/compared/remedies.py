@@ -226,9 +226,8 @@ def _describe_gaps(earlier: float, later: float) -> str:
 def _describe_measure(advice: AdviceEntry, repeated: AdviceEntry) -> tuple[bool, str]:
     """Return whether the measure of a piece of advice improved, and a clause about the change.
 
-    If the earlier advice has several measures, only the largest one is compared. If this measure
-    did not improve or is unknown in the later report, the clause contains the cost that remains, if
-    known.
+    If the earlier advice has several measures, only the largest one is compared. If it did not
+    improve, or is unknown in the later report, the clause contains the remaining cost, if known.
 
     Args:
         advice: Advice of the earlier report.

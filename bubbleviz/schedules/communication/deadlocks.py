@@ -33,11 +33,12 @@ _MAX_WAITS = 6
 def find_deadlock(lowered: LoweredPlan, transport: Transport) -> list[Wait]:
     """Find a cycle of ranks that wait for each other, or return [] if the plan does not deadlock.
 
-    Each wait names a rank and the rank that it waits for, which is the rank of the next wait. The
-    last wait leads back to the first. Waits of a rank for itself are left out.
+    The result lists the waits of the cycle as (rank, event, awaited rank, awaited event) tuples.
+    The awaited rank of each wait is the rank of the next wait, and the last wait leads back to the
+    first. Waits of a rank for itself are left out.
 
-    If all waits of the cycle are within one rank, its own order is wrong. The result is then a
-    single wait, for the event that is furthest ahead in the order of the rank.
+    If all waits of the cycle are within one rank, the order on this rank is wrong. The result is
+    then a single wait, for the event that is furthest ahead in the order of the rank.
 
     Args:
         lowered: Plan whose messages match (see :func:`check_messages`).

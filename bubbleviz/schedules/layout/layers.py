@@ -116,10 +116,10 @@ class Layout:
 def make_even_layouts(layers: Layers, placement: tuple[int, ...]) -> tuple[Layout, Layout]:
     """Make the default layouts of frameworks, with equal numbers of transformer layers per stage.
 
-    If the division leaves a remainder, the first layout adds one layer to each of the last stages,
-    and the second layout adds one layer to each of the first stages. Layers before the first
-    transformer layer are on the first stage. Layers after the last transformer layer are on the
-    last stage. If there are fewer transformer layers than stages, all layers are divided equally.
+    If there is a remainder, some stages get one more layer: the last stages in the first layout,
+    and the first stages in the second layout. Layers before the first transformer layer are on the
+    first stage. Layers after the last transformer layer are on the last stage. If there are fewer
+    transformer layers than stages, all layers are divided equally.
 
     Raises:
         UsageError: There are fewer layers than virtual stages.

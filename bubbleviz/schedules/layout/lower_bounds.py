@@ -194,10 +194,10 @@ def _measure_device_paths(sums: Sums, stages: int) -> Floats:
 def find_possible_starts(memory: Sums, limits: Floats) -> Bools:
     """Return which layers may come first on each stage so that the remaining layers fit in memory.
 
-    Layer i is possible for stage s if layers i to L-1 can be divided among stages s to S-1 so that
-    each stage gets at least one layer and fits in memory. Each stage is checked alone: its
-    contribution to every sum must be at most the limit of the sum. A device may still be too small
-    for all of its stages together.
+    Layer i is possible for stage s if layers i to L-1 can be divided among stages s to S-1. Each
+    stage must get at least one layer, and must fit in memory. It fits if its contribution to every
+    sum is at most the limit of the sum. Stages are checked one by one, so a device may still be too
+    small for all of its stages together.
 
     Args:
         memory: K sums: the memory of each device at its moments of peak use.

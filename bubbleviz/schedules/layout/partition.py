@@ -61,8 +61,8 @@ def _list_moves(stages: int) -> Ints:
 def balance_layers(layers: Layers, stages: int) -> Ints:
     """Return the layout that divides the time of F, B and W most evenly among the stages.
 
-    The boundary after stage s is placed where the time of all earlier layers is closest to s / S of
-    the total, but each stage gets at least one layer. There must be at least as many layers as
+    The boundary before stage s is placed where the time of all earlier layers is closest to s / S
+    of the total. Each stage gets at least one layer. There must be at least as many layers as
     stages.
 
     Returns:

@@ -105,8 +105,8 @@ class Trial(ABC):
     def should_wait(self, device: int, now: int, stage: int) -> bool:
         """Return whether the device should wait for the next arrival instead of running a W.
 
-        It should wait under two conditions: the wait is shorter than ``max_wait`` of the virtual
-        stage, and the excess of the device (its idle time minus its slack) stays below ``target``.
+        It should wait if the wait is shorter than ``max_wait`` of the virtual stage, and if the
+        excess stays below ``target``. The excess of a device is its idle time minus its slack.
 
         Args:
             device: Device that is free.
