@@ -69,7 +69,7 @@ _ON_SET_CLOCKS = {"iteration"}
 
 
 class StepCode(StrEnum):
-    """Subject of a step of the first advice. The JSON of reports contains these values."""
+    """Subject of a step in the first advice. The JSON of reports contains these values."""
 
     #: A change from the list of advice.
     ADVICE = "advice"
@@ -171,7 +171,7 @@ class Advice:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """A step of the first advice.
+    """A step in the first advice.
 
     Attributes:
         code: Subject of the step.

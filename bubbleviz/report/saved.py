@@ -232,9 +232,9 @@ def _check_parts(path: str, summary: RunSummary) -> RunSummary:
 
 
 def _make_idle_report_error(path: str, idle: IdleSummary) -> InputError:
-    """Return the error for a report on idle time where a report of ``analyze`` is needed.
+    """Return the error for a report on idle time that was given instead of a report of ``analyze``.
 
-    The message contains the command that shows the profiles, if they still exist.
+    If the profiles still exist, the message contains the command that shows them.
     """
     profiles = dict.fromkeys(rank.profile for rank in idle.ranks if rank.profile)
     if profiles and all(Path(profile).exists() for profile in profiles):

@@ -256,7 +256,7 @@ def _describe_missed_measurement(report: Report) -> str:
 
 
 def _describe_no_single_delay(report: Report) -> str:
-    """Return a sentence about the bubble that would remain without any delay.
+    """Return a sentence about the bubble that would remain if there were no delays.
 
     The sentence compares the ratio in a replay without delays with the ratio in the unchanged
     replay.
@@ -891,7 +891,7 @@ def _compare_phases(fault: Fault, others: str) -> str:
 
     Args:
         fault: A fault that makes operations slow.
-        others: Text that names the basis of the comparison, such as ``on other hosts``.
+        others: Text that says what is compared with, such as ``on other hosts``.
     """
     times = {phase: f"{multiple:.2f}x" for phase, multiple in fault.phases[:_MAX_NAMED]}
     return _format_comparison(times, others)
@@ -902,7 +902,7 @@ def _format_comparison(times: Mapping[str, str], others: str) -> str:
 
     Args:
         times: Multiples of the usual time as texts, keyed by phase. Must not be empty.
-        others: Text that names the basis of the comparison, such as ``on other hosts``.
+        others: Text that says what is compared with, such as ``on other hosts``.
     """
     clauses = [f"{phase} {multiple}" for phase, multiple in times.items()]
     clauses[0] = clauses[0].replace(" ", " takes ", 1)

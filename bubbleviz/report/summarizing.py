@@ -325,7 +325,7 @@ def _make_parts(parts: Sequence[BubblePart]) -> list[summary.TimePart]:
 
 
 def _make_schedule(recognition: Recognition | None) -> summary.ScheduleEntry | None:
-    """Return the summary entry for a recognized schedule, or None if none was looked for."""
+    """Return the summary entry for the recognized schedule, or None if recognition was not run."""
     if recognition is None:
         return None
     return summary.ScheduleEntry(

@@ -367,13 +367,16 @@ def estimate(
 def _resolve_memory(rule: Schedule, stages: int, options: MemoryOptions) -> Memory:
     """Return the activation memory and the memory limit to simulate with, with defaults filled in.
 
-    - M_B is 1 by default.
-    - M_W is the schedule's fraction of M_B by default, or M_B if the schedule is not searched.
+    Values that are not given get these defaults:
+
+    - M_B is 1.
+    - M_W is the schedule's fraction of M_B, or M_B if the schedule is not searched.
     - The limit is the schedule's default times M_B, or None if the schedule has no default.
 
     Raises:
-        UsageError: The limit or M_B is 0, units are mixed, M_W exceeds M_B, the limit is less than
-            M_B, or a limit is given for a schedule with a fixed order.
+        UsageError: The limit or M_B is 0, units are mixed, M_W exceeds M_B, or the limit is less
+            than M_B. This error is also raised if a limit is given for a schedule with a fixed
+            order.
     """
     limit, memory_b, memory_w = options
     for option, size in (("--memory-limit", limit), ("--memory-b", memory_b)):

@@ -47,9 +47,9 @@ def list_fixed_plans(workload: Workload) -> list[Plan]:
 def _list_torch_plans(placement: tuple[int, ...], microbatches: int) -> list[Plan]:
     """Return the interleaved plans that PyTorch builds if m is not a multiple of p.
 
-    PyTorch divides the microbatches into m // p rounds of equal size (``ScheduleInterleaved1F1B``
-    and ``ScheduleInterleavedZeroBubble`` in torch.distributed.pipelining.schedules). The result is
-    empty in these cases:
+    PyTorch divides the microbatches into m // p rounds of equal size, or into one round if m < p
+    (``ScheduleInterleaved1F1B`` and ``ScheduleInterleavedZeroBubble`` in
+    torch.distributed.pipelining.schedules). The result is empty in these cases:
 
     - m is not a multiple of the number of rounds.
     - Rounds have p microbatches, as in other interleaved plans.
@@ -69,7 +69,7 @@ def _list_torch_plans(placement: tuple[int, ...], microbatches: int) -> list[Pla
 
 #: Names of the orders from the search: with fused backwards, and with backwards split into B and W.
 SEARCHED, SEARCHED_SPLIT = "searched", "searched-split"
-#: Maximum number of operations of a plan.
+#: Maximum number of operations in a plan.
 _MAX_OPERATIONS = 200_000
 #: Maximum number of operations that a search simulates, over all orders that it tries.
 _MAX_TIMED = 400_000_000

@@ -95,8 +95,8 @@ class Recurrence:
     def find_device_paths(self, layers: Layers) -> list[Path]:
         """Return a path for each device that contains all operations of the device.
 
-        It is found as the longest path in a plan in which the operations of this device take much
-        longer than all others.
+        The path is found as the longest path if the operations of this device take much longer than
+        all others.
 
         Args:
             layers: Layers of the model, which determine the relative durations of F, B, W and BW.
@@ -161,8 +161,8 @@ class Recurrence:
 
         The order of operations determines how many microbatches a device stores after each
         operation. Its peak memory is the maximum over these moments. A moment is left out if
-        another moment has at least as many microbatches in memory in every stage and state (before
-        B, or between B and W).
+        another moment is at least as full: it has at least as many microbatches before B, and
+        between B and W, on every stage.
 
         Returns:
             (device, path) pairs, one per moment. The path contains the factors of the memory

@@ -140,8 +140,8 @@ class Trial(ABC):
         """Run all operations, and set ``excess``.
 
         Returns:
-            This trial, or None if the excess of a device reaches the target or the devices
-            deadlock.
+            This trial, or None if it failed: the excess of a device reached the target, or the
+            devices deadlocked.
         """
         free_at, events, n_done = self.free_at, self._events, 0
         while events:
@@ -350,8 +350,7 @@ def _limit_caps(caps: list[int], max_live: tuple[int, ...]) -> tuple[int, ...]:
 def _measure_absence(problem: Problem) -> list[int]:
     """Return the time from the first F to the arrival of the first gradient, for each stage.
 
-    The time is counted from the start of this F, under the assumption that the first microbatch
-    never waits.
+    The time is counted from the start of this F, assuming that the first microbatch never waits.
     """
     lengths, p = problem.lengths, problem.devices
     forward_end = sum(lengths[FORWARD::3]) + sum(problem.down)
