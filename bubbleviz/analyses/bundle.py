@@ -1,4 +1,4 @@
-"""Bundles, which reproduce the numbers of a run without confidential names.
+"""Makes bundles: ZIP files that reproduce the numbers of a run without confidential names.
 
 A bundle contains the operations as a table, the numbers measured from the profiles, and the numbers
 measured again from the table. A bundle contains no names of ranges, kernels, process groups, hosts

@@ -130,7 +130,7 @@ class Convention:
     def iterations(self) -> Convention:
         """A copy of the convention that keeps only the patterns that read iteration numbers.
 
-        A pattern is kept if all conditions hold:
+        A pattern is kept if all conditions are met:
 
         - Its regex has the group ``iteration``.
         - It has neither a fixed phase nor the group ``phase``.

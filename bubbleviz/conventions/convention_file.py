@@ -191,8 +191,8 @@ def parse_convention(text: str, source: str, *, is_trusted: bool = False) -> Con
     Args:
         text: Content of the file.
         source: Path of the file, for messages and as the default name.
-        is_trusted: Whether to skip the regex checks of the patterns, which saves the time of
-            compiling the regexes. True for the built-in files, because tests check them.
+        is_trusted: Whether to skip the regex checks of the patterns, to save the time needed to
+            compile the regexes. True for the built-in files, because tests check them.
 
     Raises:
         UsageError: The text is not a valid convention. The message names the key.

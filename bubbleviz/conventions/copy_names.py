@@ -56,7 +56,7 @@ def read_copy_name(name: str) -> tuple[Direction, Memory, Memory] | None:
 
     Returns:
         The direction, the source memory and the target memory, or None if the name starts with
-        "memset" or "fill" in any case. A value that the name does not give is UNKNOWN.
+        "memset" or "fill" in any case. Values that are not in the name are UNKNOWN.
     """
     name = name[:_MAX_LENGTH]
     if name.lower().startswith(_FILLS):

@@ -118,8 +118,8 @@ def _find_rarest_character(glob: str) -> str:
 def _estimate_frequency(character: str) -> int:
     """Estimate how frequently names contain a character: 0 (rare), 1 or 2 (common).
 
-    Lower-case letters, digits, ``_:.,=``, blanks and the empty string get 2, other letters 1, and
-    everything else 0.
+    The result is 2 for lower-case letters, digits, ``_:.,=``, blanks and the empty string, 1 for
+    other letters, and 0 for everything else.
     """
     if character in "_:.,= " or character.islower() or character.isdigit() or not character:
         return 2

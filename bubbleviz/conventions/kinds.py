@@ -94,7 +94,7 @@ def _is_found(regex: re.Pattern[str], text: str) -> bool:
 
 
 def combine_regexes(regexes: Sequence[str]) -> re.Pattern[str]:
-    """Combine regexes into one case-insensitive regex, which never matches if there are none."""
+    """Combine regexes into one case-insensitive regex. If there are none, it never matches."""
     return re.compile("|".join(f"(?:{r})" for r in regexes) or r"(?!)", re.IGNORECASE)
 
 

@@ -76,7 +76,7 @@ def guess_phase(name: str) -> Phase | None:
 
 @dataclass(frozen=True)
 class NameShape:
-    """A shape, which stands for all range names that differ only in their numbers.
+    """A shape: a group of range names that differ only in their numbers.
 
     For example, ``fwd mb=0`` and ``fwd mb=1`` have the pieces ``("fwd mb=", "")`` and one number.
 
@@ -161,7 +161,7 @@ class NameShape:
         """Return the text before a number, in lower case.
 
         If the text follows another number, an ``x`` is prepended. A letter directly after that
-        number is then not mistaken for a word.
+        number is then not read as a word.
         """
         return "x" * (index > 0) + self.pieces[index].lower()
 

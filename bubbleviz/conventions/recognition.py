@@ -13,7 +13,7 @@ from bubbleviz.conventions.range_names import find_known_names, parse_range_name
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COUNTED
 
-#: Maximum ratio of the work range count of the best convention to that of a selected convention.
+#: A convention is selected if this times its work range count reaches the count of the best one.
 _MAX_WORK_RATIO = 10
 #: Assumed maximum number of named parts, such as layers, in a forward or backward.
 _MAX_PARTS = 100
@@ -117,10 +117,10 @@ def _select_frequent(scores: Sequence[ConventionScore]) -> tuple[Convention, ...
     complete operations come first. The other conventions lose their ``part`` and ``stands_in``
     patterns, and are left out if no pattern remains.
 
-    There is one exception. If complete operations are very rare (each convention that names them
-    has less than a hundredth of the work ranges of the best convention), a convention must name at
-    least a tenth as many work ranges as the best convention. The selected conventions then keep all
-    their patterns and their order.
+    There is one exception. Complete operations are very rare if every convention that names them
+    has less than a hundredth of the work ranges of the best convention. In this case, a convention
+    must name at least a tenth as many work ranges as the best convention. The selected conventions
+    then keep all their patterns and their order.
 
     Args:
         scores: Scores of the conventions that name any work ranges, in descending order.

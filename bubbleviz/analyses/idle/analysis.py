@@ -48,7 +48,7 @@ class IdleReport(IdleMeasurement):  # noqa: D101 - help() shows the docstring of
         The file is written completely or not at all.
 
         Args:
-            path: Path of the file, which is replaced.
+            path: Path of the file. An existing file is replaced.
 
         Raises:
             UsageError: The suffix of the file is not supported.
@@ -80,9 +80,9 @@ def idle(
 ) -> IdleReport:
     """Measure how long devices were busy and idle, and attribute the idle time to host activities.
 
-    If a device waited until the recording of another device began, the time before that is left out
-    of all profiles on a common clock, and a limitation says so. If ``window`` is given, no time
-    inside the window is left out.
+    A device may have waited only because the recording of another device had not begun. The time
+    before that is then left out of all profiles on a common clock, and a limitation says so. If
+    ``window`` is given, no time inside the window is left out.
 
     Args:
         paths: Profiles of any kind, directories of profiles, or glob patterns.
@@ -90,7 +90,7 @@ def idle(
             the complete name. If omitted, steps are recognized automatically.
         shortest_us: Minimum length in microseconds of a gap that is attributed to host activities.
             Shorter gaps are reported as kernel-to-kernel gaps.
-        activities: TOML file of host activities, which are matched before the built-in ones.
+        activities: TOML file of host activities, to be matched before the built-in ones.
         convention: Names of conventions, or paths of TOML files, whose lists of communication
             kernels extend the built-in list.
         window: Part of the run to analyze, in the form of the option ``--window``: a range of step

@@ -7,9 +7,9 @@ A gap is divided into pieces, each with one activity. The first rule that applie
 3. ``kernel-to-kernel gaps``: the gap is too short to be attributed.
 4. ``page migration``: the next work migrates pages of managed memory, which no call launches.
    ``launch not recorded``: the launching call of the next work is unknown for another reason.
-5. Until the launching call starts: the activity of the launching thread, or else the activity of
-   the thread that launches most, or else the activity of the process's main thread. If no activity
-   of these threads was recorded: ``no host trace``.
+5. Until the launching call starts: what the host did. The launching thread is considered first,
+   then the thread that launches most, then the process's main thread. If nothing was recorded on
+   these threads: ``no host trace``.
 6. During the launching call and the launch latency: ``launch``, or ``transfer`` if the next work is
    a copy.
 7. Afterwards, while the stream of the work is proved to wait for an event: ``blocked by

@@ -304,7 +304,7 @@ def _find_awaited_work(
 def _merge_frames(events: HostEvents) -> HostEvents:
     """Replace overlapping Python frames of a thread by one event, because frames nest deeply.
 
-    Nothing is merged if the frames have different activities. The merged frames come after all
+    If the frames have different activities, they are not merged. The merged frames come after all
     other events.
     """
     frames = events.take(events.strength == known.FRAME)

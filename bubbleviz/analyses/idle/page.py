@@ -78,10 +78,13 @@ def render(measurement: IdleMeasurement) -> str:
 def _make_timeline(measurement: IdleMeasurement) -> tuple[dict[str, Any], bytes]:
     """Return what the page needs to draw the timeline: names and colors, and encoded columns.
 
-    The encoded columns form three tables, which ``assets/idle.js`` reads. The ``code`` column of
-    ``busy`` is the work after the preceding gap, that of ``gaps`` is the activity, and that of
-    ``spans`` is the step, or -1 for the span of a device. Times are relative to the first start on
-    any device in the same profile.
+    The encoded columns form three tables, which ``assets/idle.js`` reads. The column ``code`` is:
+
+    - in ``busy``, the work after the preceding gap,
+    - in ``gaps``, the activity,
+    - in ``spans``, the step, or -1 for the span of a device.
+
+    Times are relative to the first start on any device in the same profile.
     """
     first_ns: dict[str, int] = {}
     for rank in measurement.ranks:
@@ -119,8 +122,8 @@ def _encode_columns(tables: Mapping[str, Sequence[Ints]]) -> bytes:
     """Encode the tables of the timeline for the page.
 
     Args:
-        tables: For each table name, arrays returned by :func:`_stack_columns`, which are
-            concatenated.
+        tables: For each table name, the arrays to concatenate, as returned by
+            :func:`_stack_columns`.
     """
     names = "rank", "start_ns", "length_ns", "code"
     return encode_tables(

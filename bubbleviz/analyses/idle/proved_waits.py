@@ -144,7 +144,7 @@ def _collect_stream_waits(
 def _sum_blocked(held_work: HeldWork, blocked: IdleIntervals) -> Ints:
     """Return, for each row of ``held_work``, the idle time attributed to its wait, in ns.
 
-    An idle interval is attributed to a wait if both conditions hold:
+    An idle interval is attributed to a wait if both conditions are met:
 
     - The activity that waited is the first activity after the interval.
     - The interval starts before the wait ends.

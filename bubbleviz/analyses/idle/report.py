@@ -316,15 +316,16 @@ class IdleMeasurement:
         return sorted(totals, key=lambda total: (-total.time_ns, total.name))
 
     def copies(self) -> tuple[CopyTotal, ...]:
-        """Return the copies of all devices by direction and memory, longest total first."""
+        """Return the copy totals of all devices by direction and kinds of memory, longest first."""
         return copies.merge_totals(total for rank in self.devices for total in rank.copies)
 
     def scores(self) -> tuple[float | None, ...]:
         """Return the relative speed of each rank's compute kernels, from 0 to 1 (the fastest).
 
-        A kernel name is compared among the ranks that ran it equally often. The score of a rank is
-        the total time of its compared kernels on the fastest device for each, divided by their
-        total time on the rank; see :class:`.Slowness`. A score of 0.5 means half as fast.
+        A kernel name is compared among the ranks that ran it equally often. For each compared
+        kernel, take its time on the fastest device. The score of a rank is the sum of these times
+        divided by the sum of the kernels' times on the rank; see :class:`.Slowness`. A score of 0.5
+        means half as fast.
 
         The score is None for hosts, for devices that ran a single kernel or copy, and for ranks
         without a comparable kernel.

@@ -325,7 +325,7 @@ def make_device_table(measurement: IdleMeasurement, top: int, hint: str = "") ->
 def _compare_devices(measurement: IdleMeasurement, top: int) -> Iterator[blocks.Block]:
     """Yield a table of the most idle devices, and a sentence with the range of all idle shares.
 
-    Only devices that ran more than a single kernel or copy are compared. Nothing is yielded if
+    Only devices that ran more than a single kernel or copy are compared. No block is yielded if
     there are fewer than two of them.
     """
     ranks, names, shares = measurement.device_shares(_MAX_COMPARED)
@@ -412,7 +412,7 @@ def make_wait_table(measurement: IdleMeasurement, top: int, hint: str = "") -> b
 def _list_waits(measurement: IdleMeasurement, top: int, hint: str = "") -> Iterator[blocks.Block]:
     """Yield a table of proved waits, and a sentence on how much idle and exposed time they explain.
 
-    Nothing is yielded if no wait is proved.
+    No block is yielded if no wait is proved.
     """
     if not any(rank.waits for rank in measurement.devices):
         return

@@ -172,9 +172,9 @@ class StreamOrder:
     Attributes:
         work: Row of each activity.
         stream: Stream of each activity in ``work``, ascending.
-        time_ns: Launch time of each activity in ``work``: the latest start of the launching calls
-            of this activity and of the earlier activities on the stream, or :data:`NEVER` if all
-            these calls are unknown. Times therefore never decrease within a stream.
+        time_ns: Start of the launching call of each activity in ``work``. If the call is unknown or
+            started before an earlier launch on the stream, the latest earlier launch time is used
+            instead, so that times never decrease within a stream. :data:`NEVER` if there is none.
         has_call: Mask of the activities in ``work`` whose launching call is known.
 
     Args:

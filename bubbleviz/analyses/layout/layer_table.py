@@ -74,8 +74,8 @@ class MeasuredModel:
     def make_question(self, stages: int | None, microbatches: int | None) -> LayoutQuestion:
         """Return the input of the layout search: this model on a number of devices.
 
-        If the number of devices differs from the measured run, there is no current layout, and each
-        transfer is assumed to take the median of the measured transfer times.
+        If the number of devices differs from the measured run, there is no current layout. Each
+        transfer is then assumed to take the median of the measured transfer times.
 
         Args:
             stages: Number of devices, or None for the run's number.

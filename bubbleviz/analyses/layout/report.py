@@ -1,4 +1,4 @@
-"""The best layouts of a model for each schedule."""
+"""Finds the best layout of a model for each schedule."""
 
 from __future__ import annotations
 

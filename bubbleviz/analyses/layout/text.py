@@ -165,8 +165,8 @@ def _show_layout(report: LayoutReport, row: ScheduleLayout) -> Iterator[Block]:
 def _list_settings(layers: model.Layers, layout: model.Layout) -> Iterator[tuple[str, str]]:
     """Yield (framework, setting) pairs: how to select a layout in each framework.
 
-    A model that has only forwards gets the settings of inference frameworks, and any other model
-    those of training frameworks. Megatron is left out if it cannot express the layout.
+    A model that has only forwards gets the settings of inference frameworks. Any other model gets
+    the settings of training frameworks. Megatron is left out if it cannot express the layout.
     """
     if layers.forward_only:
         kinds = [[layers.kinds[layer] for layer in stage] for stage in layout.stages]
@@ -187,7 +187,7 @@ def _list_stage_rows(
 ) -> Iterator[dict[str, str]]:
     """Yield a table row for each virtual stage of a layout.
 
-    If devices have several chunks, a row also names the devices that hold the stage. There are
+    If devices have several chunks, a row also names the devices that run the stage. There are
     several if the schedule replicates stages.
     """
     work = report.question.workload(layout)

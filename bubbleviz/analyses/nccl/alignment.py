@@ -336,8 +336,8 @@ def _align_gpu(gpu: EventGpu, pool: Kernels, used_places: set[int]) -> _AlignedG
     Args:
         gpu: The GPU with its operations.
         pool: Kernels of the profiles.
-        used_places: Places that other GPUs have matched. The place of this GPU is added, unless its
-            process has only one place.
+        used_places: Places that other GPUs have matched. The place of this GPU is included unless
+            its process has only one place.
     """
     kernel = np.full(len(gpu.rows), NONE, np.int64)
     use_gpu_clock = bool((gpu.gpu_ns != UNKNOWN).any())
@@ -353,7 +353,7 @@ def _align_gpu(gpu: EventGpu, pool: Kernels, used_places: set[int]) -> _AlignedG
         clock = RecordingClock(gpu.label, Alignment.UNALIGNED)
         return _AlignedGpu(clock, bool(matches), gpu.start_ns, gpu.end_ns, kernel)
     match, gpu_index = max(clear_matches, key=lambda pair: _score_match(pair[0]))
-    # The threads of a process with one GPU write separate files, which share the place.
+    # The threads of a process with one GPU write separate files, so these files share a place.
     if sum(pid == gpu.pid for pid, *_ in pool.places) != 1:
         used_places.add(gpu_index)
     first_kernel = int(np.searchsorted(pool.gpu_index, gpu_index))

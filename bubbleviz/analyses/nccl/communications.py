@@ -15,7 +15,7 @@ from bubbleviz.sources.nccl.events import STATES
 #: NCCL's hash of a communicator, or the PyTorch process group that owns it.
 Communicator = int | collectives.Group
 #: Number of bytes of an element, keyed by datatype.
-#: The names are those of ``ncclDataType_t`` in nccl.h and ``ScalarType`` in c10/core/ScalarType.h.
+#: The names come from ``ncclDataType_t`` in nccl.h and ``ScalarType`` in c10/core/ScalarType.h.
 SIZES = {
     **dict.fromkeys(("ncclInt8", "ncclChar", "ncclUint8"), 1),
     **dict.fromkeys(("ncclFloat8e4m3", "ncclFloat8e5m2"), 1),

@@ -180,9 +180,9 @@ def _find_hang(
     """Find the first unfinished operation of a communicator or pair, and who has entered it.
 
     A rank has entered the operation if it recorded this operation or a later one. There is one
-    exception: if any GPU has started the operation, ranks whose GPU has not started it do not
-    count. Members that have not entered the operation are ``missing`` if their flight recorder was
-    read, otherwise ``undumped``.
+    exception: if any GPU has started the operation, a rank whose GPU has not started it has not
+    entered it. Members that have not entered the operation are ``missing`` if their flight recorder
+    was read, otherwise ``undumped``.
 
     Args:
         table: Operations recorded by flight recorders.

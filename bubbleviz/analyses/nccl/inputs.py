@@ -1,4 +1,4 @@
-"""Input files of ``bubbleviz nccl``: event files and profiles."""
+"""Finds the input files of ``bubbleviz nccl``: event files and profiles."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ between the clocks::
     operations  |  |     |  |  |        differences   ..:  .   :|:.  . :
     kernels        |  |     |  |  |                             └─ densest
 
-Operations are searched in blocks, because the drift of a clock is negligible within a block. The
-best block gives a line (offset and drift), which is then extended to all operations.
+Operations are searched in blocks, because the drift of a clock is negligible within a block. Offset
+and drift are fitted to the best block first, and then to all operations.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from bubbleviz.sources.nccl.events import UNKNOWN
 
 #: Maximum distance between a kernel's start and the start of a channel's work on the GPU's clock.
 GPU_TOLERANCE_NS = 20_000
-#: Maximum distance if the start was recorded by a thread of the host, which may have been asleep.
+#: Maximum distance if the start was recorded by a host thread, which may have been asleep.
 HOST_TOLERANCE_NS = 1_000_000
 #: Maximum difference in length between a kernel and its operation.
 #: The maximum is a fraction of the kernel's length plus a constant in ns.
@@ -376,7 +376,7 @@ def _fit_line(pairs: StartPairs, rows: Ints, offset_ns: int) -> ClockLine:
 def _fit_correction(since_ns: Ints, distance_ns: Ints, drift: float) -> tuple[int, float]:
     """Fit a correction of the offset, and a drift, to the distances of matched pairs.
 
-    The drift is only changed if all conditions hold:
+    The drift is only changed if all conditions are met:
 
     - There are at least ``_MIN_DRIFT_PAIRS`` pairs.
     - They span at least ``_MIN_DRIFT_SPAN_NS``.

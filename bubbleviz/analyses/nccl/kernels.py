@@ -176,7 +176,7 @@ def list_operations(
         first: Row of the first kernel of each operation.
         last: Row of the last kernel of each operation.
         columns: Other columns of the operations, keyed by column name. ``name`` is required.
-        names: Operation and datatype names, which ``columns`` contain the indices of.
+        names: Operation and datatype names. ``columns`` contains indices into these names.
         communicators: Communicators, to which ``columns`` refer by index.
     """
     bare = np.flatnonzero(~make_mask(len(kernels), np.append(first, last)))

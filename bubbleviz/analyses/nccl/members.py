@@ -82,7 +82,7 @@ def number_instances(table: Communications, epoch: Ints | int = NONE) -> Ints:
 
     Args:
         table: Operations from all files.
-        epoch: For each row, the anchor from which sends and receives are counted; see
+        epoch: For each row, the anchor that sends and receives are counted from; see
             :func:`find_epochs`.
 
     Returns:
@@ -152,7 +152,7 @@ def pair_by_order(table: Communications, gpu_index: Ints, family: Ints) -> Ints:
     """Pair kernels of different GPUs by their order alone, for profiles without communicators.
 
     The k-th kernels of a family on all GPUs form a group. The groups of a family are paired if both
-    conditions hold:
+    conditions are met:
 
     - Every GPU ran the same number of kernels of the family.
     - In at least ``_MIN_OVERLAPPING`` of the groups, all kernels run at the same time at some
@@ -257,10 +257,10 @@ def align_clocks_by_ends(
 ) -> tuple[Communications, tuple[RecordingClock, ...]]:
     """Align clocks to the reference by the ends of common operations.
 
-    All members of an operation are assumed to end at the same instant. In each round, the base
-    (group of clocks that agree already) that shares the most operations with aligned clocks is
-    shifted by the median distance. The rounds end when no unaligned base shares an operation with
-    an aligned one.
+    All members of an operation are assumed to end at the same instant. A base is a group of clocks
+    that agree already. In each round, the base that shares the most operations with aligned clocks
+    is shifted by the median distance. The rounds end when no unaligned base shares an operation
+    with an aligned one.
 
     Args:
         table: Operations of all files, each on the clock that recorded it.
@@ -358,7 +358,7 @@ def split_waiting(
     Args:
         table: Operations from all files.
         instance: Instance number of each row, equal for all members of an operation, or -1.
-        order_instance: Instance of rows that are paired by their order alone, or -1.
+        order_instance: Instance number of each row that was paired by order alone, otherwise -1.
         compared: A group id for each clock; times of clocks in the same group are comparable.
         peer_wait_ns: Time for which the proxy thread of each operation waited for the peer, or 0
             without a proxy thread.

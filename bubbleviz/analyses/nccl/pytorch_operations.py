@@ -59,7 +59,7 @@ def collect_pytorch_operations(
 
 
 def _merge_by_operation(operation: Ints, kernel: Ints, n_kernels: int) -> tuple[Ints, Ints, Ints]:
-    """Merge the rows of each operation, which has one row per kernel.
+    """Merge the rows of each operation into one. Before, an operation has one row per kernel.
 
     Args:
         operation: Operation of each row.

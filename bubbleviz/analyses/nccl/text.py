@@ -61,7 +61,8 @@ def list_late_and_hanging(communication: Communication, max_rows: int) -> Iterat
 
     Args:
         communication: The measured operations.
-        max_rows: Maximum number of table rows. At most twice as many lines on hangs are yielded.
+        max_rows: Maximum number of table rows. The number of lines on hangs is at most twice as
+            large.
     """
     stages = hangs.find_stages(communication.operations.communicators)
 

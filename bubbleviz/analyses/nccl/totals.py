@@ -99,7 +99,7 @@ def sum_operations(table: Communications) -> Total:
 def _sum_known(values: Ints) -> tuple[int | None, int]:
     """Return the sum and the number of the values that are not negative.
 
-    The sum is None if there are no such values. Python integers are summed, because damaged files
+    If there are no such values, the sum is None. Python integers are summed, because damaged files
     can contain numbers whose sum exceeds 64 bits.
     """
     known_values = values[values >= 0]

@@ -63,8 +63,8 @@ def measure(
         profile: Profile with the ranges that match :data:`.range_names.GLOBS`.
         kinds: Name patterns of communication kernels and of collective instructions.
         skip: Number of runs at the start, per module and device, that are warm-up (lazy loading,
-            communication setup). If no device runs a module more often than this, nothing is left
-            out as warm-up for this module.
+            communication setup). If no device runs a module more often than this, no run of this
+            module is left out as warm-up.
 
     Returns:
         samples: The executions to compute costs from.

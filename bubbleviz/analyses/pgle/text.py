@@ -23,7 +23,7 @@ _OF_COSTS = (
     LimitationKind.PROFILE_UNREADABLE,
 )
 
-#: Flags of the profiled run, and of the run that uses the costs.
+#: XLA flags of the run to profile, and of the runs that use the costs.
 #: docs.nvidia.com/jax-toolbox/performance-profiling/pgle-profile-guided-latency-estimation
 PROFILE_FLAGS = (
     "--xla_gpu_enable_latency_hiding_scheduler=false",
@@ -87,7 +87,7 @@ def summarize_costs(costs: Costs) -> str:
 
 
 def _describe_device(costs: Costs, word: str) -> str:
-    """Return a word for the devices, which mentions the CPU if XLA ran on the host."""
+    """Return a word for the devices that mentions the CPU if XLA ran on the host."""
     return word if costs.device != HOST else "CPU" if word == HOST else f"CPU {word}"
 
 

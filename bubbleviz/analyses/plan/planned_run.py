@@ -47,9 +47,9 @@ class MeasuredRun:
             schedule, or None if the schedule is unknown.
         makespan_ns: Time from the first start to the last end of the typical iteration, or None if
             unknown.
-        restrictions: Reasons why the measured times may not be those of a complete pipeline.
+        restrictions: Reasons why the measured times may not cover a complete pipeline.
         memory: Memory of the virtual stages in bytes, or None if it was not measured.
-        on_gpus: Whether kernels were recorded, which means that transfers go through NCCL.
+        on_gpus: Whether kernels were recorded. Transfers are then assumed to go through NCCL.
         overlaps: Whether consecutive iterations overlap. The makespan of a single iteration then
             says little about the speed of the run.
     """

@@ -46,7 +46,7 @@ _PERIOD = "period"
 
 #: Maximum number of iterations in the trend.
 TREND = 120
-#: A rank is slow if its compute time exceeds that of its peers by more than this fraction.
+#: A rank is slow if it computes longer than its peers by more than this fraction.
 SLOW = 0.1
 #: Multiple of the usual pause above which a pause can be long.
 #: A pause is long if it exceeds the usual pause by more than this fraction of the iteration.
@@ -234,7 +234,7 @@ class Watcher:
         self._measured = NONE
 
     def _check_clock(self, rank: RecordedRank, n_new: int) -> None:
-        """Add an event for each time the UTC clock of a rank's host was set.
+        """Add an event for each time that the UTC clock of the rank's host was set.
 
         The clock was set if the difference between UTC and the monotonic clock changed by more than
         ``_CLOCK_STEP_NS`` from one iteration to the next.
@@ -255,10 +255,11 @@ class Watcher:
     def _find_silent(self, now_s: float) -> None:
         """Mark ranks that have stopped writing as silent, and add an event for each of them.
 
-        A rank is silent if both conditions hold:
+        A rank is silent if both conditions are met:
 
         - It has written nothing for more than ``SILENT_S`` seconds.
-        - It is at least ``SILENT_ITERATIONS`` iterations behind the rank that is furthest ahead.
+        - Its last iteration is at least ``SILENT_ITERATIONS`` before the newest iteration of any
+          rank.
         """
         newest = max((r.numbers[-1] for r in self.ranks.values() if r.numbers), default=NONE)
         for number, rank in sorted(self.ranks.items()):
@@ -368,9 +369,9 @@ class Watcher:
     def _add_to_trend(self, iteration: WatchedIteration) -> WatchedIteration:
         """Add an iteration to the trend, and return it with its slow ranks and usual pause.
 
-        A rank is slow if its compute time exceeds that of other ranks by more than ``SLOW`` (a
-        fraction). If the iteration number is not higher than the previous one, the run was
-        restarted, and the trend and the slow ranks are cleared first.
+        A rank is slow if it computes longer than its peers by more than the fraction ``SLOW``. If
+        the iteration number is not higher than the previous one, the run was restarted, and the
+        trend and the slow ranks are cleared first.
         """
         self._total += 1
         if self._trend and iteration.number <= self._trend[-1].number:
@@ -399,7 +400,7 @@ class Watcher:
         """Return the usual pause in ns if the pause before an iteration is long, otherwise -1.
 
         The usual pause is the lower quartile of the known pauses in the trend. A pause is long if
-        both conditions hold:
+        both conditions are met:
 
         - It is more than ``_PAUSE_TIMES`` times the usual pause.
         - It exceeds the usual pause by more than ``_PAUSE_SHARE`` of the iteration's length.

@@ -147,7 +147,7 @@ class Metrics:
 
     Args:
         address: Address to listen on, ``HOST:PORT``.
-        run: Value of the label ``run`` of every metric, which distinguishes runs on a dashboard.
+        run: Value of the label ``run`` in every metric, to distinguish runs on a dashboard.
 
     Raises:
         UsageError: The address is invalid.
