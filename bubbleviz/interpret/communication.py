@@ -55,7 +55,7 @@ def add_communication(profile: Profile, kinds: naming.Kinds) -> Profile:
     return replace(profile, activities=sorted_work, streams=sorted_streams, copies=moved_copies)
 
 
-#: Subject of the limitation for names that look like communication.
+#: Limitation subject for kernels whose names look like communication.
 _BY_NAME = "kernels that look like communication"
 #: Maximum number of kernel names in a limitation, and maximum number of characters per name.
 _MAX_LISTED, _MAX_NAME_LENGTH = 3, 60

@@ -60,12 +60,12 @@ _LONG_NS = 10_000
 #: Number of calls without work that are checked first. The rest is checked only if one of these
 #: calls lost its kernel.
 _FIRST = 1 << 13
-#: Minimum share of lost kernels in a process for the bubble ratios to be marked as uncertain.
+#: Bubble ratios are marked as uncertain if a process lost at least this share of its kernels.
 _NOTICEABLE = 0.01
 #: The total number of lost kernels is estimated from a sample only if the sample contains at least
 #: this many. The estimate is then accurate to within a third.
 _ENOUGH = 10
-#: Multiple of the longest time from launch to end after which a missing kernel is lost, not late.
+#: A missing kernel is lost, not late, after this multiple of the longest time from launch to end.
 _FAR_LONGER = 2
 #: Sentinel times: before every launch, and after the end of every capture.
 _NEVER, _FOREVER = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)

@@ -16,7 +16,7 @@ from bubbleviz.model.run_kinds import INFERENCE, run_kind
 
 #: Maximum number of frequent names that are listed.
 _SHAPES = 20
-#: Tables of a profile that contain GPU work.
+#: Profile tables that contain GPU work.
 _GPU_WORK = (
     "kernels",
     "kernels and instructions",

@@ -34,7 +34,7 @@ from bubbleviz.model.phases import COUNTED, TRANSFERS, Phase
 #: Two Optimizers belong to different iterations if the gap between them exceeds this fraction of
 #: the time that a rank usually works before an Optimizer.
 _IDLE_STEP = 0.5
-#: Sentinel that is larger than the number of ranges of any Optimizer.
+#: Sentinel that is larger than the number of ranges in any Optimizer.
 _MANY = 1 << 31
 
 

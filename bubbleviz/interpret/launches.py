@@ -226,7 +226,7 @@ def _sample_rows(row: Ints, step: int) -> Ints:
     """
     if step == 1:
         return row
-    # Two rounds of multiplication with constants of MurmurHash3. The high bits are mixed best.
+    # Two rounds of multiplication with constants from MurmurHash3. The high bits are mixed best.
     hashed = row.astype(np.uint32)
     hashed *= np.uint32(0x85EBCA6B)
     hashed ^= hashed >> np.uint32(15)

@@ -711,7 +711,7 @@ class Linker:
             return
         ranks, rank = self.activities.ranks, self.activities.rank
         device_id = ranks[:, 1][rank[rows]]
-        # Pairs of a thread and a device that it launched kernels on.
+        # Distinct (thread, device) pairs for which the thread launched kernels on the device.
         kernels = np.flatnonzero(self.thread[: self.activities.kernels] != NONE)
         codes = find_distinct(self.thread[kernels].astype(np.int64) * len(ranks) + rank[kernels])
         threads, devices = self.threads.values[codes // len(ranks)], ranks[codes % len(ranks), 1]

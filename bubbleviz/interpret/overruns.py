@@ -48,14 +48,14 @@ _MIN_MANY = 10
 _MANY_EARLY_STARTS = 0.01
 #: A hardware queue is not serial if more than this share of its kernels contain the next kernel.
 _MANY_CONTAINED = 0.2
-#: A kernel is far longer if it takes more than this many times as long as all others of its name.
+#: A kernel is far longer if it takes more than this many times as long as any other with its name.
 #: The end of a far longer kernel is wrong, unless such kernels are common.
 _FAR_LONGER = 3
 #: The end of the last work on a stream is checked only if the work takes at least this share of the
 #: profile's span.
 _NOTICEABLE = 0.01
-#: Maximum time in ns by which awaited work may end after the wait returns, because of noise between
-#: the host clock and the device clock.
+#: Awaited work may end up to this time (in ns) after the wait returns, because the host and device
+#: clocks differ slightly.
 _WAIT_GRAIN_NS = 100_000
 
 

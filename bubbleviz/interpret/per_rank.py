@@ -44,7 +44,7 @@ _TOGETHER, _ROOM = 1 << 15, 1 << 18
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
-#: Names of the columns that contain times.
+#: Names of time columns.
 _TIMES, _HOST_TIMES = ("start_ns", "end_ns"), ("host_start_ns", "host_end_ns")
 _LAUNCH_TIMES = "launched_ns", "receive_start_ns", "receive_launched_ns"
 

@@ -36,7 +36,7 @@ from bubbleviz.timing import Step, record_steps, time_step
 #: Number of rows that are sampled to recognize range names, and the minimum number of complete
 #: forwards and backwards among them. With fewer, the larger default sample is used.
 _SMALL_SAMPLE, _MIN_OPERATIONS = 1 << 12, 1 << 6
-#: Maximum number of characters of a range name in an error message.
+#: Maximum length of a range name in an error message, in characters.
 _MAX_NAME_LENGTH = 40
 #: Substring of the range names that XLA gives to instructions.
 _INSTRUCTION = "hlo_op="
@@ -64,8 +64,8 @@ class ReadOptions:
         keep_export: Whether to keep the exports that are made from nsys reports.
         jobs: Number of threads that read one file.
         has_draft: Function that returns whether a drafted convention works for a profile. Its
-            arguments are the open profile and how often each sampled name occurs. It
-            must be a module-level function, because the options are pickled.
+            arguments are the open profile and how often each sampled name occurs. It must be a
+            module-level function, because the options are pickled.
         memory: Whether to read memory events.
         run_paths: Paths of the run, quoted for a shell, to use in suggested commands. If empty, the
             path of each profile is used.

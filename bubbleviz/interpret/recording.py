@@ -123,7 +123,7 @@ class RecordedTables:
         operations: Operations, sorted by (rank, host start). The iterations of each rank are
             numbered from 0.
         busy: Intervals in which operations kept their GPU busy.
-        active: Time in which each rank ran kernels in each iteration.
+        active: Time during which each rank ran kernels in each iteration.
         running: Times in which kernels and copies ran, in and between iterations.
         unattributed: Intervals in which compute kernels ran outside operations.
         exposed: Intervals in which only communication between more than two ranks ran.
@@ -162,7 +162,7 @@ class Recordings(RecordedTables):
         rows: Number of rows of each table in each recording, shape (recordings, tables). The
             columns are in the order of ``TABLES``.
         names: Number of operation names in each recording.
-        hints: Stages and iteration numbers in the names of operations.
+        hints: Stages and iteration numbers in the operation names.
     """
 
     recordings: tuple[Recording, ...]

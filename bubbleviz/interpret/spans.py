@@ -130,8 +130,9 @@ class WorkTimes:
         kernels: Number of compute kernels in each operation.
         first: Row of the kernel or copy that starts each operation's span, or -1 if it has no span.
         active_ns: Time during which each operation ran compute kernels.
-        worked_ns: Time during which the (rank, iteration) of each operation ran compute kernels of
-            operations whose phase is in ``WORK``. It is 0 for operations with other phases.
+        worked_ns: For each operation, the time during which compute kernels ran in its rank and
+            iteration. Only operations whose phase is in ``WORK`` count, and the time of all other
+            operations is 0.
         loose: Mask of the compute kernels outside all compute operations, one per row of the work.
         spent_ns: Total durations, shape (ranks, 5). The columns are copies, communication inside
             ranges, communication outside ranges, compute inside compute operations, and compute

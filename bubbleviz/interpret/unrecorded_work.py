@@ -39,7 +39,8 @@ _EARLY_NS, _EARLY_PART = 10_000_000, 0.5
 #: Minimum unexplained wait in ns. The first value applies to waits that take at least ``_LARGE`` of
 #: the device's span, the second to waits that take at least ``_NOTICEABLE`` of it.
 _MIN_WAIT_NS, _LONG_WAIT_NS = 100_000, 5_000_000
-#: Minimum share of a device's span for a short wait (above ``_MIN_WAIT_NS``) to be reported.
+#: A short wait (above ``_MIN_WAIT_NS``) is reported if it takes at least this share of the device's
+#: span.
 _LARGE = 0.1
 #: A wait is normal if it is at most this many times as long as the longest idle time before other
 #: queued work.

@@ -46,7 +46,7 @@ _MAX_FILES, _MAX_BYTES, _MIN_TASKS = 128, 32 << 20, 4
 _MAX_PENDING = 4
 #: Timeouts in seconds for the scheduler's answers and for closing the connection.
 PATIENCE_S, _CLOSE_TIMEOUT_S = 7.0, 1.0
-#: Interval between checks of the workers, in seconds.
+#: Interval between worker checks, in seconds.
 POLL_S = 1.0
 _VERSION = "bubbleviz._version:__version__"
 #: Loggers that print error tracebacks. This module reports these errors in one sentence.
@@ -453,7 +453,7 @@ class DaskFleet(run_recordings.Fleet):
             InputError: No host has a profile at one of the paths.
             MismatchError: Two hosts have different files at the same path.
         """
-        # The working directories of workers differ from the one of this process.
+        # Workers may have other working directories than this process.
         absolute_paths = [_to_absolute(path) for path in paths]
         hosts = sorted({_parse_host(worker) for worker in self._list_workers()})
         answers = dict(

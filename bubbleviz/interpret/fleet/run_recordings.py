@@ -123,7 +123,7 @@ def _read_blocks(path: str, length: int) -> Iterator[bytes]:
     try:
         for part in list_files(path) if Path(path).is_dir() else [Path(path)]:
             with part.open("rb") as file:
-                # A log device of the kernel has size 0, but reading it never ends.
+                # A kernel log device has size 0, but reading it never ends.
                 while os.fstat(file.fileno()).st_size and (block := file.read(length)):
                     yield block
     except OSError as error:
