@@ -171,8 +171,8 @@ _RATIOS = (
         summary="single-iteration window",
         definition="1 - sum of the ranks' compute / (ranks x (last end - first start over all "
         "ranks))",
-        words="idle share of all ranks from an iteration's first F to its last backward, only its "
-        "own F, B and W as work",
+        words="idle share of all ranks from an iteration's first F to its last backward; only the "
+        "iteration's own F, B and W count as work",
         windows=lambda extents: _find_common_windows(extents, extents.last_ns),
         work=CountedWork.ITERATION,
         common_clock=True,
@@ -185,14 +185,14 @@ _RATIOS = (
         summary="longest rank's window",
         definition="1 - sum of the ranks' compute / (ranks x longest (last end - first start) of a "
         "rank); arXiv 2401.10241, section 5.3",
-        words="idle share of all ranks in windows as long as the longest rank's, from its first F "
-        "to its last backward",
+        words="idle share of all ranks; the window of each rank is as long as the longest time "
+        "of a rank from its first F to its last backward",
         windows=_find_longest_windows,
         work=CountedWork.ITERATION,
         common_clock=False,
         across_ranks=True,
-        forward_words="idle share of all ranks in windows as long as the longest rank's, from its "
-        "first chunk to its last",
+        forward_words="idle share of all ranks; the window of each rank is as long as the longest "
+        "time of a rank from its first chunk to its last",
     ),
     # A common window for all ranks, to the end of the last Optimizer of the iteration.
     RatioDefinition(
@@ -201,7 +201,7 @@ _RATIOS = (
         definition="1 - sum of the ranks' compute and Optimizer / (ranks x (last end, Optimizer "
         "included - first start over all ranks))",
         words="idle share of all ranks from an iteration's first F to the end of its last "
-        "Optimizer, only its own as work",
+        "Optimizer; only the iteration's own operations count as work",
         windows=lambda extents: _find_common_windows(extents, extents.step_last_ns),
         work=CountedWork.STEP,
         common_clock=True,

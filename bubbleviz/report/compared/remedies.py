@@ -43,6 +43,12 @@ _ORDER_KINDS = {"schedule", "order"}
 _DELAY_KINDS = {"collective", "late-start", "launch", "link", "order", "queue", "token"}
 #: Kinds of advice whose measure would be 0 without the fault. All other measures would be 1.
 _ZERO_BASED = {"late-start", "launch-gaps", "order", "queue"}
+#: Clauses about kinds of advice whose measure is a number of things.
+_COUNT_CLAUSES = {
+    "queue": "{last:,.0f} {name}s are queued, {first:,.0f} were",
+    "token": "{last:,.0f} chunks are in flight, {first:,.0f} were",
+    "order": "{last:,.0f} {name}, {first:,.0f} were",
+}
 #: Kinds of advice whose measure improves if it gets larger.
 _MORE_IS_BETTER = {"token"}
 
@@ -241,12 +247,8 @@ def _describe_measure(advice: AdviceEntry, repeated: AdviceEntry) -> tuple[bool,
         else:
             cost = f"it still costs {format_percent(repeated.saving_ratio)} of an iteration"
         return False, cost
-    if advice.kind == "queue":
-        return True, f"{last:,.0f} {name}s are queued, {first:,.0f} were"
-    if advice.kind == "token":
-        return True, f"{last:,.0f} chunks are in flight, {first:,.0f} were"
-    if advice.kind == "order":
-        return True, f"{last:,.0f} {name}, {first:,.0f} were"
+    if advice.kind in _COUNT_CLAUSES:
+        return True, _COUNT_CLAUSES[advice.kind].format(last=last, name=name, first=first)
     if advice.kind == "launch-gaps":
         return True, _describe_gaps(first, last)
     if name.endswith(" ms"):
