@@ -124,7 +124,10 @@ def _record_again(report: Report) -> str:
 
 
 def _record_launches(report: Report) -> str:
-    """Return the advice to record again because kernels lack their launching call."""
+    """Return the advice to record again because kernels lack their launching call.
+
+    The text contains the number of these kernels, and the range in which the primary ratio lies.
+    """
     n_kernels, n_unlinked = count_unlinked_kernels(report)
     low = report.lower_bound(report.headline)
     mean = report.summary.bubble_ratio[report.headline].mean
@@ -149,7 +152,11 @@ def _check_for_missing(report: Report) -> str:
 
 
 def _add_ranks(report: Report) -> str:
-    """Return the advice for missing ranks, with the first profile that could not be read."""
+    """Return the advice to add the profiles of missing ranks.
+
+    If profiles could not be read, the text contains their number and the reason for the first one.
+    Otherwise, it asks for the profiles of all ranks.
+    """
     unreadable = LimitationKind.PROFILE_UNREADABLE
     reasons = [note.reason for note in report.limitations if note.kind is unreadable]
     if not reasons:
@@ -245,7 +252,10 @@ def _get_unreplayed_reason(report: Report) -> str:
 
 
 def _describe_missed_measurement(report: Report) -> str:
-    """Return a sentence that explains why the replay is not used for predictions."""
+    """Return a sentence that explains why the replay is not used for predictions.
+
+    The sentence contains the relative difference between the replayed and the measured length.
+    """
     diagnosis = report.explanation.diagnosis
     missed = format_percent(None if diagnosis is None else diagnosis.missed_ratio)
     return (

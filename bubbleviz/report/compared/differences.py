@@ -205,8 +205,8 @@ def _describe_batch(pair: RunPair) -> Iterator[_Difference]:
 def _describe_kernels(pair: ReportPair) -> Iterator[_Difference]:
     """Yield the change of each kernel whose time per step changed noticeably.
 
-    The change must exceed ``_MIN_CHANGE`` of the earlier time of this kernel, and
-    ``_MIN_KERNEL_CHANGE`` of the earlier time of all kernels.
+    The change must exceed ``_MIN_CHANGE`` times the earlier time of this kernel, and
+    ``_MIN_KERNEL_CHANGE`` times the earlier time of all kernels. A missing kernel has time 0.
     """
     before_ns, after_ns = _average_kernels(pair.earlier), _average_kernels(pair.later)
     if not before_ns:

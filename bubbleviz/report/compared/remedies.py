@@ -339,8 +339,9 @@ def _describe_unnamed_work(advice: AdviceEntry, earlier: RunSummary, later: RunS
 def _has_moved_work(earlier: RunSummary, later: RunSummary, stages: tuple[int, ...]) -> bool:
     """Return whether the other stages gained at least half of the work that ``stages`` lost.
 
-    If not, the layers stayed on their stages, and ``stages`` only became faster. The result is also
-    True if the loss is too small to tell: less than ``2 * _NOISE`` of the work of the other stages.
+    If the others gained less, no layers moved, and ``stages`` only became faster. The result is
+    also True if the loss is too small to tell: less than ``2 * _NOISE`` times the work of the other
+    stages.
     """
     then_ns, now_ns = (_sum_by_stage(list_median_stage_times(run)) for run in (earlier, later))
     lost_ns = sum(then_ns.get(stage, 0.0) - now_ns.get(stage, 0.0) for stage in stages)
