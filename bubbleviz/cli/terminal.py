@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-#: In lists of files: maximum number of characters of a path, and maximum number of files.
+#: Maximum length of a path in a file list, and maximum number of files in the list.
 _LONGEST_PATH, _FILES = 100, 4
 #: Default, minimum and maximum number of columns. The default applies if there is no terminal.
 PIPED, _MIN_COLUMNS, _MAX_COLUMNS = 80, 40, 10_000
@@ -321,9 +321,9 @@ def _show_late_bars() -> Iterator[Bars]:
 
 @contextmanager
 def show_reading_progress() -> Iterator[ReadingBars | None]:
-    """Show the progress of reading profiles on standard error.
+    """Show on standard error how much of the profiles has been read.
 
-    Yields None if standard error is not a terminal.
+    Yields the progress bar, or None if standard error is not a terminal.
     """
     if not sys.stderr.isatty():
         yield None

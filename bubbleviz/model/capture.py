@@ -44,10 +44,10 @@ def mask_outside_capture(
 def find_capture_bounds(
     start_ns: Ints, end_ns: Ints, capture_ns: tuple[int, int] | None = None
 ) -> tuple[int, int] | None:
-    """Return the bounds of the capture with a margin. Events outside these bounds are errors.
+    """Return the time bounds of the capture, with a margin. Events outside do not belong to it.
 
     If the calls are known, the capture lasts from the first to the last call. Calls may be missing
-    at its edges, so it is extended to cover the middle 90 % of the events (see
+    at its edges, so the capture is extended to cover the middle 90 % of the events (see
     :func:`_find_middle`). If the calls are unknown, the capture is the middle 90 % of the events.
 
     The margin on both sides is

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TimeOptions:
-    """Command-line options for the times of operations."""
+    """Command-line options for operation times."""
 
     tf: str | None = option("MS[,MS...]", "Forward time (F), or one per stage.", "Times")
     tb: str | None = option("MS[,MS...]", "Input-gradient time (B).", "Times")

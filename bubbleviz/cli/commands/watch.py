@@ -132,7 +132,7 @@ def _check_folder(folder: str) -> None:
 
 
 def _check_without_limit(for_: int, run: str | None) -> None:
-    """Check that no option which needs a limit is given, for a command line without a limit.
+    """Check a command line without a limit: options that need a limit must not be given.
 
     Raises:
         UsageError: ``--run`` is given, or ``--for`` is not 1.
@@ -241,7 +241,9 @@ def _make_printer(
 def _prepare_command(
     text: str | None, names: PrivateNames
 ) -> tuple[Callable[[str], None], Callable[[], None]]:
-    """Return two functions that start a command and report its exit code. Neither waits for it.
+    """Return two functions: one starts a command, the other reports its exit code.
+
+    Neither function waits for the command to end.
 
     Args:
         text: The command as the user wrote it, or None for no command.

@@ -120,8 +120,8 @@ def draw_memory_plot(plot: MemoryPlot) -> str:
 def _draw_axes(page: Page, plot: MemoryPlot) -> Graph:
     """Draw the axes and the memory limit, and return the graph.
 
-    Both axes start at 0. The memory axis ends 5 % above the largest memory or the limit. The axis
-    of ratios ends 10 % above the largest ratio, and at 1 % or more.
+    Both axes start at 0. The memory axis ends 5 % above the largest memory or the limit. The
+    ratio axis ends 10 % above the largest ratio, and at 1 % or more.
     """
     amounts = [point.memory for point in plot.points]
     if plot.limit is not None:

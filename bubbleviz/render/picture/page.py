@@ -195,7 +195,7 @@ class Page:
     def hatch(self) -> str:
         """Return the value of the SVG attribute ``fill`` for bubbles.
 
-        When this is first called, the hatch of bubbles is added to ``definitions``.
+        When this is first called, the bubble hatch is added to ``definitions``.
         """
         name = f"{self.ids}bubble"
         if name not in self.definitions:

@@ -1,4 +1,4 @@
-// Vega-Lite charts: idle time by rank and cause, phase times, and the ratios of iterations.
+// Vega-Lite charts: idle time by rank and cause, phase times, and iteration ratios.
 
 // Maximum number of bars, above which ranks are combined into stages; and maximum number of columns
 // of a heat map, above which several microbatches share a column.

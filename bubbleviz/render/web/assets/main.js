@@ -40,7 +40,7 @@ function titleOf(report) {
   return [clean(`${names[0] ?? "no profile"}${more}`, 120), dates.length ? `recorded ${dates[0]} UTC` : "date of recording unknown"];
 }
 
-// Names of phases in the legend.
+// Phase names in the legend.
 const NAMES = { busy: "busy: compute, communication or copies", F: "F forward", B: "B backward, input", W: "W backward, weights", BW: "BW backward", R: "R recompute", FB: "FB forward and backward" };
 
 function showLegend(run, timeline) {
@@ -213,7 +213,7 @@ function followContents() {
   mark();
 }
 
-// --- runs of many ranks: one pipeline at a time
+// --- runs with many ranks: one pipeline at a time
 
 // The name of the pipelines or ranks that the timeline shows if there are many ranks.
 function partName(run) {

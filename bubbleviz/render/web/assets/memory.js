@@ -1,4 +1,4 @@
-// Memory: tables of the memory of ranks and operations, and the bubble ratios of schedules by memory.
+// Memory: tables of rank and operation memory, and a plot of schedules by memory and bubble ratio.
 
 const MEMORY_UNITS = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]];
 

@@ -20,7 +20,7 @@ class Minimap {
     this.canvas.addEventListener("pointermove", move);
   }
 
-  // The time in which operations ran, summed over the ranks, for each column of pixels.
+  // The time in which operations ran, summed over the ranks, for each pixel column.
   busy(columns) {
     const { run } = this.at;
     if (this.counted?.length === columns && this.of === run.operations) return this.counted;

@@ -1,4 +1,4 @@
-// The overview of a run of many ranks has one colored cell per pipeline and stage. A click on a cell
+// The overview of a run with many ranks has one colored cell per pipeline and stage. A click on a cell
 // shows the operations of its ranks.
 
 const CELL_WIDTH = [5, 16];
@@ -297,7 +297,7 @@ function farthest(run) {
   return away.filter((own) => own.score > 0).sort((a, b) => b.score - a.score || a.rank - b.rank).slice(0, LISTED);
 }
 
-// The distribution of values over ranks, one row per quantity, and of the ratio in each stage.
+// Distributions over ranks: one row per quantity, and one row per stage for the ratio.
 function spreadTable(run) {
   const { means } = run;
   const times = [...Object.entries(means.busy).map(([phase, values]) => [`${phase} time`, values]), ["bubble", means.bubble]];

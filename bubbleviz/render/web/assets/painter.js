@@ -1,7 +1,7 @@
 // The painter: draws the rows of a timeline on its canvas.
 //
-// Operations that are wider than a pixel are drawn as boxes. If operations are narrower, each column
-// of pixels shows how its time was spent, by phase. So no operation is lost at any zoom level:
+// Operations that are wider than a pixel are drawn as boxes. If operations are narrower, each pixel
+// column shows how its time was spent, by phase. So no operation is lost at any zoom level:
 //
 //     zoomed in    │F 3  │F 4  │   │B 0      │      boxes with numbers
 //     zoomed out   ▆▆▆▅▆▇▆▆▅▃▆▆▆▆                  shares of F, B, W, Optimizer in each pixel

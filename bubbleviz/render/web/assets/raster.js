@@ -47,7 +47,7 @@ class Raster {
     }
   }
 
-  // Fills columns of a row by how their time was spent: work from the bottom up, then idle time.
+  // Fills the pixel columns of a row by how their time was spent: work at the bottom, then idle time.
   columns([fromNs, untilNs], top, bottom, work, workColours, idle, idleColours) {
     const { wide } = this;
     const first = Math.max(0, top);

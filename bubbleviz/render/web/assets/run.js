@@ -21,7 +21,7 @@ function boundsOf(rank, ranks) {
   return bounds;
 }
 
-// Intervals of ranks sorted by (rank, start), with an index for finding them by time.
+// Rank intervals sorted by (rank, start), with an index for finding them by time.
 class Lane {
   constructor(rank, startNs, lengthNs, ranks) {
     this.rows = startNs.length;

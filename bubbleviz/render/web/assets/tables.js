@@ -97,7 +97,7 @@ function communicationTable(run) {
   return table(`in ${unit[1]}, mean of the averaged iterations`, ["rank", "wait", "transfer", "exposed", "kernels", "overlap"], rows, { id: "communications" });
 }
 
-// Unattributed compute, by kernel name.
+// Table of unattributed compute, by kernel name.
 function outside(run) {
   const { unattributed_kernels: all } = run.report;
   if (!all?.length) return [];
@@ -115,7 +115,7 @@ function scheduleName(choice, ran) {
   return choice.name === ran?.name ? `${name} (this one)` : name;
 }
 
-// Other schedules at the measured times.
+// Table of other schedules, simulated with the measured times.
 function otherSchedules(run) {
   const { what_if: others, schedule } = run.report;
   if (!others.rows.length) return [quiet(clean(others.reason ?? "", 300))];

@@ -144,7 +144,7 @@ class Timeline {
     return this.run.hasRankRatios(index) ? index : -1;
   }
 
-  // Returns the only iteration in view, or -1. Iterations of which only a sliver is visible are ignored.
+  // Returns the only iteration in view, or -1. Iterations that are barely visible are ignored.
   iterationInView() {
     const viewNs = this.untilNs - this.fromNs;
     const seen = this.bands.filter(({ span: [startNs, endNs] }) => {
