@@ -12,7 +12,7 @@ from bubbleviz._version import __version__
 from bubbleviz.errors import BubblevizError
 
 TYPE_CHECKING = False
-# Only type checkers import these. At run time, nothing is loaded before Ctrl-C is handled.
+# Only type checkers run these imports. At run time, nothing is loaded before Ctrl-C is handled.
 if TYPE_CHECKING:
     from typing import Any
 
@@ -95,7 +95,7 @@ def __getattr__(name: str) -> Any:
     # The command line imports functions from their modules, so its arguments are not checked here.
     if not isinstance(public_object, type):
         public_object = check_argument_types(public_object)
-        # Allows the wrapped function to be pickled for other processes.
+        # With this attribute, the wrapped function can be pickled for other processes.
         public_object.__module__ = __name__
     return globals().setdefault(name, public_object)
 

@@ -28,7 +28,7 @@ TableT = TypeVar("TableT", bound="Table")
 ScalarT = TypeVar("ScalarT", bound=np.generic)
 
 #: Minimum length of a column that is stored as a single value if all of its values are equal.
-#: Also the maximum number of set flags for which codes are compared with every flag.
+#: In :func:`get_flags`, the maximum number of set flags that are compared with all codes.
 _MIN_COMPACT = 16
 
 

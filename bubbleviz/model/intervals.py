@@ -291,14 +291,14 @@ def group_measure(
 class GroupCover:
     """Measures how many ns of a window are covered by the intervals of a group.
 
-    The time covered before a point is the sum of all earlier intervals plus a part of the interval
-    around that point. A window therefore costs two binary searches, even if windows overlap.
+    The covered time before a point is a running sum over earlier intervals, plus a part of the
+    interval at that point. A window therefore costs two binary searches, even if windows overlap.
 
     Args:
         sets: Sets of the groups, sorted by (group, start).
         n_groups: Number of groups.
-        weight_ns: Weight of each interval, which replaces its length. A fraction of the interval
-            counts the same fraction of the weight. None to use the lengths.
+        weight_ns: Weight of each interval, which replaces its length, or None to use the length. A
+            fraction of the interval counts the same fraction of the weight.
     """
 
     def __init__(self, sets: GroupIntervals, n_groups: int, weight_ns: Ints | None = None) -> None:

@@ -108,8 +108,8 @@ class Operations(Table, ArrowTable):
         launched_ns: Time when the host launched the first kernel of the span. For an operation
             without recorded GPU work, the time when the host launched work that was lost, or -1 if
             the host launched no work.
-        receive_start_ns: Start on the device of the last receive that was launched inside the
-            operation.
+        receive_start_ns: Time when the last receive that was launched inside the operation started
+            on the device.
         receive_launched_ns: Time when the host launched the last receive of the operation.
         virtual_stage: Virtual stage of the operation, or -1 if unknown.
         stages: Stage of each rank, or None for an unknown stage. Empty before alignment.
@@ -306,7 +306,7 @@ class HostActivities(Table):
         start_ns: Start of the call or range.
         end_ns: End of the call or range.
         call: 1 for a CUDA call, 0 for a range.
-        name_id: Index into the ``names`` of the operations.
+        name_id: Index into ``Operations.names``.
     """
 
     rank: Ints

@@ -1,4 +1,4 @@
-"""Recorded synchronization: events on streams, and stream and host waits.
+"""Recorded synchronization: events on streams, and waits of streams or hosts.
 
 The profiler assigned the stream and event ids. A stream id is unique within a device of a process.
 An event id is unique within a process.

@@ -146,7 +146,7 @@ _IDLE = {
 CAUSES = {name: colour for name, (colour, *_) in _IDLE.items()}
 CAUSE_HATCHES = {name: hatch for name, (_, hatch, _) in _IDLE.items()}
 CHROME_CAUSES = {name: chrome for name, (*_, chrome) in _IDLE.items()}
-#: Colors of the parts of a bubble: causes of idle time, and activities that do not count as work.
+#: Colors of bubble parts: causes of idle time, and activities that do not count as work.
 BUBBLE_PARTS = CAUSES | {
     "unattributed": UNATTRIBUTED,
     "next iterations": FORWARD,

@@ -13,7 +13,7 @@ from bubbleviz.report.view import View
 
 
 def write_operations(report: Report, _: View) -> bytes:
-    """Return all operations as the bytes of a Parquet file. The view is ignored."""
+    """Return all operations as Parquet bytes. The view is ignored."""
     out = io.BytesIO()
     parquet.write_table(pa.table(build_operation_table(report)), out, compression="zstd")
     return out.getvalue()

@@ -30,7 +30,7 @@ _MARGIN = 1.0
 
 
 class _TightestBox(NamedTuple):
-    """The longest number of a phase, and the smallest width and height of the phase's boxes."""
+    """The longest microbatch number of a phase, and the size of the phase's smallest box."""
 
     text: str
     width: float

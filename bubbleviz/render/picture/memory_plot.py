@@ -25,7 +25,7 @@ from bubbleviz.render.picture.numbers import percent
 from bubbleviz.render.picture.page import Page
 from bubbleviz.render.picture.plots import LETTERS, Graph, steps
 
-#: Height of the plot, and space to the left of, to the right of and below the plot, in px.
+#: Plot height, and space to the left, to the right and below the plot, in px.
 _HEIGHT, _LEFT, _RIGHT, _BELOW = 330.0, 62.0, 96.0, 40.0
 #: Radius of a dot, font size, line height, and gap between a dot and its label, in px.
 _DOT, _SIZE, _LINE, _GAP = 4.0, 10.5, 12.5, 4.0

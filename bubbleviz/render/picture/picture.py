@@ -79,10 +79,10 @@ def _draw_on_page(report: Report, view: View, selection: Selection | None, page:
 
 
 def pdf(report: Report, view: View) -> bytes:
-    """Return the picture that :func:`picture` draws as the bytes of a PDF file."""
+    """Draw the same picture as :func:`picture`, and return it as PDF bytes."""
     return as_pdf(picture(report, view))
 
 
 def png(report: Report, view: View) -> bytes:
-    """Return the picture that :func:`picture` draws as the bytes of a PNG file."""
+    """Draw the same picture as :func:`picture`, and return it as PNG bytes."""
     return as_png(picture(report, view))

@@ -29,7 +29,7 @@ from bubbleviz.report.report import Report
 
 #: Maximum length of a name from a profile. Viewers show fewer characters.
 _MAX_NAME_LENGTH = 200
-#: Times below this are represented exactly in every viewer, even if the viewer uses floats.
+#: Time limit below which all viewers are exact, even viewers that store times as floats.
 _MAX_EXACT_NS = 1 << 53
 #: Name of the process whose counter shows the bubble ratio over all ranks.
 ALL_RANKS = "all ranks"
