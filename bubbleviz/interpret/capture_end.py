@@ -157,9 +157,9 @@ def locate_launches(
     """Find out which operations without GPU work launched work that was not recorded.
 
     Only F, B, W, BW and FB operations without GPU work are examined. ``launched_ns`` is set to the
-    start of the first launching call (``WORK_CALLS``) during the operation's host range whose work
-    was not recorded. It is set to -1 if there is no such call, because the operation then launched
-    nothing. All threads of the process are searched, because the backward pass may run on another
+    start of the first launching call (``WORK_CALLS``) in the operation's host range that has no
+    recorded work. If there is no such call, the operation launched nothing, and ``launched_ns`` is
+    set to -1. All threads of the process are searched, because the backward pass may run on another
     thread.
 
     Args:

@@ -241,9 +241,10 @@ def _number_by_marks(ranges: HostOrder, *, is_constant: bool, n_parts: int) -> I
 def _count_step_ranges(order: HostOrder) -> Ints:
     """Return the number of ranges that make up one Optimizer of each rank, or -1 if unknown.
 
-    Consecutive Optimizer ranges are counted at the end of every iteration. The smallest count is
-    used. It is taken over all ranks that have the same total number of Optimizer ranges, because a
-    rank may be idle in every other iteration and then has too large counts itself::
+    The Optimizer ranges at the end of each iteration are counted, and the smallest count is used.
+    However, a rank may be idle in every other iteration, and the counts of that rank are then too
+    large. Therefore, the smallest count over all ranks that have the same total number of Optimizer
+    ranges is used. These ranks run their Optimizers together::
 
         rank 0   F0 B0 Optimizer   F0 B0 Optimizer   F0 B0 Optimizer   F0 B0 Optimizer
         rank 1   F0 B0 Optimizer         Optimizer   F0 B0 Optimizer         Optimizer

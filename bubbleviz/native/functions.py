@@ -138,7 +138,7 @@ def group_extents(
 def group_union(
     group: _Codes, n_groups: int, start_ns: _Ints, end_ns: _Ints, mask: _Bools | None = None
 ) -> tuple[_Ints, _Ints, _Ints] | None:
-    """Merge the overlapping intervals in each group, and return them sorted by (group, start).
+    """Merge the intervals in each group that overlap or touch, and sort them by (group, start).
 
     Empty intervals (end <= start) and intervals that ``mask`` excludes are ignored.
 

@@ -287,7 +287,7 @@ class DaskFleet(run_recordings.Fleet):
             raise self._describe_lost_scheduler(error) from error
 
     def _list_workers(self) -> list[str]:
-        """Return the addresses of all workers.
+        """Return the sorted addresses of all workers, and report workers that are silent.
 
         Raises:
             InputError: The scheduler does not answer, or a worker was silent for too long.
