@@ -20,8 +20,8 @@ _RETURN_TYPE = re.compile(r"^(?:static |void |int )+")
 _GENERIC_NAME = re.compile(r"^$|(^|_|:)kernel_?\d*$", re.IGNORECASE)
 #: Matches the start of the template or function arguments of a kernel.
 _ARGUMENTS = re.compile(r"[<(]")
-#: Matches wrapper kernels of CUTLASS, CK, CUB and others. A template argument of a wrapper kernel
-#: is the function that does the work.
+#: Matches wrapper kernels of CUTLASS, CK, CUB and others.
+#: A template argument of a wrapper kernel is the function that does the work.
 _WRAPPER = re.compile(
     r"(?:^|::)(?:Kernel2?|device_kernel|kentry\d*|trampoline_kernel|_kernel_agent|static_kernel)$"
 )

@@ -386,7 +386,7 @@ def _infer_meanings(shapes: Sequence[NameShape], batch: str) -> list[ShapeMeanin
 
 
 def _match_built_in(shape: NameShape) -> tuple[Phase, list[str]] | None:
-    """Return the phase and groups that a built-in convention reads from the names of a shape.
+    """Return what a built-in convention reads from the names of a shape: phase and number groups.
 
     Only patterns for complete forwards and backwards are considered. If several conventions match,
     the alphabetically first convention wins.
@@ -412,14 +412,14 @@ def _generate_variants(shapes: Sequence[NameShape]) -> Iterator[list[ShapeMeanin
 
     The variants are, in this order:
 
-    1. The inferred meanings, without parts of operations if complete operations have a shape too. A
-       number after the word "batch" is the microbatch, or the iteration if the name of an optimizer
-       step contains such a number.
+    1. The inferred meanings. Parts of operations are left out if complete operations have a shape.
+       A number after the word "batch" is the microbatch, or the iteration if the name of an
+       optimizer step contains such a number.
     2. Variant 1 with only the groups that all forward and backward shapes share.
-    3. Variant 1 with consecutive numbers taken as microbatch, chunk and sequence.
-    4. Variant 1 with consecutive numbers taken as chunk, microbatch and sequence.
-    5. Variant 1 with a chunk number taken as the microbatch.
-    6. The inferred meanings with a number after "batch" taken as the iteration.
+    3. Variant 1 in which consecutive numbers are microbatch, chunk and sequence.
+    4. Variant 1 in which consecutive numbers are chunk, microbatch and sequence.
+    5. Variant 1 in which a chunk number is the microbatch.
+    6. The inferred meanings in which a number after "batch" is the iteration.
     7. Variant 2 without microbatches.
     8. Variant 2 with one shape per phase, preferably one that has a microbatch number.
     9. Variant 1 without shapes that only mark iterations.

@@ -215,7 +215,7 @@ def _make_window_since(start_ns: int) -> Window:
 
 
 def _label_ranks(ranks: Sequence[RankIdle]) -> tuple[RankIdle, ...]:
-    """Give each rank a unique label: host and device, with more details if that is not unique.
+    """Label each rank with its host and device, and with more details if labels would be equal.
 
     If any two labels are equal, the process id is added to all labels. If labels are still equal,
     the host is replaced by the file name of the profile, and finally by the path of the profile.

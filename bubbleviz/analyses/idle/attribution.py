@@ -188,7 +188,7 @@ def _name_host_activity(
     fallback_threads: Sequence[int],
     numbers: Numbering[str],
 ) -> IdleIntervals:
-    """Set the activity of idle intervals that have none to what the host's threads did.
+    """Fill in the missing activities of idle intervals from what the host threads did.
 
     At each time, the event of the launching thread decides. If that thread has no event, the first
     fallback thread that has one decides. If no thread has one, the activity is ``UNTRACED``.

@@ -142,7 +142,7 @@ def _collect_stream_waits(
 
 
 def _sum_blocked(held_work: HeldWork, blocked: IdleIntervals) -> Ints:
-    """Return, for each row of ``held_work``, the idle time attributed to its wait, in ns.
+    """Return how much idle time was attributed to the wait in each row of ``held_work``, in ns.
 
     An idle interval is attributed to a wait if both conditions are met:
 

@@ -28,7 +28,7 @@ from bubbleviz.report.idle_summary import GapExample
 
 #: Maximum number of host activities in the device comparison.
 _MAX_COMPARED = 5
-#: Maximum numbers of devices, activities, steps, waits and kernels on one screen.
+#: Maximum number of devices, activities, steps, waits and kernels on one screen.
 #: The first tuple is used if the profiles contain named steps, and the second one otherwise.
 _ROWS_WITH_STEPS, _ROWS_WITHOUT_STEPS = (3, 3, 3, 1, 2), (4, 4, 0, 1, 3)
 #: Maximum number of rows for copies on one screen.
@@ -385,7 +385,7 @@ def make_activity_table(measurement: IdleMeasurement, top: int, hint: str = "") 
 
 
 def make_wait_table(measurement: IdleMeasurement, top: int, hint: str = "") -> blocks.Table:
-    """Make a table of the ``top`` longest proved waits, most time without compute first."""
+    """Make a table of the ``top`` proved waits with the longest time without compute."""
     waits = [(wait, rank) for rank in measurement.devices for wait in rank.waits]
     # The sort is stable: devices keep their order.
     waits.sort(key=lambda pair: pair[0].order())

@@ -372,7 +372,7 @@ def _find_runs(
     Args:
         order: Work of each stream, in launch order.
         waits: Stream waits and host waits.
-        stream: Stream of each wait, or -1.
+        stream: Stream of each wait, or -1 if unknown.
         record: Row of the record that each wait matches, or -1.
         is_stream_wait: Mask of the waits in which a stream waits for an event.
     """
@@ -409,7 +409,7 @@ def _find_completions(
     Args:
         order: Work of each stream, in launch order.
         records: Event records.
-        stream: Stream of each record, or -1.
+        stream: Stream of each record, or -1 if unknown.
         called_ns: Time when the host made each record.
         launch_ends: Results of :func:`_find_launch_ends`.
         runs: Stream waits, grouped into runs.
@@ -623,8 +623,8 @@ def _find_awaited_streams(
         awaited: Row of the activity that each wait was for, changed in place.
         order: Work of each stream, in launch order.
         waits: Stream waits and host waits.
-        wait_rank: Rank of each wait, or -1.
-        wait_stream: Stream of each wait, or -1.
+        wait_rank: Rank of each wait, or -1 if unknown.
+        wait_stream: Stream of each wait, or -1 if unknown.
         rank: Rank of each activity.
         launch_ends: Results of :func:`_find_launch_ends`.
     """

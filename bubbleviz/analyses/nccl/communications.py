@@ -241,7 +241,7 @@ def make_communications(
     names: tuple[str, ...],
     communicators: tuple[Communicator, ...],
 ) -> Communications:
-    """Make a table of operations from the given columns. All other columns are unknown.
+    """Make a table of operations from the given columns, and fill in defaults for all others.
 
     Args:
         rows: Number of rows.

@@ -29,6 +29,11 @@ def compare_costs(
             ``xla/python/xplane_to_profile_instructions.cc``) is removed, because nsys exports
             contain no fingerprints. If several modules have the same instruction, the last estimate
             is used.
+
+    Returns:
+        compared: (measured cost, estimate in us) pairs, largest absolute difference first.
+        unmeasured: Estimates in us of instructions that were not measured, keyed by name.
+        unestimated: Measured costs in us of instructions without an estimate, keyed by name.
     """
     estimates = {name.rpartition("::")[2]: cost_us for name, cost_us in estimates.items()}
     compared = [(cost, estimates[cost.name]) for cost in costs if cost.name in estimates]

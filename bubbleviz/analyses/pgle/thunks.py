@@ -49,7 +49,7 @@ class Thunks(Table):
 
 
 def find_thunks(ranges: Ranges, rows: Ints, names: XlaNames) -> tuple[Thunks, int]:
-    """Group the ranges of an instruction that form one execution.
+    """Find out which ranges of an instruction belong to the same execution.
 
     Consecutive ranges of the same instruction in one module range are one execution. If a loop
     contains a single instruction, each range of this instruction is a separate execution.
