@@ -637,8 +637,8 @@ def find_recording_stops(
     For each thread, ``until_ns`` is a launch time: work launched before it should be recorded. It
     becomes later in two cases:
 
-    - The process waited for all work of its only device. Everything launched before the last such
-      wait had then ended. The new time is the start of the wait, if that is later.
+    - The process of the thread waited for all work of its only device. Everything launched before
+      the last such wait had then ended. The new time is the start of the wait, if that is later.
     - Recording stopped long before the process did. If a launch without work was early enough that
       its work must have ended, the new time of its thread is the largest int64. See
       :func:`_mask_overdue_launches`.

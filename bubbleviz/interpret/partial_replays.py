@@ -46,8 +46,7 @@ def find_partial_replays(
 ) -> model.Calls:
     """Return the graph launches whose kernels were recorded only in part.
 
-    - A launch is checked if some larger number of kernels is at least ``_FAR_MORE`` times as common
-      as its number of kernels.
+    - A launch is checked if it has fewer kernels than usual; see :func:`_find_short_launches`.
     - It must have the same kernels as complete launches, except for one missing stretch.
     - It is a partial replay if the device had about as much time for it as for a complete launch;
       see :func:`_is_partial`. This cannot be determined if graph launches run concurrently.
@@ -100,9 +99,9 @@ def _find_graph_launches(rows: Ints, call: Codes) -> Codes:
 def _find_short_launches(n_kernels: Ints) -> Ints:
     """Return the indices of the graph launches that have few kernels, in ascending order.
 
-    A launch has few kernels if some larger number of kernels is at least ``_FAR_MORE`` times as
-    common. Launches without kernels are ignored. Only the first ``_MAX_SHORT`` launches are
-    returned.
+    A launch with ``n`` kernels has few if, for some larger number ``m``, at least ``_FAR_MORE``
+    times as many launches have ``m`` kernels as ``n``. Launches without kernels are ignored. Only
+    the first ``_MAX_SHORT`` launches are returned.
 
     Args:
         n_kernels: Number of recorded kernels in each graph launch.
