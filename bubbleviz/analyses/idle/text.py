@@ -110,7 +110,7 @@ def sections(
 
 
 def _limit_rows(measurement: IdleMeasurement, top: int | None) -> tuple[int, int, int, int, int]:
-    """Return the maximum numbers of rows of devices, activities, steps, waits and kernels.
+    """Return the maximum number of rows for devices, activities, steps, waits and kernels.
 
     If ``top`` is given, all five numbers are ``top``. Otherwise, the numbers are chosen so that the
     tables fit on one screen.

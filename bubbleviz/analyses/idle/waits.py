@@ -346,7 +346,8 @@ class _Runs(NamedTuple):
         record: For each wait, the row of the record of its event.
         stream: For each wait, the stream that waits.
         start_ns: Start of the call that made each wait.
-        anchor: Index in :class:`StreamOrder` of the last work before each wait, or -1.
+        anchor: Index in :class:`StreamOrder` of the last work before each wait, or -1 if there is
+            none.
         run: Run number of each wait, ascending.
     """
 
@@ -373,7 +374,7 @@ def _find_runs(
         order: Work of each stream, in launch order.
         waits: Stream waits and host waits.
         stream: Stream of each wait, or -1 if unknown.
-        record: Row of the record that each wait matches, or -1.
+        record: Row of the record that each wait matches, or -1 if there is none.
         is_stream_wait: Mask of the waits in which a stream waits for an event.
     """
     rows = np.flatnonzero(is_stream_wait & (stream != NONE) & (record != NONE))

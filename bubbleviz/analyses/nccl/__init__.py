@@ -1,4 +1,4 @@
-"""Communication operations of NCCL: data and time of each rank, and who waited for whom."""
+"""Measures NCCL communication operations: data and time of each rank, and who waited for whom."""
 
 from bubbleviz.analyses.nccl.analysis import measure_communication
 

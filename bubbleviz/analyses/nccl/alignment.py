@@ -326,18 +326,18 @@ class _AlignedGpu(NamedTuple):
 
 
 def _align_gpu(gpu: EventGpu, pool: Kernels, used_places: set[int]) -> _AlignedGpu:
-    """Align the clock of a GPU by the kernels of the profile that match it best.
+    """Align the clock of a GPU with the profile whose kernels match its operations best.
 
     Only clear matches are considered. The match with the most pairs wins. On ties, the match with
-    the smallest median distance wins. Without a clear match, the clock stays unaligned. If the
-    GPU's clock was matched but cannot be related to the host's clock, only start times from the
+    the smallest median distance wins. If there is no clear match, the clock stays unaligned. If the
+    GPU's clock was matched but its offset to the host's clock is unknown, only start times from the
     GPU's clock are kept.
 
     Args:
         gpu: The GPU with its operations.
         pool: Kernels of the profiles.
-        used_places: Places that other GPUs have matched. The place of this GPU is included unless
-            its process has only one place.
+        used_places: Indices in ``pool.places`` that other GPUs have matched, changed in place. The
+            place of this GPU is added, unless its process has only one place.
     """
     kernel = np.full(len(gpu.rows), NONE, np.int64)
     use_gpu_clock = bool((gpu.gpu_ns != UNKNOWN).any())

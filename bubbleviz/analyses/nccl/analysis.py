@@ -431,7 +431,7 @@ def _list_limitations(
         profiles: Profiles.
         communication: The measured operations and clocks.
         n_ambiguous: Number of operations that several clock offsets match equally well.
-        instance: Instance of each operation, or -1.
+        instance: Instance number of each operation, or -1 if unknown.
         n_unpaired: Number of sends and receives that cannot be paired.
     """
     for file in recorded:

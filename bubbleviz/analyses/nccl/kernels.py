@@ -72,7 +72,7 @@ class Starts(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Kernels(Table):
-    """Communication kernels of NCCL and of the user's list, sorted by GPU and start.
+    """NCCL kernels and the communication kernels that the user listed, sorted by GPU and start.
 
     Attributes:
         start_ns: Start on the profile's clock, or on the report's clock after :func:`pool_kernels`.

@@ -390,7 +390,7 @@ def _measure_waiting(table: Communications, number: Ints, clock_group: Ints) -> 
 
     Args:
         table: Operations from all files.
-        number: Instance of each row, or -1.
+        number: Instance number of each row, or -1 if unknown.
         clock_group: Group of comparable clocks of each row. Members in other groups are ignored.
 
     Returns:

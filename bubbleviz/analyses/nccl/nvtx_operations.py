@@ -36,7 +36,7 @@ _GROUP_START, _GROUP_END = "ncclGroupStart", "ncclGroupEnd"
 def collect_range_operations(
     ranges: Ranges, kernels: Kernels, range_of_kernel: Ints, payloads: Payloads | None
 ) -> tuple[Communications, int]:
-    """Collect the operations of NCCL's ranges and match them with kernels.
+    """Collect the operations that NCCL's ranges name, and match them with kernels.
 
     The operations of a group are matched in order with the kernels of the same group and family. If
     a group contains no kernel of an operation's family, the operation is matched with all kernels
@@ -45,7 +45,7 @@ def collect_range_operations(
     Args:
         ranges: Ranges opened by NCCL.
         kernels: Communication kernels of the profile.
-        range_of_kernel: Row of the range that launched each kernel, or -1.
+        range_of_kernel: Row of the range that launched each kernel, or -1 if there is none.
         payloads: Payloads of the ranges, or None if they were not recorded.
 
     Returns:
@@ -83,7 +83,7 @@ def _match_kernels(
     Args:
         ranges: Ranges opened by NCCL.
         kernels: Communication kernels.
-        range_of_kernel: Row of the range that launched each kernel, or -1.
+        range_of_kernel: Row of the range that launched each kernel, or -1 if there is none.
         rows: Rows of the ranges of the operations.
         name: For each operation, the index of its name in ``names``.
         names: Operation names.
@@ -141,7 +141,7 @@ def _find_ranks(payloads: Payloads, process: Ints, communicator: Ints, device: I
     Args:
         payloads: Payloads recorded with NCCL's ranges.
         process: Process of each operation.
-        communicator: Communicator of each operation, or -1.
+        communicator: Communicator of each operation, or -1 if unknown.
         device: Device of each operation.
 
     Returns:

@@ -59,7 +59,7 @@ def collect_pytorch_operations(
 
 
 def _merge_by_operation(operation: Ints, kernel: Ints, n_kernels: int) -> tuple[Ints, Ints, Ints]:
-    """Merge the rows of each operation into one. Before, an operation has one row per kernel.
+    """Merge the rows of each operation, one per kernel, into one row.
 
     Args:
         operation: Operation of each row.
@@ -102,7 +102,7 @@ def _count_elements(collectives: Collectives, name: Ints, names: tuple[str, ...]
 
     Args:
         collectives: Collectives that PyTorch recorded, one row per operation.
-        name: Index of each operation's name in ``names``, or -1.
+        name: For each operation, the index of its name in ``names``, or -1 if unknown.
         names: Operation names.
     """
     counts_output = np.array([*(text in _OUTPUT_COUNTED for text in names), False], bool)[name]
@@ -118,7 +118,7 @@ def _count_elements(collectives: Collectives, name: Ints, names: tuple[str, ...]
 def _name_operations(
     collectives: Collectives, kernels: Kernels, kernel: Ints
 ) -> tuple[Ints, tuple[str, ...]]:
-    """Name each operation by its collective, or else by its kernel.
+    """Name each operation after its collective, or after its kernel if the collective is unknown.
 
     An AlltoAll whose parts differ in size is called AlltoAllv.
 

@@ -216,7 +216,7 @@ def _format_rate(value: float | None, unit: float = 1) -> str:
 
 
 def _format_sums(sums: Total) -> dict[str, str]:
-    """Return the cells count, MB, ms, busy, waiting and moving.
+    """Return the table cells of a total: count, MB, ms, busy, waiting and moving.
 
     If a value is only known for k of the operations, its cell ends in ``(k)``.
     """

@@ -107,7 +107,7 @@ def _sum_known(values: Ints) -> tuple[int | None, int]:
 
 
 def _measure_busy(table: Communications) -> int:
-    """Return the time in which any operation runs, in ns, summed over all GPUs.
+    """Return for how long any operation runs on a GPU, in ns, summed over all GPUs.
 
     Overlapping operations on the same GPU and clock count once. Operations without a start are
     added with their full duration, and operations without a duration are ignored.

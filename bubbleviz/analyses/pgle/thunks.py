@@ -97,7 +97,7 @@ def _mask_only_children(parent: Ints, instruction: Ints, names: Sequence[str]) -
     """Return a mask of the ranges whose direct parent is a loop that contains a single instruction.
 
     Args:
-        parent: Row of the range that directly encloses each range, or -1.
+        parent: Row of the range that directly encloses each range, or -1 if there is none.
         instruction: Instruction of each range, as an index into ``names``.
         names: Instruction names.
     """
@@ -117,7 +117,7 @@ def _merge_nested_executions(execution: Ints, parent: Ints, instruction: Ints) -
 
     Args:
         execution: Execution of each range.
-        parent: Row of the range that directly encloses each range, or -1.
+        parent: Row of the range that directly encloses each range, or -1 if there is none.
         instruction: Instruction of each range.
     """
     is_nested_in_itself = (parent != NONE) & (instruction == instruction[parent])
