@@ -322,9 +322,9 @@ def _make_time_table(
 def _split_times(comparison: Comparison, n_runs: int) -> tuple[str, list[dict[str, float]]]:
     """Split the mean window of a rank into work and causes of idle time, for each run.
 
-    If the runs have different primary ratios, the window of ``comparison.headline`` is split in all
-    runs, and only into work and bubble. If the runs process different numbers of microbatches per
-    iteration, times are per microbatch.
+    The window is the one of the primary ratio. If the primary ratios of the runs differ, the window
+    of ``comparison.headline`` is split instead, and only into work and bubble. If the runs process
+    different numbers of microbatches per iteration, times are per microbatch.
 
     Args:
         comparison: The comparison.
@@ -533,10 +533,10 @@ def _name_windows(comparison: Comparison) -> str:
 
 
 def _list_restrictions(comparison: Comparison, titles: Sequence[str]) -> list[str]:
-    """Return a list with one line that names the restrictions of all runs.
+    """Return one line that names the restrictions of all runs, as a list with a single entry.
 
-    Each restriction is preceded by the title of its run. If no run has a restriction, the list is
-    empty.
+    Each restriction is preceded by the title of its run. The list is empty if no run has
+    restrictions.
     """
     restrictions = [
         f"{title}: {to_one_line(restriction.text, 120)}"

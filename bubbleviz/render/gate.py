@@ -67,7 +67,7 @@ def _make_row(check: Check) -> dict[str, str]:
 def format_json(
     saved: ReportSummary, checks: Sequence[Check], promises: Sequence[tuple[str, bool]] = ()
 ) -> str:
-    """Return the checks of a report as JSON text, with values and limits as fractions or in ms.
+    """Return the checks of a report as JSON text. Ratios are fractions of 1, and times are in ms.
 
     Args:
         saved: The report.

@@ -30,7 +30,7 @@ _MARGIN = 1.0
 
 
 class _TightestBox(NamedTuple):
-    """The longest microbatch number of a phase, and the size of the phase's smallest box."""
+    """The longest microbatch number of a phase, and the minimum width and height of its boxes."""
 
     text: str
     width: float

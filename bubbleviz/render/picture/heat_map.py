@@ -62,7 +62,7 @@ def draw_heat_maps(page: Page, report: Report, selection: Selection, layout: Lay
     """Draw a heat map for each phase of the first drawn iteration, and a text about the shades.
 
     Operations are ignored if they have no busy time, or if their microbatch or virtual stage is
-    unknown. A phase without other operations has no map.
+    unknown. A phase has no map if all of its operations are ignored.
     """
     operations, iteration = report.operations, selection.iterations[0]
     word = "v-stage" if (operations.chunk > 0).any() else "stage"

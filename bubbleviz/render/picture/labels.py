@@ -120,11 +120,12 @@ def _name_rows(
     style: PictureStyle,
     ratio_ranges: Sequence[tuple[float, float] | None],
 ) -> list[str]:
-    """Return the name of each row.
+    """Return the text that names the rank or the replicas of each row.
 
-    Most rows are named after the drawn rank. Rows that show the spread of replicas contain the
-    number of replicas and the range of their ratios instead. In styles with notes, a note about the
-    clock follows if the row is the first one or has a different clock from the row above.
+    If a row shows the spread of replicas, the text contains the number of replicas and the range of
+    their ratios. Otherwise the text is the name of the drawn rank. In styles with notes, this name
+    is followed by the clock uncertainty if the row above has another clock, or if there is no row
+    above.
 
     Args:
         report: The report.

@@ -87,10 +87,10 @@ def _make_parts_table(
 
 
 def list_longest_bubbles(report: Report) -> Iterator[doc.Block]:
-    """Yield a list of the longest bubbles that are not a consequence of the schedule.
+    """Yield a list of the longest bubbles that the schedule does not imply.
 
-    Only averaged iterations are considered. The last entry is the longest bubble that the schedule
-    does imply. If the schedule implies all bubbles, the list contains the longest of all bubbles.
+    The last entry is the longest bubble that the schedule implies. If the schedule implies all
+    bubbles, the list contains the longest of all bubbles. Only averaged iterations are considered.
     """
     intervals, implied = find_longest_bubbles(report), describe_longest_implied(report)
     if not intervals:

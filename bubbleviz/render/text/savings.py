@@ -147,12 +147,12 @@ def _group_slowdowns(report: Report, costs: Slowdowns) -> list[list[tuple[str, f
 
 
 def _describe_removed_share(fraction: float) -> str:
-    """Return the removed share of a slowdown in percent, as text.
+    """Format how much of the slowdown would disappear if some ranks were fixed, in percent.
 
     A share below 0 % or above 100 % is followed by an explanation.
 
     Args:
-        fraction: The share as a fraction of 1.
+        fraction: The share of the slowdown that would disappear, as a fraction of 1.
     """
     excess = "more than all" if fraction > 1 else "none" if fraction < 0 else ""
     who = "the others take" if fraction > 1 else "it takes"

@@ -27,9 +27,9 @@ _TRANSFERS = {"RECV_F": "F transfer", "RECV_B": "B transfer"}
 def list_phase_times(report: Report) -> Iterator[doc.Block]:
     """Yield a table of busy times by kind of operation or transfer, with notes below.
 
-    The notes contain the imbalance of stages, the median transfer time and the slowest stragglers.
-    A table of the costs of prompt chunks follows if the numbers of tokens are known. Nothing is
-    yielded if no busy times are known.
+    The notes contain the stage imbalance, the median transfer time and the slowest stragglers.
+    If the numbers of tokens are known, a table of prompt chunk costs follows. Nothing is yielded if
+    no busy times are known.
     """
     times = report.explanation.phase_times
     if not times.kinds:
@@ -63,8 +63,8 @@ def list_phase_times(report: Report) -> Iterator[doc.Block]:
 def _make_phase_row(kind: PhaseTime) -> dict[str, str]:
     """Return the table cells of one kind of operation, keyed by header.
 
-    Times are in ms. The columns ``first`` and ``last`` contain the median over iterations for the
-    first and for the last microbatch.
+    Times are in ms. The columns ``first`` and ``last`` contain the times of the first and the last
+    microbatch, as medians over iterations.
     """
     label = kind.phase.label
     times_ns = {
