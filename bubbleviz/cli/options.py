@@ -333,8 +333,8 @@ def command(
         def with_options(**options: Any) -> None:
             """Call the decorated function with arguments that are built from the options.
 
-            Options that are fields of a dataclass are combined to an instance of it. Options about
-            output files are combined to an instance of :class:`Outputs`.
+            Options that are fields of a dataclass are combined into an instance of this dataclass.
+            Options for output files are combined into an instance of :class:`Outputs`.
 
             Args:
                 options: Values of all options and arguments, and typer's ``context``.

@@ -29,7 +29,7 @@ _SUFFIX = re.compile(
     r"|svg|pdf|png|html?|tex|md|py)(?:\.gz)?$"
 )
 _COMPONENT = r"[^\s/\\:;,'\"()\[\]<>|]+"
-#: Lookahead that matches the text after a host or file name in the label of a rank.
+#: Lookahead that matches the text after a host or file name in a rank label.
 _DEVICE = r"(?= (?:pid \d+ )?(?:GPU|MTIA|XPU|TPU|accelerator|host|rank)\b)"
 #: Matches paths that have not been added before, for example in the names of Python frames.
 #: In frame names, line numbers can be written as ``#``.
@@ -290,7 +290,7 @@ class StandIns:
         If the name is a directory, paths below the directory match as well. A directory that has no
         stand-in is matched only as part of such a path. A path that consists of letters only may be
         an ordinary word. Such a path is matched only at the start of a message, followed by a
-        colon, or in the label of a rank.
+        colon, or in a rank label.
         """
         quoted = re.escape(name)
         word = rf"(?<![A-Za-z0-9]){quoted}(?![A-Za-z0-9])"

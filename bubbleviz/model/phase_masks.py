@@ -10,7 +10,7 @@ from bubbleviz.model.phases import Phase
 
 
 def mask_phases(phase: Ints | Codes, phases: Iterable[Phase]) -> Bools:
-    """Return a mask of the rows whose phase is in ``phases``. Phase -1 (none) is never in it.
+    """Return a mask of the rows whose phase is in ``phases``. The mask excludes phase -1 (none).
 
     A lookup table is used because ``np.isin`` sorts, which is slow for a few hundred rows.
     """

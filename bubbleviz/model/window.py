@@ -1,7 +1,7 @@
 """A window: the part of a run to analyze, such as ``iteration:5-8`` or ``time:1.5s-3s``.
 
-An iteration window selects iterations by their names in the report. A time window contains
-the iterations that both start and end in the window. Times are relative to the start of the first
+An iteration window selects iterations by their names in the report. A time window contains the
+iterations that both start and end in the window. Times are relative to the start of the first
 profile's capture, as in the report and in Nsight Systems::
 
     time:2s-5s        ├──────────────┤
@@ -46,8 +46,7 @@ class Window:
         """Return a mask of the iterations inside the window, shape (iterations,).
 
         An iteration window contains the iterations from the first to the last number. A time
-        window contains the iterations that start at or after its start and end at or before its
-        end.
+        window contains the iterations that do not start before the window, and do not end after it.
 
         Args:
             names: Name of each iteration. An iteration window selects only names that are

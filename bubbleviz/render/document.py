@@ -135,7 +135,7 @@ def make_heading(text: str) -> Sentence:
 Block: TypeAlias = "Sentence | Table | HangingLines"
 
 
-#: Maximum number of rows in tables of ranks, hosts, profiles or kinds of operations.
+#: Maximum number of rows in a table of ranks, hosts, profiles or operation kinds.
 MAX_ROWS = 64
 
 

@@ -169,7 +169,7 @@ def get_windows(iteration: Iteration, headline: str) -> Mapping[int, tuple[int, 
 
     The first of these windows that exists is returned:
 
-    1. The window of the primary ratio. It can be missing: the last iteration has no ``period``.
+    1. The window of the primary ratio. The last iteration lacks the window of ``period``.
     2. The window of ``schedule``.
     3. The time from the start of the rank's first operation to the end of its last operation.
 

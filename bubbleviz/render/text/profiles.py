@@ -59,8 +59,8 @@ def _truncate(text: str) -> str:
 def list_coverage(report: Report) -> Iterator[doc.Block]:
     """Yield a table with one row per profile: how many kernels are attributed to operations.
 
-    A list of the five unattributed kernels with the most GPU time follows. If there are very many
-    ranks, profiles are sorted by attributed share of GPU time, smallest first.
+    A list of the five unattributed kernels that took the most GPU time follows. If there are very
+    many ranks, the profiles with the smallest attributed share of GPU time come first.
     """
     profiles = list(report.profiles)
     if is_many_ranks(len(report.ranks)):

@@ -426,8 +426,8 @@ def _list_times(iteration: Iteration, name: str) -> dict[str, Ints]:
     """Return the times of all active ranks in an iteration, in ns, keyed by column header.
 
     There is one column per compute phase. The columns ``overlap``, ``unattrib.`` and ``bubble``
-    contain times in the window of the given ratio. They are empty arrays if the iteration has no
-    window of this ratio.
+    contain times in the window of the given ratio. All three are empty arrays if the iteration has
+    no window of this ratio.
 
     Args:
         iteration: The iteration.

@@ -112,7 +112,7 @@ class _Brush:
         return spans
 
     def _draw_halves(self, left: int, right: int) -> tuple[str, str]:
-        """Return the character, and its style, whose halves show two adjacent cells.
+        """Return a character whose halves show two adjacent cells, and the style of the character.
 
         Args:
             left: Kind of the left cell.

@@ -273,7 +273,7 @@ def pack_report(
 
 
 def _describe_standout(standout: Standout) -> dict[str, Any]:
-    """Return a group of ranks that stands out as JSON values.
+    """Convert a rank group that stands out to JSON values.
 
     The values contain the first rank and the number of ranks, but not all ranks of the group.
     """
