@@ -224,7 +224,7 @@ def describe_conventions(conventions: Iterable[Convention]) -> Iterator[Block]:
 
 
 def _list_conventions(inspection: Inspection) -> Iterator[str]:
-    """Yield one line per convention that matches, with counts and examples of its ranges.
+    """Yield one line per matching convention, with counts and examples of the matched ranges.
 
     If no convention matches, a single line says so.
     """

@@ -47,8 +47,8 @@ def check_argument_types(function: Callable[_P, _T]) -> Callable[_P, _T]:
 def refuse_wrong_types(function: Callable[..., object], arguments: Mapping[str, object]) -> None:
     """Check the arguments of a function or class against its type annotations.
 
-    Each item of ``*args`` is checked, but ``**kwargs`` are not checked. If a parameter expects a
-    dataclass and the argument is a text, the message refers to the dataclass.
+    Each item of ``*args`` is checked, but ``**kwargs`` are not checked. If the argument is a text
+    and the parameter expects a dataclass, the message recommends the dataclass.
 
     Args:
         function: Function or class with annotations.
@@ -64,7 +64,7 @@ def refuse_wrong_types(function: Callable[..., object], arguments: Mapping[str, 
         if kind is parameters[name].VAR_KEYWORD or all(_has_type(v, hints[name]) for v in values):
             continue
         hint = f"see help(bubbleviz.{function.__name__})"
-        # A text such as "pp=4,dp=2" is an option of the command line, so suggest the class.
+        # A text such as "pp=4,dp=2" is a command-line option, so suggest the class.
         type_arguments = get_args(hints[name])
         classes: list[Any] = [c for c in type_arguments if isinstance(c, type) and is_dataclass(c)]
         if isinstance(value, str) and len(classes) == 1:

@@ -67,8 +67,9 @@ def measure(intervals: Intervals) -> int:
 @accelerated_by(native.difference)
 def difference(a: Intervals, b: Intervals) -> Intervals:
     """Return the times that ``a`` covers and ``b`` does not."""
-    # Sweep over all end points. While an interval of ``a`` lasts, it adds 1 to a sum.
-    # An interval of ``b`` adds -2. The sum is 1 only where ``a`` covers the time and ``b`` not.
+    # Sweep over all end points. An interval of ``a`` adds 1 while it lasts.
+    # An interval of ``b`` adds -2 while it lasts.
+    # The sum is 1 only where ``a`` covers the time and ``b`` does not.
     # The points are four sorted runs, which a stable sort merges.
     points, change = np.concatenate((*a, *b)), np.array([1, -1, -2, 2], np.int8)
     order = np.argsort(points, kind="stable")

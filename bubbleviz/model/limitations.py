@@ -53,7 +53,7 @@ class LimitationKind(Enum):
     HOST_NAME_SHARED = auto()  # profiles of several machines have the same hostname
     RANKS_CONTRADICTED = auto()  # profiles with the same hostname have contradictory clocks
     UTC_CONTRADICTED = auto()  # UTC contradicts data dependencies; --align causal may be right
-    STAGES_CONTRADICTED = auto()  # the given order of stages contradicts data dependencies
+    STAGES_CONTRADICTED = auto()  # the given stage order contradicts data dependencies
 
 
 #: Minimum fraction of unreadable events at which a file is reported as damaged.

@@ -61,7 +61,7 @@ def inspect(
     conventions = {e.convention: "" for e in matching if "F" in dict(e.phases)}
 
     def print_inspections(public: Sequence[Inspection]) -> None:
-        """Print the inspections. Of similar files, only the first is printed unless ``everything``.
+        """Print the inspections. Only the first of similar files is printed unless ``everything``.
 
         The names of similar files follow. Private names in the inspections have been replaced.
         """

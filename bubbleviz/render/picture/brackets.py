@@ -44,13 +44,14 @@ def brackets_height(selection: Selection, style: PictureStyle) -> int:
 
 
 def _place_brackets(selection: Selection, style: PictureStyle) -> list[_Bracket]:
-    """Return the bracket of each iteration.
+    """Return the time span and the line of each iteration's bracket.
 
-    A bracket spans the window of the first row that has a window in the iteration. If no row has a
-    window, the bracket spans the entire iteration. A bracket that overlaps the previous bracket is
-    placed on the next line (line 0 follows the last line). All other brackets are on line 0. There
-    are no brackets if there are more than ``MOST_BRACKETS`` iterations, or if there is a single
-    iteration and the style has no titles.
+    - A bracket spans the window of the first row that has a window in the iteration. If no row has
+      a window, it spans the entire iteration.
+    - Brackets are on line 0. A bracket that overlaps the previous bracket is on the next line
+      instead. Line 0 follows the last line.
+    - There are no brackets if there are more than ``MOST_BRACKETS`` iterations, or if there is a
+      single iteration and the style has no titles.
     """
     count = len(selection.iterations)
     if count > MOST_BRACKETS or (count == 1 and not style.titled):

@@ -343,7 +343,7 @@ def list_ranks(report: Report, view: View, iteration: Iteration) -> Iterator[doc
         n_omitted=n_omitted,
         hint=" with -o report.json",
     )
-    # The row of a stage contains means over its replicas, except in the column of the score.
+    # A stage row contains means over its replicas, except in the score column.
     score = "score" if row_kind == "rank" else "lowest score of the replicas"
     of_run = " and ".join(["attributed %", *([score] if "score" in columns else [])])
     yield doc.Sentence(f"Measured over the whole run: {of_run}", "dim")
