@@ -257,8 +257,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _run_reporting_errors(arguments: list[str], names: PrivateNames) -> int:
     """Run the command line, print expected errors on one line, and return the exit code.
 
-    Expected errors are exceptions of bubbleviz, wrong usage, lack of memory, and errors of the
-    operating system. All other exceptions are raised. If standard output is a closed pipe, no error
+    Expected errors are bubbleviz exceptions, wrong usage, lack of memory, and operating system
+    errors. All other exceptions are raised. If standard output is a closed pipe, no error
     is printed.
     """
     code = 0

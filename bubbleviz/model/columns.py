@@ -182,7 +182,7 @@ def compact(column: npt.NDArray[ScalarT]) -> npt.NDArray[ScalarT]:
 
 
 def is_constant(column: npt.NDArray[Any]) -> bool:
-    """Return whether a column is stored as a single value. The result is False if it is empty."""
+    """Return whether a column is stored as a single value, which is never true if it is empty."""
     return column.strides == (0,) and len(column) > 0
 
 

@@ -60,8 +60,8 @@ def parse_memory(text: str, option: str) -> MemorySize:
 def format_memory(amount: float, *, in_bytes: bool = True) -> str:
     """Format an amount of memory, such as ``12.30 GB``.
 
-    Bytes are formatted with the largest of the units TB, GB, MB, kB (powers of 1000) and B that is
-    not larger than the amount. Amounts in other units are formatted with four significant digits
+    Bytes are formatted in the largest unit that gives at least 1: TB, GB, MB or kB (powers of
+    1000), or else B. Amounts in other units are formatted with four significant digits
     and without a unit.
     """
     if not in_bytes:

@@ -268,8 +268,8 @@ def name_python_arguments() -> Iterator[None]:
     """Replace command-line options in the messages of usage errors with Python argument names.
 
     Raises:
-        UsageError: The ``with`` block raised it. For example, ``--skip-first`` becomes
-            ``skip_first`` in the message.
+        UsageError: The ``with`` block raised a usage error. For example, ``--skip-first`` in its
+            message becomes ``skip_first``.
     """
     try:
         yield

@@ -1,7 +1,7 @@
 """Renders a simulated schedule as a picture, as JSON, as CSV or as text.
 
-To be drawn, the simulation is converted to a report. The bubble ratios of this report are computed
-in the same way as the ratios of a measured run.
+A simulation is converted to a report before it is drawn. The bubble ratios of this report are
+computed in the same way as the ratios of a measured run.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ def format_sizes(choices: Sequence[Choice], restrictions: tuple[Restriction, ...
 
     Args:
         choices: The choices, in the order in which they are written (cheapest first).
-        restrictions: Reasons why the measured times, on which the choices are based, may be wrong.
+        restrictions: Reasons why the choices may be based on wrong measured times.
     """
     settings = [_make_choice_values(choice) for choice in choices]
     entries = [restriction.entry for restriction in restrictions]
@@ -238,7 +238,7 @@ def list_sizes(
 
     Args:
         choices: The choices, in the order of the table rows (cheapest first). Must not be empty.
-        restrictions: Reasons why the measured times, on which the choices are based, may be wrong.
+        restrictions: Reasons why the choices may be based on wrong measured times.
     """
     rows = [_make_choice_row(choice) for choice in choices]
     measured = any(choice.error_ns is not None for choice in choices)

@@ -167,7 +167,7 @@ def _list_known(
 def get_windows(iteration: Iteration, headline: str) -> Mapping[int, tuple[int, int]]:
     """Return for each rank the window in which idle time counts as bubble.
 
-    The first of these windows that exists is returned:
+    The window is the first of the following that exists:
 
     1. The window of the primary ratio. The last iteration lacks the window of ``period``.
     2. The window of ``schedule``.

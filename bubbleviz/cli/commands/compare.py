@@ -77,8 +77,8 @@ def _read_runs(
 ) -> list[ComparedRun]:
     """Read or measure each run, and give it a title. A path that is given twice is read only once.
 
-    Titles are made from paths. With ``--anonymous``, they are made from the stand-ins of the paths,
-    because a part of a path has no stand-in.
+    Titles are made from paths. With ``--anonymous``, the stand-ins of the paths are used, because a
+    part of a path has no stand-in.
 
     Args:
         runs: Paths of the runs.

@@ -128,7 +128,7 @@ def _describe_bounds(report: Report, *, narrow: bool = True) -> Iterator[tuple[s
             not wider than ``_CLOCK_BOUNDS``.
 
     Yields:
-        (separator, text) pairs. The separator is to be written before the text.
+        (separator, text) pairs. The separator belongs before the text.
     """
     interval = report.summary.bubble_interval.get(report.headline)
     ci95 = report.summary.bubble_ratio[report.headline].ci95

@@ -149,7 +149,7 @@ def fill_template(
         blocks: HTML elements that contain the timeline shards, for runs with many ranks.
         replacements: HTML for the replaceable parts of the template (title, header, table of
             contents and sections), for a page that shows no pipeline and has no charts. Empty for
-            the page of a pipeline.
+            a pipeline page.
 
     Raises:
         OutputError: The charting library is not installed.
