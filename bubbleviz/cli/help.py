@@ -117,8 +117,8 @@ def select_tables(values: Sequence[str] | None, all_tables: Sequence[str] = ()) 
         all_tables: Names of all tables of the command, in output order.
 
     Returns:
-        Names of the selected tables in output order, or () if the option is not given. If the value
-        ``all`` is given, it is the last element.
+        Names of the selected tables in output order, or () if the option is not given. For ``all``,
+        the result is ``(*all_tables, "all")``.
 
     Raises:
         UsageError: The command has no table of this name.

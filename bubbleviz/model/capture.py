@@ -61,7 +61,7 @@ def find_capture_bounds(
         capture_ns: Start of the first call and end of the last call, or None if unknown.
 
     Returns:
-        The lower and the upper bound in ns. The result is None if no bounds are needed:
+        The lower and the upper bound in ns. The result is None in any of these cases:
 
         - all events are inside the bounds;
         - all events together span at most the minimum margin;

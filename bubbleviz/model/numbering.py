@@ -59,7 +59,9 @@ def merge_tables(tables: Sequence[TableT], **columns: Sequence[str]) -> TableT:
     """Concatenate tables, and merge the shared lists that their columns index, such as names.
 
     Each merged list contains the distinct values of all tables, in the order of first occurrence.
-    The columns that contain indices into the list are renumbered.
+    The columns that contain indices into the list are renumbered. For example, the names
+    ``("F", "B")`` and ``("B", "W")`` become ``("F", "B", "W")``, and the indices 0 and 1 of the
+    second table become 1 and 2.
 
     Args:
         tables: At least one table. All tables have the same class.

@@ -95,8 +95,8 @@ def _label_stages(report: Report, selection: Selection, style: PictureStyle) -> 
     """Return the stage label of each row, which contains a mark, the pipeline and the stage.
 
     In styles with notes, a row is marked if it represents a rank that the advice is about. The
-    pipeline is included if the drawn ranks are in several pipelines, except in rows that show the
-    spread of replicas.
+    pipeline is named if the drawn ranks are in several pipelines. Rows that show the spread of
+    replicas never name a pipeline.
     """
     marked = set(advise(report).marked_ranks) if style.notes else set()
     # Rows that show the spread of replicas represent several pipelines, so they name none.
