@@ -380,7 +380,7 @@ def inspect(path: str = "") -> Answer:
             {
                 "file": Path(file.path).name,
                 "format": inspection.contents.source.format,
-                "analysable": inspection.analysable,
+                "analyzable": inspection.analyzable,
                 "rows": dict(inspection.contents.tables),
                 "ranges": inspection.contents.ranges,
                 "frequent_names": [

@@ -4,7 +4,7 @@
     ├── InputError                  a path does not exist or contains no profile
     ├── ProfileError                a file cannot be read as a profile
     │   ├── SchemaError             a profile lacks a required table or column
-    │   └── NothingToAnalyseError   a profile contains nothing to analyze
+    │   └── NothingToAnalyzeError   a profile contains nothing to analyze
     ├── MismatchError               profiles do not belong to the same run
     ├── OutputError                 an output file exists already or cannot be written
     ├── AnnotationError             ranges cannot be added to the training framework
@@ -54,7 +54,7 @@ class SchemaError(ProfileError):
     """A profile lacks a table or column that the analysis needs."""
 
 
-class NothingToAnalyseError(ProfileError):
+class NothingToAnalyzeError(ProfileError):
     """A profile can be read, but contains nothing to analyze."""
 
 

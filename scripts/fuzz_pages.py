@@ -1,6 +1,6 @@
 """Damage pages of small SQLite files at random, and compare what the C part and SQLite read.
 
-The C part is compiled with gcc's address and undefined-behaviour sanitizers, which end the run at
+The C part is compiled with gcc's address and undefined-behavior sanitizers, which end the run at
 the first access out of bounds. If SQLite can read a damaged table, the C part must either return
 the same rows or leave the file to SQLite. If SQLite rejects the file, the C part must leave it to
 SQLite.

@@ -66,8 +66,8 @@ def find_receiving_kernels(
     ready_ns = _find_ready_times(joined_recordings, precedences)
     for name, of_ranks in kernels_of_name.items():
         if _are_receiving(of_ranks, joined_recordings.operations, ready_ns):
-            behaviour = "begins before the input of its operation exists, and ends once it does"
-            yield describe_waiting(name, of_ranks, behaviour, "bubbles are too small")
+            behavior = "begins before the input of its operation exists, and ends once it does"
+            yield describe_waiting(name, of_ranks, behavior, "bubbles are too small")
 
 
 def find_contradicting_kernels(
@@ -106,8 +106,8 @@ def find_contradicting_kernels(
         ready_ns = _find_ready_times(aligned, find_rank_precedences(aligned))
         on_report = _list_shared_names(recordings, time.clocks)[name]
         if _are_receiving(on_report, aligned.operations, ready_ns):
-            behaviour = "would explain why clocks contradict each other if it waits"
-            yield describe_waiting(name, of_ranks, behaviour, "bubbles may be too small")
+            behavior = "would explain why clocks contradict each other if it waits"
+            yield describe_waiting(name, of_ranks, behavior, "bubbles may be too small")
 
 
 def _list_shared_names(

@@ -80,8 +80,8 @@ def find_waiting_names(kernels: Iterable[UnknownKernels], consequence: str) -> I
             for of_rank in compared
         )
         if is_waiting:
-            behaviour = "ends at the same time on several of them, however early it begins"
-            yield describe_waiting(name, of_ranks, behaviour, consequence)
+            behavior = "ends at the same time on several of them, however early it begins"
+            yield describe_waiting(name, of_ranks, behavior, consequence)
 
 
 def group_kernels_by_name(kernels: Iterable[UnknownKernels]) -> dict[str, list[UnknownKernels]]:
@@ -97,21 +97,21 @@ def group_kernels_by_name(kernels: Iterable[UnknownKernels]) -> dict[str, list[U
 
 
 def describe_waiting(
-    name: str, of_ranks: Sequence[UnknownKernels], behaviour: str, consequence: str
+    name: str, of_ranks: Sequence[UnknownKernels], behavior: str, consequence: str
 ) -> Limitation:
     """Return the limitation that says that kernels with one name probably wait.
 
     Args:
         name: Name of the kernels.
         of_ranks: The kernels with this name, one element per rank.
-        behaviour: Evidence for waiting, as the predicate of a sentence about the kernels.
+        behavior: Evidence for waiting, as the predicate of a sentence about the kernels.
         consequence: Clause that says how the numbers are wrong.
     """
     total_ms = sum(of_rank.total_ns for of_rank in of_ranks) / 1e6
     return Limitation(
         "kernels that look like waiting count as compute",
         f"{to_one_line(name, _MAX_NAME)!r} takes {total_ms:,.3f} ms on "
-        f"{format_count(len(of_ranks), 'rank')} and {behaviour}, so {consequence}; if it "
+        f"{format_count(len(of_ranks), 'rank')} and {behavior}, so {consequence}; if it "
         f"communicates, list it in a TOML file for --convention: {format_addition([name])}",
         sum(of_rank.count for of_rank in of_ranks),
         LimitationKind.WAITING_COUNTED,

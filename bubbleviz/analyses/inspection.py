@@ -81,7 +81,7 @@ def inspect(
             best = choose_draft(opened, drafted, additions)
             inspection = replace(inspection, suggestion=None, trial=None)
             inspection = inspection if best is None else _add_trial(inspection, *best)
-        if inspection.analysable:
+        if inspection.analyzable:
             return inspection
         alternatives = record.suggest_other_commands(work, file, sample)
         return replace(
@@ -105,4 +105,4 @@ def _add_trial(
     """
     value, bounds, *_ = describe_headline(make_report(read))
     trial = replace(trial, headline=value + bounds)
-    return replace(inspection, analysable=False, suggestion=draft, trial=trial)
+    return replace(inspection, analyzable=False, suggestion=draft, trial=trial)

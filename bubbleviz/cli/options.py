@@ -74,7 +74,7 @@ def _make_convention_option(summary: str) -> Any:
     return option("NAME|FILE", summary, "Names", "--convention", complete=list_convention_names)
 
 
-CONVENTIONS = _make_convention_option("Convention of range names, if not recognised.")
+CONVENTIONS = _make_convention_option("Convention of range names, if not recognized.")
 ADDITIONS = _make_convention_option("Convention that names more communication kernels.")
 
 

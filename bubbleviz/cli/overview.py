@@ -169,7 +169,7 @@ def _list_row_counts(inspection: Inspection, unknown: str) -> Iterator[Block]:
 def _describe_next_step(inspection: Inspection, missing: Iterable[str]) -> Iterator[Block]:
     """Yield lines that say whether ``analyze`` can measure the profile, and what is missing."""
     yield Sentence("Next", style="bold")
-    verdict = f"analyze {'can' if inspection.analysable else 'cannot'} compute bubble ratios"
+    verdict = f"analyze {'can' if inspection.analyzable else 'cannot'} compute bubble ratios"
     yield HangingLines(
         [*(("  ", line) for line in (verdict, *map(replace_unprintable, missing))), ("", "")]
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from bubbleviz.cli.help import flag, option
 from bubbleviz.errors import UsageError
 from bubbleviz.model.choices import ROWS, STYLES, check_choice, parse_style
-from bubbleviz.model.paper_lengths import parse_millimetres
+from bubbleviz.model.paper_lengths import parse_millimeters
 from bubbleviz.model.texts import list_and_count, to_one_line
 from bubbleviz.render.formats import list_renderers
 from bubbleviz.report.view import View
@@ -115,7 +115,7 @@ class PaperOptions:
         """
         parse_style(self.style)
         if self.width is not None:
-            parse_millimetres(self.width, "--width")
+            parse_millimeters(self.width, "--width")
         for name in _PICTURE_OPTIONS:
             formats = self.list_formats(name)
             is_given = bool(getattr(self, name.replace("-", "_"), None))
@@ -129,7 +129,7 @@ class PaperOptions:
         """Return a view of the entire report with the width and style of the options."""
         return View(
             style=self.style,
-            width_mm=None if self.width is None else parse_millimetres(self.width, "--width"),
+            width_mm=None if self.width is None else parse_millimeters(self.width, "--width"),
         )
 
 
@@ -151,7 +151,7 @@ class PictureOptions(PaperOptions):
     communication: bool = flag(
         "Draw communication in a lane below each rank.", "Pictures", "--communication"
     )
-    causes: bool = flag("Colour idle time by its cause.", "Pictures", "--causes")
+    causes: bool = flag("Color idle time by its cause.", "Pictures", "--causes")
     heat_map: bool = flag(
         "Add a heat map of times by stage and microbatch.", "Pictures", "--heat-map"
     )

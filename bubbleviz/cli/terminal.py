@@ -53,7 +53,7 @@ def show(blocks: Iterable[Block]) -> None:
     """
     shown_on = describe_display()
     has_width = sys.stdout.isatty() or _read_size("COLUMNS") is not None
-    if has_width or shown_on.colour or not shown_on.unicode:
+    if has_width or shown_on.color or not shown_on.unicode:
         show_lines(render_lines(blocks, shown_on), shown_on)
         return
     _replace_unknown_characters()
@@ -62,7 +62,7 @@ def show(blocks: Iterable[Block]) -> None:
 
 def show_lines(lines: Iterable[Line], shown_on: Display) -> None:
     """Print styled lines on standard output. Styles are printed only if the display has colors."""
-    if not shown_on.colour:
+    if not shown_on.color:
         _replace_unknown_characters()
         sys.stdout.write(join_plain_lines(lines))
         return
@@ -95,7 +95,7 @@ def make_console(shown_on: Display) -> Console:
     return Console(
         width=shown_on.width,
         force_terminal=True,
-        no_color=not shown_on.colour,
+        no_color=not shown_on.color,
         highlight=False,
         markup=False,
         emoji=False,
@@ -119,13 +119,13 @@ def describe_display() -> Display:
     terminal = sys.stdout.isatty()
     dumb = environment.get("TERM") in {"dumb", "unknown"}
     forced = bool(environment.get("FORCE_COLOR"))
-    colour = (forced or (terminal and not dumb)) and not environment.get("NO_COLOR")
+    color = (forced or (terminal and not dumb)) and not environment.get("NO_COLOR")
     columns, lines = shutil.get_terminal_size((PIPED, _PIPED_LINES))
     if not terminal:
         columns = _read_size("COLUMNS") or PIPED
         lines = _read_size("LINES") or _PIPED_LINES
     unicode = not dumb and _has_drawing_characters()
-    return Display(max(columns, _MIN_COLUMNS), colour, unicode, lines)
+    return Display(max(columns, _MIN_COLUMNS), color, unicode, lines)
 
 
 def _read_size(variable: str) -> int | None:

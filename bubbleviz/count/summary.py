@@ -171,8 +171,8 @@ def has_training_overlap(iterations: Sequence[Iteration]) -> bool:
     between_training = []
     for iteration in iterations:
         first = max(iteration.index - 1, 0)
-        neighbours = iterations[first : iteration.index + 2]
-        if all(neighbour.kind == TRAINING for neighbour in neighbours):
+        neighbors = iterations[first : iteration.index + 2]
+        if all(neighbor.kind == TRAINING for neighbor in neighbors):
             between_training.append(iteration)
     return max(_compute_overlaps(between_training), default=(0.0, ""))[0] > OVERLAP_SHARE
 

@@ -486,17 +486,17 @@ def _list_parts(work: Work, entered: Ints, left: Ints, idle: IdleIntervals) -> l
     return sorted(parts, key=lambda part: (-part.time_ns, part.rank, part.what))
 
 
-def _sum_by_rank(labelled: Iterable[tuple[str, Ints, Ints]]) -> list[PathPart]:
+def _sum_by_rank(labeled: Iterable[tuple[str, Ints, Ints]]) -> list[PathPart]:
     """Sum the times of each rank and label, and return one part for each of these pairs.
 
     A rank gets no part for a label if all of its times with that label are 0.
 
     Args:
-        labelled: Triples of a label, the ranks of its steps or delays, and their times in ns. The
+        labeled: Triples of a label, the ranks of its steps or delays, and their times in ns. The
             same label can occur in several triples.
     """
     times: dict[tuple[int, str], tuple[int, int]] = {}
-    for label, ranks, label_ns in labelled:
+    for label, ranks, label_ns in labeled:
         for rank, rows in list_rows_by_value(ranks):
             total_ns, count = times.get((rank, label), (0, 0))
             if label_ns[rows].any():

@@ -113,7 +113,7 @@ def ask_what_if(
     operations: Operations,
     counts: Counts,
     explanation: Explanation,
-    recognised: Recognition | None,
+    recognized: Recognition | None,
     plan: Plan | None = None,
     *,
     with_all_schedules: bool = True,
@@ -129,7 +129,7 @@ def ask_what_if(
         operations: Operations of all ranks.
         counts: The counted iterations.
         explanation: Explanation of the run, with phase times and changes.
-        recognised: The recognized schedule, or None if recognition did not run.
+        recognized: The recognized schedule, or None if recognition did not run.
         plan: The plan of the run, or None for the recognized schedule.
         with_all_schedules: Whether to simulate all known schedules. If false, only ``plan`` is
             simulated or, if that is None, the recognized schedule.
@@ -146,8 +146,8 @@ def ask_what_if(
         return make_unknown(
             "no iteration has all of its ranks on one clock and few enough operations"
         )
-    if recognised is not None and recognised.reason in (*NO_SCHEDULE, FORWARD_ONLY):
-        return make_unknown(recognised.reason)
+    if recognized is not None and recognized.reason in (*NO_SCHEDULE, FORWARD_ONLY):
+        return make_unknown(recognized.reason)
     times = explanation.phase_times
     try:
         measured = collect_times(times.kinds, times.transfer_ns, typical.microbatches)
@@ -159,7 +159,7 @@ def ask_what_if(
         measured = replace(measured, times=replace(measured.times, lengths=lengths))
     peak = max(_measure_peaks(ranks, operations, typical), default=0.0)
     rows = _list_measured_choices(measured, typical, explanation, peak)
-    name = None if recognised is None else recognised.name
+    name = None if recognized is None else recognized.name
     by_makespan = explanation.period_ns is None
     return _compare_with_run(
         measured,

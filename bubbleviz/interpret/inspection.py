@@ -79,7 +79,7 @@ class Inspection:
     Attributes:
         contents: Tables, ranges and metadata of the profile.
         evidence: One entry for each convention that recognizes at least one range.
-        analysable: Whether ``analyze`` can compute bubble ratios.
+        analyzable: Whether ``analyze`` can compute bubble ratios.
         missing: Sentences that name missing data and say how to record it.
         shapes: Most frequent names in a sample of the ranges, with their counts. Names that differ
             only in digits share an entry.
@@ -92,7 +92,7 @@ class Inspection:
 
     contents: Contents
     evidence: tuple[Evidence, ...]
-    analysable: bool
+    analyzable: bool
     missing: tuple[str, ...]
     shapes: tuple[tuple[str, int], ...]
     suggestion: str | None
@@ -127,7 +127,7 @@ def describe_next_step(inspection: Inspection, alternatives: str) -> str:
     has_work = contents.readable or any(contents.tables.get(name) for name in _GPU_WORK)
     if not has_work:
         return "it contains no GPU work, which every command of bubbleviz needs"
-    return alternatives or "no device ran more than a single kernel or copy: too little to analyse"
+    return alternatives or "no device ran more than a single kernel or copy: too little to analyze"
 
 
 def inspect_contents(
@@ -161,7 +161,7 @@ def inspect_contents(
     return Inspection(
         contents,
         evidence,
-        analysable=contents.readable and (is_inference or not unnamed_passes),
+        analyzable=contents.readable and (is_inference or not unnamed_passes),
         missing=tuple(_list_missing_data(contents, unnamed_passes, is_inference=is_inference)),
         shapes=count_shapes(sample, _SHAPES),
         suggestion=draft if unnamed_passes and contents.readable else None,
@@ -197,10 +197,10 @@ def inspect_table(contents: Contents) -> Inspection:
     The table can be analyzed if it contains a forward or backward.
     """
     labels = [phase.label for phase in COUNTED]
-    analysable = any(phase in labels for phase in contents.candidates)
+    analyzable = any(phase in labels for phase in contents.candidates)
     no_work = f"it contains no forward or backward ({', '.join(labels)})"
-    missing = contents.missing if analysable else (no_work, *contents.missing)
-    return Inspection(contents, (), analysable, missing, (), None, is_table=True)
+    missing = contents.missing if analyzable else (no_work, *contents.missing)
+    return Inspection(contents, (), analyzable, missing, (), None, is_table=True)
 
 
 def _count_evidence(

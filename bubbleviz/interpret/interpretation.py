@@ -13,7 +13,7 @@ import numpy as np
 from bubbleviz.conventions.convention import Convention
 from bubbleviz.conventions.kinds import Kinds
 from bubbleviz.conventions.range_names import NameMeanings
-from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.errors import NothingToAnalyzeError
 from bubbleviz.interpret.capture_end import locate_launches, mark_unrecorded
 from bubbleviz.interpret.collectives import read_recorded_collectives, rename_vague_kernels
 from bubbleviz.interpret.communication import (
@@ -70,7 +70,7 @@ def interpret(
         memory: Whether to read memory events.
 
     Raises:
-        NothingToAnalyseError: The times of all kernels are impossible.
+        NothingToAnalyzeError: The times of all kernels are impossible.
         ProfileError: The profile contains two runs of the same ranks and iterations.
     """
     linked = _link_work(profile, names, kinds, cross_thread=cross_thread)
@@ -123,7 +123,7 @@ def _link_work(
         cross_thread: Whether backward kernels may be launched from a thread without ranges.
 
     Raises:
-        NothingToAnalyseError: The times of all kernels are impossible.
+        NothingToAnalyzeError: The times of all kernels are impossible.
     """
     profile = add_communication(profile, kinds)
     named_ranges = profile.ranges.take(names.phase[profile.ranges.name_id] >= 0)
@@ -132,7 +132,7 @@ def _link_work(
         linked = link(profile, named_ranges, phase, kinds.helper_threads)
         rows.count = len(profile.activities)
     if linked.profile.activities.kernels == 0:
-        raise NothingToAnalyseError(
+        raise NothingToAnalyzeError(
             f"{profile.source.path}: all kernels start before their launching calls or are outside "
             "the capture; export or record again"
         )

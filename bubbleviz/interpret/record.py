@@ -19,7 +19,7 @@ from bubbleviz.conventions.recognition import (
     score_conventions,
     select_conventions,
 )
-from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
+from bubbleviz.errors import BubblevizError, NothingToAnalyzeError, ProfileError
 from bubbleviz.interpret.interpretation import interpret
 from bubbleviz.interpret.recording import Recordings
 from bubbleviz.interpret.tables import build_recording, split_by_clock
@@ -213,7 +213,7 @@ def close_open_files() -> None:
         _OPEN_FILES.popitem()[1][0].close()
 
 
-class _NothingNamedError(NothingToAnalyseError):
+class _NothingNamedError(NothingToAnalyzeError):
     """No range name denotes a forward or backward; the message suggests commands to use instead."""
 
 
@@ -224,7 +224,7 @@ def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recordings:
     suggests other commands that can read the profile.
 
     Raises:
-        NothingToAnalyseError: No range name denotes a forward or backward, or the times of all
+        NothingToAnalyzeError: No range name denotes a forward or backward, or the times of all
             kernels are impossible.
     """
     with open_file(path, options.jobs, watch) as file:
@@ -234,9 +234,9 @@ def _record_export(path: str, options: ReadOptions, watch: Watch) -> Recordings:
             return _interpret_file(file, path, options)
         except _NothingNamedError:
             raise
-        except NothingToAnalyseError as error:
+        except NothingToAnalyzeError as error:
             suggestion = _suggest_commands(file, path)
-            raise NothingToAnalyseError(f"{error}; {suggestion}") from error
+            raise NothingToAnalyzeError(f"{error}; {suggestion}") from error
 
 
 def _interpret_file(file: OpenFile, path: str, options: ReadOptions) -> Recordings:
@@ -248,12 +248,12 @@ def _interpret_file(file: OpenFile, path: str, options: ReadOptions) -> Recordin
     drafted convention works.
 
     Raises:
-        NothingToAnalyseError: No convention recognizes a forward or backward, or the times of all
+        NothingToAnalyzeError: No convention recognizes a forward or backward, or the times of all
             kernels are impossible.
         ProfileError: The file cannot be read, or it contains two runs of the same ranks.
     """
     requested = tuple(convention for convention in options.conventions if convention.patterns)
-    with time_step("recognise names"):
+    with time_step("recognize names"):
         candidates, layers = _choose_conventions(file, requested)
     further = (*OPERATION_GLOBS, *(get_layer_globs() if layers else ()))
     for conventions in (requested,) if requested else plan_rounds(candidates):

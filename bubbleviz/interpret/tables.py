@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.errors import NothingToAnalyzeError
 from bubbleviz.interpret import iterations
 from bubbleviz.interpret.collectives import number_by_launch
 from bubbleviz.interpret.coverage import Coverage, make_rank_coverages
@@ -81,7 +81,7 @@ def build_recording(table: OperationTable) -> Recordings:
         The recording. Its operations are sorted by (rank, host start, start).
 
     Raises:
-        NothingToAnalyseError: The table contains no forward or backward.
+        NothingToAnalyzeError: The table contains no forward or backward.
         ProfileError: The table contains two runs of the same ranks and iterations.
     """
     _refuse_without_passes(table)
@@ -123,11 +123,11 @@ def _refuse_without_passes(table: OperationTable) -> None:
     """Raise an error if a table contains no forward or backward.
 
     Raises:
-        NothingToAnalyseError: The table contains no forward or backward.
+        NothingToAnalyzeError: The table contains no forward or backward.
     """
     if not mask_phases(table.operations.phase, COUNTED).any():
         labels = ", ".join(phase.label for phase in COUNTED)
-        raise NothingToAnalyseError(
+        raise NothingToAnalyzeError(
             f"{table.source.path}: the {table.noun} contains no forward or backward ({labels}), so "
             "there is no bubble to measure; add these rows"
         )

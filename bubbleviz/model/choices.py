@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bubbleviz.errors import UsageError
-from bubbleviz.model.paper_lengths import parse_millimetres
+from bubbleviz.model.paper_lengths import parse_millimeters
 from bubbleviz.model.texts import suggest_word
 
 #: Methods for aligning host clocks: by data dependencies, by UTC, or not at all.
@@ -56,7 +56,7 @@ def parse_style(text: str | None) -> tuple[str, dict[str, str]]:
         elif not value or (key == "row" and not (value.isdecimal() and 2 <= int(value) <= 500)):
             raise UsageError(f"--style {key}={value[:60]}: must have the form {STYLE_KEYS[key]}")
     if "height" in settings:
-        parse_millimetres(settings["height"], "--style height", 1.0)
+        parse_millimeters(settings["height"], "--style height", 1.0)
         if "row" in settings:
             raise UsageError("--style: row and height both set how high rows are; give one")
     if further_styles:

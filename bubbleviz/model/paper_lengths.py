@@ -12,7 +12,7 @@ _MM = {"mm": 1.0, "cm": 10.0, "in": 25.4, "pt": 25.4 / 72}
 MIN_WIDTH_MM, MAX_WIDTH_MM = 40.0, 1189.0
 
 
-def parse_millimetres(text: str, option: str, min_mm: float = MIN_WIDTH_MM) -> float:
+def parse_millimeters(text: str, option: str, min_mm: float = MIN_WIDTH_MM) -> float:
     """Parse a length such as ``89mm`` or ``3.5in``, and return it in millimeters.
 
     The units are mm, cm, in (25.4 mm) and pt (1/72 in).

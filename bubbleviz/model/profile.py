@@ -22,7 +22,7 @@ from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.memory_events import MemoryEvents
 from bubbleviz.model.payloads import Payloads
-from bubbleviz.model.synchronisation import Synchronisation
+from bubbleviz.model.synchronization import Synchronization
 
 PID_MASK = 0xFFFFFF
 
@@ -462,8 +462,8 @@ class Source:
 
 
 #: Function that returns the recorded synchronization (or None), and the limitations of reading it.
-SynchronisationReader: TypeAlias = Callable[
-    [], tuple[Synchronisation | None, tuple[Limitation, ...]]
+SynchronizationReader: TypeAlias = Callable[
+    [], tuple[Synchronization | None, tuple[Limitation, ...]]
 ]
 
 
@@ -495,7 +495,7 @@ class Profile:
         payloads: Callable that returns the payloads of NCCL's ranges, and limitations for payloads
             that could not be read.
         has_payload_schema: Whether the profile describes the layout of range payloads.
-        synchronisation: Callable that returns the recorded synchronization (None if there is none),
+        synchronization: Callable that returns the recorded synchronization (None if there is none),
             and limitations for records that could not be read.
         memory: Callable that returns the allocations and frees, or None if there are none.
         is_merged: Whether the file combines recordings of several processes, which may have begun
@@ -522,7 +522,7 @@ class Profile:
     collectives: Collectives | None = None
     payloads: Callable[[], tuple[Payloads, tuple[Limitation, ...]]] | None = None
     has_payload_schema: bool = False
-    synchronisation: SynchronisationReader | None = None
+    synchronization: SynchronizationReader | None = None
     memory: Callable[[], MemoryEvents | None] | None = None
     is_merged: bool = False
     process_labels: Mapping[int, str] = field(default_factory=dict)

@@ -108,18 +108,16 @@ class Hatch:
     crossed: bool = False
     dots: bool = False
 
-    def choose_ink(self, colour: str) -> str:
+    def choose_ink(self, color: str) -> str:
         """Return the color of hatch lines on a fill: darker if it is light, lighter if it is dark.
 
         A fill whose luminance is above 0.2 is mixed with 50 % black, and any other fill with 65 %
         white.
 
         Args:
-            colour: The fill color, such as ``#397af2``.
+            color: The fill color, such as ``#397af2``.
         """
-        return (
-            mix(colour, BLACK, 0.5) if measure_luminance(colour) > 0.2 else mix(colour, WHITE, 0.65)
-        )
+        return mix(color, BLACK, 0.5) if measure_luminance(color) > 0.2 else mix(color, WHITE, 0.65)
 
 
 #: (color, hatch, closest named color in Chrome's trace viewer) of each cause of idle time.
@@ -143,7 +141,7 @@ _IDLE = {
     "requests": ("#4b1e00", Hatch(8, 45, 1.2, crossed=True), "cq_build_abandoned"),
     "queued": ("#7818f0", Hatch(5, 45, 1.4), "light_memory_dump"),
 }
-CAUSES = {name: colour for name, (colour, *_) in _IDLE.items()}
+CAUSES = {name: color for name, (color, *_) in _IDLE.items()}
 CAUSE_HATCHES = {name: hatch for name, (_, hatch, _) in _IDLE.items()}
 CHROME_CAUSES = {name: chrome for name, (*_, chrome) in _IDLE.items()}
 #: Colors of bubble parts: causes of idle time, and activities that do not count as work.
@@ -213,24 +211,24 @@ class Paint:
         return max(self.bands, key=lambda band: band[0])[1]
 
 
-def _split_channels(colour: str) -> tuple[int, int, int]:
-    red, green, blue = bytes.fromhex(colour.removeprefix("#"))
+def _split_channels(color: str) -> tuple[int, int, int]:
+    red, green, blue = bytes.fromhex(color.removeprefix("#"))
     return red, green, blue
 
 
-def mix(colour: str, other: str, fraction: float) -> str:
+def mix(color: str, other: str, fraction: float) -> str:
     """Interpolate linearly between two sRGB colors, such as ``#397af2``.
 
-    A ``fraction`` of 0 returns ``colour``, and a ``fraction`` of 1 returns ``other``.
+    A ``fraction`` of 0 returns ``color``, and a ``fraction`` of 1 returns ``other``.
     """
-    pairs = zip(_split_channels(colour), _split_channels(other), strict=True)
+    pairs = zip(_split_channels(color), _split_channels(other), strict=True)
     mixed = (round(a + (b - a) * fraction) for a, b in pairs)
     return "#" + "".join(f"{channel:02x}" for channel in mixed)
 
 
-def measure_luminance(colour: str) -> float:
+def measure_luminance(color: str) -> float:
     """Return the relative luminance of a color as defined by WCAG 2: 0 for black, 1 for white."""
-    red, green, blue = (_to_linear(channel / 255) for channel in _split_channels(colour))
+    red, green, blue = (_to_linear(channel / 255) for channel in _split_channels(color))
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
@@ -239,41 +237,41 @@ def _to_linear(channel: float) -> float:
     return channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4
 
 
-def measure_contrast(colour: str, other: str) -> float:
+def measure_contrast(color: str, other: str) -> float:
     """Return the contrast ratio of two colors as defined by WCAG 2, from 1 to 21."""
-    low, high = sorted((measure_luminance(colour), measure_luminance(other)))
+    low, high = sorted((measure_luminance(color), measure_luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
 
-def choose_number_colour(fill: str) -> str:
+def choose_number_color(fill: str) -> str:
     """Return black or white, whichever has more contrast with ``fill``. Black wins a tie."""
     return BLACK if measure_contrast(fill, BLACK) >= measure_contrast(fill, WHITE) else WHITE
 
 
-def make_shade(colour: str, shade: int, shades: int) -> str:
+def make_shade(color: str, shade: int, shades: int) -> str:
     """Return one of several shades of a color.
 
     Shades are interpolated from a darker color through the color itself to a lighter color.
 
     Args:
-        colour: The base color.
+        color: The base color.
         shade: Index of the shade from 0 (darkest) to ``shades - 1`` (lightest), or -1 to return the
             base color.
         shades: Number of shades. With a single shade, the base color is returned.
     """
     if shades <= 1 or shade < 0:
-        return colour
-    dark = mix(colour, BLACK, _TOWARDS_BLACK.get(colour, 0.0))
-    light = mix(colour, WHITE, _TOWARDS_WHITE.get(colour, 0.0))
+        return color
+    dark = mix(color, BLACK, _TOWARDS_BLACK.get(color, 0.0))
+    light = mix(color, WHITE, _TOWARDS_WHITE.get(color, 0.0))
     fraction = shade / (shades - 1)
     if fraction == 0.5:
-        return colour
+        return color
     if fraction < 0.5:
-        return mix(dark, colour, 2 * fraction)
-    return mix(colour, light, 2 * fraction - 1)
+        return mix(dark, color, 2 * fraction)
+    return mix(color, light, 2 * fraction - 1)
 
 
-def get_heat_colour(fraction: float) -> str:
+def get_heat_color(fraction: float) -> str:
     """Return the color at a position on the time scale of a heat map, from 0 (fast) to 1 (slow)."""
     fast, usual, slow = _HEAT
     if fraction < 0.5:
@@ -294,8 +292,8 @@ def make_paint(phase: Phase, shade: int = -1, second_shade: int = -1, shades: in
     if phase in COMMUNICATION_PHASES:
         return make_plain_paint("communication", COMMUNICATION)
 
-    def shade_of(colour: str, of: int = shade) -> str:
-        return make_shade(colour, of, shades)
+    def shade_of(color: str, of: int = shade) -> str:
+        return make_shade(color, of, shades)
 
     pale = ((0.15, PALE_INPUT),) if shades > 2 else ()
     bands: dict[Phase, tuple[tuple[float, str], ...]] = {
@@ -314,12 +312,12 @@ def make_paint(phase: Phase, shade: int = -1, second_shade: int = -1, shades: in
     parts = [phase.label, *(str(s) for s in (shade, second_shade) if s >= 0 and shades > 1)]
     name = "-".join([*parts, f"of{shades}"] if len(parts) > 1 else parts)
     main = max(bands[phase], key=lambda band: band[0])[1]
-    return Paint(name, bands[phase], choose_number_colour(main))
+    return Paint(name, bands[phase], choose_number_color(main))
 
 
-def make_plain_paint(name: str, colour: str) -> Paint:
+def make_plain_paint(name: str, color: str) -> Paint:
     """Return a paint that fills the entire box with one color."""
-    return Paint(name, ((1.0, colour),), choose_number_colour(colour))
+    return Paint(name, ((1.0, color),), choose_number_color(color))
 
 
 def make_chunk_paint(phase: Phase, chunk: int, second: int, chunks: Sequence[int]) -> Paint:

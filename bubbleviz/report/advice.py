@@ -593,8 +593,8 @@ def _make_schedule_advice(report: Report) -> Advice | None:
           has this order. The microbatches may then be chunks instead.
     """
     what_if, recognition = report.what_if, report.schedule
-    is_unrecognised = recognition is not None and recognition.inferred and recognition.name is None
-    if what_if is None or what_if.window != "schedule" or is_unrecognised:
+    is_unrecognized = recognition is not None and recognition.inferred and recognition.name is None
+    if what_if is None or what_if.window != "schedule" or is_unrecognized:
         return None
     measured, base_ms = what_if.as_measured, what_if.base_ms
     if measured is None or not measured.makespan_ms or base_ms is None:

@@ -35,7 +35,7 @@ from bubbleviz.errors import UsageError
 from bubbleviz.explain.causes.bubbles import Bubbles
 from bubbleviz.explain.explanation import Explanation, explain
 from bubbleviz.explain.recognition.reasons import NO_PIPELINE, SINGLE_STAGE
-from bubbleviz.explain.recognition.recognition import Recognition, recognise_schedule
+from bubbleviz.explain.recognition.recognition import Recognition, recognize_schedule
 from bubbleviz.explain.slowness import Slowness, measure_slowness
 from bubbleviz.interpret.recording import Recording, Recordings, list_hosts
 from bubbleviz.interpret.start_skew import describe_skew, find_unclear_waits
@@ -444,7 +444,7 @@ def make_report(read: Recordings) -> Report:
 
 
 def find_schedule(recordings: Sequence[Recording], run: Run, counts: Counts) -> Recognition:
-    """Recognize the schedule of a run; see :func:`recognise_schedule`.
+    """Recognize the schedule of a run; see :func:`recognize_schedule`.
 
     Args:
         recordings: One recording per profile.
@@ -452,7 +452,7 @@ def find_schedule(recordings: Sequence[Recording], run: Run, counts: Counts) -> 
         counts: Ratios of the iterations.
     """
     notes = (*run.limitations, *(note for r in recordings for note in r.limitations))
-    return recognise_schedule(
+    return recognize_schedule(
         run.ranks,
         run.operations,
         counts.iterations,

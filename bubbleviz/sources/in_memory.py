@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from bubbleviz.conventions.globs import NameShapes, PackedNames
-from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.errors import NothingToAnalyzeError
 from bubbleviz.model import intervals
 from bubbleviz.model import profile as model
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, make_constant
@@ -218,7 +218,7 @@ class DecodedFile:
 
         Raises:
             ProfileError: The file cannot be read.
-            NothingToAnalyseError: No device work was recorded, or ``partial`` is False and no work
+            NothingToAnalyzeError: No device work was recorded, or ``partial`` is False and no work
                 can be linked to ranges.
         """
         profile = self._decoded.profile
@@ -226,7 +226,7 @@ class DecodedFile:
         if not partial:
             reason = reason or self._decoded.no_links_reason
         if reason:
-            raise NothingToAnalyseError(f"{profile.source.path}: {reason}")
+            raise NothingToAnalyzeError(f"{profile.source.path}: {reason}")
         # Only the names of selected ranges are kept, because later stages interpret every name.
         ranges = _with_names(profile.ranges.take(self._mask_ranges(globs)), self._names)
         names = Numbering[str]()

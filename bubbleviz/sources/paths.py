@@ -271,7 +271,7 @@ def _select_tables(files: Sequence[str]) -> list[str]:
     tables = {
         file
         for file in candidates
-        if _check_head(file, lambda head: any(reader.recognises(head) for reader in tabular))
+        if _check_head(file, lambda head: any(reader.recognizes(head) for reader in tabular))
     }
     name_patterns = {_NUMBER.sub("#", Path(file).name) for file in tables}
     numbered_patterns = {name for name in name_patterns if "#" in name}

@@ -88,7 +88,7 @@ class OpenFile(Protocol):
                 limitation reports that launches or GPU work were not recorded.
 
         Raises:
-            NothingToAnalyseError: No device work was recorded, or ``partial`` is False and a table
+            NothingToAnalyzeError: No device work was recorded, or ``partial`` is False and a table
                 that an analysis needs is missing.
         """
 
@@ -124,10 +124,10 @@ class Reader:
     Attributes:
         name: Name of the format in reports.
         suffixes: Suffixes of files to read in a directory.
-        recognises: Function that decides from the first 64 KiB of a file (unpacked if the file is
+        recognizes: Function that decides from the first 64 KiB of a file (unpacked if the file is
             gzipped) whether it has this format. At most one reader accepts a file, except that
             several readers accept every SQLite file.
-        recognises_tables: Function that decides from the names of all tables and views whether an
+        recognizes_tables: Function that decides from the names of all tables and views whether an
             SQLite file has this format. At most one reader accepts a file. None for formats that
             are not SQLite.
         open_file: Function that opens a file.
@@ -147,14 +147,14 @@ class Reader:
             separate run. The module has two functions: ``select_first_parts`` removes files that
             are read together with another file, and ``select_newest_run`` selects the files of the
             newest run in a directory.
-        recognises_directory: Function that decides from the path whether a directory as a whole is
+        recognizes_directory: Function that decides from the path whether a directory as a whole is
             a profile of this format.
         folder: Name of the folder in which a tool creates a folder for each run, or "".
         folder_by_host: Whether the tool creates a folder for each host of a run.
     """
 
     name: str
-    recognises: Callable[[bytes], bool]
+    recognizes: Callable[[bytes], bool]
     open_file: Opener
     suffixes: tuple[str, ...] = ()
     is_decoded_at_once: bool = True
@@ -165,8 +165,8 @@ class Reader:
     operations: str = ""
     sessions: str = ""
     folder: str = ""
-    recognises_directory: Callable[[str], bool] = lambda _: False
-    recognises_tables: Callable[[frozenset[str]], bool] | None = None
+    recognizes_directory: Callable[[str], bool] = lambda _: False
+    recognizes_tables: Callable[[frozenset[str]], bool] | None = None
     folder_by_host: bool = False
 
 
@@ -263,14 +263,14 @@ def _is_database(head: bytes) -> bool:
 READERS = (
     Reader(
         name="arrow",
-        recognises=lambda head: head.startswith(_ARROW_MAGIC) and len(head) >= _MIN_ARROW_BYTES,
+        recognizes=lambda head: head.startswith(_ARROW_MAGIC) and len(head) >= _MIN_ARROW_BYTES,
         open_file=make_opener("operations.open_table:open_table", "arrow"),
         table_suffixes=(".arrow", ".feather", ".ipc", ".arrows"),
         operations="a table of operations",
     ),
     Reader(
         name="csv",
-        recognises=_has_operation_columns,
+        recognizes=_has_operation_columns,
         is_possible=lambda head: len(columns := _parse_columns(head)) > 1 and all(columns),
         open_file=make_opener("operations.open_table:open_table", "csv"),
         table_suffixes=(".csv", ".csv.gz", ".tsv", ".tsv.gz"),
@@ -280,7 +280,7 @@ READERS = (
         name="kineto",
         suffixes=(".pt.trace.json", ".pt.trace.json.gz", ".json.gz"),
         possible_suffixes=(".json",),
-        recognises=lambda head: is_json(head) and _PYTORCH_MARKS.search(head) is not None,
+        recognizes=lambda head: is_json(head) and _PYTORCH_MARKS.search(head) is not None,
         # A trace that was filtered or merged by hand may match no pattern of PyTorch.
         is_possible=is_json,
         open_file=make_decoding_opener("kineto.profile:read_profile"),
@@ -288,21 +288,21 @@ READERS = (
     Reader(
         name="nsys",
         suffixes=(".sqlite",),
-        recognises=_is_database,
-        recognises_tables=lambda tables: not tables.isdisjoint(TABLES),
+        recognizes=_is_database,
+        recognizes_tables=lambda tables: not tables.isdisjoint(TABLES),
         open_file=make_opener("nsys.profile_file:open_file"),
         is_decoded_at_once=False,
     ),
     Reader(
         name="nsys_columns",
-        recognises=lambda _: False,
-        recognises_directory=is_columnar,
+        recognizes=lambda _: False,
+        recognizes_directory=is_columnar,
         open_file=make_opener("nsys.profile_file:open_directory"),
         is_decoded_at_once=False,
     ),
     Reader(
         name="parquet",
-        recognises=lambda head: head.startswith(b"PAR1") and len(head) >= _MIN_PARQUET_BYTES,
+        recognizes=lambda head: head.startswith(b"PAR1") and len(head) >= _MIN_PARQUET_BYTES,
         open_file=make_opener("operations.open_table:open_table", "parquet"),
         table_suffixes=(".parquet", ".pq"),
         operations="a table of operations",
@@ -310,7 +310,7 @@ READERS = (
     Reader(
         name="recording",
         suffixes=(SUFFIX,),
-        recognises=lambda head: _RECORDING.match(head) is not None,
+        recognizes=lambda head: _RECORDING.match(head) is not None,
         open_file=make_opener("operations.jsonl.recording:open_recording"),
         operations="a recording of bubbleviz.annotate",
         sessions="bubbleviz.sources.operations.jsonl.sessions",
@@ -319,22 +319,22 @@ READERS = (
         name="rocpd",
         suffixes=("_results.db",),
         possible_suffixes=(".db",),
-        recognises=_is_database,
-        recognises_tables=lambda tables: any(map(_ROCPD_TABLE.fullmatch, tables)),
+        recognizes=_is_database,
+        recognizes_tables=lambda tables: any(map(_ROCPD_TABLE.fullmatch, tables)),
         open_file=make_opener("rocm.profile_file:open_file", "rocpd"),
         folder_by_host=True,
     ),
     Reader(
         name="rpd",
         suffixes=(".rpd",),
-        recognises=_is_database,
-        recognises_tables=lambda tables: bool(_RPD_TABLES & tables),
+        recognizes=_is_database,
+        recognizes_tables=lambda tables: bool(_RPD_TABLES & tables),
         open_file=make_opener("rocm.profile_file:open_file", "rpd"),
     ),
     Reader(
         name="traced",
         possible_suffixes=(".json",),
-        recognises=_is_tracer_file,
+        recognizes=_is_tracer_file,
         open_file=make_opener("operations.open_table:open_table", "traced"),
         operations="a trace of operations",
     ),
@@ -344,14 +344,14 @@ READERS = (
         # Names used by jax.profiler, and by the trace viewer of XProf.
         suffixes=(".trace.json.gz", ".trace.json", ".trace_viewer.json.gz", ".trace_viewer.json"),
         superseded_by=(".xplane.pb",),
-        recognises=lambda head: is_json(head) and _XLA_MARKS.search(head) is not None,
+        recognizes=lambda head: is_json(head) and _XLA_MARKS.search(head) is not None,
         open_file=make_decoding_opener("xla.trace_json:read_profile"),
         folder=FOLDER,
     ),
     Reader(
         name="xplane",
         suffixes=(".xplane.pb",),
-        recognises=lambda head: _PLANE.match(head) is not None,
+        recognizes=lambda head: _PLANE.match(head) is not None,
         open_file=make_decoding_opener("xla.xspace:read_profile"),
         folder=FOLDER,
     ),
@@ -378,9 +378,9 @@ def _recognize(path: str, head: bytes) -> Reader | None:
     """
     if head.startswith(SQLITE):
         return _find_database_reader(path, head)
-    recognised = next((reader for reader in READERS if reader.recognises(head)), None)
-    if recognised is not None and not is_json(head):
-        return recognised
+    recognized = next((reader for reader in READERS if reader.recognizes(head)), None)
+    if recognized is not None and not is_json(head):
+        return recognized
 
     if detect_format(head):
         raise ProfileError(
@@ -392,7 +392,7 @@ def _recognize(path: str, head: bytes) -> Reader | None:
             f"{path}: is a timeline of Ascend's profiler, which does not mark kernels; write a "
             "table of operations instead (bubbleviz guide tables)"
         )
-    return recognised
+    return recognized
 
 
 def _refuse_own_files(path: str, head: bytes) -> None:
@@ -430,7 +430,7 @@ def find_reader(path: str) -> Reader:
     Raises:
         ProfileError: The file is empty, cannot be read, or has no supported format.
     """
-    if of_directory := [reader for reader in READERS if reader.recognises_directory(path)]:
+    if of_directory := [reader for reader in READERS if reader.recognizes_directory(path)]:
         return of_directory[0]
     head = read_head(path)
     if not head.strip():
@@ -442,8 +442,8 @@ def find_reader(path: str) -> Reader:
             "with --against, together with the profile of a JAX run"
         )
     _refuse_own_files(path, head)
-    if (recognised := _recognize(path, head)) is not None:
-        return recognised
+    if (recognized := _recognize(path, head)) is not None:
+        return recognized
     for reader in READERS:
         has_possible_name = path.endswith(reader.table_suffixes) or not path.endswith(
             _PROFILE_SUFFIXES
@@ -467,18 +467,18 @@ def find_reader(path: str) -> Reader:
 def is_recognized(reader: Reader, path: str) -> bool:
     """Return whether a reader recognizes a file by its first bytes.
 
-    If the reader has the function ``recognises_tables``, that function must also accept the file.
+    If the reader has the function ``recognizes_tables``, that function must also accept the file.
 
     Raises:
         ProfileError: The file cannot be read.
     """
     head = read_head(path)
-    if not reader.recognises(head):
+    if not reader.recognizes(head):
         return False
-    if reader.recognises_tables is None:
+    if reader.recognizes_tables is None:
         return True
 
-    return reader.recognises_tables(list_relations(path))
+    return reader.recognizes_tables(list_relations(path))
 
 
 def _find_database_reader(path: str, head: bytes) -> Reader:
@@ -497,10 +497,10 @@ def _find_database_reader(path: str, head: bytes) -> Reader:
     """
     if _is_gzipped(path):
         raise ProfileError(f"{path}: is a gzipped SQLite database; unpack it with gunzip first")
-    kinds = [reader for reader in READERS if reader.recognises_tables is not None]
+    kinds = [reader for reader in READERS if reader.recognizes_tables is not None]
     created = frozenset(name.decode() for name in _TABLE_DEFINITION.findall(head))
     at_once = [
-        reader for reader in kinds if reader.recognises_tables and reader.recognises_tables(created)
+        reader for reader in kinds if reader.recognizes_tables and reader.recognizes_tables(created)
     ]
     if len(at_once) == 1:
         return at_once[0]
@@ -510,7 +510,7 @@ def _find_database_reader(path: str, head: bytes) -> Reader:
     by_tables = (
         reader
         for reader in kinds
-        if reader.recognises_tables and reader.recognises_tables(relations)
+        if reader.recognizes_tables and reader.recognizes_tables(relations)
     )
     by_ending = (r for r in kinds if path.endswith((*r.suffixes, *r.possible_suffixes)))
     by_relations = next(by_tables, None)

@@ -21,7 +21,7 @@ from bubbleviz.model.grouping import group_rows, invert_permutation
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.numbering import Numbering, merge_tables
 from bubbleviz.model.profile import Profile
-from bubbleviz.model.synchronisation import Synchronisation
+from bubbleviz.model.synchronization import Synchronization
 from bubbleviz.sources import in_memory
 from bubbleviz.sources.in_memory import Decoded
 
@@ -59,7 +59,7 @@ def join_recordings(parts: Sequence[Decoded], labels: Sequence[str]) -> Decoded:
         global_rank=None,
         launches_known=any(profile.launches_known for profile in profiles),
         collectives=_join_collectives(profiles, rows),
-        synchronisation=_join_synchronisation(profiles),
+        synchronization=_join_synchronization(profiles),
         streams=_join_streams(profiles, rows, len(activities)),
         copies=_join_copies(profiles, rows),
         is_merged=True,
@@ -178,28 +178,28 @@ def _join_collectives(profiles: Sequence[Profile], rows: Sequence[Ints]) -> Coll
     return merge_tables(tables, names=["name", "datatype"], groups=["group"])
 
 
-def _join_synchronisation(profiles: Sequence[Profile]) -> model.SynchronisationReader | None:
+def _join_synchronization(profiles: Sequence[Profile]) -> model.SynchronizationReader | None:
     """Return a function that reads and joins the synchronization events of all recordings.
 
     The result is None if no recording has such a function. The function also returns the
     limitations of all recordings, even of recordings without events.
     """
-    if all(profile.synchronisation is None for profile in profiles):
+    if all(profile.synchronization is None for profile in profiles):
         return None
 
-    def read() -> tuple[Synchronisation | None, tuple[Limitation, ...]]:
+    def read() -> tuple[Synchronization | None, tuple[Limitation, ...]]:
         """Return the joined synchronization (None if there is none), and all limitations."""
         records, waits = [], []
         notes: list[Limitation] = []
         for profile in profiles:
-            part, part_notes = profile.synchronisation() if profile.synchronisation else (None, ())
+            part, part_notes = profile.synchronization() if profile.synchronization else (None, ())
             notes += part_notes
             if part is not None:
                 records.append(part.records)
                 waits.append(part.waits)
         if not waits:
             return None, tuple(notes)
-        return Synchronisation(join_tables(records), join_tables(waits)), tuple(notes)
+        return Synchronization(join_tables(records), join_tables(waits)), tuple(notes)
 
     return read
 

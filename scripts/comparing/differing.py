@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from scripts.comparing.normalising import lines_of
+from scripts.comparing.normalizing import lines_of
 from scripts.comparing.running import Result, Store
 
 if sys.version_info >= (3, 11):

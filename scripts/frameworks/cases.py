@@ -22,7 +22,7 @@ class Case:
         name: Name of the case on the command line, in the output, and of its folder.
         framework: Name of the framework in :mod:`bubbleviz.annotate`.
         job: Placement and times of the stages.
-        recognised: Name of the schedule that bubbleviz must recognize, or "" if the order has no
+        recognized: Name of the schedule that bubbleviz must recognize, or "" if the order has no
             name.
         schedule: The framework's name for the schedule, or "" if it has only one schedule.
         forward_only: Whether the case has no backwards.
@@ -34,7 +34,7 @@ class Case:
     name: str
     framework: str
     job: Job
-    recognised: str
+    recognized: str
     schedule: str = ""
     forward_only: bool = False
     options: tuple[tuple[str, object], ...] = ()

@@ -248,15 +248,15 @@ def _check_order(case: Case, report: bubbleviz.Report, iterations: int) -> Itera
     completeness = [(i.complete, i.microbatches) for i in report.iterations]
     if completeness != [(True, case.job.microbatches)] * iterations:
         yield f"iterations are (complete, microbatches) {completeness}, not {iterations}"
-    if case.recognised:
+    if case.recognized:
         schedule = report.schedule
         if (
             schedule is None
             or not schedule.exact
-            or case.recognised not in (schedule.name, *schedule.also)
+            or case.recognized not in (schedule.name, *schedule.also)
         ):
             schedule_name = "" if schedule is None else schedule.name or schedule.reason
-            yield f"the order is recognized as {schedule_name or None}, not {case.recognised}"
+            yield f"the order is recognized as {schedule_name or None}, not {case.recognized}"
     steps = int((report.operations.phase == Phase.OPTIMIZER).sum())
     if not case.forward_only and steps != iterations * case.job.ranks:
         yield f"{steps} optimizer steps instead of one per rank and iteration"

@@ -216,7 +216,7 @@ def test_slow_links_of_a_complete_pipeline_hide_no_stage(tmp_path: Path) -> None
     ],
 )
 @pytest.mark.parametrize("schedule", ["zb-h2", "gpipe"])
-def test_recorded_transfers_show_that_stages_are_neighbours(
+def test_recorded_transfers_show_that_stages_are_neighbors(
     schedule: str, changes: dict[str, Any], tmp_path: Path
 ) -> None:
     planting = Planting(schedule=schedule, stages=2, **changes)

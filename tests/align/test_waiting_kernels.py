@@ -164,14 +164,12 @@ def _list_operations(stages: int, microbatches: int) -> list[tuple[int, str, int
     return rows
 
 
-def _analyze_pipeline(
-    folder: Path, behaviour: str, *, hosts: int = 1, set_by_us: int = 0
-) -> Report:
+def _analyze_pipeline(folder: Path, behavior: str, *, hosts: int = 1, set_by_us: int = 0) -> Report:
     """Analyze a pipeline whose operations begin with a kernel whose name is unknown.
 
     Args:
         folder: Folder of the profile.
-        behaviour: ``waits`` for a kernel that ends 5 us after its input exists, ``early`` for one
+        behavior: ``waits`` for a kernel that ends 5 us after its input exists, ``early`` for one
             that needs no input and takes 60 us, ``late`` for one that begins with the input.
         hosts: Number of hosts, either 1 or 3 (one host per stage).
         set_by_us: Time in us by which the clock of stage 1 is set forward in the middle of the run.
@@ -186,7 +184,7 @@ def _analyze_pipeline(
             "waits": (early_us, start_us + 5 if waits else start_us),
             "early": (early_us, early_us + 60),
             "late": (start_us, start_us + 60),
-        }[behaviour]
+        }[behavior]
         late_ns = 1000 * set_by_us if stage == 1 and name[1] in "345" else 0
         call_ns = 1000 * (free_us - 20) + late_ns
         spans = [(*first, NAME), (max(first[1], start_us), end_us, "gemm")]
@@ -208,12 +206,12 @@ def _analyze_pipeline(
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "is_waiting"), [("waits", True), ("early", False), ("late", False)]
+    ("behavior", "is_waiting"), [("waits", True), ("early", False), ("late", False)]
 )
 def test_receives_begin_before_their_input_and_end_after_it(
-    tmp_path: Path, behaviour: str, is_waiting: bool
+    tmp_path: Path, behavior: str, is_waiting: bool
 ) -> None:
-    report = _analyze_pipeline(tmp_path, behaviour)
+    report = _analyze_pipeline(tmp_path, behavior)
 
     assert len(_list_found(report)) == is_waiting
     codes = list_restriction_codes(report)
@@ -223,7 +221,7 @@ def test_receives_begin_before_their_input_and_end_after_it(
 
 
 @pytest.mark.parametrize(
-    ("behaviour", "set_by_us", "is_waiting"),
+    ("behavior", "set_by_us", "is_waiting"),
     [
         ("waits", 0, True),
         ("late", 0, False),  # the clocks agree
@@ -233,11 +231,11 @@ def test_receives_begin_before_their_input_and_end_after_it(
     ],
 )
 def test_receives_explain_why_clocks_contradict_each_other(
-    tmp_path: Path, behaviour: str, set_by_us: int, is_waiting: bool
+    tmp_path: Path, behavior: str, set_by_us: int, is_waiting: bool
 ) -> None:
-    report = _analyze_pipeline(tmp_path, behaviour, hosts=3, set_by_us=set_by_us)
+    report = _analyze_pipeline(tmp_path, behavior, hosts=3, set_by_us=set_by_us)
 
-    assert report.contradicted("schedule") == (behaviour != "late" or set_by_us > 0)
+    assert report.contradicted("schedule") == (behavior != "late" or set_by_us > 0)
     assert len(_list_found(report)) == is_waiting
     first = (describe_first_steps(report) or "").startswith("List kernels that communicate")
     assert first == is_waiting

@@ -24,7 +24,7 @@ from bubbleviz.analyses.idle.report import BUSY, REST, IdleMeasurement
 from bubbleviz.analyses.idle.text import make_device_table, sections
 from bubbleviz.cli.app import main
 from bubbleviz.conventions.kinds import classify_kernels, default_kinds
-from bubbleviz.errors import MismatchError, NothingToAnalyseError, UsageError
+from bubbleviz.errors import MismatchError, NothingToAnalyzeError, UsageError
 from bubbleviz.model.texts import PRINTED_CHARACTERS
 from bubbleviz.render.text.terminal import render_plain_text
 from bubbleviz.report.idle_summary import LaunchQueue, WorkTotal
@@ -54,10 +54,10 @@ NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>
 
 
 def test_without_work_there_is_no_idle_time(tmp_path: Path) -> None:
-    with pytest.raises(NothingToAnalyseError, match="no CUDA kernels were recorded"):
+    with pytest.raises(NothingToAnalyzeError, match="no CUDA kernels were recorded"):
         bubbleviz.idle(write_profile(tmp_path))
     file = write_profile(tmp_path, [k(5, 5, 1)], [c(0, 1, 1)], name="no-time.sqlite")
-    with pytest.raises(NothingToAnalyseError, match="all kernels and copies have zero duration"):
+    with pytest.raises(NothingToAnalyzeError, match="all kernels and copies have zero duration"):
         bubbleviz.idle(file)
     with pytest.raises(UsageError, match="microseconds, 0 or more"):
         bubbleviz.idle(file, shortest_us=-1)

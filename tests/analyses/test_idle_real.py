@@ -6,7 +6,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.analyses.idle.outputs import as_json, format_gaps_csv
-from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.errors import NothingToAnalyzeError
 from tests.support.idle_runs import check_sums, get_only_rank
 from tests.support.needs import get_real_file
 
@@ -39,7 +39,7 @@ def test_every_real_export_with_work_adds_up(subtests: pytest.Subtests) -> None:
 
 def test_real_exports_without_kernels_are_refused() -> None:
     for name in WITHOUT_KERNELS:
-        with pytest.raises(NothingToAnalyseError, match="no CUDA kernels were recorded"):
+        with pytest.raises(NothingToAnalyzeError, match="no CUDA kernels were recorded"):
             bubbleviz.idle(get_real_file(f"nsys/{name}.sqlite"))
 
 

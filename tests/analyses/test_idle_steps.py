@@ -14,7 +14,7 @@ import bubbleviz
 from bubbleviz.analyses.idle.advice import advice
 from bubbleviz.analyses.idle.outputs import as_json
 from bubbleviz.conventions.host_activities import default_activities
-from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
+from bubbleviz.errors import InputError, NothingToAnalyzeError, UsageError
 from bubbleviz.model.window import parse_window
 from tests.support.idle_runs import (
     US,
@@ -152,7 +152,7 @@ def test_activities_defined_by_the_user_come_first(tmp_path: Path) -> None:
         ),
         ('[[activity]]\nname = "a"\nstrength = 4', "strength must be 0, 1, 2 or 3"),
         ('[[activity]]\nname = "a"\nstrength = true', "strength must be a whole number"),
-        ('[[activity]]\nname = "a"\ncolour = "red"', "unknown key 'colour'"),
+        ('[[activity]]\nname = "a"\ncolor = "red"', "unknown key 'color'"),
         ('[[activity]]\nname = "a"\nadvice = 3', "advice must be a text"),
         ('other = 3\n[[activity]]\nname = "a"', "must contain only"),
     ],
@@ -255,5 +255,5 @@ def test_a_window_of_steps_agrees_with_the_complete_report(tmp_path: Path) -> No
     check_sums(rank)
     with pytest.raises(InputError, match=r"iteration:9: .* the capture contains 3 to 7"):
         bubbleviz.idle(file, window=parse_window("iteration:9"))
-    with pytest.raises(NothingToAnalyseError, match="no device works in --window time:1s-"):
+    with pytest.raises(NothingToAnalyzeError, match="no device works in --window time:1s-"):
         bubbleviz.idle(file, window=parse_window("time:1s-"))

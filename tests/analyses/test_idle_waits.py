@@ -16,7 +16,7 @@ from tests.support.command_line import CommandLine
 from tests.support.edited_databases import edit_database, read_columns, rebuild_table
 from tests.support.idle_runs import US, c, check_sums, get_only_rank, k, list_times
 from tests.support.nsys_exports import M, write_profile
-from tests.support.synchronised_exports import RECORDS, WAITS, Rec, Wait, add_synchronisation
+from tests.support.synchronized_exports import RECORDS, WAITS, Rec, Wait, add_synchronization
 from tests.support.torch_traces import write_traces
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -82,7 +82,7 @@ RECORDED, WAITED = Rec(20, 42, 3, pairing=9, device=1), Wait(41, 7, 42, 4, pairi
 def test_idle_time_is_blocked_until_the_work_of_the_event_ends(
     tmp_path: Path, name: str, kind: str, activity: str
 ) -> None:
-    file = add_synchronisation(two_devices(tmp_path, name=name), [RECORDED], [WAITED])
+    file = add_synchronization(two_devices(tmp_path, name=name), [RECORDED], [WAITED])
 
     rank, other = bubbleviz.idle(file).ranks
 
@@ -97,7 +97,7 @@ def test_idle_time_is_blocked_until_the_work_of_the_event_ends(
     # The wait for the event starts then.
     late_launch = two_devices(tmp_path, name=name, launch=(300, 340))
     assert list_times(
-        bubbleviz.idle(add_synchronisation(late_launch, [RECORDED], [WAITED])).ranks[0]
+        bubbleviz.idle(add_synchronization(late_launch, [RECORDED], [WAITED])).ranks[0]
     ) == {
         "no host trace": 200,
         "launch": 40,
@@ -172,7 +172,7 @@ def test_proven_waits_of_streams_are_attributed(tmp_path: Path, case: str) -> No
     kernels = [k(0, 100, 1), *events.get("kernels", [LONG]), k(600, 700, 5)]
     calls = [c(-10, -5, 1), *events.get("calls", [c(10, 15, 2)]), RECORDING, c(50, 55, 5)]
     file = write_profile(tmp_path, kernels, calls)
-    file = add_synchronisation(
+    file = add_synchronization(
         file, events.get("records", [RECORDED]), events.get("waits", [WAITED])
     )
 
@@ -197,7 +197,7 @@ def test_proven_waits_of_streams_are_attributed(tmp_path: Path, case: str) -> No
     ],
 )
 def test_unproven_waits_keep_their_cause(tmp_path: Path, records: list[Rec]) -> None:
-    report = bubbleviz.idle(add_synchronisation(two_devices(tmp_path), records, [WAITED]))
+    report = bubbleviz.idle(add_synchronization(two_devices(tmp_path), records, [WAITED]))
 
     assert report.ranks[0].waits == ()
     assert list_times(report.ranks[0]) == {"stream or rank dependency": 500}
@@ -210,11 +210,11 @@ def test_graphs_and_windows_contain_their_part_of_waits(tmp_path: Path) -> None:
     kernels = [k(0, 100, 1), LONG]
     kernels += [k(600, 650, 5, "first node", graph_node=1), k(660, 700, 5, graph_node=2)]
     calls = [c(-10, -5, 1), c(10, 15, 2), RECORDING, c(50, 55, 5, name="cudaGraphLaunch")]
-    file = add_synchronisation(write_profile(tmp_path, kernels, calls), [RECORDED], [WAITED])
+    file = add_synchronization(write_profile(tmp_path, kernels, calls), [RECORDED], [WAITED])
     rank = bubbleviz.idle(file).ranks[0]
     assert list_times(rank) == {"blocked by compute": 400, "stream or rank dependency": 100 + 10}
 
-    file = add_synchronisation(two_devices(tmp_path), [RECORDED], [WAITED])
+    file = add_synchronization(two_devices(tmp_path), [RECORDED], [WAITED])
     rank = bubbleviz.idle(file, window=parse_window("time:300us-550us")).ranks[0]
     assert list_times(rank) == {"blocked by communication": 200, "stream or rank dependency": 50}
     assert waits_of(rank)[0][4:] == (200, 200, 200)
@@ -242,7 +242,7 @@ def test_waits_are_proven_only_if_required_columns_exist(
     tmp_path: Path, removed: str, expected: bool | None
 ) -> None:
     without = dict.fromkeys(removed.format(table) for table in (WAITS, RECORDS))
-    file = add_synchronisation(two_devices(tmp_path), [RECORDED], [WAITED], without=list(without))
+    file = add_synchronization(two_devices(tmp_path), [RECORDED], [WAITED], without=list(without))
 
     report = bubbleviz.idle(file)
 
@@ -260,7 +260,7 @@ def test_waits_are_proven_only_if_required_columns_exist(
 @pytest.mark.parametrize("device", [0, 1])
 def test_pytorch_traces_prove_the_same_waits(tmp_path: Path, device: int, *, records: bool) -> None:
     record = Rec(20, 42, 3, pairing=9, device=device)
-    file = add_synchronisation(two_devices(tmp_path, device=device), [record], [WAITED])
+    file = add_synchronization(two_devices(tmp_path, device=device), [record], [WAITED])
     (trace,) = write_traces(file, tmp_path, records=records)
 
     rank, expected = (bubbleviz.idle(path).ranks[0] for path in (trace, file))
@@ -293,7 +293,7 @@ def test_the_cause_of_a_host_wait_is_named(
     """The host waits from 90 to 400 us. The device is idle from 300 us on."""
     kernels = [k(0, 100, 1, "first"), k(100, 300, 2, "second", stream=20), k(500, 600, 5)]
     calls = [c(-10, -5, 1), c(10, 15, 2), RECORDING, c(90, 400, 4, name=name), c(480, 485, 5)]
-    file = add_synchronisation(write_profile(tmp_path, kernels, calls), [Rec(20, 42, 3)], [wait])
+    file = add_synchronization(write_profile(tmp_path, kernels, calls), [Rec(20, 42, 3)], [wait])
 
     rank = get_only_rank(bubbleviz.idle(*write_traces(file, tmp_path) if traced else [file]))
 
@@ -309,7 +309,7 @@ def test_waits_for_a_kernel_whose_name_has_two_ids_are_one_row(tmp_path: Path) -
     calls = [c(at - 20, at - 15, 1 + at) for at in starts]
     calls += [c(at, at + 250, 2 + at, name="cudaDeviceSynchronize") for at in starts]
     waits = [Wait(at, correlation=2 + at) for at in starts]
-    file = add_synchronisation(write_profile(tmp_path, kernels, calls), [], waits)
+    file = add_synchronization(write_profile(tmp_path, kernels, calls), [], waits)
     expected = bubbleviz.idle(file).ranks[0].waits
     edit_database(
         file,
@@ -322,7 +322,7 @@ def test_waits_for_a_kernel_whose_name_has_two_ids_are_one_row(tmp_path: Path) -
 
 
 def test_the_outputs_say_who_waited_for_what(tmp_path: Path, cli: CommandLine) -> None:
-    file = str(add_synchronisation(two_devices(tmp_path), [RECORDED], [WAITED]))
+    file = str(add_synchronization(two_devices(tmp_path), [RECORDED], [WAITED]))
 
     rank, other = cli.json("idle", file, "--json", "-")["ranks"]
     screen = cli.printed("idle", file)
@@ -354,7 +354,7 @@ def test_the_outputs_say_who_waited_for_what(tmp_path: Path, cli: CommandLine) -
 @pytest.mark.parametrize("value", [None, -(1 << 62), -1, 0, 1 << 31, 1 << 40, (1 << 63) - 1])
 @pytest.mark.parametrize("table", [WAITS, RECORDS])
 def test_odd_values_never_prove_a_wrong_wait(tmp_path: Path, table: str, value: int | None) -> None:
-    file = add_synchronisation(two_devices(tmp_path), [RECORDED], [WAITED, WAITED])
+    file = add_synchronization(two_devices(tmp_path), [RECORDED], [WAITED, WAITED])
     # Older versions create the tables without constraints on column values.
     edit_database(file, *rebuild_table(table), f"INSERT INTO {table} SELECT * FROM {table} LIMIT 1")
     odd = "NULL" if value is None else value

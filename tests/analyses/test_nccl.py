@@ -20,7 +20,7 @@ from bubbleviz.analyses.nccl.inputs import find_inputs
 from bubbleviz.analyses.nccl.outputs import COLUMNS, as_json
 from bubbleviz.analyses.nccl.text import sections, summary
 from bubbleviz.analyses.nccl.totals import find_totals, sum_operations
-from bubbleviz.errors import InputError, MismatchError, NothingToAnalyseError
+from bubbleviz.errors import InputError, MismatchError, NothingToAnalyzeError
 from bubbleviz.model.window import parse_window
 from bubbleviz.render.document import Table
 from bubbleviz.sources.nccl.events import UNKNOWN
@@ -44,7 +44,7 @@ def test_inputs_without_communication_or_with_duplicates_are_refused(tmp_path: P
     with pytest.raises(InputError, match="no file given"):
         measure_communication([])
     for duplicate in (path, ranks[0]):
-        with pytest.raises(NothingToAnalyseError, match="no communication operation"):
+        with pytest.raises(NothingToAnalyzeError, match="no communication operation"):
             measure_communication(duplicate)
     with pytest.raises(MismatchError, match="are the same profile"):
         find_inputs([str(path), str(copy(path, tmp_path / "copy.sqlite"))])

@@ -10,7 +10,7 @@ import pytest
 from bubbleviz.analyses.nccl import hangs, measure_communication
 from bubbleviz.analyses.nccl.outputs import as_json, format_operations_csv
 from bubbleviz.analyses.nccl.summary import LateRank
-from bubbleviz.errors import InputError, NothingToAnalyseError, ProfileError
+from bubbleviz.errors import InputError, NothingToAnalyzeError, ProfileError
 from bubbleviz.sources.nccl.formats import read_events
 from tests.support.command_line import CommandLine
 from tests.support.flight_dumps import Entry, make_entry, write_dumps
@@ -87,7 +87,7 @@ def test_late_ranks_are_found_by_the_lengths_of_operations_alone(tmp_path: Path)
     communication = measure_communication(write_dumps(tmp_path, entries))
     assert hangs.list_late_ranks(communication.operations) == ranked
     assert "sends and receives that cannot be paired" in list_limitation_subjects(communication)
-    with pytest.raises(NothingToAnalyseError, match="no communication operation"):
+    with pytest.raises(NothingToAnalyzeError, match="no communication operation"):
         measure_communication(write_dumps(tmp_path, {rank: [] for rank in range(4)}))
 
 

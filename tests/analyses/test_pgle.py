@@ -12,7 +12,7 @@ from bubbleviz.analyses.pgle import measure_costs
 from bubbleviz.analyses.pgle.comparison import compare_costs, format_comparison_csv
 from bubbleviz.analyses.pgle.files import encode_costs, read_costs
 from bubbleviz.analyses.pgle.instructions import GRAPHS, OVERLAP, PAIRS
-from bubbleviz.errors import NothingToAnalyseError, UsageError
+from bubbleviz.errors import NothingToAnalyzeError, UsageError
 from tests.support.command_line import CommandLine
 from tests.support.notes import list_limitation_subjects
 from tests.support.nsys_exports import C, K, R, write_profile
@@ -33,12 +33,12 @@ def test_without_instructions_nothing_is_measured(tmp_path: Path) -> None:
             (compiling, "no execution of an instruction is whole"),
         )
     ):
-        with pytest.raises(NothingToAnalyseError, match=complaint):
+        with pytest.raises(NothingToAnalyzeError, match=complaint):
             measure_costs(run.written(tmp_path, f"{number}.sqlite"))
     path = write_profile(
         tmp_path, [K(5, 9, 1)], [C(1, 2, 1)], [R(0, 3, "XlaModule:#hlo_module=jit_step#")]
     )
-    with pytest.raises(NothingToAnalyseError, match="names no XLA instructions"):
+    with pytest.raises(NothingToAnalyzeError, match="names no XLA instructions"):
         measure_costs(path)
 
 

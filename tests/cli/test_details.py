@@ -89,7 +89,7 @@ def test_output_to_a_pipe_is_plain() -> None:
     assert max(map(len, plain.splitlines())) <= 80
 
 
-def test_colours_can_be_forced_or_turned_off() -> None:
+def test_colors_can_be_forced_or_turned_off() -> None:
     assert "\x1b[" in printed(FORCE_COLOR="1", TERM="xterm-256color")
     assert "\x1b[" not in printed(FORCE_COLOR="1", NO_COLOR="1", TERM="xterm-256color")
 

@@ -40,7 +40,7 @@ def unnamed_trace(folder: Path) -> Path:
     return file
 
 
-def test_a_named_pipeline_is_analysed(cli: CommandLine) -> None:
+def test_a_named_pipeline_is_analyzed(cli: CommandLine) -> None:
     code, out, err = cli(ONE)
 
     assert (code, out) == (0, cli.printed("analyze", ONE))

@@ -72,7 +72,7 @@ def test_each_tool_answers_and_names_a_call_that_works() -> None:
     assert len(results) == 2 * len(calls)
     assert all(isinstance(answer, dict) for answer in results)
     look, run, waits, planned, window, comparison, theory = results[: len(calls)]
-    assert look["files"][0]["analysable"]
+    assert look["files"][0]["analyzable"]
     assert run["bubble_ratio"] == pytest.approx(3 / 11, abs=1e-6)
     assert sum(part["share"] for part in run["bubble"]) == pytest.approx(3 / 11, abs=1e-5)
     assert {entry["cause"] for entry in waits["idle_by_cause"]} == {"dependency", "warmup", "drain"}

@@ -122,7 +122,7 @@ def test_a_draft_is_printed_as_a_file_that_loads(tmp_path: Path, cli: CommandLin
     report = bubbleviz.analyze([run], convention=[str(mine)])
     assert report.summary.bubble_ratio["schedule"].mean == pytest.approx(3 / 11)
     message = cli.refused("inspect", str(FIXTURE), "-o", str(tmp_path / "x.toml"), code=1)
-    assert "its range names are recognised, so no draft is needed" in message
+    assert "its range names are recognized, so no draft is needed" in message
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def _insert_copies(run: Path, glob: str, **columns: str) -> None:
 def _try_draft(run: Path, folder: Path) -> tuple[str, float | None]:
     """Return a draft and the ratio of its trial, after comparing the trial with an analysis."""
     inspection = bubbleviz.inspect(run)
-    assert not inspection.analysable
+    assert not inspection.analyzable
     assert inspection.suggestion is not None
     assert inspection.trial is not None
     mine = folder / "mine.toml"

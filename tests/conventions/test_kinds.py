@@ -235,7 +235,7 @@ def test_only_the_start_of_a_name_is_matched(length: int) -> None:
     )
     kinds = default_kinds()
 
-    assert classify_kernels([name, long_template], kinds) == ("normalisation, softmax", "other")
+    assert classify_kernels([name, long_template], kinds) == ("normalization, softmax", "other")
     assert match_any([long_template], ["nccl"]).tolist() == [False]
     assert (
         classify_collective(f"{'x' * MATCHED_CHARACTERS}all_reduce", kinds.collective_kinds) == -1
@@ -282,7 +282,7 @@ def test_a_file_of_additions_does_not_replace_built_in_names(tmp_path: Path) -> 
     collective = extended.explanation.causes.of_iteration(extended.bubbles.ratio, 0)["collective"]
     assert int(communication.exposed_ns[0, 0]) == collective == 80
     assert list(list_sections(extended, View()))
-    assert bubbleviz.inspect(file, convention=ours).analysable
+    assert bubbleviz.inspect(file, convention=ours).analyzable
 
 
 @pytest.mark.parametrize(("length", "is_mentioned"), [(900, True), (11, True), (9, False)])

@@ -58,7 +58,7 @@ def profiles(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @cache
-def analysed(folder: Path, window: str | None = None) -> Report:
+def analyzed(folder: Path, window: str | None = None) -> Report:
     return bubbleviz.analyze(folder, window=window)
 
 
@@ -158,9 +158,9 @@ def test_a_window_without_steps_names_the_command_that_was_run(
 
 
 def test_a_window_of_everything_changes_nothing(profiles: Path) -> None:
-    full_report = analysed(profiles)
+    full_report = analyzed(profiles)
     for text in ("time:-", "iteration:0-99"):
-        part = analysed(profiles, text)
+        part = analyzed(profiles, text)
         for renderer in list_renderers():
             if renderer.name in ("json", "csv", "bubbles", "text", "svg", "chrome"):
                 assert renderer.render(part, View()) == renderer.render(full_report, View())
@@ -168,7 +168,7 @@ def test_a_window_of_everything_changes_nothing(profiles: Path) -> None:
 
 @pytest.mark.parametrize("text", ["iteration:8-9", "iteration:7", "iteration:12", "iteration:9-99"])
 def test_numbers_of_a_window_agree_with_the_complete_report(profiles: Path, text: str) -> None:
-    full_report, part = analysed(profiles), analysed(profiles, text)
+    full_report, part = analyzed(profiles), analyzed(profiles, text)
     first, last = parse_window(text).iterations or (0, 0)
     averaged_indices = [i.index for i in full_report.iterations if first <= int(i.name) <= last]
 
@@ -203,7 +203,7 @@ def test_numbers_of_a_window_agree_with_the_complete_report(profiles: Path, text
 
 @pytest.mark.parametrize("text", ["iteration:8-9", "iteration:12"])
 def test_tables_of_a_window_are_rows_of_the_complete_tables(profiles: Path, text: str) -> None:
-    full_report, part = analysed(profiles), analysed(profiles, text)
+    full_report, part = analyzed(profiles), analyzed(profiles, text)
     first, last = parse_window(text).iterations or (0, 0)
     iteration_indices = [i.index for i in full_report.iterations if first <= int(i.name) <= last]
     rows = np.flatnonzero(np.isin(full_report.operations.iteration, iteration_indices))
@@ -242,7 +242,7 @@ def test_tables_of_a_window_are_rows_of_the_complete_tables(profiles: Path, text
 
 
 def test_the_typical_iteration_is_in_the_window(profiles: Path) -> None:
-    full_report, part = analysed(profiles), analysed(profiles, "iteration:11")
+    full_report, part = analyzed(profiles), analyzed(profiles, "iteration:11")
     typical = part.typical_iteration()
     assert typical is not None
     assert typical.name == "11"
@@ -265,13 +265,13 @@ def test_the_typical_iteration_is_in_the_window(profiles: Path) -> None:
 
 
 def test_a_window_of_time_equals_the_window_of_its_iterations(profiles: Path) -> None:
-    full_report = analysed(profiles)
+    full_report = analyzed(profiles)
     eight, nine = full_report.iterations[1], full_report.iterations[2]
     exact = f"time:{eight.start_ns}ns-{max(eight.end_ns, nine.end_ns)}ns"
-    names = [i.name for i in analysed(profiles, exact).iterations]
+    names = [i.name for i in analyzed(profiles, exact).iterations]
     assert names[:2] == ["8", "9"]
 
-    short = analysed(profiles, f"time:{eight.start_ns}ns-{nine.end_ns - 1}ns")
+    short = analyzed(profiles, f"time:{eight.start_ns}ns-{nine.end_ns - 1}ns")
     assert "9" not in [i.name for i in short.iterations]
     text = next(note.reason for note in short.limitations if note.what == OUTSIDE)
     assert "of them overlap it" in text
@@ -281,7 +281,7 @@ def test_the_first_iterations_of_the_window_are_skipped(profiles: Path) -> None:
     report = bubbleviz.analyze(profiles, window="iteration:9-12", skip=2)
 
     assert [i.name for i in report.iterations if i.averaged] == [
-        i.name for i in analysed(profiles).iterations if i.averaged and int(i.name) > 10
+        i.name for i in analyzed(profiles).iterations if i.averaged and int(i.name) > 10
     ]
 
 

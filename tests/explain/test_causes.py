@@ -26,7 +26,7 @@ from bubbleviz.explain.causes.cause import Cause
 from bubbleviz.model.phases import Phase
 from bubbleviz.render import json_document
 from bubbleviz.render.formats.csv import list_bubble_columns, render_bubbles
-from bubbleviz.render.palette import CAUSES, CRITICAL, get_heat_colour
+from bubbleviz.render.palette import CAUSES, CRITICAL, get_heat_color
 from bubbleviz.render.picture.picture import picture as render
 from bubbleviz.report.long_bubbles import find_longest_bubbles
 from bubbleviz.report.methods import write_methods
@@ -249,16 +249,16 @@ def test_the_json_has_causes_of_ranks_of_iterations_and_of_the_run() -> None:
     assert np.isclose(document["changes"]["bubble_ratio"], 0.3, atol=0.2)
 
 
-def test_causes_are_coloured_and_named_in_the_picture_on_request() -> None:
+def test_causes_are_colored_and_named_in_the_picture_on_request() -> None:
     _, report = planted("all of it")
-    plain, coloured = (render(report, View(causes=wanted)) for wanted in (False, True))
+    plain, colored = (render(report, View(causes=wanted)) for wanted in (False, True))
 
     for cause in Cause:
         is_shown = cause in set(
             report.bubbles.cause[report.bubbles.iteration == drawn(report)].tolist()
         )
-        assert (f"idle: {cause.label}" in coloured) == is_shown
-        assert (CAUSES[cause.label] in coloured) == is_shown
+        assert (f"idle: {cause.label}" in colored) == is_shown
+        assert (CAUSES[cause.label] in colored) == is_shown
         assert f"idle: {cause.label}" not in plain
 
 
@@ -281,7 +281,7 @@ def test_heat_maps_have_a_row_per_stage_and_mark_the_slow_microbatch() -> None:
 
     assert "F by microbatch, median" in even
     assert even.count("stage 3") == 3  # the name is next to its row and in both maps
-    assert (heat_cells(even, get_heat_colour(1.0)), heat_cells(marked, get_heat_colour(1.0))) == (
+    assert (heat_cells(even, get_heat_color(1.0)), heat_cells(marked, get_heat_color(1.0))) == (
         0,
         1,
     )

@@ -18,7 +18,7 @@ from bubbleviz.explain.recognition.deviations import Deviation
 from bubbleviz.explain.recognition.recognition import (
     Recognition,
     compare_with_plan,
-    recognise_schedule,
+    recognize_schedule,
 )
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.text.report import render_text as render
@@ -55,8 +55,8 @@ SEARCHED = {
 }
 
 
-def recognise(run: Measured) -> Recognition:
-    return recognise_schedule(run.ranks, run.operations, run.iterations)
+def recognize(run: Measured) -> Recognition:
+    return recognize_schedule(run.ranks, run.operations, run.iterations)
 
 
 @cache
@@ -67,14 +67,14 @@ def planned(name: str, p: int = 4, m: int = 8) -> Plan:
 
 def test_an_empty_run_has_no_schedule() -> None:
     nothing = make_measured([], [])
-    assert recognise(nothing).name is None
-    assert recognise(nothing).reason == "no training iteration is in the capture"
+    assert recognize(nothing).name is None
+    assert recognize(nothing).reason == "no training iteration is in the capture"
 
     evaluated = make_measured([(0, 0, [Op(F, 0)])], [(0, 0)], [make_iteration(0, "evaluation")])
-    assert recognise(evaluated) == recognise(nothing)
+    assert recognize(evaluated) == recognize(nothing)
 
     far = [(rank, 0, order) for rank, order in enumerate(list_devices(planned("1f1b", 2, 4)))]
-    assert recognise(make_measured(far, [(0, 0), (10**9, 0)])).name is None
+    assert recognize(make_measured(far, [(0, 0), (10**9, 0)])).name is None
 
 
 def is_searched(rule: Schedule) -> bool:
@@ -86,10 +86,10 @@ def is_searched(rule: Schedule) -> bool:
     "rule", [r for r in schedules() if is_searched(r)], ids=lambda rule: rule.name
 )
 @pytest.mark.parametrize(("p", "m"), [(4, 8), (4, 12)])
-def test_searched_schedules_are_recognised_by_their_structure(
+def test_searched_schedules_are_recognized_by_their_structure(
     rule: Schedule, p: int, m: int
 ) -> None:
-    recognition = recognise(run_orders(list_devices(planned(rule.name, p, m)), times=2))
+    recognition = recognize(run_orders(list_devices(planned(rule.name, p, m)), times=2))
 
     # With few microbatches, the search finds the order of another schedule.
     assert rule.name in (recognition.name, *recognition.also) or recognition.exact
@@ -98,7 +98,7 @@ def test_searched_schedules_are_recognised_by_their_structure(
 @pytest.mark.parametrize(
     "rule", [r for r in schedules() if not is_searched(r)], ids=lambda rule: rule.name
 )
-def test_every_schedule_is_recognised_by_its_plan(rule: Schedule) -> None:
+def test_every_schedule_is_recognized_by_its_plan(rule: Schedule) -> None:
     sizes = 0
     for p in (2, 4, 8):
         for m in (1, p, 2 * p, 4 * p, 5 * p + 1):
@@ -111,7 +111,7 @@ def test_every_schedule_is_recognised_by_its_plan(rule: Schedule) -> None:
                 if plan.replicas > 1:
                     # Stages are ambiguous if microbatches enter the pipeline at both ends.
                     run = replace(run, ranks=tuple(replace(r, stage=None) for r in run.ranks))
-                recognition = recognise(run)
+                recognition = recognize(run)
                 assert rule.name in (recognition.name, *recognition.also), (
                     p,
                     m,
@@ -129,7 +129,7 @@ def test_every_schedule_is_recognised_by_its_plan(rule: Schedule) -> None:
 
 
 @pytest.mark.real_files
-def test_orders_of_the_authors_schedulers_are_recognised(subtests: pytest.Subtests) -> None:
+def test_orders_of_the_authors_schedulers_are_recognized(subtests: pytest.Subtests) -> None:
     """Only a dozen orders of each scheduler are tested, to limit the run time."""
     for name in [*SEARCHED, *(name for name in OURS if name not in SEARCHED)]:
         with subtests.test(name=name):
@@ -141,7 +141,7 @@ def test_orders_of_the_authors_schedulers_are_recognised(subtests: pytest.Subtes
             ]
             assert len(rows) >= 5
             for row in rows[:: max(1, len(rows) // 12)]:
-                recognition = recognise(run_orders(list_devices(parse_listed_plan(row))))
+                recognition = recognize(run_orders(list_devices(parse_listed_plan(row))))
                 expected_names = {OURS[name]} if name not in SEARCHED else SEARCHED[name]
                 assert recognition.name in expected_names, (
                     row["p"],
@@ -284,10 +284,10 @@ ORDERS: list[tuple[list[list[Op]], Mapping[str, object]]] = [
 
 
 @pytest.mark.parametrize(("orders", "expected"), ORDERS, ids=range(len(ORDERS)))
-def test_orders_are_recognised_under_their_name(
+def test_orders_are_recognized_under_their_name(
     orders: list[list[Op]], expected: Mapping[str, object]
 ) -> None:
-    recognition = recognise(run_orders(orders))
+    recognition = recognize(run_orders(orders))
 
     assert {name: getattr(recognition, name) for name in expected} == expected
 
@@ -296,7 +296,7 @@ def test_orders_are_recognised_under_their_name(
 def test_1f1b_in_a_v_has_no_known_name() -> None:
     rows = [row for row in read_reference("schedules.csv") if row["schedule"] == "1F1B-V"]
     row = next(row for row in rows if row["order"])
-    recognition = recognise(run_orders(list_devices(parse_listed_plan(row))))
+    recognition = recognize(run_orders(list_devices(parse_listed_plan(row))))
 
     assert (recognition.name, recognition.exact, recognition.distance, recognition.deviations) == (
         None,
@@ -335,7 +335,7 @@ def test_planted_deviations_are_named(
     run = make_measured(cells, [(rank, 0) for rank in range(4)])
 
     for recognition in (
-        recognise(run),
+        recognize(run),
         compare_with_plan(run.ranks, run.operations, run.iterations, plan),
     ):
         assert (recognition.name, recognition.exact, recognition.deviation_count) == (
@@ -366,7 +366,7 @@ def test_a_schedule_whose_weights_were_moved_is_named_by_its_structure() -> None
                 out.append(weights[ran])
                 ran += 1
         moved_orders.append([*out, *weights[ran:]])
-    recognition = recognise(run_orders(moved_orders))
+    recognition = recognize(run_orders(moved_orders))
 
     assert (recognition.name, recognition.exact, recognition.distance) == ("zb-1p", False, None)
     assert recognition.reason == "by its structure"
@@ -399,7 +399,7 @@ def test_a_microbatch_that_no_rank_ran_is_missing(
         if op.microbatch in gone
     )
     for recognition in (
-        recognise(run),
+        recognize(run),
         compare_with_plan(run.ranks, run.operations, run.iterations, plan),
     ):
         assert (recognition.name, recognition.exact) == (name, False)
@@ -411,7 +411,7 @@ def test_a_microbatch_that_no_rank_ran_is_missing(
         assert recognition.distance == pytest.approx(len(expected_cells) / sum(map(len, devices)))
 
     # There is another additional operation elsewhere.
-    recognition = recognise(run_orders(swapped(orders)))
+    recognition = recognize(run_orders(swapped(orders)))
     assert (recognition.name, recognition.deviation_count) == (name, len(expected_cells) + 1)
 
 
@@ -442,8 +442,8 @@ def cleared(plan: Plan) -> list[list[Op]]:
 def test_searched_schedules_may_clear_remaining_weights(name: str, p: int, m: int) -> None:
     plan = planned(name, p, m)
     complete_recognition, cleared_recognition = (
-        recognise(run_orders(list_devices(plan))),
-        recognise(run_orders(cleared(plan))),
+        recognize(run_orders(list_devices(plan))),
+        recognize(run_orders(cleared(plan))),
     )
     assert name in (cleared_recognition.name, *cleared_recognition.also)
     assert (cleared_recognition.name, cleared_recognition.also, cleared_recognition.reason) == (
@@ -457,7 +457,7 @@ def test_a_clearing_range_without_work_found_no_weights_left() -> None:
     orders = [[*order, Op(W, -1)] for order in list_devices(planned("1f1b"))]
     run = run_orders(orders)
     idle = run.operations.replace_columns(has_span=(run.operations.phase != W).astype(np.int64))
-    recognition = recognise(replace(run, operations=idle))
+    recognition = recognize(replace(run, operations=idle))
     assert (recognition.name, recognition.exact) == ("1f1b", True)
 
 
@@ -470,7 +470,7 @@ def test_the_averaged_iterations_decide() -> None:
         [(rank, 0) for rank in range(4)],
         [make_iteration(0, averaged=False), make_iteration(1), make_iteration(2)],
     )
-    recognition = recognise(run)
+    recognition = recognize(run)
     assert (recognition.name, recognition.exact, recognition.judged) == ("1f1b", True, (1, 2))
     assert [i.name for i in recognition.iterations] == ["gpipe", "1f1b", "1f1b"]
 
@@ -479,7 +479,7 @@ def test_pipelines_of_an_iteration_may_differ() -> None:
     gpipe, one_f_one_b = list_devices(planned("gpipe")), list_devices(planned("1f1b"))
     cells = [(rank, 0, order) for rank, order in enumerate([*gpipe, *one_f_one_b, *one_f_one_b])]
     run = make_measured(cells, [(n % 4, n // 4) for n in range(12)])
-    recognition = recognise(run)
+    recognition = recognize(run)
     assert (recognition.name, recognition.exact) == ("1f1b", False)
     assert recognition.iterations[0].names == ("gpipe", "1f1b", "1f1b")
 
@@ -489,7 +489,7 @@ def test_one_iteration_that_differs_decides_how_all_are_numbered() -> None:
     regular = replace_operations("1f1b", numbered(5))
     cut = [[op for op in order if op.microbatch > 5] for order in regular]
     cells = [(rank, n, order) for n in (0, 1) for rank, order in enumerate((regular, cut)[n])]
-    recognition = recognise(make_measured(cells, [(rank, 0) for rank in range(4)]))
+    recognition = recognize(make_measured(cells, [(rank, 0) for rank in range(4)]))
     assert (recognition.name, recognition.iterations[0].exact) == ("1f1b", True)
     assert recognition.iterations[1].name == "1f1b"
 
@@ -501,17 +501,17 @@ def test_one_iteration_that_differs_decides_how_all_are_numbered() -> None:
     with_stages=st.booleans(),
     swaps=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 14)), max_size=2),
 )
-def test_replicas_are_recognised_like_one_pipeline(
+def test_replicas_are_recognized_like_one_pipeline(
     rule: Schedule, copies: int, with_stages: bool, swaps: list[tuple[int, int]]
 ) -> None:
     """Replicas are recognized with and without known pipelines."""
     orders = list_devices(planned(rule.name))
     for device, index in swaps:
         orders[device][index : index + 2] = reversed(orders[device][index : index + 2])
-    recognition = recognise(run_orders(orders))
+    recognition = recognize(run_orders(orders))
     cells = [(4 * n + rank, 0, order) for n in range(copies) for rank, order in enumerate(orders)]
     places = [(rank, n if with_stages else None) for n in range(copies) for rank in range(4)]
-    recognition_of_copies = recognise(make_measured(cells, places))
+    recognition_of_copies = recognize(make_measured(cells, places))
 
     assert (
         recognition_of_copies.name,
@@ -528,10 +528,10 @@ def test_replicas_are_recognised_like_one_pipeline(
     assert recognition_of_copies.deviation_count == copies * recognition.deviation_count
 
 
-def test_replicas_of_a_pipeline_fed_from_both_ends_are_recognised() -> None:
+def test_replicas_of_a_pipeline_fed_from_both_ends_are_recognized() -> None:
     orders = list_devices(planned("dualpipe", 4, 8))
     cells = [(4 * n + rank, 0, order) for n in range(3) for rank, order in enumerate(orders)]
-    recognition = recognise(make_measured(cells, [(None, 0)] * 12))
+    recognition = recognize(make_measured(cells, [(None, 0)] * 12))
     assert (recognition.name, recognition.exact) == ("dualpipe", True)
 
     # Each direction may have separate microbatch numbers, and the stages may be wrong.
@@ -543,13 +543,13 @@ def test_replicas_of_a_pipeline_fed_from_both_ends_are_recognised() -> None:
         (shifted_orders, [(None, 0)] * 4),
         ([orders[device] for device in (0, 3, 1, 2)], [(rank, 0) for rank in range(4)]),
     ):
-        recognition = recognise(
+        recognition = recognize(
             make_measured([(rank, 0, order) for rank, order in enumerate(ran)], places)
         )
         assert (recognition.name, recognition.exact) == ("dualpipe", True)
 
     cells[5] = (5, 0, [*orders[1][:4], *orders[1][5:]])
-    recognition = recognise(make_measured(cells[:8], [(None, 0)] * 8))
+    recognition = recognize(make_measured(cells[:8], [(None, 0)] * 8))
     assert (recognition.name, recognition.exact, recognition.deviation_count) == (
         "dualpipe",
         False,
@@ -619,7 +619,7 @@ def test_if_microbatches_are_counted_by_order_no_name_is_certain(
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_planted_runs_are_recognised(tmp_path: Path, name: str) -> None:
+def test_planted_runs_are_recognized(tmp_path: Path, name: str) -> None:
     schedule = PLANTED[name].schedule
     planting = replace(
         PLANTED[name],

@@ -23,7 +23,7 @@ TWO_STAGES = (
 Kind = tuple[int, str]
 
 
-def analysed(rows: tuple[tuple[int, str, int, int, int], ...], folder: Path) -> bubbleviz.Report:
+def analyzed(rows: tuple[tuple[int, str, int, int, int], ...], folder: Path) -> bubbleviz.Report:
     """Return the report on the operations in a table."""
     lines = ["iteration,rank,stage,phase,microbatch,start_ns,end_ns"]
     for iteration in range(2):
@@ -49,7 +49,7 @@ def measured(report: bubbleviz.Report) -> dict[Kind, tuple[float, float | None]]
 
 
 def test_transfers_and_gaps_are_measured_on_idle_ranks(tmp_path: Path) -> None:
-    times = measured(analysed(TWO_STAGES, tmp_path))
+    times = measured(analyzed(TWO_STAGES, tmp_path))
 
     assert times == {
         (0, "F"): (10.0, 1.0),
@@ -77,13 +77,13 @@ def test_a_message_that_is_sent_late_shows_no_transfer_time(tmp_path: Path) -> N
         (0, "BW", 1, 301, 311),
         (0, "BW", 2, 321, 331),
     )
-    times = measured(analysed(rows, tmp_path))
+    times = measured(analyzed(rows, tmp_path))
 
     assert times[1, "RECV_F"] == (2.0, None)
     assert times[0, "RECV_B"] == (1.0, None)
 
 
 def test_a_run_of_one_rank_has_no_transfers(tmp_path: Path) -> None:
-    times = measured(analysed(((0, "F", 0, 0, 10), (0, "BW", 0, 11, 21)), tmp_path))
+    times = measured(analyzed(((0, "F", 0, 0, 10), (0, "BW", 0, 11, 21)), tmp_path))
 
     assert {label for _, label in times} == {"F", "BW"}

@@ -15,7 +15,7 @@ import pytest
 
 from bubbleviz import analyze
 from bubbleviz.analyses.idle.analysis import idle
-from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.errors import NothingToAnalyzeError
 from bubbleviz.interpret.damaged_work import ProcessLoss, describe_lost_kernels
 from bubbleviz.interpret.launches import WorklessRows
 from bubbleviz.interpret.linking import LinkedProfile, link
@@ -179,7 +179,7 @@ def test_damaged_kernels_are_left_out_and_counted(
 
 def test_a_profile_in_which_no_kernel_has_a_time_is_refused(tmp_path: Path) -> None:
     path = _damaged(tmp_path, 'start = 0, "end" = 0', f"SELECT rowid FROM {KERNEL}")
-    with pytest.raises(NothingToAnalyseError, match="kernels without timestamps: 708"):
+    with pytest.raises(NothingToAnalyzeError, match="kernels without timestamps: 708"):
         analyze([path])
 
 

@@ -60,7 +60,7 @@ def test_a_single_kernel_leads_only_to_inspect(
         output = capsys.readouterr()
         expected = [["inspect", path]] if command == "analyze" else []
         assert _commands(output.out + output.err) == expected
-        assert (command == "inspect") == ("too little to analyse" in output.out)
+        assert (command == "inspect") == ("too little to analyze" in output.out)
 
 
 def test_a_draft_that_works_is_promised(tmp_path: Path) -> None:

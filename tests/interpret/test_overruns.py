@@ -434,7 +434,7 @@ def test_the_ratio_of_a_pipeline_is_kept_and_marked(tmp_path: Path) -> None:
     assert ratios[0] == pytest.approx(ratios[1], abs=1e-4)
 
 
-def test_a_profile_with_damaged_streams_is_analysed_without_them(tmp_path: Path) -> None:
+def test_a_profile_with_damaged_streams_is_analyzed_without_them(tmp_path: Path) -> None:
     file = run(tmp_path, damaged=True)
     edit_database(file, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET streamId = 'seven' WHERE rowid = 5")
     report = idle(file)

@@ -51,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def analyze_both(rows: Rows, folder: Path) -> tuple[Report | None, reference.Analysis]:
     """Return the report (None if the profile is refused) and the result of the reference."""
     path = rows.write(folder)
-    analysis = reference.analyse(path)
+    analysis = reference.analyze(path)
     for iteration in analysis.iterations or ():
         for rank in iteration.values():
             assert all(a.length == sum(a[1:]) for a in rank.accounts.values())

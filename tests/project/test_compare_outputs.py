@@ -21,7 +21,7 @@ from scripts.comparing.differing import (
     differences_of,
     unexplained_lines,
 )
-from scripts.comparing.normalising import lines_of
+from scripts.comparing.normalizing import lines_of
 from scripts.comparing.running import Result, Store
 
 FOLDER = "/home/someone/compared/inputs-00ff00ff/tmpab12_x"

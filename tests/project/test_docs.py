@@ -154,10 +154,10 @@ def test_the_python_examples_run_one_after_the_other(
             exec(compile(example, page.name, "exec"), names)
             printed.append(capsys.readouterr().out)
 
-    analysed, report, stages, worst, comparison, causes, lengths, took, waited, advice, its, _ = (
+    analyzed, report, stages, worst, comparison, causes, lengths, took, waited, advice, its, _ = (
         printed
     )
-    ratio, first, stage, *_ = analysed.splitlines()
+    ratio, first, stage, *_ = analyzed.splitlines()
     assert ratio == "schedule: 0.2727"
     assert first.startswith("The schedule itself causes the bubble: twice the microbatches")
     assert stage.startswith("0 0.2727")

@@ -308,7 +308,7 @@ HEAD = re.compile(
 #: Queries that require no table, such as lists of tables and the view of an absent table.
 WITHOUT_TABLES = {"schema", "relations", "columns", "views/strings/absent"}
 #: Tables and functions that SQLite itself provides.
-CATALOGUE = {
+CATALOG = {
     "json_each",
     "sqlite_master",
     "PRAGMA_TABLE_INFO",
@@ -363,7 +363,7 @@ def test_a_query_requires_what_it_reads(name: str) -> None:
         assert database.execute(query(name).text, binds_of(name)).fetchall() == []
     required = {(t, column) for t, columns in query(name).requires.items() for column in columns}
 
-    assert {(table, column) for table, column in read if table not in CATALOGUE} == required
+    assert {(table, column) for table, column in read if table not in CATALOG} == required
     assert HEAD.match(query(name).text)
     assert required or name.partition("/")[2] in WITHOUT_TABLES
 

@@ -377,14 +377,14 @@ def test_operations_of_two_streams_stay_in_their_halves(from_ns: int, opened: Op
     page.run(f"timeline.show({from_ns}, 180); return null")
     page.frame()
 
-    colours = page.run(
+    colors = page.run(
         """const { canvas } = timeline, scale = canvas.width / canvas.getBoundingClientRect().width;
         const at = (ns, share) => [timeline.x(ns) * scale, timeline.top(share) * scale, 1, 1];
-        const colour = (...place) => canvas.getContext("2d").getImageData(...at(...place)).data;
+        const color = (...place) => canvas.getContext("2d").getImageData(...at(...place)).data;
         const times = [70, 100, 130, 170];
-        return [0.3, 0.7].map((share) => times.map((ns) => `${colour(ns, share)}`));"""
+        return [0.3, 0.7].map((share) => times.map((ns) => `${color(ns, share)}`));"""
     )
-    upper, lower = map(set, colours)
+    upper, lower = map(set, colors)
     assert len(upper) == 1
     assert not upper & lower
 
@@ -468,13 +468,13 @@ def test_stage_rows_draw_the_pipeline_that_the_advice_is_about(opened: Open) -> 
     assert further
 
 
-def test_colours_follow_the_light_or_dark_scheme(opened: Open) -> None:
+def test_colors_follow_the_light_or_dark_scheme(opened: Open) -> None:
     light, dark = opened(SMALL), opened(SMALL, scheme="dark")
     ground = "() => getComputedStyle(document.body).backgroundColor"
-    initial_colour = dark.page.evaluate(ground)
+    initial_color = dark.page.evaluate(ground)
     dark.page.get_by_role("button", name="Light / dark").click()
 
-    assert light.page.evaluate(ground) != initial_colour
+    assert light.page.evaluate(ground) != initial_color
     assert dark.page.evaluate(ground) == light.page.evaluate(ground)
 
 

@@ -38,9 +38,9 @@ from tests.support.planted_runs import analyze_planting
 
 WIDTHS = (60, 80, 100, 160)
 DISPLAYS = [
-    Display(width, colour, unicode)
+    Display(width, color, unicode)
     for width in WIDTHS
-    for colour, unicode in ((False, True), (True, True), (False, False), (True, False))
+    for color, unicode in ((False, True), (True, True), (False, False), (True, False))
 ]
 
 
@@ -231,7 +231,7 @@ def test_operations_are_drawn_where_they_ran() -> None:
     assert [round(100 * c.count(".") / 55) for c in columns] == pytest.approx([27.3] * 4, abs=1.3)
 
 
-def test_colours_double_the_resolution() -> None:
+def test_colors_double_the_resolution() -> None:
     lines = render_first_screen(make_run(4), View(), Display(80, True, True))
     row = next(line for line in lines if line and line[0].text.startswith("stage 1"))
 

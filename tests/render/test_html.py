@@ -256,7 +256,7 @@ def test_a_timeline_that_contradicts_itself_is_refused(
         "Simon Lydell",
     ],
 )
-def test_the_page_contains_the_licences_of_its_libraries(notice: str) -> None:
+def test_the_page_contains_the_licenses_of_its_libraries(notice: str) -> None:
     page = web_page.fill_template("", "")
 
     assert notice in page

@@ -74,7 +74,7 @@ def test_merged_operations_are_marked_and_counted() -> None:
 
 
 @pytest.mark.parametrize("communication", [False, True])
-def test_the_legend_shows_merged_operations_in_their_colours(communication: bool) -> None:
+def test_the_legend_shows_merged_operations_in_their_colors(communication: bool) -> None:
     narrow, wide = (Phase.SEND_F, Phase.W) if communication else (Phase.W, Phase.SEND_F)
     ops = [Op(0, Phase.F, 0, 0, 10_000_000), Op(0, wide, 0, 10_000_000, 20_000_000)]
     ops += [

@@ -306,10 +306,10 @@ def test_firefox_shows_the_report(firefox: Firefox, tmp_path: Path) -> None:
     assert run("return document.querySelectorAll('.chart svg').length") == 4
     assert run("return document.documentElement.scrollWidth") <= 1280
     assert run("return timeline.canvas.width") > 1000
-    colours = run(
+    colors = run(
         """const { width, height } = timeline.canvas;
         const data = timeline.context.getImageData(0, 0, width, height).data;
         return new Set(new Uint32Array(data.buffer)).size;"""
     )
-    assert colours > 5
+    assert colors > 5
     assert firefox.printed()[:5] == b"%PDF-"

@@ -45,8 +45,8 @@ _XYZ = ((0.4124, 0.3576, 0.1805), (0.2126, 0.7152, 0.0722), (0.0193, 0.1192, 0.9
 _WHITE = (0.95047, 1.0, 1.08883)
 
 
-def linear(colour: str) -> Matrix:
-    channel = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+def linear(color: str) -> Matrix:
+    channel = np.array([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)])
     return np.where(channel <= 0.04045, channel / 12.92, ((channel + 0.055) / 1.055) ** 2.4)
 
 
@@ -59,9 +59,9 @@ def convert_to_lab(rgb: Matrix) -> Matrix:
     )
 
 
-def convert_for_vision(colour: str, vision: str) -> Matrix:
+def convert_for_vision(color: str, vision: str) -> Matrix:
     """Return the CIELAB coordinates of a color as seen with a kind of color vision."""
-    return convert_to_lab(np.array(VISIONS[vision]) @ linear(colour))
+    return convert_to_lab(np.array(VISIONS[vision]) @ linear(color))
 
 
 @pytest.mark.parametrize("vision", list(VISIONS))
@@ -76,30 +76,30 @@ def test_causes_look_neither_like_each_other_nor_like_work_with_any_vision(visio
         (combinations(palette.CAUSES.values(), 2), 13),
         (product(palette.CAUSES.values(), work), 11),
     ):
-        for colour, other_colour in pairs:
+        for color, other_color in pairs:
             distance = np.linalg.norm(
-                convert_for_vision(colour, vision) - convert_for_vision(other_colour, vision)
+                convert_for_vision(color, vision) - convert_for_vision(other_color, vision)
             )
-            assert distance > min_distance, (colour, other_colour)
+            assert distance > min_distance, (color, other_color)
 
 
 def test_hatches_distinguish_causes_in_grey() -> None:
     assert list(palette.CAUSE_HATCHES) == list(palette.CAUSES) == [cause.label for cause in Cause]
     assert len(set(palette.CAUSE_HATCHES.values())) == len(palette.CAUSES)
-    for name, colour in palette.CAUSES.items():
+    for name, color in palette.CAUSES.items():
         # Lines must be visible in grayscale on a color of any lightness.
-        assert (
-            palette.measure_contrast(palette.CAUSE_HATCHES[name].choose_ink(colour), colour) > 2
-        ), name
+        assert palette.measure_contrast(palette.CAUSE_HATCHES[name].choose_ink(color), color) > 2, (
+            name
+        )
 
 
-def compute_luma(colour: str) -> float:
+def compute_luma(color: str) -> float:
     """Return the lightness of a color in grayscale, 0 to 255 (Rec. 709)."""
-    channels = (int(colour[position : position + 2], 16) for position in (1, 3, 5))
+    channels = (int(color[position : position + 2], 16) for position in (1, 3, 5))
     return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), channels, strict=True))
 
 
-def test_adjacent_colours_differ_in_grey_and_with_few_colours() -> None:
+def test_adjacent_colors_differ_in_grey_and_with_few_colors() -> None:
     phases = [
         palette.make_paint(phase).main for phase in (Phase.F, Phase.B, Phase.W, Phase.BW, Phase.R)
     ]
@@ -111,31 +111,27 @@ def test_adjacent_colours_differ_in_grey_and_with_few_colours() -> None:
 
     assert min(abs(compute_luma(one) - compute_luma(other)) for one, other in pairs) > 20
     # Terminals draw work with colors only, and causes with shade characters.
-    terminal_colours = [*palette.TERMINAL.values(), *map(make_legible, palette.CAUSES.values())]
-    downgraded = [
-        Color.parse(colour).downgrade(ColorSystem.EIGHT_BIT) for colour in terminal_colours
-    ]
-    greys = [compute_luma(colour.get_truecolor().hex) for colour in downgraded]
+    terminal_colors = [*palette.TERMINAL.values(), *map(make_legible, palette.CAUSES.values())]
+    downgraded = [Color.parse(color).downgrade(ColorSystem.EIGHT_BIT) for color in terminal_colors]
+    greys = [compute_luma(color.get_truecolor().hex) for color in downgraded]
     assert min(abs(one - other) for one, other in pairwise(greys)) > 9
     for system, count in (
-        (ColorSystem.EIGHT_BIT, len(terminal_colours)),
+        (ColorSystem.EIGHT_BIT, len(terminal_colors)),
         (ColorSystem.STANDARD, 7),
     ):
-        numbers = [
-            Color.parse(colour).downgrade(system).number for colour in terminal_colours[:count]
-        ]
+        numbers = [Color.parse(color).downgrade(system).number for color in terminal_colors[:count]]
         assert len({*numbers}) == count
         assert 15 not in numbers
 
 
 def test_slower_is_also_darker_in_grey() -> None:
-    shades = [palette.measure_luminance(palette.get_heat_colour(place / 10)) for place in range(11)]
+    shades = [palette.measure_luminance(palette.get_heat_color(place / 10)) for place in range(11)]
 
     assert shades == sorted(shades, reverse=True)
-    assert palette.measure_contrast(palette.get_heat_colour(0.5), palette.get_heat_colour(1.0)) > 4
+    assert palette.measure_contrast(palette.get_heat_color(0.5), palette.get_heat_color(1.0)) > 4
 
 
-def test_chrome_has_a_separate_colour_for_every_phase_and_cause() -> None:
+def test_chrome_has_a_separate_color_for_every_phase_and_cause() -> None:
     assert list(RESERVED["operation"]) == [phase.label for phase in COMPUTE_PHASES]
     assert list(RESERVED["bubble"]) == list(palette.CAUSES)
     names = [*RESERVED["operation"].values(), *RESERVED["bubble"].values()]

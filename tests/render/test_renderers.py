@@ -14,11 +14,11 @@ NAMES = [renderer.name for renderer in list_renderers()]
 
 
 @cache
-def analysed(_time: int) -> Report:
+def analyzed(_time: int) -> Report:
     return bubbleviz.analyze(FIXTURES / "1f1b", what_if=True)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_run_gives_the_same_bytes(name: str) -> None:
     renderer = get_renderer(name)
-    assert renderer.render(analysed(1), View()) == renderer.render(analysed(2), View())
+    assert renderer.render(analyzed(1), View()) == renderer.render(analyzed(2), View())

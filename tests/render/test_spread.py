@@ -197,7 +197,7 @@ def _list_rank_numbers(text: str) -> list[int]:
 @pytest.mark.parametrize("width", [60, 80, 160])
 @pytest.mark.parametrize("unicode", [True, False])
 def test_the_first_screen_shows_how_ranks_are_spread(width: int, unicode: bool) -> None:
-    display = Display(width, colour=False, unicode=unicode)
+    display = Display(width, color=False, unicode=unicode)
     lines = join_plain_lines(
         render_first_screen(make_run(300, slow=(7,)), View(), display)
     ).splitlines()

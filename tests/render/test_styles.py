@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bubbleviz.cli.app import main
 from bubbleviz.errors import UsageError
 from bubbleviz.model.limitations import Limitation
-from bubbleviz.model.paper_lengths import parse_millimetres
+from bubbleviz.model.paper_lengths import parse_millimeters
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.picture.lettering import text_width
 from bubbleviz.render.picture.panels import theory
@@ -61,13 +61,13 @@ def list_font_sizes(svg: str) -> list[float]:
     ("text", "length"), [("89mm", 89), ("8.9cm", 89), ("3.5in", 88.9), (" 252 pt ", 88.9)]
 )
 def test_a_width_has_a_unit(text: str, length: float) -> None:
-    assert parse_millimetres(text, "--width") == pytest.approx(length)
+    assert parse_millimeters(text, "--width") == pytest.approx(length)
 
 
 @pytest.mark.parametrize("text", ["", "89", "mm", "-89mm", "89 px", "1e3mm", "9mm", "9000mm"])
 def test_other_widths_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--width"):
-        parse_millimetres(text, "--width")
+        parse_millimeters(text, "--width")
 
 
 @pytest.mark.parametrize("width", [60.0, 89.0, 120.5, 183.0])
@@ -219,7 +219,7 @@ def test_a_width_without_a_picture_is_refused(option: list[str], cli: CommandLin
         assert f"{option[0]}: needs a picture to draw on" in cli.refused(*command, *option, code=2)
     for unknown in (
         "poster",
-        "paper,colour=red",
+        "paper,color=red",
         "row=high",
         "height=9",
         "row=9,height=9cm",

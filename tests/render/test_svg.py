@@ -182,19 +182,19 @@ def list_boxes(svg: str) -> list[tuple[str, tuple[float, float, float, float]]]:
     return boxes
 
 
-def find_colour_at(svg: str, x: float, y: float) -> str:
+def find_color_at(svg: str, x: float, y: float) -> str:
     """Return the color of the topmost box at a point of the only row."""
-    visible_colour = ""
-    for colour, (left, top, right, bottom) in list_boxes(svg):
+    visible_color = ""
+    for color, (left, top, right, bottom) in list_boxes(svg):
         if left < x < right and top < y < bottom:
-            visible_colour = colour
-    return visible_colour
+            visible_color = color
+    return visible_color
 
 
 def list_numbers(svg: str) -> list[tuple[str, float, float]]:
     """Return (text, x, y of the baseline) of the microbatch numbers, sorted by text."""
-    centred = (g for g in parse_svg(svg).iter(f"{SVG}g") if g.get("pointer-events") == "none")
-    texts = [text for group in centred for text in group.iter(f"{SVG}text")]
+    centered = (g for g in parse_svg(svg).iter(f"{SVG}g") if g.get("pointer-events") == "none")
+    texts = [text for group in centered for text in group.iter(f"{SVG}text")]
     return sorted((t.text or "", float(t.get("x", "")), float(t.get("y", ""))) for t in texts)
 
 
@@ -205,8 +205,8 @@ def test_operations_side_by_side_have_a_half_and_a_number_each(end: int) -> None
     svg = render(make_report(ops), View())
 
     forward, weights = palette.make_paint(Phase.F).main, palette.make_paint(Phase.W).main
-    assert find_colour_at(svg, 100, 5) == forward
-    assert weights in find_colour_at(svg, 100, 20)
+    assert find_color_at(svg, 100, 5) == forward
+    assert weights in find_color_at(svg, 100, 20)
     assert [(text, y < 15) for text, _, y in list_numbers(svg)] == [
         ("0", True),
         ("1", False),
@@ -222,8 +222,8 @@ def test_operations_of_two_streams_stay_in_their_halves() -> None:
 
     forward, weights = palette.make_paint(Phase.F).main, palette.make_paint(Phase.W).main
     for x in (150, 250, 450, 620, 750):
-        assert find_colour_at(svg, x, 5) == forward
-        assert weights in find_colour_at(svg, x, 20)
+        assert find_color_at(svg, x, 5) == forward
+        assert weights in find_color_at(svg, x, 20)
     assert {y < 15 for text, _, y in list_numbers(svg)} == {True, False}
     assert len(list_numbers(svg)) == 6
 
@@ -397,7 +397,7 @@ PAIR = Op(0, Phase.FB, 7, 0, 9 * MS, 0, second_microbatch=3, second_chunk=1)
 LONE = make_report([], limitations=(Limitation("no ranges", "NVTX was not recorded"),))
 TWO_NODES = tuple(make_rank(index, f"node{index // 4}") for index in range(8))
 SENDING = [*run_1f1b(2, 2), Op(0, Phase.SEND_F, 0, 10 * MS, 12 * MS)]
-NEIGHBOURS, SLIVERS = (
+NEIGHBORS, SLIVERS = (
     [
         Op(0, Phase.F, mb, start, end, iteration=iteration)
         for (mb, iteration), (start, end) in zip(
@@ -440,7 +440,7 @@ def test_slivers_of_other_iterations_are_not_mentioned() -> None:
         ),
         (make_report([PAIR]), View(), {"7;3", "FB7;3: at 0.000 ms for 9.000 ms"}),
         (make_report(SENDING), View(communication=True), {"communication (thin lane)"}),
-        (make_report(NEIGHBOURS), View(iterations=(0,)), {"other iteration"}),
+        (make_report(NEIGHBORS), View(iterations=(0,)), {"other iteration"}),
         (make_report(run_1f1b(8, 8), ranks=TWO_NODES), View(), {"node0:0 GPU 0", "node1:7 GPU 7"}),
     ],
 )

@@ -115,7 +115,7 @@ def test_the_rows_of_the_table_add_up_to_its_last_row() -> None:
         assert sum(Decimal(row[column]) for row in rows) == Decimal(total[column])
 
 
-def test_every_part_has_a_colour() -> None:
+def test_every_part_has_a_color() -> None:
     assert {cause.label for cause in Cause} | {*NOT_WORK} == {*BUBBLE_PARTS}
 
 

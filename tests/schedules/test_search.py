@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bubbleviz.errors import UsageError
-from bubbleviz.explain.recognition.recognition import recognise_schedule
+from bubbleviz.explain.recognition.recognition import recognize_schedule
 from bubbleviz.model.memory_sizes import MemorySize
 from bubbleviz.model.phases import Phase
 from bubbleviz.schedules.communication.deadlocks import check_order
@@ -260,7 +260,7 @@ def test_v_half_has_half_a_microbatch_more_with_an_odd_number_of_stages(p: int) 
     times = StageTimes((1.0,), (1.0,), (1.0,))
     half, v_min = (ideal(name, p, 4 * p, times) for name in ("v-half", "v-min"))
     run = run_orders(list_devices(half.plan))
-    recognition = recognise_schedule(run.ranks, run.operations, run.iterations)
+    recognition = recognize_schedule(run.ranks, run.operations, run.iterations)
 
     assert half.memory.limit == (p + 2) / 2
     assert max(half.peak_memory) == (p + 2) / 2

@@ -18,7 +18,7 @@ from bubbleviz.analyses.idle.outputs import as_json
 from bubbleviz.analyses.idle.picture import draw_idle
 from bubbleviz.analyses.idle.text import sections
 from bubbleviz.cli.app import main
-from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.errors import NothingToAnalyzeError
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.profile import Profile
 from bubbleviz.progress import unwatched
@@ -112,7 +112,7 @@ def test_events_left_out_are_reported_only_if_they_matter(name: str, tmp_path: P
 
 
 def test_an_empty_trace_is_refused_and_kernels_lost_to_a_cut_are_counted(tmp_path: Path) -> None:
-    with pytest.raises(NothingToAnalyseError, match="neither kernels nor operators"):
+    with pytest.raises(NothingToAnalyzeError, match="neither kernels nor operators"):
         bubbleviz.analyze(_trace(tmp_path / "a.json", []))
     trace = _trace(
         tmp_path / "b.json",
@@ -305,9 +305,9 @@ def test_a_trace_that_lost_its_gpu_work_is_not_a_run_without_a_gpu(
         trace.write_bytes(trace.read_bytes()[:-2])
 
     for command in (bubbleviz.analyze, bubbleviz.idle):
-        with pytest.raises(NothingToAnalyseError, match=message):
+        with pytest.raises(NothingToAnalyzeError, match=message):
             command(trace)
-    assert not bubbleviz.inspect(trace).analysable
+    assert not bubbleviz.inspect(trace).analyzable
     assert message in bubbleviz.inspect(trace).missing[0]
 
 

@@ -238,7 +238,7 @@ REFUSED = {
         *_rank(5083, 0, [10, 110]),
         *({**event, "tid": event["tid"] + 100} for event in _rank(5083, 0, [60, 160])),
     ],
-    "two runs of a labelled process": [
+    "two runs of a labeled process": [
         *_rename(_rank(5083, 0, [10, 110]), _label(0)),
         *_rename(_rank(5083, 0, [60, 160]), _label(0)),
         *_rename(_rank(5084, 0, [60, 160]), _label(1)),

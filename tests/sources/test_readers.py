@@ -12,7 +12,7 @@ import pytest
 
 import bubbleviz
 from bubbleviz.cli.app import main
-from bubbleviz.errors import NothingToAnalyseError, ProfileError
+from bubbleviz.errors import NothingToAnalyzeError, ProfileError
 from bubbleviz.progress import unwatched
 from bubbleviz.sources import readers
 from bubbleviz.sources.readers import find_reader
@@ -66,7 +66,7 @@ def test_every_reader_has_a_planted_file(tmp_path: Path) -> None:
 def test_one_reader_claims_each_file(tmp_path: Path) -> None:
     for name, path in write_all_formats(tmp_path).items():
         if path.is_dir():
-            assert [n for n, r in KNOWN.items() if r.recognises_directory(str(path))] == [name]
+            assert [n for n, r in KNOWN.items() if r.recognizes_directory(str(path))] == [name]
             assert find_reader(str(path)).name == name
             continue
         assert list_claiming_readers(path) == [name]
@@ -177,7 +177,7 @@ def test_what_lacks_is_refused_or_stood_in_for_where_it_is_needed(
     with KNOWN[name].open_file(path, 1, unwatched) as file:
         try:
             reading = file.read(("*",))
-        except NothingToAnalyseError as error:
+        except NothingToAnalyzeError as error:
             assert any(f"no {api} API calls" in str(error) for api in ("CUDA", "HIP"))  # noqa: PT017 - or else launches are not known
         else:
             assert not reading.launches_known
@@ -202,7 +202,7 @@ def test_without_work_there_is_nothing_even_partially(name: str, tmp_path: Path)
 
     with (
         KNOWN[name].open_file(str(path), 1, unwatched) as file,
-        pytest.raises(NothingToAnalyseError),
+        pytest.raises(NothingToAnalyzeError),
     ):
         file.read((), partial=True)
 
@@ -216,7 +216,7 @@ def test_a_table_has_no_kernels_and_names_the_command_that_reads_it(
 
     with (
         KNOWN[name].open_file(path, 1, unwatched) as file,
-        pytest.raises(NothingToAnalyseError, match=r"use bubbleviz analyze .* for its bubbles"),
+        pytest.raises(NothingToAnalyzeError, match=r"use bubbleviz analyze .* for its bubbles"),
     ):
         file.read((), partial=partial)
 

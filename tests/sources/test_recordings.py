@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import bubbleviz
 from bubbleviz.annotate.part_files import encode_line
 from bubbleviz.cli.app import main
-from bubbleviz.errors import BubblevizError, NothingToAnalyseError, ProfileError
+from bubbleviz.errors import BubblevizError, NothingToAnalyzeError, ProfileError
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.phases import Phase
 from bubbleviz.render.json_document import make_document
@@ -222,7 +222,7 @@ def test_a_header_alone_or_an_empty_file_has_no_iterations(tmp_path: Path) -> No
 def test_iterations_without_operations_are_reported(tmp_path: Path) -> None:
     record_names(tmp_path, (), 1)
 
-    with pytest.raises(NothingToAnalyseError, match="a recording without operations"):
+    with pytest.raises(NothingToAnalyzeError, match="a recording without operations"):
         bubbleviz.analyze([tmp_path])
 
 

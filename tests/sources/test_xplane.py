@@ -247,7 +247,7 @@ def test_times_in_utc_count_from_the_start(tmp_path: Path) -> None:
 
 def test_an_empty_recording_is_reported(tmp_path: Path) -> None:
     for planes in ([P("/host:CPU")], [P("/device:TPU:0", [L("XLA Ops", [])])]):
-        with pytest.raises(errors.NothingToAnalyseError, match="no kernel and no instruction"):
+        with pytest.raises(errors.NothingToAnalyzeError, match="no kernel and no instruction"):
             bubbleviz.analyze(write_planes(tmp_path, planes))
 
 
@@ -332,7 +332,7 @@ def test_a_real_run_on_cpus() -> None:
     assert {f"train#step_num={n}#" for n in range(3)} <= set(count_names(cpu_profile.ranges))
 
     with pytest.raises(
-        errors.NothingToAnalyseError,
+        errors.NothingToAnalyzeError,
         match=r"no range name is recognized as forward .* no device plane",
     ):
         bubbleviz.analyze(get_real_file("jax/jax_cpu4.xplane.pb"))
@@ -468,7 +468,7 @@ def test_processes_without_a_name_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "a.trace.json"
     path.write_text(json.dumps(content))
 
-    with pytest.raises(errors.NothingToAnalyseError):
+    with pytest.raises(errors.NothingToAnalyzeError):
         read_profile_of(path)
 
 

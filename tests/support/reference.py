@@ -763,7 +763,7 @@ def pair(entries: dict[Rank, list[Entry]], marked: dict[Rank, bool]) -> list[int
     return sorted(numbers, key=order_of if marked[taking_part[0]] else None)
 
 
-def analyse(path: Path) -> Analysis:
+def analyze(path: Path) -> Analysis:
     """Analyze one profile, which contains one host.
 
     Iterations are None if the iterations of the ranks cannot be paired.

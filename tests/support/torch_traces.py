@@ -32,7 +32,7 @@ def _make_event(cat: str, name: str, start: int, end: int, **fields: Any) -> dic
     return {**common, **fields}
 
 
-def _read_synchronisation(
+def _read_synchronization(
     connection: sqlite3.Connection, *, records: bool
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (process, event) for each wait and each event record of an export."""
@@ -125,7 +125,7 @@ def write_traces(
                     }
                 )
         if rows("SELECT 1 FROM sqlite_master WHERE name LIKE '%_SYNCHRONIZATION'").fetchone():
-            for number, event in _read_synchronisation(connection, records=records):
+            for number, event in _read_synchronization(connection, records=records):
                 events[number >> 24 & 0xFFFFFF].append(event)
     files = []
     for pid, own_events in sorted(events.items()):

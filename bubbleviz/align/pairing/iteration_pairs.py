@@ -17,7 +17,7 @@ from bubbleviz.align.join import JoinedRecordings
 from bubbleviz.align.pairing.histories import Histories, build_histories
 from bubbleviz.align.pairing.machine_links import (
     Link,
-    _Neighbours,
+    _Neighbors,
     describe_rival,
     describe_undecided,
     link_machines,
@@ -258,7 +258,7 @@ def _find_shifts(
 ) -> tuple[Ints, Ints, bool, tuple[Link, ...]]:
     """Find the shifts of iteration numbers and clocks that align the iterations of all ranks.
 
-    1. Ranks are divided into pairs to compare (:func:`_pair_neighbours`).
+    1. Ranks are divided into pairs to compare (:func:`_pair_neighbors`).
     2. Machines are linked (:func:`link_machines`), which gives a correction for the clock of each
        linked machine.
     3. A shift is computed for each rank pair on one machine or on two linked machines.
@@ -280,28 +280,28 @@ def _find_shifts(
             most one for each machine except the reference machine.
     """
     machine = recordings.machine_of_rank
-    neighbours = _list_neighbours(recordings, working)
-    linked_ns, links = link_machines(histories, neighbours, machine, recordings.timed)
+    neighbors = _list_neighbors(recordings, working)
+    linked_ns, links = link_machines(histories, neighbors, machine, recordings.timed)
     linked_machines = list(linked_ns)
     offset_ns = np.zeros(int(machine.max(initial=0)) + 1, np.int64)
     offset_ns[linked_machines] = list(linked_ns.values())
-    machines_of_pair = np.stack((machine[neighbours[0]], machine[neighbours[1]]))
+    machines_of_pair = np.stack((machine[neighbors[0]], machine[neighbors[1]]))
     is_same_machine = machines_of_pair[0] == machines_of_pair[1]
     is_comparable = is_same_machine | np.isin(machines_of_pair, linked_machines).all(axis=0)
     by_ns = offset_ns[machines_of_pair[1]] - offset_ns[machines_of_pair[0]]
-    shift_of_pair = _find_comparable_shifts(histories, neighbours, by_ns, is_comparable)
+    shift_of_pair = _find_comparable_shifts(histories, neighbors, by_ns, is_comparable)
     is_known = None not in shift_of_pair
-    return _add_shifts(neighbours, shift_of_pair, len(machine)), offset_ns, is_known, links
+    return _add_shifts(neighbors, shift_of_pair, len(machine)), offset_ns, is_known, links
 
 
 def _find_comparable_shifts(
-    histories: Histories, neighbours: _Neighbours, by_ns: Ints, is_comparable: Bools
+    histories: Histories, neighbors: _Neighbors, by_ns: Ints, is_comparable: Bools
 ) -> list[int | None]:
     """Find the shift of each rank pair whose clocks can be compared.
 
     Args:
         histories: Iteration times of all ranks.
-        neighbours: Rank pairs to compare.
+        neighbors: Rank pairs to compare.
         by_ns: For each pair, the correction in ns that puts the clock of the second rank on the
             clock of the first.
         is_comparable: Mask of the pairs on one machine or on two linked machines.
@@ -311,7 +311,7 @@ def _find_comparable_shifts(
         on the second rank. None if it is unknown or the clocks cannot be compared.
     """
     rows = np.flatnonzero(is_comparable)
-    first, second, is_replica = neighbours
+    first, second, is_replica = neighbors
     shifts = find_shifts(histories, first[rows], second[rows], by_ns[rows], is_replica[rows])
     shift_of_pair: list[int | None] = [None] * len(is_comparable)
     for pair, shift in zip(rows.tolist(), shifts, strict=True):
@@ -319,14 +319,14 @@ def _find_comparable_shifts(
     return shift_of_pair
 
 
-def _add_shifts(neighbours: _Neighbours, shift_of_pair: Sequence[int | None], n_ranks: int) -> Ints:
+def _add_shifts(neighbors: _Neighbors, shift_of_pair: Sequence[int | None], n_ranks: int) -> Ints:
     """Add up the shifts of rank pairs to one shift per rank.
 
     The shift of the second rank of a pair is the shift of the first rank plus the shift of the
     pair.
 
     Args:
-        neighbours: Rank pairs. The first rank in each pair is either the reference rank, or the
+        neighbors: Rank pairs. The first rank in each pair is either the reference rank, or the
             second rank of an earlier pair.
         shift_of_pair: Shift of the second rank against the first rank in each pair. None means
             unknown and is treated as 0.
@@ -336,16 +336,16 @@ def _add_shifts(neighbours: _Neighbours, shift_of_pair: Sequence[int | None], n_
         Shift of each rank. The shift is 0 for the reference rank and for ranks in no pair.
     """
     moves = np.zeros(n_ranks, np.int64)
-    first, second, _ = neighbours
-    for neighbour, rank, shift in zip(first.tolist(), second.tolist(), shift_of_pair, strict=True):
-        moves[rank] = moves[neighbour] + (shift or 0)
+    first, second, _ = neighbors
+    for neighbor, rank, shift in zip(first.tolist(), second.tolist(), shift_of_pair, strict=True):
+        moves[rank] = moves[neighbor] + (shift or 0)
     return moves
 
 
-def _list_neighbours(recordings: JoinedRecordings, working: Ints) -> _Neighbours:
+def _list_neighbors(recordings: JoinedRecordings, working: Ints) -> _Neighbors:
     """Return the rank pairs whose iterations are compared.
 
-    Ranks are sorted and then paired by :func:`_pair_neighbours`. Pipelines with the most ranks
+    Ranks are sorted and then paired by :func:`_pair_neighbors`. Pipelines with the most ranks
     whose stage is known come first, so that other pipelines are compared with them. Within a
     pipeline, ranks are sorted by stage, with unknown stages last.
 
@@ -361,10 +361,10 @@ def _list_neighbours(recordings: JoinedRecordings, working: Ints) -> _Neighbours
     # Early stages of a run that only goes forward may be iterations ahead of late stages.
     is_loose = ((stage < 0) | (pipeline < 0)) & (run_kind(recordings.operations.phase) != INFERENCE)
     in_step = np.where(is_loose, recordings.machine_of_rank, NONE)
-    return _pair_neighbours(working[order], pipeline, stage, in_step)
+    return _pair_neighbors(working[order], pipeline, stage, in_step)
 
 
-def _pair_neighbours(order: Ints, pipeline: Ints, stage: Ints, in_step: Ints) -> _Neighbours:
+def _pair_neighbors(order: Ints, pipeline: Ints, stage: Ints, in_step: Ints) -> _Neighbors:
     """Return the rank pairs to compare: each rank with the previous rank of the same pipeline.
 
     The first rank of a pipeline has no previous rank. Such a rank is compared with the first rank
@@ -382,18 +382,18 @@ def _pair_neighbours(order: Ints, pipeline: Ints, stage: Ints, in_step: Ints) ->
         in_step: Clock of each rank, or -1 if it is known which ranks the rank waits for.
 
     Returns:
-        neighbour: For each rank in ``rank``, the rank with which it is compared.
+        neighbor: For each rank in ``rank``, the rank with which it is compared.
         rank: All ranks of ``order`` except the first.
         is_replica: Mask of the pairs that are treated as replicas.
     """
     above, rank = order[:-1], order[1:]
     first = pipeline[above] != pipeline[rank]
     of_stage = group_rows(stage[order])
-    neighbour = np.where(first, order[of_stage.first[of_stage.of_row[1:]]], above)
-    neighbour = np.where(neighbour == rank, order[:1], neighbour)
-    is_same_stage = (stage[neighbour] == stage[rank]) & (stage[rank] >= 0)
-    is_same_clock = (in_step[neighbour] == in_step[rank]) & (in_step[rank] >= 0)
-    return neighbour, rank, first | is_same_stage | is_same_clock
+    neighbor = np.where(first, order[of_stage.first[of_stage.of_row[1:]]], above)
+    neighbor = np.where(neighbor == rank, order[:1], neighbor)
+    is_same_stage = (stage[neighbor] == stage[rank]) & (stage[rank] >= 0)
+    is_same_clock = (in_step[neighbor] == in_step[rank]) & (in_step[rank] >= 0)
+    return neighbor, rank, first | is_same_stage | is_same_clock
 
 
 def _pair_by_name(recordings: JoinedRecordings) -> JoinedRecordings:

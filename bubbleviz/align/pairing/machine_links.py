@@ -276,11 +276,11 @@ _MAX_TRIES = 6
 
 
 #: First and second rank in each pair of neighboring ranks, and a mask of the replica pairs.
-_Neighbours = tuple[Ints, Ints, Bools]
+_Neighbors = tuple[Ints, Ints, Bools]
 
 
 def link_machines(
-    histories: Histories, neighbours: _Neighbours, machine: Ints, timed: Bools
+    histories: Histories, neighbors: _Neighbors, machine: Ints, timed: Bools
 ) -> tuple[dict[int, int], tuple[Link, ...]]:
     """Link the machines to each other, starting from the machine of the first rank.
 
@@ -290,7 +290,7 @@ def link_machines(
 
     Args:
         histories: Iteration times of all ranks.
-        neighbours: Rank pairs to compare. The first rank of the first pair determines the
+        neighbors: Rank pairs to compare. The first rank of the first pair determines the
             reference machine.
         machine: Machine of each rank.
         timed: Mask of the ranks whose UTC time is known.
@@ -301,10 +301,10 @@ def link_machines(
         links: For every other machine that was compared with a linked machine, the link with the
             largest margin. Links that were found after the machine was linked are ignored.
     """
-    offset_ns = {int(root): 0 for root in machine[neighbours[0][:1]]}
+    offset_ns = {int(root): 0 for root in machine[neighbors[0][:1]]}
     best_links: dict[int, Link] = {}
     links: list[Link] = []
-    for pairs in (neighbours, _list_farther_pairs(neighbours)):
+    for pairs in (neighbors, _list_farther_pairs(neighbors)):
         machines = np.stack((machine[pairs[0]], machine[pairs[1]]))
         untried = np.flatnonzero(machines[0] != machines[1])
         for _ in range(_MAX_TRIES):
@@ -322,15 +322,15 @@ def link_machines(
     return offset_ns, tuple(best_links.values())
 
 
-def _list_farther_pairs(neighbours: _Neighbours) -> _Neighbours:
+def _list_farther_pairs(neighbors: _Neighbors) -> _Neighbors:
     """Return the rank pairs (a, c) for which (a, b) and (b, c) are consecutive neighboring pairs.
 
     Replica pairs are left out.
 
     Args:
-        neighbours: Pairs of neighboring ranks, in the order of the ranks.
+        neighbors: Pairs of neighboring ranks, in the order of the ranks.
     """
-    first, second, is_replica = neighbours
+    first, second, is_replica = neighbors
     is_chained = second[:-1] == first[1:]
     skipping = np.flatnonzero(~is_replica[:-1] & ~is_replica[1:] & is_chained)
     return first[skipping], second[skipping + 1], is_replica[skipping]

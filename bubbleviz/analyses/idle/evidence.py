@@ -12,7 +12,7 @@ from bubbleviz.analyses.idle import host, waits
 from bubbleviz.analyses.idle.gaps import Device, Launches, find_devices
 from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions.kinds import Kinds
-from bubbleviz.errors import InputError, NothingToAnalyseError, UsageError
+from bubbleviz.errors import InputError, NothingToAnalyzeError, UsageError
 from bubbleviz.interpret import communication, linking, start_skew
 from bubbleviz.interpret.collectives import rename_vague_kernels
 from bubbleviz.interpret.steps import Steps, find_steps, list_frequent_names
@@ -24,7 +24,7 @@ from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.model.operations import RankIntervals
 from bubbleviz.model.profile import Activities, Calls, Profile, Ranges
-from bubbleviz.model.synchronisation import EventRecords, Synchronisation
+from bubbleviz.model.synchronization import EventRecords, Synchronization
 from bubbleviz.model.window import Window
 from bubbleviz.sources.in_memory import make_no_ranges
 
@@ -110,12 +110,12 @@ def gather_evidence(profile: Profile, options: IdleOptions) -> tuple[Profile, Ev
         evidence: The evidence.
 
     Raises:
-        NothingToAnalyseError: All kernels and copies have zero duration.
+        NothingToAnalyzeError: All kernels and copies have zero duration.
         UsageError: No range has the name of a step that the user gave.
     """
-    synchronisation, unread = waits.read_synchronisation(profile)
+    synchronization, unread = waits.read_synchronization(profile)
     linked, devices = _link(profile, options)
-    evidence = _find_evidence(linked, devices, options, synchronisation)
+    evidence = _find_evidence(linked, devices, options, synchronization)
     limitations = (
         *unread,
         *linked.limitations,
@@ -138,7 +138,7 @@ def find_window_extent(
 
     Raises:
         InputError: No step is in the window.
-        NothingToAnalyseError: All kernels and copies have zero duration.
+        NothingToAnalyzeError: All kernels and copies have zero duration.
     """
     linked, devices = _link(profile, options)
     steps = _find_evidence(linked, devices, options).steps
@@ -149,14 +149,14 @@ def _link(profile: Profile, options: IdleOptions) -> tuple[linking.LinkedProfile
     """Link the work of a profile to its launching calls, and find its devices.
 
     Raises:
-        NothingToAnalyseError: All kernels and copies have zero duration.
+        NothingToAnalyzeError: All kernels and copies have zero duration.
     """
     linked = linking.link(communication.add_communication(profile, options.kinds), make_no_ranges())
     # No ranges are linked, so most columns of the work have a single value.
     linked = replace(linked, work=linked.work.compact())
     devices = list(find_devices(linked.profile, linked.unrecorded, options.shortest_ns))
     if not devices:
-        raise NothingToAnalyseError(
+        raise NothingToAnalyzeError(
             f"{profile.source.path}: all kernels and copies have zero duration; profile the "
             "training itself"
         )
@@ -202,7 +202,7 @@ def _find_evidence(
     linked: linking.LinkedProfile,
     devices: Sequence[Device],
     options: IdleOptions,
-    synchronisation: Synchronisation | None = None,
+    synchronization: Synchronization | None = None,
 ) -> Evidence:
     """Gather the evidence for the idle time of devices.
 
@@ -210,7 +210,7 @@ def _find_evidence(
         linked: The profile with its work linked to calls.
         devices: Devices of the profile.
         options: Options of the analysis.
-        synchronisation: Synchronization events of the profile, or None if there are none.
+        synchronization: Synchronization events of the profile, or None if there are none.
 
     Raises:
         UsageError: No range has the name of a step that the user gave.
@@ -219,13 +219,13 @@ def _find_evidence(
     idle = _find_idle_times(devices)
     next_work = np.concatenate([device.long_gaps.after for device in devices])
     launching_calls = find_distinct(call[next_work].astype(np.int64))
-    records = synchronisation.records if synchronisation else EventRecords.make_empty()
+    records = synchronization.records if synchronization else EventRecords.make_empty()
     calls, recording_calls, shortest_ns = host.collect_gap_calls(
         profile, launching_calls[launching_calls != NONE], idle, records
     )
     waiting = waits.Waiting()
-    if synchronisation:
-        waiting = _find_waiting(linked, synchronisation, recording_calls, options.kinds)
+    if synchronization:
+        waiting = _find_waiting(linked, synchronization, recording_calls, options.kinds)
     lead, threads = _find_threads(profile, devices, calls, call)
     lookup, numbers = options.activities.copy(), Numbering[str]()
     steps = _find_steps(profile, devices, threads, lookup, options.step)
@@ -267,7 +267,7 @@ def _find_idle_times(devices: Sequence[Device]) -> dict[int, intervals.Intervals
 
 def _find_waiting(
     linked: linking.LinkedProfile,
-    synchronisation: Synchronisation,
+    synchronization: Synchronization,
     recording_calls: Calls,
     kinds: Kinds,
 ) -> waits.Waiting:
@@ -275,7 +275,7 @@ def _find_waiting(
 
     Args:
         linked: The profile with its work linked to calls.
-        synchronisation: Synchronization events of the profile.
+        synchronization: Synchronization events of the profile.
         recording_calls: Calls that recorded events.
         kinds: Name patterns of communication kernels.
     """
@@ -286,7 +286,7 @@ def _find_waiting(
         return np.append(returned.end_ns, NONE)[find_positions(returned.row, rows)]
 
     return waits.find_waiting(
-        synchronisation,
+        synchronization,
         recording_calls,
         profile.activities,
         _read_streams(profile),

@@ -33,7 +33,7 @@ from bubbleviz.model.grouping import (
 )
 from bubbleviz.model.nesting import Innermost
 from bubbleviz.model.numbering import Numbering
-from bubbleviz.model.synchronisation import EventRecords
+from bubbleviz.model.synchronization import EventRecords
 from bubbleviz.sources.in_memory import make_no_calls
 
 if TYPE_CHECKING:

@@ -148,17 +148,17 @@ def _describe_codes(
         causes: Code of each activity, keyed by name, in ascending order of the codes.
         works: Code of each kernel or copy name, in ascending order of the codes.
     """
-    colours = picture.choose_colours(measurement)
+    colors = picture.choose_colors(measurement)
     return {
         "devices": [(rank.label, rank.idle_ns / rank.span_ns) for rank in measurement.ranks],
         "steps": step_names,
         "activities": [
-            (name, measurement.meaning.get(name, ""), colours.get(name, picture.REST_COLOUR))
+            (name, measurement.meaning.get(name, ""), colors.get(name, picture.REST_COLOR))
             for name in causes
         ],
         "works": [*works],
         "busy": ACTIVITIES["compute"],
-        "rest": picture.REST_COLOUR,
+        "rest": picture.REST_COLOR,
     }
 
 

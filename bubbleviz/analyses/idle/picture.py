@@ -28,10 +28,10 @@ Edges = npt.NDArray[np.floating[Any]]
 #: Maximum number of devices drawn as bars one below the other.
 _MAX_BARS = 128
 #: Number of activities that get a separate color (the longest ones). The others share a color.
-_N_COLOURS = 9
+_N_COLORS = 9
 #: Minimum fraction of the time that a name must take to be listed in the legend.
 _MIN_LEGEND_SHARE = 0.0005
-REST_COLOUR = "#d3d8de"
+REST_COLOR = "#d3d8de"
 #: Height of a bar, and distance between the tops of two bars, in px.
 _BAR, _PITCH = 13.0, 16.0
 #: Heights of a strip with few and with many devices, and of the steps below a strip, in px.
@@ -58,7 +58,7 @@ def draw_idle(measurement: IdleMeasurement) -> str:
     )
     page.y += 12
     ranks = measurement.ranks[:MAX_SHOWN_DEVICES]
-    colours = choose_colours(measurement)
+    colors = choose_colors(measurement)
     size = 11.0
     labels = [to_one_line(rank.label, 60) for rank in ranks]
     room = min(_WIDEST, max((text_width(label, size) for label in labels), default=0) + 12)
@@ -74,7 +74,7 @@ def draw_idle(measurement: IdleMeasurement) -> str:
     top = page.y
     for rank, label in zip(ranks, labels, strict=True):
         start = left + (rank.start_ns - origin[rank.path]) * scale
-        _draw_strip(page, rank, start, rank.span_ns * scale, height, colours)
+        _draw_strip(page, rank, start, rank.span_ns * scale, height, colors)
         middle = page.y + height / 2 + 4
         page.text(truncate_text(label, size, room - 8), page.left, middle, size)
         page.text(percent(rank.duty_cycle), right + 10, middle, size)
@@ -84,8 +84,8 @@ def draw_idle(measurement: IdleMeasurement) -> str:
             page.y += _STEPS
         page.y += _GAP
     _draw_axis(page, left, right, top, whole_ns)
-    _draw_legend(page, measurement, colours)
-    _draw_side_by_side(page, measurement, colours, left, right)
+    _draw_legend(page, measurement, colors)
+    _draw_side_by_side(page, measurement, colors, left, right)
     if count > MAX_SHOWN_DEVICES:
         page.paragraph(f"and {count - MAX_SHOWN_DEVICES:,} more devices", 9.5)
     if measurement.limitations:
@@ -108,26 +108,24 @@ def _list_limitations(measurement: IdleMeasurement) -> str:
     return f"Limitations: {'; '.join(texts)}."
 
 
-def choose_colours(measurement: IdleMeasurement) -> dict[str, str]:
-    """Return the color of each kind of work and of the ``_N_COLOURS`` longest activities, by name.
+def choose_colors(measurement: IdleMeasurement) -> dict[str, str]:
+    """Return the color of each kind of work and of the ``_N_COLORS`` longest activities, by name.
 
     An activity without a fixed color gets the next color from ``MORE_ACTIVITIES``. If there are
     further activities, or hosts without a device, an entry for everything else comes last.
     """
-    names = [*BUSY, *(total.activity for total in measurement.activities[:_N_COLOURS])]
-    more_colours = iter(MORE_ACTIVITIES * _N_COLOURS)
-    colours = {
-        name: ACTIVITIES[name] if name in ACTIVITIES else next(more_colours) for name in names
-    }
+    names = [*BUSY, *(total.activity for total in measurement.activities[:_N_COLORS])]
+    more_colors = iter(MORE_ACTIVITIES * _N_COLORS)
+    colors = {name: ACTIVITIES[name] if name in ACTIVITIES else next(more_colors) for name in names}
     # Activities of hosts without a device are not in the report's list.
-    has_rest = len(measurement.activities) > _N_COLOURS or len(measurement.devices) < len(
+    has_rest = len(measurement.activities) > _N_COLORS or len(measurement.devices) < len(
         measurement.ranks
     )
-    return {**colours, REST: REST_COLOUR} if has_rest else colours
+    return {**colors, REST: REST_COLOR} if has_rest else colors
 
 
 def _draw_strip(
-    page: Page, rank: RankIdle, left: float, width: float, height: float, colours: dict[str, str]
+    page: Page, rank: RankIdle, left: float, width: float, height: float, colors: dict[str, str]
 ) -> None:
     """Draw the strip of a device, one path per color.
 
@@ -137,20 +135,20 @@ def _draw_strip(
         left: Left edge of the strip.
         width: Width of the strip.
         height: Height of the strip.
-        colours: Colors by name, from top to bottom.
+        colors: Colors by name, from top to bottom.
     """
-    spent = rank.sum_slices(list(colours))
+    spent = rank.sum_slices(list(colors))
     total_ns = np.maximum(spent.sum(axis=0), 1)
     # Rounding to tenths of a pixel makes adjacent areas meet.
     edges = np.rint(np.cumsum(spent, axis=0) / total_ns * height * 10) / 10
     step = width / spent.shape[1]
-    for number, colour in enumerate(colours.values()):
+    for number, color in enumerate(colors.values()):
         low = edges[number - 1] if number else np.zeros(spent.shape[1])
         path = "".join(
             box(left + first * step, page.y + over, left + last * step, page.y + under)
             for first, last, over, under in _merge_runs(low, edges[number])
         )
-        page.path(path, fill=colour)
+        page.path(path, fill=color)
 
 
 def _merge_runs(low: Edges, high: Edges) -> Iterator[tuple[int, int, float, float]]:
@@ -200,17 +198,17 @@ def _draw_axis(page: Page, left: float, right: float, top: float, total_ns: int)
     page.y += 22
 
 
-def _draw_legend(page: Page, measurement: IdleMeasurement, colours: dict[str, str]) -> None:
+def _draw_legend(page: Page, measurement: IdleMeasurement, colors: dict[str, str]) -> None:
     """Draw the legend: each color with its name and its fraction of the total time of all devices.
 
     Names whose fraction is below ``_MIN_LEGEND_SHARE`` are left out.
     """
-    names = list(colours)
+    names = list(colors)
     totals_ns = np.zeros(len(names), np.int64)
     for rank in measurement.ranks:
         totals_ns += rank.sum_slices(names).sum(axis=1)
     x, line = page.left, 18.0
-    for (name, colour), total_ns in zip(colours.items(), totals_ns.tolist(), strict=True):
+    for (name, color), total_ns in zip(colors.items(), totals_ns.tolist(), strict=True):
         fraction = total_ns / measurement.span_ns if measurement.span_ns else 0.0
         if fraction < _MIN_LEGEND_SHARE:
             continue
@@ -218,20 +216,20 @@ def _draw_legend(page: Page, measurement: IdleMeasurement, colours: dict[str, st
         width = text_width(text, 10.5) + 30
         if x + width > page.right:
             x, page.y = page.left, page.y + line
-        page.path(box(x, page.y, x + 12, page.y + 12), fill=colour)
+        page.path(box(x, page.y, x + 12, page.y + 12), fill=color)
         page.text(text, x + 17, page.y + 10, 10.5)
         x += width
     page.y += line
 
 
 def _draw_side_by_side(
-    page: Page, measurement: IdleMeasurement, colours: dict[str, str], left: float, right: float
+    page: Page, measurement: IdleMeasurement, colors: dict[str, str], left: float, right: float
 ) -> None:
     """Draw one bar per device, divided by kind of work and activity, if there are several devices.
 
     At most ``_MAX_BARS`` devices are drawn.
     """
-    ranks, names, shares = measurement.device_shares(_N_COLOURS)
+    ranks, names, shares = measurement.device_shares(_N_COLORS)
     idle = shares[:, len(BUSY) :].sum(axis=1)
     count = min(len(ranks), _MAX_BARS)
     if count < 2:
@@ -248,31 +246,29 @@ def _draw_side_by_side(
         )
         page.text(label, page.left, base, size)
         page.text(percent(float(idle[row])), right + 10, base, size)
-    part_colours = [colours.get(name, REST_COLOUR) for name in names]
-    _draw_bars(page, shares[:count], part_colours, left, right)
+    part_colors = [colors.get(name, REST_COLOR) for name in names]
+    _draw_bars(page, shares[:count], part_colors, left, right)
     page.y += count * _PITCH
     if len(ranks) > count:
         page.paragraph(f"and {len(ranks) - count:,} more devices", 9.5)
 
 
-def _draw_bars(
-    page: Page, shares: Edges, colours: Sequence[str], left: float, right: float
-) -> None:
+def _draw_bars(page: Page, shares: Edges, colors: Sequence[str], left: float, right: float) -> None:
     """Draw stacked horizontal bars one below the other, starting at the page's current position.
 
     Args:
         page: The page, whose position does not change.
         shares: Fraction of the width that each part takes, shape (bars, parts).
-        colours: Color of each part.
+        colors: Color of each part.
         left: Left edge of the bars.
         right: Right edge of a bar whose shares add up to 1.
     """
     # Edges of all parts, from the left edge of the first part to the right edge of the last part.
     edges = left + (right - left) * np.pad(np.cumsum(shares, axis=1), ((0, 0), (1, 0)))
-    for part, colour in enumerate(colours):
+    for part, color in enumerate(colors):
         path = "".join(
             box(start, page.y + row * _PITCH, end, page.y + row * _PITCH + _BAR)
             for row, (start, end) in enumerate(edges[:, part : part + 2].tolist())
             if shares[row, part] > 0
         )
-        page.path(path, fill=colour)
+        page.path(path, fill=color)

@@ -11,7 +11,7 @@ from bubbleviz.analyses.idle.gaps import find_devices
 from bubbleviz.analyses.idle.report import RankIdle
 from bubbleviz.conventions import host_activities as known
 from bubbleviz.conventions.kinds import Kinds
-from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.errors import NothingToAnalyzeError
 from bubbleviz.interpret import communication, start_skew
 from bubbleviz.interpret.recording import UnknownKernels
 from bubbleviz.model.columns import NONE
@@ -53,7 +53,7 @@ def measure_profile(profile: Profile, options: IdleOptions) -> MeasuredProfile:
 
     Raises:
         InputError: No step is in the window.
-        NothingToAnalyseError: All work has zero duration, or none of it is in the window.
+        NothingToAnalyzeError: All work has zero duration, or none of it is in the window.
         UsageError: No range has the name of a step that the user gave.
     """
     profile, evidence = gather_evidence(profile, options)
@@ -70,7 +70,7 @@ def measure_profile(profile: Profile, options: IdleOptions) -> MeasuredProfile:
             steps={p: table.within(low_ns, high_ns) for p, table in evidence.steps.items()},
         )
         if not evidence.devices:
-            raise NothingToAnalyseError(
+            raise NothingToAnalyzeError(
                 f"{profile.source.path}: no device works in --window {options.window.text}; choose "
                 "another window"
             )

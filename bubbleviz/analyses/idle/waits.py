@@ -31,7 +31,7 @@ from bubbleviz.model import intervals, limitations
 from bubbleviz.model.columns import NONE, Bools, Codes, Ints, Table
 from bubbleviz.model.grouping import find_distinct, find_first_rows, group_rows, lookup_values
 from bubbleviz.model.profile import UNCORRELATED, Activities, Calls, Profile, process_of
-from bubbleviz.model.synchronisation import EventRecords, Synchronisation, Waits
+from bubbleviz.model.synchronization import EventRecords, Synchronization, Waits
 
 #: Time earlier than any time in a profile, used for unknown completion times.
 NEVER = -(1 << 62)
@@ -106,24 +106,24 @@ def classify_work(activities: Activities, rows: Ints, kinds: Kinds) -> Ints:
     return np.asarray(kind, np.int64)
 
 
-def read_synchronisation(
+def read_synchronization(
     profile: Profile,
-) -> tuple[Synchronisation | None, tuple[limitations.Limitation, ...]]:
+) -> tuple[Synchronization | None, tuple[limitations.Limitation, ...]]:
     """Read the synchronization events of a profile, and the limitations about lost events.
 
     The events are None if there are none, or if the profile records no launches. If exactly one
     process ran work, events whose process is unknown are assigned to that process.
     """
-    if profile.synchronisation is None or not profile.launches_known:
+    if profile.synchronization is None or not profile.launches_known:
         return None, ()
-    synchronisation, losses = profile.synchronisation()
+    synchronization, losses = profile.synchronization()
     processes = find_distinct(profile.activities.ranks[:, 0])
-    if synchronisation is None or len(processes) != 1:
-        return synchronisation, losses
-    records, waits = synchronisation.records, synchronisation.waits
+    if synchronization is None or len(processes) != 1:
+        return synchronization, losses
+    records, waits = synchronization.records, synchronization.waits
     records = replace(records, process=np.where(records.process < 0, processes, records.process))
     waits = replace(waits, process=np.where(waits.process < 0, processes, waits.process))
-    return replace(synchronisation, records=records, waits=waits), losses
+    return replace(synchronization, records=records, waits=waits), losses
 
 
 def mask_recording_calls(records: EventRecords, calls: Calls) -> Bools:
@@ -539,7 +539,7 @@ def _find_ready_times(
 
 
 def find_waiting(
-    synchronisation: Synchronisation,
+    synchronization: Synchronization,
     calls: Calls,
     activities: Activities,
     streams: Ints,
@@ -553,7 +553,7 @@ def find_waiting(
     The method is described at the beginning of this module.
 
     Args:
-        synchronisation: Synchronization events of the profile.
+        synchronization: Synchronization events of the profile.
         calls: Calls that recorded events.
         activities: Kernels and copies.
         streams: Stream of each activity, or -1 if unknown.
@@ -562,8 +562,8 @@ def find_waiting(
         returned_ns: Function that returns the end of each call, given distinct, ascending rows.
         kinds: Name patterns of communication kernels.
     """
-    waits = synchronisation.waits
-    records, called_ns = _locate_records(synchronisation.records, calls)
+    waits = synchronization.waits
+    records, called_ns = _locate_records(synchronization.records, calls)
     rank = activities.rank.astype(np.int64)
     record_rank, wait_rank = (
         lookup_values(

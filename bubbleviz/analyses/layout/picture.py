@@ -20,7 +20,7 @@ from bubbleviz.render.picture.page import Page
 from bubbleviz.schedules.layout.best_layouts import LayoutQuestion, ScheduleLayout
 from bubbleviz.schedules.layout.layers import LayerKind, Layers, Layout
 
-_COLOURS = {
+_COLORS = {
     LayerKind.EMBEDDING: OPTIMIZER,
     LayerKind.TRANSFORMER: BACKWARD_BOTH,
     LayerKind.MTP: PAIR,
@@ -168,7 +168,7 @@ def _draw_bar(
         for layer in numbers:
             end = x + int(work_ns[layer]) * scale
             path = box(x, page.y, max(end - 0.6, x + 0.4), page.y + _BAR)
-            fill = {"fill": _COLOURS[layers.kinds[layer]], "fill_opacity": opacity}
+            fill = {"fill": _COLORS[layers.kinds[layer]], "fill_opacity": opacity}
             element = make_path(path, **fill)
             element.append_title(
                 f"{to_one_line(layers.names[layer], 60)}: {int(work_ns[layer]) / 1e6:,.3f} ms"
@@ -210,9 +210,9 @@ def _draw_legend(page: Page, layers: Layers) -> None:
     """Draw the legend of the layer kinds that occur in the model, and move down."""
     x = page.left
     page.y += 8
-    for kind, colour in _COLOURS.items():
+    for kind, color in _COLORS.items():
         if kind in layers.kinds:
-            page.path(box(x, page.y, x + 12, page.y + 12), fill=colour)
+            page.path(box(x, page.y, x + 12, page.y + 12), fill=color)
             page.text(_WORDS[kind], x + 17, page.y + 10, 10.5)
             x += text_width(_WORDS[kind], 10.5) + 36
     text = "numbers: layers per stage"

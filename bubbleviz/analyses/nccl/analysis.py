@@ -23,7 +23,7 @@ from bubbleviz.analyses.nccl.inputs import find_inputs
 from bubbleviz.analyses.nccl.kernels import Kernels, pool_kernels
 from bubbleviz.analyses.nccl.profiles import NcclProfile, read_profile
 from bubbleviz.conventions.convention_file import collect_kinds, find_conventions
-from bubbleviz.errors import NothingToAnalyseError, UsageError
+from bubbleviz.errors import NothingToAnalyzeError, UsageError
 from bubbleviz.interpret.start_skew import describe_skew, find_common_start, find_unclear_waits
 from bubbleviz.model import texts
 from bubbleviz.model.columns import NONE, Ints, make_constant
@@ -167,7 +167,7 @@ def merge_communication(
     data.
 
     Raises:
-        NothingToAnalyseError: There are no communication operations.
+        NothingToAnalyzeError: There are no communication operations.
     """
     sources = [profile.source for profile in profiles]
     profile_clocks, machines = _make_profile_clocks(sources)
@@ -267,7 +267,7 @@ def collect_operations(
         pool: Kernels of all profiles on the report's clock.
 
     Raises:
-        NothingToAnalyseError: There are no operations.
+        NothingToAnalyzeError: There are no operations.
     """
     tables = [replace(table, clock=table.clock + len(profiles)) for table in events]
     matched = [table.kernel[table.kind != OperationKind.PROXY] for table in tables]
@@ -299,12 +299,12 @@ def collect_operations(
 
 def _make_nothing_error(
     recorded: Sequence[EventFile], profiles: Sequence[NcclProfile]
-) -> NothingToAnalyseError:
+) -> NothingToAnalyzeError:
     """Return the error for inputs without communication operations."""
     paths = [file.path for file in recorded] + [profile.source.path for profile in profiles]
     clauses = (profile.alternatives for profile in profiles if profile.alternatives)
     alternatives = next((f"; {clause}" for clause in clauses), "")
-    return NothingToAnalyseError(
+    return NothingToAnalyzeError(
         f"{paths[0]}: no communication operation of NCCL was recorded; record events with "
         "NCCL_PROFILE_EVENT_MASK=4095, or a profile with nsys profile -t cuda,nvtx or "
         "rocprofv3 --runtime-trace; list the kernels of another library under communication "
@@ -562,7 +562,7 @@ def _select_window(
         out, and a limitation says so.
 
     Raises:
-        NothingToAnalyseError: No operation starts in the window.
+        NothingToAnalyzeError: No operation starts in the window.
     """
     table = communication.operations
     is_aligned = np.array([clock.aligned for clock in communication.clocks], bool)[table.clock]
@@ -583,10 +583,10 @@ def _select_window(
     )
 
 
-def _make_empty_window_error(window: Window, start_ns: Ints) -> NothingToAnalyseError:
+def _make_empty_window_error(window: Window, start_ns: Ints) -> NothingToAnalyzeError:
     """Return the error for a window without operations. It names the first and the last start."""
     first_ns, last_ns = (start_ns.min(), start_ns.max()) if len(start_ns) else (0, 0)
-    return NothingToAnalyseError(
+    return NothingToAnalyzeError(
         f"--window {window.text}: no operation begins in this window; operations begin between "
         f"{int(first_ns) / 1e9:.6f} s and {int(last_ns) / 1e9:.6f} s on the report's clock"
     )

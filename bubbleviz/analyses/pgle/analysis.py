@@ -13,7 +13,7 @@ from bubbleviz.analyses.pgle import instructions
 from bubbleviz.analyses.pgle.costs import Costs, check_statistic, compute_costs, merge_samples
 from bubbleviz.analyses.pgle.range_names import GLOBS
 from bubbleviz.conventions.convention_file import collect_kinds, find_conventions
-from bubbleviz.errors import NothingToAnalyseError, ProfileError, UsageError
+from bubbleviz.errors import NothingToAnalyzeError, ProfileError, UsageError
 from bubbleviz.interpret.fleet.run_recordings import Fleet, refuse_same_content
 from bubbleviz.interpret.record import open_profile, rename_limitations
 from bubbleviz.model import grouping
@@ -90,7 +90,7 @@ def measure_costs(
         samples = samples.take(_mask_modules(samples, modules))
     costs = compute_costs(samples, compute, collective)
     if not costs:
-        raise NothingToAnalyseError(
+        raise NothingToAnalyzeError(
             f"{files[0].path}: no execution of an instruction is whole, after warm-up and "
             f"compilation; record more steps{', or give --skip 0' if skip else ''}"
         )
@@ -118,12 +118,12 @@ def read_jax_profile(file: OpenFile) -> Profile:
     """Read an open file as a profile with XLA's ranges.
 
     Raises:
-        NothingToAnalyseError: The file contains nothing to measure. If it has no XLA ranges, the
+        NothingToAnalyzeError: The file contains nothing to measure. If it has no XLA ranges, the
             message is about the missing ranges only.
     """
     try:
         return file.read(GLOBS)
-    except NothingToAnalyseError as error:
+    except NothingToAnalyzeError as error:
         try:
             profile = file.read(GLOBS, partial=True)
         except ProfileError:

@@ -14,7 +14,7 @@ import numpy as np
 from bubbleviz.analyses.pgle.range_names import RangeKind, parse_range_names
 from bubbleviz.analyses.pgle.thunks import Thunks, find_thunks
 from bubbleviz.conventions.kinds import GRAPH_LAUNCHES, Kinds, match_any
-from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.errors import NothingToAnalyzeError
 from bubbleviz.interpret import iterations, linking, record
 from bubbleviz.interpret.communication import add_communication
 from bubbleviz.model import intervals, texts
@@ -74,7 +74,7 @@ def measure(
         limitations: What could not be measured, and why.
 
     Raises:
-        NothingToAnalyseError: No instruction has GPU work.
+        NothingToAnalyzeError: No instruction has GPU work.
     """
     path = profile.source.path
     names = parse_range_names(profile.ranges.names)
@@ -86,7 +86,7 @@ def measure(
     thunks, n_apart = find_thunks(profile.ranges, rows, names)
     work = np.flatnonzero(linked_work.range != NONE)
     if len(work) == 0:
-        raise NothingToAnalyseError(
+        raise NothingToAnalyzeError(
             f"{path}: no instruction of XLA has GPU work; profile again with: "
             "nsys profile -t cuda,nvtx (and the whole of a step in the capture)"
         )
@@ -243,11 +243,11 @@ def _describe_warm_modules(path: str, n_modules: int, skip: int) -> Iterator[Lim
         )
 
 
-def explain_no_instructions(profile: Profile) -> NothingToAnalyseError:
+def explain_no_instructions(profile: Profile) -> NothingToAnalyzeError:
     """Return the error for a profile without XLA instructions, with advice on what to give."""
     path = profile.source.path
     alternatives = record.suggest_other_commands(profile, path)
-    return NothingToAnalyseError(
+    return NothingToAnalyzeError(
         f"{path}: names no XLA instructions (TSL:Thunk:#...hlo_op=...); give a JAX run on GPUs, "
         "recorded with nsys profile -t cuda,nvtx, or the .xplane.pb of one on a "
         f"device{f'; {alternatives}' if alternatives else ''}"

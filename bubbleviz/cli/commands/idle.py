@@ -26,7 +26,7 @@ def idle(
     ),
     *,
     outputs: Outputs,
-    step: str | None = option("NAME|REGEX", "Ranges of steps, if not recognised.", "Names"),
+    step: str | None = option("NAME|REGEX", "Ranges of steps, if not recognized.", "Names"),
     shortest: float = option(
         "US", "Ignore gaps shorter than this many us.", "Selection", default=SHORTEST_US, min=0
     ),

@@ -55,7 +55,7 @@ def inspect(
     matching = (
         evidence
         for inspection in inspections
-        if inspection.analysable
+        if inspection.analyzable
         for evidence in inspection.evidence
     )
     conventions = {e.convention: "" for e in matching if "F" in dict(e.phases)}
@@ -155,11 +155,11 @@ def _choose_draft(inspections: Sequence[Inspection]) -> str:
         InputError: A draft is not needed, or no draft could be made.
     """
     drafts = [(i.trial.attributed, i.suggestion) for i in inspections if i.trial]
-    paths = (i.contents.source.path for i in inspections if i.analysable)
-    analysable_path = next(paths, None)
-    if not drafts and analysable_path is not None:
+    paths = (i.contents.source.path for i in inspections if i.analyzable)
+    analyzable_path = next(paths, None)
+    if not drafts and analyzable_path is not None:
         raise InputError(
-            f"{analysable_path}: its range names are recognised, so no draft is needed; run "
+            f"{analyzable_path}: its range names are recognized, so no draft is needed; run "
             "bubbleviz analyze"
         )
     if not drafts:

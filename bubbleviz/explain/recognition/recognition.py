@@ -79,7 +79,7 @@ class Recognition:
             starts in lower case, or "".
         iterations: The schedule of every training iteration.
         judged: Indices of the iterations that determine ``name``. These are the averaged iterations
-            if there are any; see :func:`_summarise_run`.
+            if there are any; see :func:`_summarize_run`.
         deviations: The first :data:`MAX_KEPT` deviations, sorted by iteration and pipeline.
         deviation_count: Number of all deviations.
         inferred: Whether microbatches were numbered in the order in which they ran, because range
@@ -104,7 +104,7 @@ class Recognition:
         return tuple(i for i in self.iterations if i.iteration in judged and i.name == self.name)
 
 
-def recognise_schedule(
+def recognize_schedule(
     ranks: Sequence[Rank],
     operations: Operations,
     iterations: Sequence[Iteration],
@@ -152,7 +152,7 @@ def recognise_schedule(
         reason = reasons.FORWARD_ONLY if serves else reasons.ITERATIONS_UNMARKED
         return Recognition(None, reason=reason)
     plans = cache_plans()
-    result = _recognise_iterations(
+    result = _recognize_iterations(
         ranks, operations, iterations, lambda ran: classify_orders(ran, plans)
     )
     if stages_missing and result.iterations:
@@ -205,7 +205,7 @@ def compare_with_plan(
             misfits.append(ran)
         return verdict or Verdict()
 
-    result = _recognise_iterations(ranks, operations, iterations, classify)
+    result = _recognize_iterations(ranks, operations, iterations, classify)
     if misfits and all(i.name is None for i in result.iterations):
         ran = misfits[0]
         raise MismatchError(
@@ -218,7 +218,7 @@ def compare_with_plan(
     return result
 
 
-def _recognise_iterations(
+def _recognize_iterations(
     ranks: Sequence[Rank],
     operations: Operations,
     iterations: Sequence[Iteration],
@@ -243,7 +243,7 @@ def _recognise_iterations(
     if not patterns:
         return Recognition(None, reason="range names contain no microbatches")
     verdicts: dict[tuple[object, ...], Verdict] = {}
-    recognised: list[IterationOrder] = []
+    recognized: list[IterationOrder] = []
     deviations: list[Deviation] = []
     count = 0
     for part, pipelines in group_pipelines(ranks, parts, patterns):
@@ -256,11 +256,11 @@ def _recognise_iterations(
                     find_deviations(operations, part, cell, difference),
                     MAX_KEPT - len(deviations),
                 )
-        recognised.append(
-            _summarise_iteration(part.iteration, [verdicts[p.key] for p in pipelines])
+        recognized.append(
+            _summarize_iteration(part.iteration, [verdicts[p.key] for p in pipelines])
         )
     return replace(
-        _summarise_run(iterations, tuple(recognised)),
+        _summarize_run(iterations, tuple(recognized)),
         deviations=tuple(deviations),
         deviation_count=count,
     )
@@ -285,8 +285,8 @@ def _list_differences(
                 yield cell, verdict.differences[order]
 
 
-def _summarise_run(
-    iterations: Sequence[Iteration], recognised: tuple[IterationOrder, ...]
+def _summarize_run(
+    iterations: Sequence[Iteration], recognized: tuple[IterationOrder, ...]
 ) -> Recognition:
     """Combine the schedules of the iterations into the schedule of the run.
 
@@ -296,8 +296,8 @@ def _summarise_run(
     """
     averaged = {i.index for i in iterations if i.averaged}
     complete = {i.index for i in iterations if i.complete}
-    for deciding in (averaged, complete, {i.iteration for i in recognised}):
-        judged = [i for i in recognised if i.iteration in deciding]
+    for deciding in (averaged, complete, {i.iteration for i in recognized}):
+        judged = [i for i in recognized if i.iteration in deciding]
         if judged:
             break
     name = _find_most_frequent([i.name for i in judged])
@@ -308,12 +308,12 @@ def _summarise_run(
         also=agreeing[0].also if name is not None else (),
         exact=name is not None and all(i.exact and i.name == name for i in judged),
         distance=sum(distances) / len(distances) if distances and name is not None else None,
-        iterations=recognised,
+        iterations=recognized,
         judged=tuple(i.iteration for i in judged),
     )
 
 
-def _summarise_iteration(iteration: int, verdicts: Sequence[Verdict]) -> IterationOrder:
+def _summarize_iteration(iteration: int, verdicts: Sequence[Verdict]) -> IterationOrder:
     """Combine the verdicts on the pipelines of an iteration.
 
     The most frequent name wins; at equal counts, the name that occurs first. The iteration is exact

@@ -79,10 +79,10 @@ def make_gradient(name: str, bands: Iterable[tuple[float, str]]) -> Element:
 
     gradient = drawsvg.LinearGradient(0, 0, 0, 1, gradientUnits="objectBoundingBox", id=name)
     offset = 0.0
-    for fraction, colour in bands:
-        gradient.add_stop(px(offset), colour)
+    for fraction, color in bands:
+        gradient.add_stop(px(offset), color)
         offset += fraction
-        gradient.add_stop(px(offset), colour)
+        gradient.add_stop(px(offset), color)
     return gradient
 
 

@@ -66,7 +66,7 @@ class RowLabels:
         ratio_width = max(text_width(ratio, size) for ratio in self.ratios)
         title_width = text_width(self.ratio_title, style.letters.axis)
         right = page.right - 0.6 * size - max(title_width, ratio_width)
-        if not style.millimetres:
+        if not style.millimeters:
             right = min(right, page.right - _RATIO_COLUMN)
         return name_x, left, right
 
@@ -82,7 +82,7 @@ def label_rows(report: Report, selection: Selection, style: PictureStyle) -> Row
     names = _name_rows(report, selection, style, [ends for _, ends in ratios])
     widest = max(text_width(name, style.letters.label) for name in names)
     # On a screen, names are truncated instead, and most of a name fits.
-    is_too_wide = style.millimetres and widest > _MAX_NAME_WIDTH * style.width
+    is_too_wide = style.millimeters and widest > _MAX_NAME_WIDTH * style.width
     if not style.names or is_too_wide:
         names = _number_rows(selection, stages)
     mark = " !" if report.contradicted(report.headline) else ""

@@ -64,8 +64,8 @@ def draw_legend(page: Page, timelines: Sequence[TimelinePainter]) -> None:
     if not style.legend:
         return
     size = style.letters.legend
-    x, height = page.left, round((0.9 if style.millimetres else 1.24) * size, 1)
-    line_gap = 3 if style.millimetres else 7
+    x, height = page.left, round((0.9 if style.millimeters else 1.24) * size, 1)
+    line_gap = 3 if style.millimeters else 7
     page.y += 4
     for swatches, name in _list_entries(page, timelines):
         swatches_width = sum(swatch.width for swatch in swatches)
@@ -119,7 +119,7 @@ def _list_entries(
     """
     rows = [timeline.rows for timeline in timelines]
     kinds = {kind for painter in rows for kind in painter.kinds}
-    width = 1.5 * page.style.letters.legend if page.style.millimetres else 22
+    width = 1.5 * page.style.letters.legend if page.style.millimeters else 22
     for phase in COMPUTE:
         if swatches := list(_list_shades(page, rows, phase, width)):
             yield swatches, _LONG_NAMES[phase]
@@ -134,9 +134,9 @@ def _list_entries(
     if merging := [painter for painter in rows if painter.merged_words]:
         narrower = max(painter.max_merged_width for painter in merging)
         words = "; ".join(painter.merged_words for painter in merging)
-        colours = dict.fromkeys(colour for painter in merging for colour in painter.merged_colours)
-        entry = max(width / len(colours), width / _MAX_IN_ONE)
-        dotted = [_Swatch(entry, {"fill": colour}, dotted=True) for colour in colours]
+        colors = dict.fromkeys(color for painter in merging for color in painter.merged_colors)
+        entry = max(width / len(colors), width / _MAX_IN_ONE)
+        dotted = [_Swatch(entry, {"fill": color}, dotted=True) for color in colors]
         yield dotted, f"merged: narrower than {page.length(narrower)} ({words})"
 
 

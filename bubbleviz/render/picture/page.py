@@ -135,8 +135,8 @@ class Page:
             width: Width of the line.
             look: Other attributes of the SVG element.
         """
-        colour = LIGHT.grid if ink == "grid" else LIGHT.text
-        stroke = {"stroke": colour, "stroke_width": width, "fill": "none", "class_": f"bv-{ink}"}
+        color = LIGHT.grid if ink == "grid" else LIGHT.text
+        stroke = {"stroke": color, "stroke_width": width, "fill": "none", "class_": f"bv-{ink}"}
         self.path(path, **stroke, **look)
 
     def paragraph(self, text: str, size: float, *, ink: str = "quiet", lines: int = 2) -> None:
@@ -173,9 +173,9 @@ class Page:
 
         The text is in mm if the page has a physical size, and otherwise in px.
         """
-        if self.style.millimetres is None:
+        if self.style.millimeters is None:
             return f"{units:g} px"
-        return f"{units / self.style.width * self.style.millimetres:.2g} mm"
+        return f"{units / self.style.width * self.style.millimeters:.2g} mm"
 
     def cause_boxes(self, path: str, label: str) -> None:
         """Draw boxes of idle time in the color of a cause, with the hatch of the cause on top.
@@ -184,12 +184,12 @@ class Page:
             path: SVG path of the boxes.
             label: Label of the cause, a key of ``CAUSES``.
         """
-        name, colour = f"{self.ids}cause-{label}", CAUSES[label]
+        name, color = f"{self.ids}cause-{label}", CAUSES[label]
         if name not in self.definitions:
             hatch = CAUSE_HATCHES[label]
-            self.definitions[name] = make_cause_hatch(name, hatch, hatch.choose_ink(colour))
-        pale = "bv-pale" if measure_luminance(colour) > _PALE else None
-        self.path(path, fill=colour, class_=pale)
+            self.definitions[name] = make_cause_hatch(name, hatch, hatch.choose_ink(color))
+        pale = "bv-pale" if measure_luminance(color) > _PALE else None
+        self.path(path, fill=color, class_=pale)
         self.path(path, fill=f"url(#{name})")
 
     def hatch(self) -> str:
@@ -215,9 +215,9 @@ class Page:
         style = self.style
         width, height = style.width, px(style.height or self.height)
         printed_size = None
-        if style.millimetres is not None:
-            height_mm = px(height / width * style.millimetres)
-            printed_size = f"{px(style.millimetres)}mm", f"{height_mm}mm"
+        if style.millimeters is not None:
+            height_mm = px(height / width * style.millimeters)
+            printed_size = f"{px(style.millimeters)}mm", f"{height_mm}mm"
         return write_document(
             self.elements,
             [definition for _, definition in sorted(self.definitions.items())],

@@ -173,7 +173,7 @@ def theory(report: Report, view: View) -> str:
     same_schedule = None if what_if is None else what_if.same_schedule
     if what_if is None or (same_schedule is None and what_if.ideal is None):
         reason = "" if what_if is None else what_if.reason
-        reason = reason or "no schedule recognised"
+        reason = reason or "no schedule recognized"
         note = f"Without a schedule in theory above it: {reason}."
         return draw_panels([("measured", report, view)], "As measured", note)
     measured, view = _select_one_iteration(report, view)
@@ -184,7 +184,7 @@ def theory(report: Report, view: View) -> str:
     panels.append(("measured", measured, view))
     if same_schedule is None:
         heading = "Measured, below an ideal 1f1b of these times"
-        return draw_panels(panels, heading, "No schedule recognised.")
+        return draw_panels(panels, heading, "No schedule recognized.")
     return draw_panels(panels, f"{same_schedule.plan.name}: in theory and as measured")
 
 

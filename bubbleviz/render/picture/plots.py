@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from bubbleviz.model.columns import Floats
-from bubbleviz.render.palette import FORWARD, LIGHT, get_heat_colour
+from bubbleviz.render.palette import FORWARD, LIGHT, get_heat_color
 from bubbleviz.render.picture.drawing import box, px
 from bubbleviz.render.picture.lettering import text_width
 from bubbleviz.render.picture.numbers import round_step
@@ -123,7 +123,7 @@ def draw_cells(page: Page, shade: Floats, left: float, width: float, height: flo
         for row, column in np.argwhere(shade_number == number).tolist():
             x, y = left + column * width, page.y + row * height
             path += box(x, y, x + width - gap, y + height - gap)
-        page.path(path, fill=get_heat_colour(number / (SHADES - 1)))
+        page.path(path, fill=get_heat_color(number / (SHADES - 1)))
     page.y += len(shade) * height
 
 

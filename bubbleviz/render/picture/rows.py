@@ -155,7 +155,7 @@ class RowPainter:
         return " and ".join(parts)
 
     @property
-    def merged_colours(self) -> tuple[str, ...]:
+    def merged_colors(self) -> tuple[str, ...]:
         """Distinct colors of the merged marks, with communication last."""
         kinds = *self.merged.kinds, *self._merged_lane.kinds
         return tuple(dict.fromkeys(self._paint(kind, NONE).main for kind in kinds))
@@ -236,8 +236,8 @@ class RowPainter:
         for layer in reversed(range(len(merged.kinds))):
             heights = np.where(merged.shares[row, layer] > 0, steps[layer], 0.0)
             if path := _make_silhouette(heights, height, merged.column, self._width):
-                colour = self._paint(merged.kinds[layer], NONE).main
-                group.append(make_path(path, fill=colour, class_="bv-merged"))
+                color = self._paint(merged.kinds[layer], NONE).main
+                group.append(make_path(path, fill=color, class_="bv-merged"))
         self._draw_dots(group, merged, row, height)
 
     def _draw_dots(self, group: Element, merged: MergedMarks, row: int, bottom: float) -> None:
@@ -339,19 +339,19 @@ class RowPainter:
                 continue
             text, size = self._numbers[index]
             paint = self._paint(int(marks.kind[index]), int(marks.operation[index]))
-            colour = paint.number
-            if (colour, size) not in groups:
-                groups[colour, size] = make_group(
+            color = paint.number
+            if (color, size) not in groups:
+                groups[color, size] = make_group(
                     font_size=px(size),
-                    font_weight="bold" if colour == WHITE else None,
+                    font_weight="bold" if color == WHITE else None,
                     text_anchor="middle",
                     pointer_events="none",
-                    fill=colour,
+                    fill=color,
                 )
             x = (float(marks.left[index]) + float(marks.right[index])) / 2
             top = self._height / 2 if self._half[index] == LOWER else 0
             y = float(self._room[index]) / 2 + top
-            into = groups[colour, size]
+            into = groups[color, size]
             self._page.text(text, x, y + 0.36 * size, None, into=into, ink=None)
         group.extend(numbers for _, numbers in sorted(groups.items()))
 
@@ -418,7 +418,7 @@ def _find_row_marks(marks: Marks, row: int) -> range:
 
 
 def _draw_gap_lines(
-    layer: Element, marks: Marks, parts: Sequence[int], middle: float, colour: str
+    layer: Element, marks: Marks, parts: Sequence[int], middle: float, color: str
 ) -> None:
     """Draw a thin line across each gap between the boxes of an operation.
 
@@ -429,11 +429,11 @@ def _draw_gap_lines(
         marks: All marks.
         parts: Indices of the operation's marks, in order of time.
         middle: The y coordinate of the lines.
-        colour: Color of the lines.
+        color: Color of the lines.
     """
     for left, right in pairwise(parts):
         hole = f"M{px(marks.right[left])} {px(middle)}H{px(marks.left[right])}"
-        layer.append(make_path(hole, stroke=colour, stroke_width=1.5))
+        layer.append(make_path(hole, stroke=color, stroke_width=1.5))
 
 
 def _make_silhouette(heights: Floats, bottom: float, column: int, width: float) -> str:

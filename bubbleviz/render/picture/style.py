@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, replace
 
 from bubbleviz.model.choices import parse_style
-from bubbleviz.model.paper_lengths import parse_millimetres
+from bubbleviz.model.paper_lengths import parse_millimeters
 from bubbleviz.render.picture.lettering import FONT
 from bubbleviz.report.view import View
 
@@ -72,7 +72,7 @@ class PictureStyle:
 
     Attributes:
         width: Width of the page in page units.
-        millimetres: Physical width of the page in mm, or None if a page unit is a pixel.
+        millimeters: Physical width of the page in mm, or None if a page unit is a pixel.
         margin: Width of the margin on all sides, in page units.
         letters: Font sizes.
         rows: Row heights: (maximum number of rows, height of a row, gap below a row), with
@@ -88,7 +88,7 @@ class PictureStyle:
     """
 
     width: float = 1200.0
-    millimetres: float | None = None
+    millimeters: float | None = None
     margin: float = 16.0
     letters: Lettering = _SCREEN_LETTERS
     rows: tuple[tuple[float, float, float], ...] = (*_SCREEN_ROWS, (float("inf"), *_SMALLEST_ROW))
@@ -104,12 +104,12 @@ class PictureStyle:
     @property
     def min_label_size(self) -> float:
         """Minimum font size of legible labels in page units, which is 6 pt on paper."""
-        return LETTERS * MIN_POINTS / POINTS if self.millimetres else self.letters.least_label
+        return LETTERS * MIN_POINTS / POINTS if self.millimeters else self.letters.least_label
 
     @property
     def mm_per_unit(self) -> float:
         """Length of a page unit in mm. On a screen, a page unit is a CSS pixel (1/96 inch)."""
-        return self.millimetres / self.width if self.millimetres else 1 / PX_PER_MM
+        return self.millimeters / self.width if self.millimeters else 1 / PX_PER_MM
 
     def label_size(self, row: float) -> float:
         """Return the font size of labels next to rows: 0.68 times the row height, within limits.
@@ -120,7 +120,7 @@ class PictureStyle:
 
     def name_size(self, size: float) -> float:
         """Return the font size of rank names next to stage labels with the font size ``size``."""
-        return size if self.millimetres else 0.9 * size
+        return size if self.millimeters else 0.9 * size
 
     def row_height(self, rows: int) -> tuple[float, float]:
         """Return (height of a row, gap below a row) for a picture with ``rows`` rows."""
@@ -149,8 +149,8 @@ def style_of(view: View) -> PictureStyle:
     if "row" in settings:
         style = style.with_rows(float(settings["row"]))
     if "height" in settings:
-        per_mm = style.width / style.millimetres if style.millimetres else PX_PER_MM
-        height = per_mm * parse_millimetres(settings["height"], "--style height", 1.0)
+        per_mm = style.width / style.millimeters if style.millimeters else PX_PER_MM
+        height = per_mm * parse_millimeters(settings["height"], "--style height", 1.0)
         style = replace(style, height=height)
     if "font" in settings:
         style = replace(style, font=f"{settings['font']}, {FONT}")
@@ -176,7 +176,7 @@ def _get_named_style(name: str, width_mm: float | None) -> PictureStyle:
         return SCREEN
     printed = PictureStyle(
         width=round(width_mm * _POINTS_PER_MM / POINTS * LETTERS, 2),
-        millimetres=width_mm,
+        millimeters=width_mm,
         margin=2.0,
         letters=_PAPER_LETTERS,
         rows=(*_PAPER_ROWS, (float("inf"), *_SMALLEST_PAPER_ROW)),

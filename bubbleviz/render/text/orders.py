@@ -66,7 +66,7 @@ def describe_recognition(recognition: Recognition) -> str:
     if recognition.reason == FORWARD_ONLY:
         return f"none, {FORWARD_ONLY}"
     if recognition.name is None:
-        return f"not recognised: {recognition.reason}"
+        return f"not recognized: {recognition.reason}"
     also = f", here the same as {' and '.join(recognition.also)}" if recognition.also else ""
     exact = sum(iteration.exact for iteration in recognition.agreeing)
     total = len(recognition.judged)

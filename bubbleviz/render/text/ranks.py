@@ -42,7 +42,7 @@ _DISTRIBUTION = ("least", "median", "95 %", "most")
 _MAX_STANDOUTS, _MAX_NAMED_STANDOUTS = 20, 2
 
 
-def is_summarised(report: Report, view: View) -> bool:
+def is_summarized(report: Report, view: View) -> bool:
     """Return whether tables summarize the ranks instead of listing all ranks.
 
     Tables summarize very many ranks, unless the view selects ranks or asks for one row per rank.
@@ -74,7 +74,7 @@ def list_rows(report: Report, view: View, iteration: Iteration) -> tuple[list[Ra
         for row in make_rows(report, table_view)
         if not active.isdisjoint(row.replicas)
     ]
-    listed_rows = rows if is_many and not is_summarised(report, view) else rows[: doc.MAX_ROWS]
+    listed_rows = rows if is_many and not is_summarized(report, view) else rows[: doc.MAX_ROWS]
     is_by_rank = all(len(row.replicas) == 1 for row in rows)
     row_kind = "rank" if is_by_rank else "stage (mean of its replicas)"
     return listed_rows, len(rows) - len(listed_rows), row_kind
@@ -317,7 +317,7 @@ def list_ranks(report: Report, view: View, iteration: Iteration) -> Iterator[doc
 
     The rows are those of :func:`list_rows`. Bubbles are counted in the window of the primary ratio,
     or in the window of ``schedule`` if the iteration has no window of the primary ratio. For very
-    many ranks, the tables of :func:`summarize_ranks` follow (see :func:`is_summarised`).
+    many ranks, the tables of :func:`summarize_ranks` follow (see :func:`is_summarized`).
     """
     name = report.headline
     if not rank_iterations.has_account(iteration.ranks, name):
@@ -347,7 +347,7 @@ def list_ranks(report: Report, view: View, iteration: Iteration) -> Iterator[doc
     score = "score" if row_kind == "rank" else "lowest score of the replicas"
     of_run = " and ".join(["attributed %", *([score] if "score" in columns else [])])
     yield doc.Sentence(f"Measured over the whole run: {of_run}", "dim")
-    if is_summarised(report, view):
+    if is_summarized(report, view):
         yield from summarize_ranks(report)
 
 

@@ -31,16 +31,16 @@ def draw_stacked_bar(parts: Sequence[tuple[str, float, str, str]], display: Disp
     if not parts:
         return []
     glyphs = _choose_glyphs([name for name, *_ in parts], display)
-    colours = [make_legible(colour) if display.colour else "" for *_, colour in parts]
+    colors = [make_legible(color) if display.color else "" for *_, color in parts]
     edges = np.cumsum([0.0, *(fraction for _, fraction, *_ in parts)])
     lengths = np.diff(np.round(edges / edges[-1] * display.text_width)).astype(np.int64)
     # Segments of length 0 are extended to one cell, and the longest segment is shortened instead.
     lengths[lengths.argmax()] -= np.count_nonzero(lengths == 0)
-    segments = zip(glyphs, colours, np.maximum(lengths, 1).tolist(), strict=True)
-    bar = tuple(Span(glyph * length, colour) for glyph, colour, length in segments)
+    segments = zip(glyphs, colors, np.maximum(lengths, 1).tolist(), strict=True)
+    bar = tuple(Span(glyph * length, color) for glyph, color, length in segments)
     legend = []
-    for (name, _, fraction, _), glyph, colour in zip(parts, glyphs, colours, strict=True):
-        legend.append((Span(glyph, colour), Span(f" {name} {fraction}")))
+    for (name, _, fraction, _), glyph, color in zip(parts, glyphs, colors, strict=True):
+        legend.append((Span(glyph, color), Span(f" {name} {fraction}")))
     return [bar, *flow_entries(legend, display)]
 
 
@@ -59,16 +59,16 @@ def _choose_glyphs(names: Sequence[str], display: Display) -> list[str]:
     return glyphs
 
 
-def make_legible(colour: str) -> str:
+def make_legible(color: str) -> str:
     """Return a color that is legible on a terminal.
 
     A color that is nearly white is darkened, a color that is nearly black is lightened, and all
     other colors are returned unchanged.
     """
-    if palette.measure_luminance(colour) > _PALE:
-        return palette.mix(colour, palette.BLACK, 0.14)
+    if palette.measure_luminance(color) > _PALE:
+        return palette.mix(color, palette.BLACK, 0.14)
     return (
-        palette.mix(colour, palette.WHITE, 0.2)
-        if palette.measure_luminance(colour) < _DARK
-        else colour
+        palette.mix(color, palette.WHITE, 0.2)
+        if palette.measure_luminance(color) < _DARK
+        else color
     )

@@ -43,13 +43,13 @@ class Display:
 
     Attributes:
         width: Width in columns.
-        colour: Whether the terminal shows colors.
+        color: Whether the terminal shows colors.
         unicode: Whether the terminal shows Unicode, including block characters, and not only ASCII.
         height: Height in lines.
     """
 
     width: int = _USUAL_WIDTH
-    colour: bool = False
+    color: bool = False
     unicode: bool = True
     height: int = 24
 

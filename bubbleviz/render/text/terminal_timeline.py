@@ -75,7 +75,7 @@ _AROUND = 3
 _BETWEEN_TICKS = 9
 
 #: A row, its label, and the bubble ratio of the drawn rank, or None if the ratio is unknown.
-_Labelled: TypeAlias = "tuple[RankRow, str, float | None]"
+_Labeled: TypeAlias = "tuple[RankRow, str, float | None]"
 
 
 class _Brush:
@@ -94,7 +94,7 @@ class _Brush:
         elif not display.unicode and Phase.B not in kinds:
             # If BW is the only kind of backward pass, it gets the letter of B.
             self.glyphs[Phase.BW] = "B"
-        self.styles = {kind: _choose_style(kind) if display.colour else "" for kind in _SIGNS}
+        self.styles = {kind: _choose_style(kind) if display.color else "" for kind in _SIGNS}
 
     def draw(self, cells: Sequence[int]) -> list[Span]:
         """Draw a row of cells. Consecutive equal characters are in one span.
@@ -136,7 +136,7 @@ class _Brush:
 
 def _has_halves(display: Display) -> bool:
     """Return whether each character shows two cells, which requires colors and Unicode."""
-    return display.colour and display.unicode
+    return display.color and display.unicode
 
 
 def select_timeline(
@@ -216,7 +216,7 @@ def _choose_group_size(n_rows: int, max_lines: int | None) -> int:
 
 
 def _label_rows(
-    rows: Sequence[_Labelled], marked: Collection[int], display: Display
+    rows: Sequence[_Labeled], marked: Collection[int], display: Display
 ) -> tuple[list[str], list[str]]:
     """Return the texts before and after each row: its label, and its bubble ratio.
 
@@ -263,7 +263,7 @@ def _name_marked_rank(report: Report, rank: Rank, marked: Collection[int]) -> st
 
 def _group_rows(
     report: Report, selection: Selection, marked: Collection[int], size: int
-) -> list[_Labelled]:
+) -> list[_Labeled]:
     """Return one row per group of ``size`` consecutive rows, with its label and its ratio.
 
     The last group can be smaller. A group is represented by the row whose ratio differs most from
@@ -288,7 +288,7 @@ def _group_rows(
         distance = abs((ratios[row] or middle) - middle)
         return rows[row].rank.index in marked, distance
 
-    groups: list[_Labelled] = []
+    groups: list[_Labeled] = []
     for first in range(0, len(rows), size):
         last = min(first + size, len(rows)) - 1
         drawn_row = max(range(first, last + 1), key=measure_priority)

@@ -20,7 +20,7 @@ from bubbleviz.report.view import View
 #: The name is the one that is closest to the color of the phase in pictures.
 #: Perfetto ignores color names, and derives a slice's color from its name without digits.
 #: So in Perfetto, too, each phase and each cause has one color.
-_PHASE_COLOURS = {
+_PHASE_COLORS = {
     "F": "rail_response",
     "B": "background_memory_dump",
     "W": "good",
@@ -29,12 +29,12 @@ _PHASE_COLOURS = {
     "FB": "white",
     "Optimizer": "cq_build_running",
 }
-_COMMUNICATION_COLOURS = {phase.label: "rail_idle" for phase in COMMUNICATION}
+_COMMUNICATION_COLORS = {phase.label: "rail_idle" for phase in COMMUNICATION}
 #: Color names of slices, keyed by category and then by the first word of the slice name.
 #: The viewer chooses the colors of all other slices.
 RESERVED = {
-    "operation": _PHASE_COLOURS,
-    "communication": _COMMUNICATION_COLOURS,
+    "operation": _PHASE_COLORS,
+    "communication": _COMMUNICATION_COLORS,
     "bubble": CHROME_CAUSES,
 }
 
@@ -118,12 +118,12 @@ def _write_slices(track: SliceTrack, process: int, first: int) -> Iterator[str]:
         process: Number of the process to which the track belongs.
         first: Thread id of the first lane of the track.
     """
-    colours = RESERVED.get(track.category, {})
+    colors = RESERVED.get(track.category, {})
     for slice_ in track.slices():
         start = _format_us(slice_.start_ns)
         slice_fields = f'"pid":{process},"tid":{first + slice_.lane},"ts":{start}'
-        colour = colours.get(slice_.name.split(" ", 1)[0])
-        look = f',"cname":"{colour}"' if colour else ""
+        color = colors.get(slice_.name.split(" ", 1)[0])
+        look = f',"cname":"{color}"' if color else ""
         head = f'"ph":"X","name":{_encode_json(slice_.name)}{look},"cat":"{track.category}"'
         duration = _format_us(slice_.end_ns - slice_.start_ns)
         yield (

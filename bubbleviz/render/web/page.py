@@ -176,10 +176,8 @@ def _read_asset(name: str) -> str:
 def _fill_style() -> str:
     """Return the style sheet of the page, with the colors of light and dark mode filled in."""
     inks = (("light", palette.LIGHT), ("dark", palette.DARK))
-    colours = {
-        f"{mode}_{name}": colour for mode, ink in inks for name, colour in asdict(ink).items()
-    }
-    return Template(_read_asset("page.css")).substitute(colours)
+    colors = {f"{mode}_{name}": color for mode, ink in inks for name, color in asdict(ink).items()}
+    return Template(_read_asset("page.css")).substitute(colors)
 
 
 @cache
@@ -194,7 +192,7 @@ def _load_charting() -> str:
     from vl_convert import javascript_bundle
 
     script = javascript_bundle(ENTRY).replace("</script", "<\\/script").replace("<!--", "<\\!--")
-    return f"/*\n{_read_asset('licences.txt')}*/\n{script}"
+    return f"/*\n{_read_asset('licenses.txt')}*/\n{script}"
 
 
 #: zlib compression level. It is twice as fast as the default, and makes columns 3 % larger.
@@ -294,12 +292,12 @@ def _list_definitions(summary: RunSummary) -> dict[str, Any]:
     with their meanings and colors, the colors of bubble parts, and the ratios.
     """
     return {
-        "unattributed_colour": palette.UNATTRIBUTED,
-        "part_colours": palette.BUBBLE_PARTS,
+        "unattributed_color": palette.UNATTRIBUTED,
+        "part_colors": palette.BUBBLE_PARTS,
         "phases": [phase.label for phase in Phase],
         "compute_phases": [int(phase) for phase in COMPUTE],
         "causes": [
-            {"name": cause.label, "meaning": cause.meaning, "colour": palette.CAUSES[cause.label]}
+            {"name": cause.label, "meaning": cause.meaning, "color": palette.CAUSES[cause.label]}
             for cause in Cause
         ],
         "ratios": [

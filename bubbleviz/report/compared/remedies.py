@@ -36,7 +36,7 @@ _STANDARD_ERRORS = 2.0
 _MEDIAN_ERROR = math.sqrt(math.pi / 2)
 #: Names under which searched schedules are recognized.
 #: If all operations take equal times, both schedules have the same order.
-_RECOGNISED_AS = {"zb-1p": "zb-h1", "zb-2p": "zb-h2"}
+_RECOGNIZED_AS = {"zb-1p": "zb-h1", "zb-2p": "zb-h2"}
 #: Kinds of advice that recommend another order of operations.
 _ORDER_KINDS = {"schedule", "order"}
 #: Kinds of advice about delays, which do not change the work of any stage.
@@ -102,7 +102,7 @@ def describe_unnamed_change(advice: AdviceEntry, pair: RunPair) -> str:
         return pair.job_difference
     earlier, later = pair.earlier, pair.later
     names = [run.schedule_name for run in (earlier, later) if run.schedule_name is not None]
-    schedules = [_RECOGNISED_AS.get(name, name) for name in names]
+    schedules = [_RECOGNIZED_AS.get(name, name) for name in names]
     if not _split_kinds(advice) & _ORDER_KINDS and len(set(schedules)) > 1:
         return f"the schedule is {schedules[1]}, was {schedules[0]}"
     microbatches = [run.microbatches for run in (earlier, later) if run.microbatches]
@@ -122,12 +122,12 @@ def _describe_schedule(
     """Return whether the later run has the advised schedule, and a clause about both schedules.
 
     The first result is False if the schedule is the same as before. A searched schedule is also
-    recognized by the name in ``_RECOGNISED_AS``.
+    recognized by the name in ``_RECOGNIZED_AS``.
     """
     then, now = earlier.schedule_name, later.schedule_name
     if then == now:
         return False, f"the schedule is still {now or 'unknown'}"
-    advised_schedule, ran = (_RECOGNISED_AS.get(name, name) for name in (advice.place, now or ""))
+    advised_schedule, ran = (_RECOGNIZED_AS.get(name, name) for name in (advice.place, now or ""))
     is_advised = ran == advised_schedule
     advised = "" if is_advised else f", not {advice.place}"
     return is_advised, f"the schedule is {now or 'unknown'}{advised}, was {then}"

@@ -239,15 +239,15 @@ class _Search:
         excess, makespan_ns = self._measure_layouts(bounds[None, :])
         best = float(excess[0]), int(makespan_ns[0])
         while True:
-            neighbours = bounds + moves
-            neighbours = neighbours[(np.diff(neighbours, axis=1) > 0).all(axis=1)]
-            if len(neighbours) == 0:
+            neighbors = bounds + moves
+            neighbors = neighbors[(np.diff(neighbors, axis=1) > 0).all(axis=1)]
+            if len(neighbors) == 0:
                 return bounds
-            excess, makespan_ns = self._measure_layouts(neighbours)
+            excess, makespan_ns = self._measure_layouts(neighbors)
             index = int(np.lexsort((makespan_ns, excess))[0])
             if (float(excess[index]), int(makespan_ns[index])) >= best:
                 return bounds
-            bounds, best = neighbours[index], (float(excess[index]), int(makespan_ns[index]))
+            bounds, best = neighbors[index], (float(excess[index]), int(makespan_ns[index]))
 
     def _measure_layouts(self, bounds: Ints) -> tuple[Floats, Ints]:
         """Measure layouts, and keep the best layout that fits in memory.

@@ -64,7 +64,7 @@ from bubbleviz.sources.kineto.collectives import (
 from bubbleviz.sources.kineto.events import EventCollector, EventRows
 from bubbleviz.sources.kineto.memory import read_memory
 from bubbleviz.sources.kineto.recordings import MAX_DEVICES, Recordings, find_recordings
-from bubbleviz.sources.kineto.synchronisation import find_streams, read_synchronisation
+from bubbleviz.sources.kineto.synchronization import find_streams, read_synchronization
 from bubbleviz.sources.recording_sets import join_recordings
 from bubbleviz.sources.trace_events import TraceFile, to_global_threads
 
@@ -482,7 +482,7 @@ def _build_profile(
     rank, world_size, groups = parse_world(trace.metadata)
     if trace.is_merged:
         rank = NONE
-    synchronisation = read_synchronisation(events.collector, base_ns, events.calls, threads)
+    synchronization = read_synchronization(events.collector, base_ns, events.calls, threads)
     streams = find_streams(events.collector, events.work)
     ranges = _make_ranges(events.ranges, trace)
     return Profile(
@@ -504,7 +504,7 @@ def _build_profile(
         collectives=find_collectives(
             events.work, events.calls, events.collector, base_ns, (rank, world_size, groups)
         ),
-        synchronisation=None if synchronisation is None else lambda: (synchronisation, ()),
+        synchronization=None if synchronization is None else lambda: (synchronization, ()),
         memory=lambda: read_memory(path, base_ns, on_host=device == HOST),
         copies=lambda: _read_copies(work, names),
         streams=None if device == HOST else lambda: streams,

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from bubbleviz.conventions.globs import match_any_glob
-from bubbleviz.errors import EXPORT_AGAIN, NothingToAnalyseError, SchemaError
+from bubbleviz.errors import EXPORT_AGAIN, NothingToAnalyzeError, SchemaError
 from bubbleviz.model import profile
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import format_count
@@ -25,7 +25,7 @@ from bubbleviz.sources.nsys.export import GRAPH, KERNEL, KINDS, NVTX, RUNTIME, E
 from bubbleviz.sources.nsys.memory import read_memory
 from bubbleviz.sources.nsys.nccl_payloads import read_payloads
 from bubbleviz.sources.nsys.sqlite_export import open_export
-from bubbleviz.sources.nsys.synchronisation import read_synchronisation
+from bubbleviz.sources.nsys.synchronization import read_synchronization
 from bubbleviz.sources.operations.arrow import check_installed
 from bubbleviz.timing import record_file, time_step
 
@@ -61,9 +61,9 @@ def _explain_missing(export: Export, table: str) -> str:
     return reason or _RECORD_AGAIN[table]
 
 
-def _make_missing_error(export: Export, table: str) -> NothingToAnalyseError:
+def _make_missing_error(export: Export, table: str) -> NothingToAnalyzeError:
     """Return the error about a missing or empty table of kernels, calls or ranges."""
-    return NothingToAnalyseError(f"{export.path}: {_explain_missing(export, table)}")
+    return NothingToAnalyzeError(f"{export.path}: {_explain_missing(export, table)}")
 
 
 def _explain_missing_kernels(export: Export) -> str:
@@ -117,7 +117,7 @@ def _check_recorded(export: Export) -> None:
     """Check that the export has the tables and columns that an analysis needs.
 
     Raises:
-        NothingToAnalyseError: The table of kernels, calls or ranges is missing.
+        NothingToAnalyzeError: The table of kernels, calls or ranges is missing.
         SchemaError: A required column is missing.
     """
     for table in _RECORD_AGAIN:
@@ -133,7 +133,7 @@ def _check_ranges(export: Export) -> None:
     The check passes even if no range name follows a convention.
 
     Raises:
-        NothingToAnalyseError: The export contains no ranges.
+        NothingToAnalyzeError: The export contains no ranges.
         SchemaError: A table or column that contains range names is missing.
     """
     export.require("ranges/any")
@@ -264,7 +264,7 @@ class NsysFile:
         Raises:
             ProfileError: The export cannot be read.
             SchemaError: A required column is missing.
-            NothingToAnalyseError: Kernels, calls or ranges were not recorded.
+            NothingToAnalyzeError: Kernels, calls or ranges were not recorded.
         """
         export = self.export
         if not partial:
@@ -317,7 +317,7 @@ class NsysFile:
             else None,
             payloads=lambda: read_payloads(export),
             has_payload_schema=export.has("ranges/payload_entries"),
-            synchronisation=lambda: read_synchronisation(export),
+            synchronization=lambda: read_synchronization(export),
             memory=lambda: read_memory(export),
             streams=work.read_streams,
             copies=lambda: read_copies(export, activities, work.group),
@@ -385,7 +385,7 @@ class NsysFile:
         )
 
 
-def _make_no_kernels_error(export: Export, notes: Sequence[Limitation]) -> NothingToAnalyseError:
+def _make_no_kernels_error(export: Export, notes: Sequence[Limitation]) -> NothingToAnalyzeError:
     """Return the error for an export that contains no kernels, or none with possible times.
 
     Args:
@@ -395,7 +395,7 @@ def _make_no_kernels_error(export: Export, notes: Sequence[Limitation]) -> Nothi
     left_out = describe_invalid_times(notes)
     if not left_out:
         return _make_missing_error(export, KERNEL)
-    return NothingToAnalyseError(
+    return NothingToAnalyzeError(
         f"{export.path}: {left_out}; profile again with: nsys profile -t cuda,nvtx"
     )
 

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.errors import NothingToAnalyzeError
 from bubbleviz.model import texts
 from bubbleviz.model.operation_table import OperationTable
 from bubbleviz.model.phases import Phase
@@ -75,7 +75,7 @@ class OpenTable:
         """
         del globs, partial
         table = self.operations()
-        raise NothingToAnalyseError(
+        raise NothingToAnalyzeError(
             f"{self.path}: contains a {table.noun} without kernels, calls or ranges; use bubbleviz "
             f"analyze {texts.quote_for_shell(self.path)} for its bubbles"
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bubbleviz.errors import NothingToAnalyseError
+from bubbleviz.errors import NothingToAnalyzeError
 from bubbleviz.model import grouping, texts
 from bubbleviz.model.columns import NONE, Bools, Ints, scatter
 from bubbleviz.model.numbering import CodedTexts
@@ -24,7 +24,7 @@ _PAIR = re.compile(r"([0-9]{1,9})(?:\.0*)?(?:;([0-9]{1,9}))?")
 #: Matches an iteration number, which may be long because some programs use a timestamp.
 _STEP = re.compile(r"([0-9]{1,18})(?:\.0*)?")
 #: Matches the names that reports give to iterations without a range, such as ``after 3``.
-_NEIGHBOUR = re.compile(r"(after|before) -?[0-9]{1,18}(?: \(([0-9]{1,18})\))?")
+_NEIGHBOR = re.compile(r"(after|before) -?[0-9]{1,18}(?: \(([0-9]{1,18})\))?")
 #: Columns that identify an operation, together with its times.
 _IDENTITY = (
     *("rank", "iteration", "phase", "microbatch", "chunk", "sequence", "second_microbatch"),
@@ -55,11 +55,11 @@ def make_operation_table(cells: Cells, source: Source) -> OperationTable:
     If a row has no ``active_ns``, the duration of its operation on the device is used.
 
     Raises:
-        NothingToAnalyseError: The table has no rows.
+        NothingToAnalyzeError: The table has no rows.
         ProfileError: A row is not an operation, or contradicts another row.
     """
     if cells.rows == 0:
-        raise NothingToAnalyseError(f"{cells.path}: is empty; write one row per operation")
+        raise NothingToAnalyzeError(f"{cells.path}: is empty; write one row per operation")
     rank_index, places = _read_ranks(cells)
     iteration, iteration_names = _read_iterations(cells)
     spans = _Spans(*cells.spans())
@@ -300,7 +300,7 @@ def _read_iterations(cells: Cells) -> tuple[Ints, tuple[str, ...]]:
     names = []
     for code, text in enumerate(column.texts):
         step = _STEP.fullmatch(text)
-        if step is None and _NEIGHBOUR.fullmatch(text) is None:
+        if step is None and _NEIGHBOR.fullmatch(text) is None:
             reason = (
                 f"the iteration {format_cell(text)} is not a whole number; number the iterations"
             )

@@ -66,7 +66,7 @@ function causesSpec(run) {
     encoding: {
       y: { field: "label", type: "nominal", sort: { field: "order", op: "min" }, title: null, axis: { labelLimit: 170, labelOverlap: false } },
       x: { field: "ms", type: "quantitative", title: "idle ms per iteration" },
-      color: { field: "cause", type: "nominal", title: null, scale: { domain: used.map((own) => own.name), range: used.map((own) => own.colour) } },
+      color: { field: "cause", type: "nominal", title: null, scale: { domain: used.map((own) => own.name), range: used.map((own) => own.color) } },
       order: { field: "place" },
       tooltip: [
         { field: "label", title: byStage ? "stage" : "rank" }, { field: "cause" }, { field: "ms", title: "ms", format: ",.3~g" },

@@ -90,7 +90,7 @@ function showOperation(run, timeline, row) {
   place.replaceChildren(...[
     element("h4", {}, lines[0]), ...lines.slice(1).map((line) => element("p", {}, line)),
     idle ? element("p", {}, `Idle before it: ${idle}.`) : null,
-    element("p", { class: "buttons" }, goTo(timeline, run.neighbour(row, -1), "previous on its rank"), goTo(timeline, run.neighbour(row, 1), "next on its rank")),
+    element("p", { class: "buttons" }, goTo(timeline, run.neighbor(row, -1), "previous on its rank"), goTo(timeline, run.neighbor(row, 1), "next on its rank")),
     run.data.idle ? null : element("h4", {}, "The same microbatch"),
     run.data.idle || run.pipelineKnown(row) ? null : quiet("Its pipeline is unknown, so only operations of this rank are listed."),
     run.data.idle ? null : element("ol", { class: "chain", tabindex: 0, "aria-label": "operations of the same microbatch" }, ...shown.map((own) => element("li", { "aria-current": own === row ? "true" : null },
@@ -136,7 +136,7 @@ function showWindow(run, range) {
   place.replaceChildren(...[
     element("p", {}, `${duration(untilNs - fromNs)} of wall time, from ${duration(fromNs - run.startNs)} to ${duration(untilNs - run.startNs)}. ${told}${shown}`),
     ...(found.length ? explained("selected window", ratios) : []),
-    ...(idle.length ? explained("idle time in the selected window", table(run.data.idle ? "Idle time in this window" : "Idle time in this window, within the windows of the primary ratio", ["cause", `idle, summed over ranks, ${idleUnit[1]}`], idle.map(([own, ns]) => [element("span", {}, swatch(own.colour), own.name), time(ns, idleUnit)]))) : []),
+    ...(idle.length ? explained("idle time in the selected window", table(run.data.idle ? "Idle time in this window" : "Idle time in this window, within the windows of the primary ratio", ["cause", `idle, summed over ranks, ${idleUnit[1]}`], idle.map(([own, ns]) => [element("span", {}, swatch(own.color), own.name), time(ns, idleUnit)]))) : []),
     element("p", { class: "buttons" }, element("button", { type: "button", onclick: () => run.timeline.setWindow(null) }, "clear")),
   ]);
   byId("live").textContent = found.map((own) => `${own.name} ${percent(own.ratio)}`).join("; ");

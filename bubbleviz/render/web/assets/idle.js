@@ -16,9 +16,9 @@ function runOfIdle(whole) {
       ranks: idle.devices.map(([label, share], index) => ({ index, label, share, stage: null, pipeline: null, global_rank: null })),
       iterations: idle.steps.map((name, index) => ({ index, name, ranks: [] })),
     },
-    names: idle.works, ratios: [], phases: ["busy"], compute_phases: [0], shown: null, rest: idle.rest, unattributed_colour: idle.rest,
+    names: idle.works, ratios: [], phases: ["busy"], compute_phases: [0], shown: null, rest: idle.rest, unattributed_color: idle.rest,
     paints: [{ bands: [[1, idle.busy]], number: "#000000" }],
-    causes: idle.activities.map(([name, meaning, colour]) => ({ name, meaning, colour })),
+    causes: idle.activities.map(([name, meaning, color]) => ({ name, meaning, color })),
     tables: {
       operations: {
         ...filled(busy, ["iteration", "microbatch", "second_microbatch", "chunk", "second_chunk", "virtual_stage", "kernels", "thousandths"]),

@@ -48,7 +48,7 @@ function showLegend(run, timeline) {
     .map(([name, shades]) => [NAMES[name] ?? name, shades])
     .map(([name, shades]) => element("li", {}, ...shades.map(banded), shades.length > 1 ? `${name}, by chunk` : name));
   if (run.culprits.size) running.push(element("li", {}, "► see What to do first"));
-  if (run.unattributed.rows) running.push(element("li", {}, swatch(run.data.unattributed_colour), "unattributed compute"));
+  if (run.unattributed.rows) running.push(element("li", {}, swatch(run.data.unattributed_color), "unattributed compute"));
   if (timeline.lanes.communication && run.communication.rows) {
     const { paint } = run.operations;
     running.push(element("li", {}, banded(run.data.paints[paint[run.communication.operation[0]]].bands), "communication kernels"));
@@ -58,9 +58,9 @@ function showLegend(run, timeline) {
   if (timeline.lanes.causes) {
     const used = new Set(run.bubbleRows.cause);
     run.data.causes.forEach((own, at) => {
-      if (used.has(at) && own.colour !== run.data.rest) idle.push(element("li", { title: own.meaning }, swatch(own.colour), own.name));
+      if (used.has(at) && own.color !== run.data.rest) idle.push(element("li", { title: own.meaning }, swatch(own.color), own.name));
     });
-    if (run.data.causes.some((own, at) => used.has(at) && own.colour === run.data.rest)) idle.push(element("li", {}, swatch(run.data.rest), "everything else"));
+    if (run.data.causes.some((own, at) => used.has(at) && own.color === run.data.rest)) idle.push(element("li", {}, swatch(run.data.rest), "everything else"));
   } else {
     const hatched = swatch("none");
     hatched.classList.add("hatched");
@@ -83,10 +83,10 @@ function paintsByPhase(run, phases) {
 
 function banded(bands) {
   let at = 0;
-  const stops = bands.map(([share, colour]) => {
+  const stops = bands.map(([share, color]) => {
     const from = at;
     at += 100 * share;
-    return `${colour} ${from}% ${at}%`;
+    return `${color} ${from}% ${at}%`;
   });
   const made = swatch("none");
   made.style.background = `linear-gradient(${stops.join(", ")})`;
@@ -122,16 +122,16 @@ function fillControls(run, timeline, charts) {
     byId("live").textContent = found ? `${found} is selected.` : "Nothing found.";
     event.currentTarget.setAttribute("aria-invalid", String(Boolean(words) && !found));
   });
-  const recoloured = () => {
+  const recolored = () => {
     timeline.resize();
     showLegend(run, timeline);
   };
   byId("theme").addEventListener("click", () => {
     const dark = getComputedStyle(document.documentElement).colorScheme === "dark";
     document.documentElement.dataset.theme = dark ? "light" : "dark";
-    recoloured();
+    recolored();
   });
-  for (const media of ["(prefers-color-scheme: dark)", "print"]) matchMedia(media).addEventListener("change", recoloured);
+  for (const media of ["(prefers-color-scheme: dark)", "print"]) matchMedia(media).addEventListener("change", recolored);
   if (run.data.idle) {
     for (const own of document.querySelectorAll('#rows, [data-lane="communication"], [data-lane="critical"]')) own.parentElement.hidden = true;
     byId("find").placeholder = "device or kernel";

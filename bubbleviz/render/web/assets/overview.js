@@ -126,11 +126,11 @@ class Overview {
     c.setTransform(this.scale, 0, 0, this.scale, 0, 0);
     c.fillStyle = ink("paper");
     c.fillRect(0, 0, this.width, this.height);
-    const colours = DIVERGING.map(channels);
+    const colors = DIVERGING.map(channels);
     const between = this.wide > 6 && this.tall > 4 ? 1 : 0;
     this.values.forEach((rows, column) => rows.forEach((value, row) => {
       const [x, y] = this.corner(column, row);
-      c.fillStyle = value === null ? ink("gap") : this.colourOf(value, colours);
+      c.fillStyle = value === null ? ink("gap") : this.colorOf(value, colors);
       c.fillRect(x, y, this.wide - between, this.tall - between);
     }));
     c.font = "11px system-ui, sans-serif";
@@ -182,7 +182,7 @@ class Overview {
     }
   }
 
-  colourOf(value, [low, middle, high]) {
+  colorOf(value, [low, middle, high]) {
     const share = Math.max(-1, Math.min(1, (value - this.measure.middle) / this.reach));
     const pixel = mixed(middle, share < 0 ? low : high, Math.abs(share));
     return `rgb(${pixel & 255} ${(pixel >> 8) & 255} ${(pixel >> 16) & 255})`;

@@ -32,7 +32,7 @@ class Painter {
   // Discards the sums of the previous ranks.
   forget() {
     this.spent = new SpentByRank(this.at.run);
-    this.drawn = this.labelled = null;
+    this.drawn = this.labeled = null;
   }
 
   paint() {
@@ -80,13 +80,13 @@ class Painter {
 
   paintRows(wide, tall) {
     const { ink } = this.at;
-    this.colours = {
+    this.colors = {
       paper: channels(ink.paper), band: channels(ink.band), gap: channels(ink.gap),
-      loose: channels(this.at.run.data.unattributed_colour),
-      causes: this.at.run.data.causes.map((own) => channels(own.colour)),
-      paints: this.at.run.data.paints.map((own) => own.bands.map(([, colour]) => channels(colour))),
+      loose: channels(this.at.run.data.unattributed_color),
+      causes: this.at.run.data.causes.map((own) => channels(own.color)),
+      paints: this.at.run.data.paints.map((own) => own.bands.map(([, color]) => channels(color))),
     };
-    this.raster.begin(wide, tall, this.colours.paper);
+    this.raster.begin(wide, tall, this.colors.paper);
     this.perNs = wide / (this.at.untilNs - this.at.fromNs);
     this.texts.length = 0;
     this.cramped = false;
@@ -111,7 +111,7 @@ class Painter {
     const height = rowHeight - above - below;
     const lane = !lanes.communication ? 0 : lanes.operations ? Math.max(2, Math.round(height * LANE_SHARE)) : height;
     const edges = [this.line(top), this.line(top + height - (lane && lanes.operations ? lane + 1 : lane))];
-    this.raster.box(0, this.raster.wide, edges[0], this.line(top + height), this.colours.band);
+    this.raster.box(0, this.raster.wide, edges[0], this.line(top + height), this.colors.band);
     if (!lane || lanes.operations) this.paintOperations(rank, edges[0], edges[1]);
     if (lane) {
       const band = [this.line(top + height - lane), this.line(top + height)];
@@ -140,16 +140,16 @@ class Painter {
   }
 
   pale(pixel) {
-    return this.at.chain.size ? mixed(pixel, this.colours.band, PALE) : pixel;
+    return this.at.chain.size ? mixed(pixel, this.colors.band, PALE) : pixel;
   }
 
   paintShares(lane, rank, top, bottom, withIdle) {
     const work = this.spent.work(lane, rank);
     const { causes } = this.at.lanes;
     const idle = withIdle ? this.spent.idle(rank, causes) : { count: 0, until() {} };
-    const idleColours = (causes ? this.colours.causes : [this.colours.gap]).map((own) => this.pale(own));
-    const workColours = work.colours.map((own) => this.pale(channels(own)));
-    this.raster.columns([this.at.fromNs, this.at.untilNs], top, bottom, work, workColours, idle, idleColours);
+    const idleColors = (causes ? this.colors.causes : [this.colors.gap]).map((own) => this.pale(own));
+    const workColors = work.colors.map((own) => this.pale(channels(own)));
+    this.raster.columns([this.at.fromNs, this.at.untilNs], top, bottom, work, workColors, idle, idleColors);
   }
 
   // Visits the intervals in view with their pixels. Only the first of several in the same pixel is visited.
@@ -174,9 +174,9 @@ class Painter {
   paintBubbles(rank, top, bottom) {
     const { bubbles } = this.at.run;
     const { causes } = this.at.lanes;
-    const colours = this.colours.causes;
+    const colors = this.colors.causes;
     this.distinct(bubbles, rank, (i, left, right) => {
-      if (causes) this.raster.box(left, right, top, bottom, colours[bubbles.cause[i]]);
+      if (causes) this.raster.box(left, right, top, bottom, colors[bubbles.cause[i]]);
       else this.raster.pattern(left, right, top, bottom, this.at.hatching);
     });
   }
@@ -184,7 +184,7 @@ class Painter {
   paintLoose(rank, top, bottom) {
     const quarter = Math.round((bottom - top) / 4);
     this.distinct(this.at.run.unattributed, rank, (_, left, right) => {
-      this.raster.box(left, right, top + quarter, Math.max(bottom - quarter, top + quarter + 1), this.colours.loose);
+      this.raster.box(left, right, top + quarter, Math.max(bottom - quarter, top + quarter + 1), this.colors.loose);
     });
   }
 
@@ -219,8 +219,8 @@ class Painter {
     for (let k = 0; k < bands.length; k += 1) {
       share += bands[k][0];
       const until = k === bands.length - 1 ? bottom : Math.round(top + share * (bottom - top));
-      const colour = this.colours.paints[paint][k];
-      this.raster.box(left, right, from, until, faded ? this.pale(colour) : colour);
+      const color = this.colors.paints[paint][k];
+      this.raster.box(left, right, from, until, faded ? this.pale(color) : color);
       from = until;
     }
   }
@@ -258,7 +258,7 @@ class Painter {
     const key = JSON.stringify([this.at.rowTop, this.at.by, this.at.ink, gutter, height, scale, this.at.rowHeight, this.at.ratedIteration]);
     this.board ??= document.createElement("canvas");
     const { left } = this.plot();
-    if (key !== this.labelled) {
+    if (key !== this.labeled) {
       [this.board.width, this.board.height] = [left, canvas.height];
       const c = this.board.getContext("2d");
       c.setTransform(scale, 0, 0, scale, 0, 0);
@@ -269,7 +269,7 @@ class Painter {
       const step = Math.ceil(LEAST_NAMED / this.at.rowHeight);
       for (let row = Math.ceil(first / step) * step; row < last; row += step) this.paintLabel(c, this.at.rows[row], this.at.top(row) + this.at.rowHeight / 2);
     }
-    this.labelled = key;
+    this.labeled = key;
     this.at.context.drawImage(this.board, 0, 0, left, canvas.height, 0, 0, left / scale, canvas.height / scale);
   }
 

@@ -1,7 +1,7 @@
 // Parts: the parts of the primary ratio in the order of the report, largest first.
 
 function bubbleParts(run) {
-  return (run.report.summary.bubble_parts ?? []).map((own) => ({ ...own, colour: run.data.part_colours[own.name] }));
+  return (run.report.summary.bubble_parts ?? []).map((own) => ({ ...own, color: run.data.part_colors[own.name] }));
 }
 
 // A bar with one box per part, wide enough to be visible.
@@ -12,7 +12,7 @@ function partsBar(parts) {
   for (const own of parts) {
     const box = element("span", { title: `${own.name}: ${percent(own.share)} of the window, ${percent(own.share / total)} of the bubble. ${own.meaning}` });
     box.style.flexGrow = String(own.share / total);
-    box.style.background = own.colour;
+    box.style.background = own.color;
     bar.append(box);
   }
   return bar;
@@ -23,14 +23,14 @@ function partsTable(parts) {
   const allNs = parts.reduce((all, own) => all + own.time_ns, 0);
   const unit = commonUnit([allNs]);
   const rows = parts.map((own) => [
-    element("span", {}, swatch(own.colour), own.name), share(own.share), share(own.share / total), time(own.time_ns, unit), own.meaning,
+    element("span", {}, swatch(own.color), own.name), share(own.share), share(own.share / total), time(own.time_ns, unit), own.meaning,
   ]);
   rows.push(["all", share(total), share(1), time(allNs, unit), ""]);
   return table(null, ["part", "% of window", "% of bubble", `time per rank, ${unit[1]}`, "meaning"], rows, { id: "parts", lastText: true });
 }
 
-function swatch(colour) {
+function swatch(color) {
   const made = element("span", { class: "swatch", "aria-hidden": "true" });
-  made.style.background = colour;
+  made.style.background = color;
   return made;
 }

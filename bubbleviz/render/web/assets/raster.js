@@ -9,18 +9,18 @@ class Raster {
   }
 
   // Starts a raster of the given size, which is filled with one color.
-  begin(wide, tall, colour) {
+  begin(wide, tall, color) {
     if (wide !== this.wide || tall !== this.tall) {
       [this.wide, this.tall] = [wide, tall];
       this.image = new ImageData(wide, tall);
       this.pixels = new Uint32Array(this.image.data.buffer);
     }
-    this.pixels.fill(colour);
+    this.pixels.fill(color);
     this.work = 0;
   }
 
   // Fills a box with whole-pixel bounds.
-  box(left, right, top, bottom, colour) {
+  box(left, right, top, bottom, color) {
     const { pixels, wide } = this;
     const from = Math.max(0, left);
     const to = Math.min(wide, right);
@@ -28,8 +28,8 @@ class Raster {
     this.work += 1;
     for (let y = Math.max(0, top); y < last; y += 1) {
       const line = y * wide;
-      if (to - from > 24) pixels.fill(colour, line + from, line + to);
-      else for (let at = line + from; at < line + to; at += 1) pixels[at] = colour;
+      if (to - from > 24) pixels.fill(color, line + from, line + to);
+      else for (let at = line + from; at < line + to; at += 1) pixels[at] = color;
     }
   }
 
@@ -48,7 +48,7 @@ class Raster {
   }
 
   // Fills the pixel columns of a row by how their time was spent: work at the bottom, then idle time.
-  columns([fromNs, untilNs], top, bottom, work, workColours, idle, idleColours) {
+  columns([fromNs, untilNs], top, bottom, work, workColors, idle, idleColors) {
     const { wide } = this;
     const first = Math.max(0, top);
     const last = Math.min(this.tall, bottom);
@@ -70,7 +70,7 @@ class Raster {
         before[k] = after[k];
         if (own <= 0) continue;
         const next = y - own * heightPerNs;
-        this.column(x, Math.round(next), Math.round(y), first, last, workColours[k]);
+        this.column(x, Math.round(next), Math.round(y), first, last, workColors[k]);
         y = next;
       }
       if (y <= first + 0.5) continue;
@@ -81,23 +81,23 @@ class Raster {
         idleBefore[k] = idleAfter[k];
         if (own <= 0) continue;
         const next = y - own * heightPerNs;
-        this.column(x, Math.round(next), Math.round(y), first, last, idleColours[k]);
+        this.column(x, Math.round(next), Math.round(y), first, last, idleColors[k]);
         y = next;
       }
       idleKnown = x + 1;
     }
   }
 
-  column(x, top, bottom, first, last, colour) {
+  column(x, top, bottom, first, last, color) {
     const { wide, pixels } = this;
     const end = (bottom < last ? bottom : last) * wide + x;
-    for (let at = (top > first ? top : first) * wide + x; at < end; at += wide) pixels[at] = colour;
+    for (let at = (top > first ? top : first) * wide + x; at < end; at += wide) pixels[at] = color;
   }
 }
 
 // Converts a color "#rrggbb" to a pixel of image data in little-endian byte order.
-function channels(colour) {
-  const value = parseInt(colour.slice(1), 16);
+function channels(color) {
+  const value = parseInt(color.slice(1), 16);
   return ((255 << 24) | ((value & 255) << 16) | (value & 0xff00) | (value >> 16)) >>> 0;
 }
 

@@ -387,7 +387,7 @@ class Run {
   }
 
   // The compute operation before (-1) or after (1) an operation on its rank, or -1 if there is none.
-  neighbour(row, step) {
+  neighbor(row, step) {
     const computes = new Set(this.data.compute_phases);
     const { rank, phase, length_ns: length } = this.operations;
     for (let i = row + step; i >= 0 && i < this.operations.rows && rank[i] === rank[row]; i += step) {

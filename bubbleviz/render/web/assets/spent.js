@@ -72,19 +72,19 @@ class SpentByRank {
     return this.of(`${rank} ${lane === this.run.compute}`, () => {
       const { paint } = this.run.operations;
       const [low, high] = [lane.bounds[rank], lane.bounds[rank + 1]];
-      const colours = new Map();
+      const colors = new Map();
       const codes = new Map();
       const codeOf = (i) => {
         const id = paint[lane.operation[i]];
         if (!codes.has(id)) {
-          const colour = this.run.data.paints[id].bands.reduce((a, b) => (b[0] > a[0] ? b : a))[1];
-          if (!colours.has(colour)) colours.set(colour, colours.size);
-          codes.set(id, colours.get(colour));
+          const color = this.run.data.paints[id].bands.reduce((a, b) => (b[0] > a[0] ? b : a))[1];
+          if (!colors.has(color)) colors.set(color, colors.size);
+          codes.set(id, colors.get(color));
         }
         return codes.get(id);
       };
       for (let i = low; i < high; i += 1) codeOf(i);
-      return Object.assign(new Spent(lane, low, high, codeOf, colours.size), { colours: [...colours.keys()] });
+      return Object.assign(new Spent(lane, low, high, codeOf, colors.size), { colors: [...colors.keys()] });
     });
   }
 

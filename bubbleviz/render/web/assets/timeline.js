@@ -300,7 +300,7 @@ class Timeline {
       return;
     }
     if (along) {
-      const next = run.neighbour(this.selected, along);
+      const next = run.neighbor(this.selected, along);
       if (next >= 0) this.select(next, { reveal: true });
       return;
     }

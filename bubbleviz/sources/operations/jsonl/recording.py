@@ -11,7 +11,7 @@ from functools import cache
 import numpy as np
 
 from bubbleviz.conventions import convention_file, range_names
-from bubbleviz.errors import NothingToAnalyseError, ProfileError
+from bubbleviz.errors import NothingToAnalyzeError, ProfileError
 from bubbleviz.model import grouping, intervals, limitations
 from bubbleviz.model import operations as model
 from bubbleviz.model.columns import NONE, Bools, Ints
@@ -25,7 +25,7 @@ from bubbleviz.sources.operations.cells import Cells, NumberColumn
 from bubbleviz.sources.operations.jsonl.parts import RecordedOperations
 from bubbleviz.sources.operations.jsonl.sessions import (
     RecordedSession,
-    has_neighbours,
+    has_neighbors,
     read_session,
 )
 from bubbleviz.sources.operations.open_table import OpenTable
@@ -53,7 +53,7 @@ def make_table(session: RecordedSession) -> OperationTable:
 
     Raises:
         ProfileError: The names of the operations are damaged, or operations contradict each other.
-        NothingToAnalyseError: The recording contains no operations.
+        NothingToAnalyzeError: The recording contains no operations.
     """
     meanings = range_names.parse_range_names(session.names, convention_file.built_in()[_CONVENTION])
     recorded = session.stretch.operations
@@ -65,7 +65,7 @@ def make_table(session: RecordedSession) -> OperationTable:
             "again"
         )
     if len(rows) == 0:
-        raise NothingToAnalyseError(
+        raise NothingToAnalyzeError(
             f"{session.path}: a recording without operations; name forwards and backwards with "
             "annotate.phase, or annotate the framework"
         )
@@ -378,7 +378,7 @@ def _report_limitations(
             f"{header.iterations} of every {header.every} are recorded, as requested; the period "
             "of the last one before a pause is unknown",
         )
-    if has_neighbours(session):
+    if has_neighbors(session):
         yield limitations.Limitation(
             "other recordings",
             "files of other runs in the directory are left out; name one to analyze it",

@@ -9,7 +9,7 @@ from operator import itemgetter
 import numpy as np
 
 from bubbleviz import recording_layout as layout
-from bubbleviz.errors import NothingToAnalyseError, ProfileError
+from bubbleviz.errors import NothingToAnalyzeError, ProfileError
 from bubbleviz.model.numbering import Numbering
 from bubbleviz.progress import Watch
 from bubbleviz.sources.operations.jsonl import parts as recorded
@@ -175,7 +175,7 @@ def read_session(path: str, watch: Watch) -> RecordedSession:
 
     Raises:
         ProfileError: A file cannot be read, its header is damaged, or all lines are damaged.
-        NothingToAnalyseError: The recording contains no complete iteration.
+        NothingToAnalyzeError: The recording contains no complete iteration.
     """
     watch(0.0)
     names: Numbering[str] = Numbering()
@@ -190,7 +190,7 @@ def read_session(path: str, watch: Watch) -> RecordedSession:
             "record again"
         )
     if header is None or not stretches:
-        raise NothingToAnalyseError(
+        raise NothingToAnalyzeError(
             f"{path}: contains no complete iteration; let the run continue until the second "
             "one has begun"
         )
@@ -237,13 +237,11 @@ def _read_stretches(readers: Sequence[PartReader], watch: Watch) -> list[Stretch
     return stretches
 
 
-def has_neighbours(session: RecordedSession) -> bool:
+def has_neighbors(session: RecordedSession) -> bool:
     """Return whether the file numbers just before or after a recording belong to other recordings.
 
     Files with adjacent numbers belong to other recordings of the same rank.
     """
     stem, number = recorded.parse_file_name(session.path) or ("", 0)
-    neighbours = [n for n in (number - 1, number + session.parts) if stem and n >= 0]
-    return any(
-        _read_header_if_valid(_format_file_name(stem, neighbour)) for neighbour in neighbours
-    )
+    neighbors = [n for n in (number - 1, number + session.parts) if stem and n >= 0]
+    return any(_read_header_if_valid(_format_file_name(stem, neighbor)) for neighbor in neighbors)

@@ -10,7 +10,7 @@ SELECT
     COALESCE(wait.device_id, -1) AS device_id,  -- device number, as numbered in the process
     COALESCE(wait.stream_id, -1) AS stream_id,  -- stream that waits, or that the host waits for
     COALESCE(wait.event_id, -1) AS event_id,  -- CUDA event that is waited for
-    COALESCE(wait.pairing, -1) AS pairing,  -- pairs with synchronisation/event_records.sql
+    COALESCE(wait.pairing, -1) AS pairing,  -- pairs with synchronization/event_records.sql
     COALESCE(wait.correlation_id, -1) AS correlation_id,  -- pairs with calls/all.sql
     COALESCE(wait.start_ns, -1099511627776) AS start_ns  -- when the host began it, or -2^40 if unknown
 FROM waits AS wait

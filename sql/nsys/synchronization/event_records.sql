@@ -6,7 +6,7 @@ SELECT
     COALESCE(record.device_id, -1) AS device_id,  -- device number, as numbered in the process
     COALESCE(record.stream_id, -1) AS stream_id,  -- stream on which the event was recorded
     COALESCE(record.event_id, -1) AS event_id,  -- CUDA event that was recorded
-    COALESCE(record.pairing, -1) AS pairing,  -- pairs with synchronisation/waits.sql
+    COALESCE(record.pairing, -1) AS pairing,  -- pairs with synchronization/waits.sql
     COALESCE(record.correlation_id, -1) AS correlation_id,  -- pairs with calls/all.sql
     COALESCE(record.completed_ns, -1) AS completed_ns  -- when it completed on the device
 FROM event_records AS record

@@ -25,16 +25,16 @@ import numpy as np
 from bubbleviz.model.columns import NONE, Ints
 from bubbleviz.model.grouping import lookup_values
 from bubbleviz.model.profile import UNCORRELATED, process_of
-from bubbleviz.model.synchronisation import EventRecords, Synchronisation, Waits
+from bubbleviz.model.synchronization import EventRecords, Synchronization, Waits
 from bubbleviz.sources.kineto.events import EventCollector, EventRows, KinetoArgs, parse_number
 
 _STREAM = re.compile(r"(?:stream )?([0-9]{1,9})\Z")
 _DEVICES = 1 << 22
 
 
-def read_synchronisation(
+def read_synchronization(
     collector: EventCollector, base_ns: int, calls: EventRows, threads: Ints
-) -> Synchronisation | None:
+) -> Synchronization | None:
     """Return the synchronization events of a trace, or None if the trace contains no waits.
 
     Event records come from two sources: ``cuda_event`` events, and waits that describe the record
@@ -60,7 +60,7 @@ def read_synchronisation(
 
     start_ns, call, device, stream, event, _, _ = waits
     unknown = np.full(len(recorded), NONE, np.int64)
-    return Synchronisation(
+    return Synchronization(
         EventRecords(
             *(
                 find_processes(record),

@@ -7,20 +7,20 @@ import numpy as np
 from bubbleviz.model.columns import NONE
 from bubbleviz.model.limitations import Limitation
 from bubbleviz.model.profile import process_of
-from bubbleviz.model.synchronisation import EventRecords, Synchronisation, Waits
+from bubbleviz.model.synchronization import EventRecords, Synchronization, Waits
 from bubbleviz.sources.nsys.export import Export
 from bubbleviz.sources.nsys.queries import NOTHING, table_of
 
-_WAITS, _RECORDS = "synchronisation/waits", "synchronisation/event_records"
+_WAITS, _RECORDS = "synchronization/waits", "synchronization/event_records"
 
 
-def read_synchronisation(
+def read_synchronization(
     export: Export,
-) -> tuple[Synchronisation | None, tuple[Limitation, ...]]:
+) -> tuple[Synchronization | None, tuple[Limitation, ...]]:
     """Read the synchronization events of an export.
 
     Returns:
-        synchronisation: Event records and waits, or None if no waits were recorded.
+        synchronization: Event records and waits, or None if no waits were recorded.
         limitations: One limitation per table that exists but lacks required columns. Event records
             are checked only if there are waits.
 
@@ -41,4 +41,4 @@ def read_synchronisation(
     records = export.query_columns(_RECORDS)
     for table in (waits, records):
         table[0] = np.where(table[0] == NONE, NONE, process_of(table[0]))
-    return Synchronisation(EventRecords(*records), Waits(*waits)), losses
+    return Synchronization(EventRecords(*records), Waits(*waits)), losses

@@ -69,7 +69,7 @@ class Waits(Table):
 
 
 @dataclass(frozen=True)
-class Synchronisation:
+class Synchronization:
     """The synchronization that a profile recorded.
 
     Attributes:

@@ -51,7 +51,7 @@ class Wait:
     pid: int = 1
 
 
-def add_synchronisation(
+def add_synchronization(
     file: Path,
     records: Sequence[Rec] = (),
     waits: Sequence[Wait] = (),

@@ -42,9 +42,9 @@ def lines_of(name: str, content: bytes) -> list[str]:
         content: Content of the file.
     """
     suffix = PurePosixPath(name).suffix
-    normalise = _BY_SUFFIX.get(suffix, _split_text)
+    normalize = _BY_SUFFIX.get(suffix, _split_text)
     try:
-        return normalise(content)
+        return normalize(content)
     except (ValueError, KeyError, zlib.error) as error:
         # If only one version writes an output that cannot be parsed, the outputs differ.
         return [f"cannot be parsed as {suffix}: {error}", *_split_text(content)]
