@@ -16,7 +16,8 @@ import numpy as np
 from bubbleviz.errors import UsageError
 from bubbleviz.model.texts import name_python_arguments
 
-#: Accepted types for each annotation. numpy's numbers are not subclasses of int, float or bool.
+#: Accepted types for each annotation. NumPy's number types are not subclasses of int, float or
+#: bool.
 _ACCEPTED_TYPES: Mapping[type, Any] = {int: Integral, float: Real, bool: (bool, np.bool_)}
 _SIZES = re.compile(r"[a-z]+=\d{1,6}(?:,[a-z]+=\d{1,6}){0,4}")
 _P = ParamSpec("_P")
@@ -24,7 +25,7 @@ _T = TypeVar("_T")
 
 
 def check_argument_types(function: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Return a wrapper that checks the types of the arguments and then calls the function.
+    """Return a wrapper that checks the argument types and then calls the function.
 
     If the function raises a usage error, command-line options in the message are replaced with
     names of Python arguments, as described at
@@ -47,7 +48,7 @@ def check_argument_types(function: Callable[_P, _T]) -> Callable[_P, _T]:
 def refuse_wrong_types(function: Callable[..., object], arguments: Mapping[str, object]) -> None:
     """Check the arguments of a function or class against its type annotations.
 
-    Each item of ``*args`` is checked, but ``**kwargs`` are not checked. If the argument is a text
+    Each item of ``*args`` is checked, but ``**kwargs`` are not checked. If the argument is a string
     and the parameter expects a dataclass, the message recommends the dataclass.
 
     Args:
@@ -64,7 +65,7 @@ def refuse_wrong_types(function: Callable[..., object], arguments: Mapping[str, 
         if kind is parameters[name].VAR_KEYWORD or all(_has_type(v, hints[name]) for v in values):
             continue
         hint = f"see help(bubbleviz.{function.__name__})"
-        # A text such as "pp=4,dp=2" is a command-line option, so suggest the class.
+        # A string such as "pp=4,dp=2" looks like a command-line option, so suggest the class.
         type_arguments = get_args(hints[name])
         classes: list[Any] = [c for c in type_arguments if isinstance(c, type) and is_dataclass(c)]
         if isinstance(value, str) and len(classes) == 1:
@@ -80,10 +81,10 @@ def refuse_wrong_types(function: Callable[..., object], arguments: Mapping[str, 
 def _has_type(value: object, hint: Any) -> bool:
     """Return whether a value has the type that an annotation requires.
 
-    numpy's numbers are accepted like Python's, and 0 and 1 are accepted for bool. The items of
-    sequences are checked. The items of iterators are not checked, because iterators can be read
-    only once. A text is not accepted as a sequence. Protocols and annotations that are not classes
-    accept any value.
+    NumPy numbers are accepted wherever Python numbers are, and 0 and 1 are accepted for bool. The
+    items of sequences are checked. The items of iterators are not checked, because iterators can be
+    read only once. A string is not accepted as a sequence. Protocols and annotations that are not
+    classes accept any value.
     """
     origin, type_arguments = get_origin(hint), get_args(hint)
     if origin in {Union, UnionType}:

@@ -46,8 +46,8 @@ class ArrowTable(ABC):
         """Export the table as an Arrow C stream, as defined by Arrow's PyCapsule interface.
 
         Args:
-            requested_schema: Capsule with the schema that the caller would like to get. The request
-                is ignored if the table cannot be exported with this schema.
+            requested_schema: Capsule with the schema that the caller would like to get. Ignored if
+                the table cannot be exported with that schema.
 
         Returns:
             A PyCapsule that contains the stream.
@@ -80,7 +80,7 @@ class Records(ArrowTable, Generic[ValueT]):
     """An immutable sequence of objects that is also an Arrow table with one row per object.
 
     Args:
-        values: Objects of the same type.
+        values: Objects, all of the same type.
         columns: Function that converts objects of this type to columns, keyed by name.
     """
 
@@ -123,10 +123,10 @@ class Records(ArrowTable, Generic[ValueT]):
 
 
 def make_records(values: Iterable[ValueT], kinds: Mapping[str, Kind]) -> Records[ValueT]:
-    """Return a sequence of objects that is also a table of their attributes.
+    """Return the objects as a sequence that is also a table of their attributes.
 
     Args:
-        values: Objects of the same type.
+        values: Objects, all of the same type.
         kinds: Type of each attribute, keyed by its name, in the order of the columns.
     """
     return Records(values, partial(collect_attributes, kinds))
@@ -160,17 +160,17 @@ def mask_known(name: str, column: Ints) -> Bools:
     Unknown values are -1, or ``NO_INSTANT`` in columns that contain points in time.
 
     Args:
-        name: Name of the column, which decides whether it contains points in time.
+        name: Name of the column, which tells whether the column contains points in time.
         column: Values of the column.
     """
     return np.asarray(column != (NO_INSTANT if name in _INSTANTS else NONE))
 
 
 def convert_column(name: str, column: Ints | CodedTexts) -> Column:
-    """Convert a column of integers or texts to an Arrow column.
+    """Convert a column of integers or strings to an Arrow column.
 
-    Unknown integers (see :func:`mask_known`) and missing texts become null. A contiguous column of
-    integers is not copied if all of its values are known.
+    Unknown integers (see :func:`mask_known`) and missing strings become null. A contiguous column
+    of integers is not copied if all of its values are known.
     """
     if isinstance(column, CodedTexts):
         return encode_dictionary(column.code, column.texts)
@@ -183,14 +183,14 @@ def convert_column(name: str, column: Ints | CodedTexts) -> Column:
 
 
 def encode_dictionary(codes: Ints, labels: Sequence[str]) -> Column:
-    """Return a dictionary-encoded Arrow column of texts. Code -1 becomes null.
+    """Return a dictionary-encoded Arrow column of strings. Code -1 becomes null.
 
-    The dictionary contains only texts that occur, in the order of their codes. Lone surrogates in
-    the texts become question marks.
+    The dictionary contains only the strings that occur, in the order of their codes. Lone
+    surrogates in the strings become question marks.
 
     Args:
-        codes: Index into ``labels`` for each row, or -1 for no text.
-        labels: Texts, indexed by code.
+        codes: Index into ``labels`` for each row, or -1 for no string.
+        labels: The strings, indexed by code.
     """
     n_uses = np.bincount(codes[codes != NONE])
     used_codes = np.flatnonzero(n_uses)
@@ -205,7 +205,7 @@ def encode_dictionary(codes: Ints, labels: Sequence[str]) -> Column:
 def make_column(cells: Sequence[int | float | bool | str | None], kind: Kind) -> Column:
     """Convert values to an Arrow column of the given type.
 
-    None becomes null. Lone surrogates in texts become question marks.
+    None becomes null. Lone surrogates in strings become question marks.
     """
     types = {
         "int64": DataType.int64,

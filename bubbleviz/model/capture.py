@@ -1,4 +1,4 @@
-"""The capture, which is the time that a profile covers, and events far outside the capture."""
+"""The capture (the time span that a profile covers), and events far outside of it."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def mask_outside_capture(
     :func:`find_capture_bounds`.
 
     Args:
-        start_ns: Start of each event.
-        end_ns: End of each event.
-        capture_ns: Start of the first call and end of the last call, or None if unknown.
+        start_ns: Start time of each event.
+        end_ns: End time of each event.
+        capture_ns: Start time of the first call and end time of the last call, or None if unknown.
     """
     bounds_ns = find_capture_bounds(start_ns, end_ns, capture_ns)
     return None if bounds_ns is None else mask_outside(start_ns, end_ns, bounds_ns)
@@ -44,7 +44,9 @@ def mask_outside_capture(
 def find_capture_bounds(
     start_ns: Ints, end_ns: Ints, capture_ns: tuple[int, int] | None = None
 ) -> tuple[int, int] | None:
-    """Return the time bounds of the capture, with a margin. Events outside do not belong to it.
+    """Return the time bounds of the capture, with a margin.
+
+    Events outside these bounds do not belong to the capture.
 
     If the calls are known, the capture lasts from the first to the last call. Calls may be missing
     at its edges, so the capture is extended to cover the middle 90 % of the events (see
@@ -56,9 +58,9 @@ def find_capture_bounds(
     - ``max(_UNBOUNDED_NS, _UNBOUNDED_LENGTHS * length)`` otherwise.
 
     Args:
-        start_ns: Start of each event.
-        end_ns: End of each event.
-        capture_ns: Start of the first call and end of the last call, or None if unknown.
+        start_ns: Start time of each event.
+        end_ns: End time of each event.
+        capture_ns: Start time of the first call and end time of the last call, or None if unknown.
 
     Returns:
         The lower and the upper bound in ns. The result is None in any of these cases:
@@ -100,7 +102,7 @@ def _find_middle(start_ns: Ints, end_ns: Ints) -> tuple[int, int] | None:
     """Return the 1/20 quantile of the starts and the 19/20 quantile of the ends.
 
     For n events, ``k = n // _EDGE + 1`` starts are before the returned start, and k ends are after
-    the returned end. If there are at least ``2 * _SAMPLE`` events, only a regular sample of them is
+    the returned end. If there are at least ``2 * _SAMPLE`` events, only an evenly spaced sample is
     used. The result is None for fewer than three events.
     """
     sample = slice(None, None, max(len(start_ns) // _SAMPLE, 1))

@@ -10,7 +10,7 @@ from bubbleviz.model.texts import suggest_word
 ALIGNMENTS = ("causal", "utc", "none")
 #: How transfers between ranks behave; see `bubbleviz.schedules.communication.transports`.
 CARRIERS = ("buffered", "rendezvous", "streams", "blocking")
-#: What a row of a picture or table shows: a rank, a stage, or the spread over replicas.
+#: What each row of a picture or table shows: a rank, a stage, or the spread across replicas.
 ROWS = ("rank", "stage", "spread")
 #: Styles of pictures. Settings may follow the style; ``STYLE_KEYS`` has an example of each setting.
 STYLES = ("screen", "paper")
@@ -21,7 +21,7 @@ STYLE_KEYS = {
     "legend": "legend=no",
     "labels": "labels=yes",
 }
-#: Whether a plan splits each backward into two operations (B and W) or runs it as one.
+#: Whether a plan splits each backward into two operations (B and W) or runs it as a single one.
 BACKWARDS = ("split", "fused")
 #: Default minimum length of an idle gap, in us. The host does not cause gaps shorter than this.
 #: A100 and H100 GPUs need 0.6 to 2.6 us between two kernels even if their queue is full.
@@ -29,12 +29,12 @@ SHORTEST_US = 3.0
 
 
 def parse_style(text: str | None) -> tuple[str, dict[str, str]]:
-    """Parse a style with settings, such as ``paper,font=Times,legend=no``.
+    """Parse a style and its settings, such as ``paper,font=Times,legend=no``.
 
     If the text names no style, its settings apply to the default style, ``STYLES[0]``.
 
     Args:
-        text: Text that the user wrote, or None for the default style without settings.
+        text: Text entered by the user, or None for the default style without settings.
 
     Returns:
         name: Name of the style.

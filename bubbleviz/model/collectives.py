@@ -1,4 +1,4 @@
-"""Collectives, and the times when each rank entered and left them.
+"""Collectives, and the times at which each rank entered and left them.
 
 A collective cannot finish before all of its ranks have entered. The kernel of each rank therefore
 first waits and then moves data::
@@ -23,11 +23,12 @@ class Group:
 
     Attributes:
         name: Name of the group, or "" if unknown. Several groups may have the same name.
-        ranks_text: List of ranks as the profile writes it, if the list is incomplete. Otherwise "".
+        ranks_text: The list of ranks as written in the profile, if that list is incomplete.
+            Otherwise "".
         ranks: Global ranks of the members, in the order of the group. Empty if not all are known.
         size: Number of members, or 0 if unknown.
         description: Description of the group, such as ``default_pg``, or "" if unknown.
-        has_unique_name: Whether no group with different members has the same name.
+        has_unique_name: Whether no group with other members has the same name.
     """
 
     name: str
@@ -52,7 +53,10 @@ class Group:
 
 
 def format_number_ranges(numbers: Sequence[int]) -> str:
-    """Format numbers as ``0-3,5``, in the given order. Consecutive numbers are joined to ranges."""
+    """Format numbers as ``0-3,5``, in the given order.
+
+    Consecutive numbers are joined into ranges.
+    """
     texts = []
     for _, pairs in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
         run = [number for _, number in pairs]
@@ -66,18 +70,18 @@ class Collectives(Table):
 
     Attributes:
         kernel: Row of the kernel in the activity table.
-        operation: Number of the collective call. All kernels of one call have the same number.
-        name: Index into ``names``: the name of the collective.
-        group: Index into ``groups``: the process group.
+        operation: Number of the collective call. All kernels of a call share the same number.
+        name: The name of the collective, as an index into ``names``.
+        group: The process group, as an index into ``groups``.
         elements_in: Number of elements that the rank contributes.
         elements_out: Number of elements that the rank receives.
-        datatype: Index into ``names``: the data type.
+        datatype: The data type, as an index into ``names``.
         is_uneven: 1 if the ranks contribute or receive different numbers of elements, else 0.
         rank: Position of the calling rank in the process group.
-        peer: Position in the process group of the rank that data is sent to or received from.
+        peer: Position, within the process group, of the rank that data is sent to or received from.
         root: Position of the root rank in the process group.
-        sequence: Number of the collective call within the process group.
-        names: PyTorch's names for collectives and data types.
+        sequence: Sequence number of the collective call within the process group.
+        names: Names that PyTorch uses for collectives and data types.
         groups: Distinct process groups.
     """
 
@@ -99,12 +103,14 @@ class Collectives(Table):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CollectiveIntervals(Table):
-    """When each rank was in a collective, sorted by (rank, start). Unknown values are -1.
+    """Intervals in which each rank was inside a collective, sorted by (rank, start).
 
-    A row is a kernel, or several kernels that a profile records as one operation. The table
+    Unknown values are -1.
+
+    Each row is one kernel, or several kernels that a profile records as one operation. The table
     contains
 
-    - kernels that belong to no forward or backward, such as gradient synchronization between
+    - kernels that are not part of a forward or backward, such as gradient synchronization between
       replicas;
     - kernels that ran while the rank was idle;
     - kernels of a kind and group that a rank ran at most 64 times per iteration, such as gradient
@@ -118,17 +124,16 @@ class CollectiveIntervals(Table):
         iteration: Index of the iteration.
         kind: Index into ``kinds``.
         group: Index into ``groups``.
-        order: Position of the collective among all collectives of the same rank, kind, group and
-            iteration, in launch order from 0. Collectives that this table leaves out are also
-            counted.
-        sequence: Recorded number of the collective within its group.
-        start_ns: Time when the rank entered the collective.
-        end_ns: Time when the rank left the collective.
+        order: Zero-based position, in launch order, among all collectives with the same rank, kind,
+            group and iteration. The count includes collectives that this table leaves out.
+        sequence: Recorded sequence number of the collective within its group.
+        start_ns: Time at which the rank entered the collective.
+        end_ns: Time at which the rank left the collective.
         late_ns: How long the rank was idle before the collective because the host had not launched
             the kernel yet, or 0 if the rank was busy or the launch time is unknown.
         operation: Row of the operation that contains the kernel, or -1 if there is none.
-        meeting: Number of the collective, the same on all ranks that took part in it. A rank has
-            several rows with this number if its collective ran in several kernels.
+        meeting: Number of the collective, the same on all ranks that took part in it. A single
+            collective on one rank spans several rows if it ran in several kernels.
         kinds: NCCL operation names, such as ``AllReduce``, or "" if unnamed.
         groups: Communicators and process groups. Two equal groups have the same members.
     """

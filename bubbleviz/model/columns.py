@@ -1,8 +1,8 @@
-"""Tables of equal-length columns, in which the stages of the analysis exchange bulk data.
+"""Tables of equal-length columns, which analysis stages use to exchange bulk data.
 
-Times are integer nanoseconds. Identifiers are integers, and -1 means "none" in every column of
-identifiers. Columns are read-only, so several tables can share them. Tables with one row per kernel
-need most of the memory, so their identifiers take only 16 or 32 bits.
+Times are integer nanoseconds. Identifiers are integers, and -1 means "none" in every identifier
+column. Columns are read-only, so several tables can share them. Tables with one row per kernel use
+most of the memory, so their identifiers take only 16 or 32 bits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
-#: Identifiers, stored in the smallest integer type that can represent them.
+#: Identifiers, stored in the smallest integer type that can hold them.
 Codes = npt.NDArray[np.signedinteger[Any]]
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
@@ -35,15 +35,15 @@ _MIN_COMPACT = 16
 # A dataclass without fields would compare all tables as equal.
 @dataclass(frozen=True, eq=False, repr=False)
 class Table:
-    """Base class of all tables. The columns of a table have equal length.
+    """Base class of all tables. All columns of a table have the same length.
 
     Every dataclass field is a column, except fields whose metadata marks them as shared. A shared
-    field is one value for the whole table, such as the names that a column of indices refers to.
+    field holds one value for the whole table, such as the names that an index column refers to.
     Tables are compared by identity.
     """
 
     def __post_init__(self) -> None:
-        """Make the columns read-only, and check that they have equal length."""
+        """Make the columns read-only, and check that their lengths are equal."""
         lengths = {}
         for name in self.column_names():
             column = getattr(self, name)
@@ -59,7 +59,7 @@ class Table:
 
     @classmethod
     def make_empty(cls: type[TableT]) -> TableT:
-        """Return a table without rows, with int64 columns and empty tuples as shared fields."""
+        """Return a table with no rows, int64 columns, and empty tuples as shared fields."""
         columns = {name: np.empty(0, np.int64) for name in cls.column_names()}
         return cls(**{name: columns.get(name, ()) for name in _field_names(cls)})
 
@@ -76,7 +76,7 @@ class Table:
     def take(self: TableT, rows: Ints | Codes | Bools | slice) -> TableT:
         """Return a table that contains only the given rows.
 
-        The shared fields stay the same. If all rows are taken by a slice or a mask, the table
+        The shared fields are unchanged. If all rows are taken by a slice or a mask, the table
         itself is returned.
 
         Args:
@@ -126,7 +126,7 @@ def make_constant(value: int, count: int) -> Ints:
 
 
 def scatter(count: int | tuple[int, ...], rows: Any, values: npt.ArrayLike) -> Ints:
-    """Return a new int64 column with the given values in the given rows, and -1 elsewhere.
+    """Return a new int64 column with the given values at the given rows, and -1 elsewhere.
 
     If a row is given several times, its last value wins.
     """
@@ -182,7 +182,7 @@ def compact(column: npt.NDArray[ScalarT]) -> npt.NDArray[ScalarT]:
 
 
 def is_constant(column: npt.NDArray[Any]) -> bool:
-    """Return whether a column is stored as a single value, which is never true if it is empty."""
+    """Return whether a column is stored as a single value. Always False for an empty column."""
     return column.strides == (0,) and len(column) > 0
 
 
@@ -194,7 +194,7 @@ def _take_rows(
         return column[rows]
     if is_constant(column) and len(rows):
         return np.broadcast_to(column[0], len(rows))
-    # take() is faster than indexing, especially for narrow integers.
+    # take() is faster than indexing, especially for narrow integer types.
     return column.take(rows, axis=0)
 
 
@@ -206,7 +206,7 @@ def _list_fields(table: type[Table]) -> tuple[str, ...]:
     return tuple(part.name for part in fields(table))
 
 
-# Both functions are cached, because they are called thousands of times if there are many ranks.
+# Both functions are cached, because they are called thousands of times when there are many ranks.
 _column_names: Callable[[Any], tuple[str, ...]] = cache(_list_columns)
 _field_names: Callable[[Any], tuple[str, ...]] = cache(_list_fields)
 

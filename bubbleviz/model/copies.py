@@ -1,4 +1,4 @@
-"""Memory copies of a profile: their sizes, directions and kinds of memory."""
+"""Memory copies in a profile: their sizes, directions and memory kinds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bubbleviz.model.columns import NONE, Bools, Ints, Table, make_constant
 
 
 class Direction(IntEnum):
-    """Direction of a copy between hosts and devices."""
+    """Direction of a copy, such as from host to device."""
 
     UNKNOWN = 0
     HOST_TO_DEVICE = 1
@@ -27,7 +27,7 @@ class Direction(IntEnum):
 
 
 class Memory(IntEnum):
-    """Kind of memory that a copy reads or writes."""
+    """Memory kind that a copy reads or writes."""
 
     UNKNOWN = 0
     PAGEABLE = 1
@@ -38,13 +38,13 @@ class Memory(IntEnum):
 
     @property
     def label(self) -> str:
-        """The kind of memory in words."""
+        """The memory kind in words."""
         return self.name.lower()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Copies(Table):
-    """Memory copies of a profile, sorted by their row in the activity table.
+    """Memory copies in a profile, sorted by their row in the activity table.
 
     Attributes:
         activity: Row of the copy in the activity table.
@@ -62,7 +62,7 @@ class Copies(Table):
 
     @staticmethod
     def unknown(activity: Ints) -> Copies:
-        """Return copies whose sizes, directions and kinds of memory are unknown.
+        """Return copies whose sizes, directions and memory kinds are unknown.
 
         Args:
             activity: Rows of the copies in the activity table, ascending.
@@ -71,7 +71,7 @@ class Copies(Table):
         return Copies(activity, make_constant(NONE, len(activity)), unknown, unknown, unknown)
 
     def restrict_to(self, is_kept: Bools) -> Copies:
-        """Return the copies among the kept activities, with ``activity`` renumbered.
+        """Return the copies that are kept activities, with ``activity`` renumbered.
 
         Args:
             is_kept: Mask of the activities that stay in the activity table.

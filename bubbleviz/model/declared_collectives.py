@@ -1,9 +1,9 @@
 """Collectives that a table of operations contains in one of its columns.
 
-Tables that reports export have this column. Each cell is a JSON list of collectives. A collective
-is a list with the columns of :class:`DeclaredCollectives`, starting with ``iteration``. The cell is
-in the row of the operation that owns the collective. A collective without an owner is in the row of
-the last operation that started before it on the same rank.
+Tables that reports export have this column. Each cell is a JSON list of collectives. Each
+collective is a list of values for the columns of :class:`DeclaredCollectives`, starting with
+``iteration``. The cell is in the row of the operation that owns the collective. A collective
+without an owner is in the row of the last operation that started before it on the same rank.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bubbleviz.model.columns import Ints, Table
 
 @dataclass(frozen=True, eq=False, repr=False)
 class DeclaredCollectives(Table):
-    """Collectives of a table of operations, one row for each rank in each collective.
+    """Collectives in a table of operations, one row for each rank in each collective.
 
     Unknown values are -1. ``order``, ``sequence`` and ``meeting`` mean the same as in
     :class:`~bubbleviz.model.collectives.CollectiveIntervals`.
@@ -25,14 +25,14 @@ class DeclaredCollectives(Table):
         iteration: Index into ``iterations``.
         kind: Index into ``kinds``.
         group: Index into ``groups``.
-        size: Number of members of the group, or 0 if unknown.
-        order: Position of the collective among all collectives of the same rank, kind, group and
+        size: Number of group members, or 0 if unknown.
+        order: Zero-based position among all collectives with the same rank, kind, group and
             iteration.
-        sequence: Recorded number of the collective within its group.
+        sequence: Recorded sequence number of the collective within its group.
         meeting: Number of the collective, the same on all ranks that took part in it.
         is_owned: 1 if the operation in ``row`` owns the collective, else 0.
-        start_ns: Time when the rank entered the collective.
-        end_ns: Time when the rank left the collective.
+        start_ns: Time at which the rank entered the collective.
+        end_ns: Time at which the rank left the collective.
         iterations: Names of the iterations.
         kinds: NCCL operation names, such as ``AllReduce``.
         groups: Distinct group names.

@@ -1,7 +1,7 @@
-"""Read small files that the user names, such as conventions, plans, costs and saved reports.
+"""Read small files specified by the user, such as conventions, plans, costs and saved reports.
 
-Files that are too large are rejected, and so are inputs that never end, such as devices, pipes
-without a writer, and kernel logs.
+Files that are too large are rejected, as are inputs that never end, such as devices, pipes without
+a writer, and kernel logs.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def read_bounded(path: str, max_bytes: int, kind: str, hint: str, *, pipes: bool
 def _check_kind(descriptor: int, path: str, *, pipes: bool) -> None:
     """Check that a file is a regular file, or a pipe that receives data, so that it has an end.
 
-    A named pipe must deliver data within ``_PATIENCE_S`` seconds. A pipe of the shell
-    (``/dev/fd/N``) may take any time. The descriptor of a pipe is set to blocking.
+    A named pipe must deliver data within ``_PATIENCE_S`` seconds. A pipe created by the shell
+    (``/dev/fd/N``) may take any amount of time. The descriptor of a pipe is set to blocking mode.
 
     Args:
         descriptor: Descriptor of the file, opened in non-blocking mode.
@@ -83,7 +83,7 @@ def _check_kind(descriptor: int, path: str, *, pipes: bool) -> None:
 
 
 def _read(descriptor: int, max_bytes: int) -> bytes:
-    """Read at most ``max_bytes + 1`` bytes, so that the caller can detect a file that is larger."""
+    """Read at most ``max_bytes + 1`` bytes, so the caller can detect an oversized file."""
     blocks: list[bytes] = []
     n_left = max_bytes + 1
     while n_left and (block := os.read(descriptor, min(n_left, _BLOCK))):

@@ -40,7 +40,7 @@ def sort_rows(*keys: Key) -> Ints:
     significant one. A single column of at most 16 bits is sorted by numpy.
 
     Args:
-        keys: One or more columns of equal length, the most significant first.
+        keys: One or more columns of equal length, most significant first.
     """
     if len(keys) == 1 and keys[0].itemsize <= _MAX_COUNTING_SORT_BYTES:
         return np.argsort(keys[0], kind="stable")
@@ -57,7 +57,10 @@ def sort_rows(*keys: Key) -> Ints:
 
 
 def _to_sortable_ints(key: Key) -> Ints:
-    """Return int64 values that sort like the column. NaN becomes the largest int64 value."""
+    """Return int64 values that sort in the same order as the column.
+
+    NaN becomes the largest int64 value.
+    """
     if not np.issubdtype(key.dtype, np.floating):
         return key.astype(np.int64, copy=False)
     # Adding 0.0 turns -0.0 into 0.0.
@@ -97,10 +100,10 @@ def _pack_words(columns: Sequence[Ints]) -> Iterator[Words]:
 def sort_columns_by_group(
     group: Codes, columns: Sequence[npt.NDArray[Any]]
 ) -> Iterator[npt.NDArray[Any]]:
-    """Yield each column with its rows sorted by group. Rows of the same group keep their order.
+    """Yield each column, with its rows sorted by group. Rows of the same group keep their order.
 
     Args:
-        group: Group of each row, numbered from 0.
+        group: Zero-based group number of each row.
         columns: Columns of equal length.
     """
     order: Ints | None = None
@@ -116,8 +119,8 @@ def sort_columns_by_group(
 Number = TypeVar("Number", bound=np.integer[Any])
 
 _MAX_CODES = 1 << 62
-#: Size limits of lookup tables. A lookup table that is small enough replaces sorting.
-#: The maximum number of entries is ``_MAX_TABLE_RATIO`` per row, plus ``_MIN_TABLE_SIZE``.
+#: Size limits of lookup tables. If the lookup table would be small enough, it is used instead of
+#: sorting. The maximum number of entries is ``_MAX_TABLE_RATIO`` per row, plus ``_MIN_TABLE_SIZE``.
 _MAX_TABLE_RATIO, _MIN_TABLE_SIZE = 4, 1024
 
 
@@ -161,7 +164,7 @@ def group_rows(*columns: Ints) -> Groups:
 
 
 def _pack_columns(columns: Sequence[Ints]) -> tuple[Ints, int]:
-    """Pack columns into one code per row. The codes sort like the rows.
+    """Pack columns into one code per row. The codes sort in the same order as the rows.
 
     Before the product of the radices exceeds ``_MAX_CODES``, the codes of the columns packed so far
     are replaced by group numbers, which are smaller than the number of rows.
@@ -200,7 +203,7 @@ def _group_codes(code: Ints, base: int) -> Groups:
     compiled = native.number_codes(code, base) if len(code) > _MIN_NATIVE_ROWS else None
     if compiled is not None:
         return Groups(*compiled)
-    # Rows are written in reverse order, so the first row of each code overwrites all others.
+    # Rows are written in reverse order, so the first row with each code overwrites all others.
     first = scatter(base, code[::-1], np.arange(len(code))[::-1])
     present = first != NONE
     return Groups((np.cumsum(present) - 1)[code], first[present])
@@ -285,10 +288,10 @@ def lookup_values(keys: Sequence[Ints], values: Ints, queries: Sequence[Ints]) -
     Args:
         keys: Key columns of equal length. If a key occurs several times, its last value wins.
         values: Value for each row of the key columns.
-        queries: Columns with the rows to look up, in the same order as the key columns.
+        queries: Columns of the rows to look up, in the same order as the key columns.
     """
     pairs = list(zip(keys, queries, strict=True))
-    # A column with the same single value in keys and queries does not affect the result.
+    # A column that has the same single value in keys and queries does not affect the result.
     distinguishing = [(k, w) for k, w in pairs if not (is_constant(w) and (k == w[0]).all())]
     keys, queries = ([pair[side] for pair in distinguishing or pairs[:1]] for side in (0, 1))
     if len(keys) == 1 and len(values):
@@ -311,7 +314,7 @@ def expand_ranges(low: Ints, high: Ints) -> tuple[Ints, Ints]:
 
     Args:
         low: Start of each range.
-        high: Exclusive end of each range, not below its start.
+        high: Exclusive end of each range, at least its start.
 
     Returns:
         row: For each integer, the index of its range.
@@ -329,8 +332,8 @@ _MAX_ROWS = 150_000
 def split_by_owner(owner: Ints) -> Iterator[slice]:
     """Split rows into slices of about ``_MAX_ROWS`` rows, so that temporary arrays stay small.
 
-    The rows of an owner are never split, so a slice can be larger. If there are no rows, one empty
-    slice is yielded.
+    Rows with the same owner are never split, so a slice can be larger. If there are no rows, one
+    empty slice is yielded.
 
     Args:
         owner: Owner of each row, ascending.
@@ -345,14 +348,13 @@ def split_by_owner(owner: Ints) -> Iterator[slice]:
 
 
 def find_first_rows(group: Ints, *by: Key) -> Ints:
-    """Return, for each group, the row that comes first if the rows are sorted by given columns.
+    """Return the row of each group that comes first when sorted by the given columns.
 
     The result has one entry per group that occurs, in ascending order of the groups.
 
     Args:
         group: Group of each row.
-        by: Columns to sort by, the most significant first. For equal values, the smaller row index
-            comes first.
+        by: Columns to sort by, most significant first. Ties are broken by the smaller row index.
     """
     order = sort_rows(group, *by)
     return order[mask_run_starts(group[order])]
@@ -363,8 +365,8 @@ def number_within_groups(group: Ints, *by: Ints) -> Ints:
 
     Args:
         group: Group of each row.
-        by: Columns to sort by within a group, the most significant first. For equal values, the
-            smaller row index comes first.
+        by: Columns to sort by within a group, most significant first. Ties are broken by the
+            smaller row index.
     """
     order = sort_rows(group, *by)
     first = find_run_starts(group[order])
@@ -401,7 +403,7 @@ def find_positions(
     is_gapless = has_many_values and int(ascending[-1]) - int(ascending[0]) == len(ascending) - 1
     if is_gapless and (ascending[1:] > ascending[:-1]).all():
         position: Ints = values - ascending[0]
-        # Viewed as unsigned integers, negative positions are too large as well.
+        # Viewed as unsigned integers, negative positions are also too large.
         position[position.view(np.uint64) >= len(ascending)] = NONE
         return position
     position = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
@@ -416,7 +418,7 @@ def invert_permutation(order: Ints) -> Ints:
 
 
 def _to_digits(column: Ints) -> tuple[Ints, int]:
-    """Map the values of a column to numbers from 0 that sort in the same order.
+    """Map the values of a column to non-negative integers that sort in the same order.
 
     Returns:
         digit: ``value - minimum`` for each row if ``maximum - minimum`` is less than ``1 << 31``.

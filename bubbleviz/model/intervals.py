@@ -66,7 +66,7 @@ def measure(intervals: Intervals) -> int:
 
 @accelerated_by(native.difference)
 def difference(a: Intervals, b: Intervals) -> Intervals:
-    """Return the times that ``a`` covers and ``b`` does not."""
+    """Return the times that ``a`` covers but ``b`` does not."""
     # Sweep over all end points. An interval of ``a`` adds 1 while it lasts.
     # An interval of ``b`` adds -2 while it lasts.
     # The sum is 1 only where ``a`` covers the time and ``b`` does not.
@@ -80,7 +80,7 @@ def difference(a: Intervals, b: Intervals) -> Intervals:
 
 
 def clip_intervals(intervals: Intervals, low_ns: int, high_ns: int) -> Intervals:
-    """Return the part of a set inside [low_ns, high_ns), empty if ``high_ns <= low_ns``."""
+    """Return the part of a set that lies in [low_ns, high_ns). Empty if ``high_ns <= low_ns``."""
     start_ns, end_ns = (np.clip(column, low_ns, max(low_ns, high_ns)) for column in intervals)
     is_nonempty = end_ns > start_ns
     return start_ns[is_nonempty], end_ns[is_nonempty]
@@ -98,8 +98,8 @@ def split_at(start_ns: Ints, end_ns: Ints, times_ns: Ints) -> tuple[Ints, Ints, 
     Args:
         start_ns: Starts of the intervals, which must be sorted, disjoint and not empty.
         end_ns: Ends of the intervals.
-        times_ns: Times at which to cut, in any order. A time that is not inside an interval, or is
-            at its start or end, has no effect.
+        times_ns: Times at which to cut, in any order. A time outside all intervals, or at the start
+            or end of an interval, has no effect.
 
     Returns:
         row: Index of the interval that each piece belongs to. The pieces are sorted by start.
@@ -152,7 +152,7 @@ def find_covering(start_ns: Ints, end_ns: Ints, time_ns: Ints) -> Ints:
 
 
 def mask_overlapping(start_ns: Ints, end_ns: Ints, times: Intervals) -> Bools:
-    """Return a mask of the intervals that overlap a set. Touching the set is not an overlap.
+    """Return a mask of the intervals that overlap a set. Merely touching the set is not an overlap.
 
     Args:
         start_ns: Starts of the intervals, in any order.
@@ -174,7 +174,7 @@ def measure_within(intervals: Intervals, low_ns: Ints, high_ns: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class Packing:
-    """Places the times of all groups side by side on one line, so that one operation handles all.
+    """Places the times of all groups on one line, so that one operation handles all groups.
 
     A set operation on the line then treats every group separately. The section of a group is one
     ns longer than the extent of its times, so intervals of neighboring groups never touch::
@@ -213,7 +213,7 @@ class Packing:
 
     @property
     def shift_ns(self) -> Ints:
-        """Difference between position on the line and time, shape (groups,)."""
+        """Difference between position on the line and time for each group, shape (groups,)."""
         return self.offset_ns[: len(self.origin_ns)] - self.origin_ns
 
     def find_groups(self, start: Ints) -> Ints:
@@ -292,14 +292,14 @@ def group_measure(
 class GroupCover:
     """Measures how many ns of a window are covered by the intervals of a group.
 
-    The covered time before a point is a running sum over earlier intervals, plus a part of the
+    The time covered before a point is a running sum over earlier intervals, plus part of the
     interval at that point. A window therefore costs two binary searches, even if windows overlap.
 
     Args:
         sets: Sets of the groups, sorted by (group, start).
         n_groups: Number of groups.
         weight_ns: Weight of each interval, which replaces its length, or None to use the length. A
-            fraction of the interval counts the same fraction of the weight.
+            fraction of an interval counts as the same fraction of its weight.
     """
 
     def __init__(self, sets: GroupIntervals, n_groups: int, weight_ns: Ints | None = None) -> None:
@@ -326,9 +326,9 @@ class GroupCover:
         return self._measure_up_to(group, high_ns) - self._measure_up_to(group, low_ns)
 
     def _measure_up_to(self, group: Codes, time_ns: Ints) -> Ints:
-        """Return how many ns of a group's set are before each time.
+        """Return, for each time, how many ns of the group's set lie before the time.
 
-        If the intervals have weights, a fraction of an interval counts the same fraction of its
+        If the intervals have weights, a fraction of an interval counts as the same fraction of its
         weight, rounded to whole ns.
 
         Args:
@@ -354,8 +354,8 @@ def measure_windows(
 ) -> Ints:
     """Return, for each window, how many ns of the window the set of its group covers.
 
-    This is fast for few windows that hardly overlap within a group. For many windows, use
-    :class:`GroupCover`.
+    This is fast for a small number of windows that hardly overlap within a group. For many windows,
+    use :class:`GroupCover`.
 
     Args:
         sets: Sets of the groups, sorted by (group, start).
@@ -378,10 +378,10 @@ def group_sum(group: Codes, n_groups: int, values: Ints) -> Ints:
 
 
 def find_overlaps(first: Intervals, second: Intervals) -> tuple[Ints, Ints]:
-    """Find all pairs of an interval of ``first`` and an interval of ``second`` that overlap.
+    """Find all overlapping pairs of an interval in ``first`` and an interval in ``second``.
 
     The intervals of each input may be in any order and may overlap. The search is fast if
-    ``second`` is almost sorted by time. Intervals that only touch do not overlap.
+    ``second`` is nearly sorted by time. Intervals that only touch do not overlap.
 
     Args:
         first: Starts and ends of the first intervals.
@@ -407,7 +407,7 @@ def find_overlaps(first: Intervals, second: Intervals) -> tuple[Ints, Ints]:
 def find_last_before(
     group: Ints, time_ns: Ints, query_group: Ints, query_ns: Ints, *, or_at: bool = False
 ) -> Ints:
-    """Return, for each query, the latest row of the query's group before the query's time.
+    """Return, for each query, the latest row in the query's group before the query's time.
 
     The row is -1 if there is none. If several rows have the same time, the last row in the table
     wins::
@@ -419,9 +419,9 @@ def find_last_before(
     Args:
         group: Group of each row.
         time_ns: Time of each row, in any order.
-        query_group: Group in which each query searches.
+        query_group: Group that each query searches.
         query_ns: Time of each query.
-        or_at: Whether a row at exactly the time of the query is also accepted.
+        or_at: Whether a row at exactly the query's time is also accepted.
     """
     all_groups, times_ns = np.concatenate((group, query_group)), np.concatenate((time_ns, query_ns))
     is_row = np.arange(len(all_groups)) < len(group)

@@ -56,9 +56,9 @@ class LimitationKind(Enum):
     STAGES_CONTRADICTED = auto()  # the given stage order contradicts data dependencies
 
 
-#: Minimum fraction of unreadable events at which a file is reported as damaged.
+#: Minimum fraction of unreadable events for a file to be reported as damaged.
 DAMAGED_SHARE = 0.01
-#: Limitation kinds for kernels that were left out because of missing or invalid times.
+#: Limitation kinds for kernels left out because of missing or invalid times.
 LEFT_OUT = frozenset((LimitationKind.KERNELS_LEFT_OUT, LimitationKind.KERNELS_IMPOSSIBLE))
 
 
@@ -68,16 +68,16 @@ class Limitation:
 
     Attributes:
         what: Subject of the limitation, such as "kernels without timestamps".
-        reason: Cause and consequences of the limitation, as a text for users.
+        reason: Cause and consequences of the limitation, as a message for users.
         count: Number of affected items, such as kernels or files.
         kind: Kind of the limitation, which determines how later stages treat the limitation.
         hosts: Hostnames that a result contains only in ``reason``.
         times_ns: Times of the damage on the profile's clock, or None if the times are unknown.
-        unknown_ns: Starts and ends of the device times that the damage makes uncertain, or None if
-            only ``times_ns`` are affected.
-        noticeable_kind: Kind that replaces ``kind`` if the uncertain times take a noticeable part
-            of an averaged iteration, or None to keep ``kind``.
-        window: Value of ``--window`` that leaves out the damage, or "" if there is none.
+        unknown_ns: Starts and ends of the device time ranges that the damage makes uncertain, or
+            None if only ``times_ns`` are affected.
+        noticeable_kind: Kind that replaces ``kind`` if the uncertain times make up a noticeable
+            part of an averaged iteration, or None to keep ``kind``.
+        window: Value of ``--window`` that excludes the damage, or "" if there is none.
     """
 
     what: str
@@ -98,7 +98,7 @@ class Limitation:
     def outside(
         self, low_ns: int, high_ns: int, delay_ns: int = 0, *, where: str = "the window"
     ) -> Limitation:
-        """Return the limitation as it applies to a time window.
+        """Return the limitation as it applies to the given time window.
 
         If the times of the damage are known and are all outside the window, the reason mentions
         this, and the kind becomes ``COSTS``. Otherwise the limitation is returned unchanged.
@@ -106,8 +106,9 @@ class Limitation:
         Args:
             low_ns: Start of the window, on the profile's clock.
             high_ns: End of the window, on the profile's clock.
-            delay_ns: Maximum time from the damage to its effects. Ignored if ``unknown_ns`` is set.
-            where: Name of the window for the text of the reason.
+            delay_ns: Maximum delay between the damage and its effects. Ignored if ``unknown_ns`` is
+                set.
+            where: Name of the window, for use in the reason.
         """
         if self.unknown_ns is not None:
             start_ns, end_ns = self.unknown_ns
@@ -123,7 +124,7 @@ class Limitation:
 
     @property
     def sentence(self) -> str:
-        """Warning that a command prints to standard error, as one line."""
+        """The warning that a command prints to standard error, as a single line."""
         times = f" ({self.count:,} times)" if self.count > 1 else ""
         return f"warning: {self.what}{times}: {self.reason}"
 
@@ -138,7 +139,7 @@ def merge_limitations(notes: Iterable[Limitation]) -> list[Limitation]:
 
     Limitations are merged only if more than ``_MAX_LISTED`` distinct ones have the same subject and
     kind. The merged limitation replaces the first one. The merged reason consists of the first
-    ``_N_QUOTED`` reasons and the number of further reasons. The counts are added.
+    ``_N_QUOTED`` reasons and the number of remaining ones. The counts are added.
     """
     by_subject: dict[tuple[str, LimitationKind], list[Limitation]] = {}
     distinct = list(dict.fromkeys(notes))

@@ -12,7 +12,7 @@ class MemoryEvents(Table):
     """Allocations and frees of device memory, one row per call, in the order of the file.
 
     Attributes:
-        time_ns: Time of the call, on the profile's clock.
+        time_ns: Time of the call on the profile's clock.
         thread: Calling thread, coded as in :mod:`bubbleviz.model.profile`.
         device: Device number as the process sees it.
         address: Address of the allocated or freed memory.

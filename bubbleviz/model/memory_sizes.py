@@ -1,4 +1,4 @@
-"""Memory sizes, such as ``80GB`` or ``16GiB``, or a plain number in a unit that the user chose."""
+"""Memory sizes, such as ``80GB``, ``16GiB``, or a plain number in a unit of the user's choice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class MemorySize:
     """An amount of memory, in bytes or in a unit that only the user knows.
 
     Attributes:
-        amount: Number of bytes, or number of the user's units.
+        amount: Number of bytes, or of the user's own units.
         in_bytes: Whether the amount is in bytes.
     """
 
@@ -33,11 +33,11 @@ def parse_memory(text: str, option: str) -> MemorySize:
 
     A number followed by "B" or "b" is in bytes. The "B" may have a prefix: "k", "M", "G" and "T"
     are powers of 1000, and "ki", "Mi", "Gi" and "Ti" are powers of 1024. A number without "B" is in
-    the user's unit.
+    the user's own unit.
 
     Args:
-        text: Text that the user wrote.
-        option: Command-line option that the text was given for, used in messages.
+        text: Text entered by the user.
+        option: Command-line option that takes the text, used in messages.
 
     Raises:
         UsageError: The text is not an amount of memory.
@@ -73,10 +73,10 @@ def format_memory(amount: float, *, in_bytes: bool = True) -> str:
 
 
 def describe_fit(limit_bytes: float | None) -> str:
-    """Describe the memory that a schedule fits in, for example ``fits in 80.00 GB``.
+    """Describe the amount of memory that a schedule fits in, for example ``fits in 80.00 GB``.
 
     Args:
-        limit_bytes: Memory of a device, or None for the amount of memory that the run used.
+        limit_bytes: Memory per device, or None for the amount of memory that the run used.
     """
     memory = "the same memory" if limit_bytes is None else format_memory(limit_bytes)
     return f"fits in {memory}"
@@ -86,8 +86,8 @@ def parse_bytes(text: str, option: str) -> float:
     """Parse an amount of memory with a unit, and return the number of bytes.
 
     Args:
-        text: Text that the user wrote.
-        option: Command-line option that the text was given for, used in messages.
+        text: Text entered by the user.
+        option: Command-line option that takes the text, used in messages.
 
     Raises:
         UsageError: The text is not an amount of memory, or has no unit.

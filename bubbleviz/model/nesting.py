@@ -1,4 +1,4 @@
-"""Find the innermost interval that contains each of many query intervals.
+"""Find the innermost interval that contains each query interval.
 
 All queries are answered at once in numpy or native code, without a Python loop over the queries.
 """
@@ -38,7 +38,8 @@ def split_into_layers(start_ns: Ints, end_ns: Ints) -> tuple[Ints, ...]:
         start, end = start_ns[order], end_ns[order]
         count = len(order)
         jump = np.append(np.searchsorted(start, end, side="right"), count)
-        # If a clock is coarse, an interval can end before it starts, but must not jump backwards.
+        # With a coarse clock, an interval can end before it starts, but the search must not jump
+        # backwards.
         jump[:count] = np.maximum(jump[:count], np.arange(1, count + 1))
         is_in_layer = make_mask(count + 1, 0)
         while jump[0] < count:
@@ -79,8 +80,9 @@ class Innermost:
             start_ns: Starts of the intervals.
             end_ns: Ends of the intervals, inclusive.
             depth: Distinct integers. If two intervals contain a query, the interval with the larger
-                number is the inner one. By default, the shorter interval is the inner one. On equal
-                lengths, it is the interval that starts later, or else the one with the larger row.
+                number is the inner one. By default, the shorter interval is the inner one. If the
+                lengths are equal, the interval that starts later is the inner one, or else the one
+                with the larger row.
         """
         if depth is None:
             rows = np.arange(len(start_ns))
@@ -96,8 +98,9 @@ class Innermost:
         In a layer, only the last interval that starts at or before a query can contain the query.
 
         Yields:
-            query: Positions in ``start_ns`` of the queries that an interval of the layer contains.
-            position: Positions of these intervals in the columns of this index.
+            query: Positions in ``start_ns`` of the queries contained in an interval of the layer.
+            position: For each of these queries, the position of its interval in the index's
+                columns.
         """
         for first, end in zip(self.begin[:-1].tolist(), self.begin[1:].tolist(), strict=True):
             position = first + np.searchsorted(self.start_ns[first:end], start_ns, side="right") - 1
@@ -117,8 +120,8 @@ class Innermost:
             end_ns: Ends of the queries.
 
         Yields:
-            query: Positions in ``start_ns`` of the queries that an interval of the layer contains.
-            row: For each of these queries, the row of the interval that contains the query.
+            query: Positions in ``start_ns`` of the queries contained in an interval of the layer.
+            row: For each of these queries, the row of the interval that contains it.
         """
         for query, position in self._iter_around(start_ns, end_ns):
             yield query, self.row[position]

@@ -30,7 +30,7 @@ class Numbering(Generic[Value]):
     """Assigns consecutive numbers from 0 to distinct values, in the order of first occurrence.
 
     Args:
-        values: Values that get the first numbers.
+        values: Values that are numbered first.
     """
 
     def __init__(self, values: Iterable[Value] = ()) -> None:
@@ -116,7 +116,9 @@ class BlockNumbering:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CodedTexts(Table):
-    """A column of texts, stored as indices into a list of distinct texts. Rows may lack a text.
+    """A column of strings, stored as indices into a list of distinct strings.
+
+    A row may have no string.
 
     ::
 
@@ -124,8 +126,8 @@ class CodedTexts(Table):
         code       0      2      1     -1      ->  "F 0", "F 1", "B 0", none
 
     Attributes:
-        code: Index into ``texts`` for each row, or -1 for no text, shape (rows,).
-        texts: Distinct texts. A text need not occur in any row.
+        code: Index into ``texts`` for each row, or -1 for no string, shape (rows,).
+        texts: Distinct texts. Some strings may occur in no row.
     """
 
     code: Ints
@@ -133,36 +135,39 @@ class CodedTexts(Table):
 
     @property
     def known(self) -> Bools:
-        """Mask of the rows that have a text, shape (rows,)."""
+        """Mask of the rows that have a string, shape (rows,)."""
         return np.asarray(self.code != NONE)
 
     def at(self, rows: Ints) -> CodedTexts:
-        """Return the column with only the given rows, in the given order. Row -1 has no text."""
+        """Return the column with only the given rows, in the given order.
+
+        Row -1 yields a row without a string.
+        """
         has_row = rows != NONE
         return CodedTexts(scatter(len(rows), has_row, self.code[rows[has_row]]), self.texts)
 
     def drop_unused(self) -> CodedTexts:
-        """Return an equal column without the texts that occur in no row."""
+        """Return an equal column without the strings that occur in no row."""
         has_text = self.known
         used_codes, code = np.unique(self.code[has_text], return_inverse=True)
         renumbered = scatter(len(self), has_text, code.reshape(-1))
         return CodedTexts(renumbered, [self.texts[place] for place in used_codes.tolist()])
 
     def listed(self, none: str = "") -> list[str]:
-        """Return the text of each row, or ``none`` for rows without a text."""
+        """Return the string of each row, or ``none`` for rows without a string."""
         texts = np.array([*self.texts, none], object)
         text_of_row: list[str] = texts[self.code].tolist()
         return text_of_row
 
 
 def make_coded_texts(text: Callable[..., str], *columns: Ints) -> CodedTexts:
-    """Make a column of texts from the rows of a table.
+    """Make a column of strings from the rows of a table.
 
-    The function ``text`` is called only once for each distinct row. The distinct texts are in
+    The function ``text`` is called only once for each distinct row. The distinct strings are in the
     lexicographic order of the rows.
 
     Args:
-        text: Function that returns the text of a row, called with one value per column.
+        text: Function that returns the string for a row, called with one value per column.
         columns: At least one column.
     """
     groups = group_rows(*columns)

@@ -18,16 +18,17 @@ from bubbleviz.model.profile import DeclaredClock, Source
 
 @dataclass(frozen=True)
 class DeclaredRank:
-    """Properties of a rank, as given in a table of operations.
+    """Properties of a rank, as listed in a table of operations.
 
     Attributes:
-        number: Number of the rank in the table.
-        global_rank: Number of the rank in the run, or None if unknown.
+        number: Rank number in the table.
+        global_rank: Global rank in the run, or None if unknown.
         host: Hostname, or None if unknown.
-        clock: Clock that measured the rank's times, or None for the clock that all tables share.
+        clock: Clock on which the rank's times were measured, or None for the clock that all tables
+            share.
         stage: Virtual stage of the rank's model chunk 0, or None if unknown.
-        pipeline: Number of the rank's pipeline, -1 if the table says that the pipeline is unknown,
-            or None if the table has no column for pipelines.
+        pipeline: Number of the rank's pipeline, -1 if the table marks the pipeline as unknown, or
+            None if the table has no pipeline column.
         world_size: Number of ranks in the run, or None if unknown.
     """
 
@@ -42,7 +43,7 @@ class DeclaredRank:
 
 @dataclass(frozen=True)
 class OperationTable:
-    """A table of operations that was read from a file.
+    """A table of operations read from a file.
 
     Attributes:
         source: The file that the table was read from.
@@ -53,15 +54,15 @@ class OperationTable:
         iterations: Names of the iterations.
         virtual_stage: Virtual stage of each operation, or -1 if unknown.
         kind: Type of collective, such as ``AllReduce``, for rows that are collectives. Other rows
-            have no text.
+            have no string.
         group: Text that lists the ranks in the collective, for rows that are collectives. Other
-            rows have no text.
+            rows have no string.
         paired: Whether iterations with the same name on different ranks are the same iteration.
-        told: Names of the columns that were read.
+        told: Names of the columns that were read from the file.
         waits: Intervals in which an operation waited for data, so that it did not keep its GPU
-            busy. In this and the following interval tables, the column ``operation`` is a row of
-            ``operations``.
-        unattributed: Intervals in which a rank computed outside operations.
+            busy. In this and the following interval tables, the column ``operation`` contains rows
+            of ``operations``.
+        unattributed: Intervals in which a rank computed outside of any operation.
         exposed: Intervals in which a rank ran only collectives.
         overheads: Intervals in which the profiler delayed a rank.
         collectives: Collectives listed in a column of the table. Empty if each collective is a row.
