@@ -1,4 +1,4 @@
-"""Arrivals: times at which the inputs of operations were available, inferred from receives.
+"""Arrivals: the times at which operation inputs became available, inferred from receives.
 
 The span of an operation may begin with kernels that need no input, such as recomputation. The input
 then became available at the end of the receive, not at the start of the span::
@@ -7,8 +7,8 @@ then became available at the end of the receive, not at the start of the span::
     F3           ├██ waits ├████████┤
                           arrival
 
-Transfers are matched with operations in the order in which the host launched them, because a
-receive may be launched long before the iteration of its operation begins.
+Transfers are matched with operations in host launch order, because a receive may be launched long
+before its operation's iteration begins.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NEVER = np.iinfo(np.int64).min
 class Arrivals(Table):
     """Time at which the input of each operation arrived. Only F, B and BW have arrivals.
 
-    A named receive or send of an operation is a transfer of the same rank, microbatch, chunk and
+    An operation's named receive or send is a transfer with the same rank, microbatch, chunk and
     sequence split.
 
     Attributes:
@@ -42,8 +42,8 @@ class Arrivals(Table):
             to ``exact_ns`` for operations with a named receive. Other operations may also have
             waited for any receive without a microbatch number that the host launched before them,
             so the latest end of these receives is included.
-        receives: Mask of the operations whose rank has any receive in their direction (activations
-            for F, gradients for B and BW).
+        receives: Mask of the operations whose rank has at least one receive in the operation's
+            direction (activations for F, gradients for B and BW).
         receive: Row of the operation's named receive, or -1 if there is none.
         send: Row of the operation's named send, or -1 if there is none.
     """
@@ -86,17 +86,17 @@ def find_arrivals(operations: Operations) -> Arrivals:
 
 
 def _make_unknown_arrivals(count: int) -> Arrivals:
-    """Return arrivals that are all unknown, for ``count`` operations of a run without transfers."""
+    """Return ``count`` unknown arrivals, for the operations of a run without transfers."""
     no_row, never = make_constant(NONE, count), make_constant(NEVER, count)
     return Arrivals(never, never, np.zeros(count, bool), no_row, no_row)
 
 
 def _has_receiving_rank(operations: Operations, consumers: Ints, phase: Phase) -> Bools:
-    """Return a mask of the operations whose rank has any receive in their direction.
+    """Return a mask of the operations whose rank has at least one receive in their direction.
 
-    The direction is that of activations for forwards, and of gradients for backwards. A rank has a
-    receive in this direction if it runs any operation of ``phase``, any SEND_RECV, or a receive
-    inside the ranges of its ``consumers``.
+    The direction is the direction of activations for forwards, and of gradients for backwards. A
+    rank has a receive in this direction if it runs any operation of ``phase``, any SEND_RECV, or a
+    receive inside the ranges of its ``consumers``.
 
     Args:
         operations: Operations of all ranks.
@@ -117,21 +117,21 @@ def _has_receiving_rank(operations: Operations, consumers: Ints, phase: Phase) -
 def find_sends(operations: Operations) -> Ints:
     """Return, for each operation, the row of its named send, or -1 if there is none.
 
-    A named send has the rank, microbatch, chunk and sequence split of the operation.
+    A named send has the same rank, microbatch, chunk and sequence split as the operation.
     """
     return _find_named_transfers(operations, (Phase.SEND_F, Phase.SEND_B), 1)
 
 
 def _find_named_transfers(operations: Operations, phases: tuple[Phase, Phase], side: int) -> Ints:
-    """Find the receive, or the send, of each F, B and BW by comparing names.
+    """Find the receive or the send for each F, B and BW by comparing names.
 
-    A transfer and an operation have the same name if rank, microbatch, chunk and sequence split are
-    equal. If another operation with this name was launched between the two, the transfer belongs to
-    the other operation. Transfers without a microbatch number have no name.
+    A transfer and an operation have the same name if their rank, microbatch, chunk and sequence
+    split are equal. If another operation with this name was launched between them, the transfer
+    belongs to that operation instead. Transfers without a microbatch number have no name.
 
     Args:
         operations: Operations of all ranks.
-        phases: Transfer phase that belongs to F, and transfer phase that belongs to B and BW.
+        phases: The transfer phase for F, and the transfer phase for B and BW.
         side: -1 for the last transfer that was launched before the operation ended on the host, or
             1 for the first transfer that was launched after the operation started on the host.
 
@@ -164,8 +164,8 @@ def _group_by_name(operations: Operations, rows: Ints, transfer_phase: Ints) -> 
     Args:
         operations: Operations of all ranks.
         rows: Rows to group.
-        transfer_phase: For each row, its phase if it is a transfer, or else the phase of the
-            transfer that belongs to it.
+        transfer_phase: For each row, its own phase if it is a transfer, or else the phase of its
+            transfer.
 
     Returns:
         Group number of each row in ``rows``.
@@ -175,10 +175,10 @@ def _group_by_name(operations: Operations, rows: Ints, transfer_phase: Ints) -> 
 
 
 def _find_latest_receive_end(operations: Operations, waiting: Ints, phase: Phase) -> Ints:
-    """Return, for each operation, the latest end of all transfers that may carry its input.
+    """Return, for each operation, the latest end time of all transfers that may carry its input.
 
-    Receives without a microbatch number and all SEND_RECV may carry the input, if the rank launched
-    them no later than the operation.
+    Any SEND_RECV, and any receive without a microbatch number, may carry the input if the rank
+    launched it no later than the operation.
 
     Args:
         operations: Operations of all ranks.
@@ -195,7 +195,7 @@ def _find_latest_receive_end(operations: Operations, waiting: Ints, phase: Phase
     n_ranks = int(max(rank.max(initial=NONE), waiting_rank.max(initial=NONE))) + 1
     end_ns = operations.end_ns[receives]
     # After packing, the end times of each rank are larger than the end times of all previous ranks.
-    # Therefore a single running maximum over all ranks suffices.
+    # A single running maximum over all ranks is therefore sufficient.
     packing = _pack_by_rank(rank, end_ns, n_ranks)
     packed_end_ns = np.concatenate((packing.place(rank, end_ns), np.full(len(waiting), NONE)))
     launched_ns = operations.host_start_ns[np.concatenate((receives, waiting))]
@@ -209,7 +209,7 @@ def _find_latest_receive_end(operations: Operations, waiting: Ints, phase: Phase
 
 
 def _find_unnumbered_receives(operations: Operations, phase: Phase) -> Ints:
-    """Return the rows of all receives that have no microbatch number, and of every SEND_RECV.
+    """Return the rows of all receives without a microbatch number, and of every SEND_RECV.
 
     Transfers without a device span are left out. Rows are in ascending order.
 
@@ -223,9 +223,9 @@ def _find_unnumbered_receives(operations: Operations, phase: Phase) -> Ints:
 
 
 def _pack_by_rank(rank: Ints, time_ns: Ints, n_ranks: int) -> Packing:
-    """Return a packing, which shifts each rank's times past the times of all previous ranks.
+    """Return a packing that shifts each rank's times past the times of all previous ranks.
 
-    A rank without times gets room for one time.
+    A rank without times still gets room for one time.
 
     Args:
         rank: Rank of each time.

@@ -42,13 +42,13 @@ _INTERVALS = (
 
 @dataclass(frozen=True)
 class JoinedRank:
-    """A rank, the profile that recorded it, and the machine whose clock its times are on.
+    """A rank, the profile that recorded it, and the machine whose clock timed it.
 
     Attributes:
         profile: Index of the profile.
         host: Host that a table of operations declares for the rank, or else the profile's host.
         machine: Name of the machine whose clock the profile uses.
-        local: The rank as described in the recording of the profile.
+        local: The rank as described in the profile's recording.
     """
 
     profile: int
@@ -64,7 +64,7 @@ def _make_unknown() -> Ints:
 
 @dataclass(frozen=True)
 class JoinedRecordings(RecordedTables):
-    """The tables of all recordings, and the results of alignment for their ranks.
+    """The tables from all recordings, along with the alignment results for their ranks.
 
     Ranks are numbered in the order of the profiles. :func:`join` sets the attributes up to
     ``unmarked``. The other attributes are unknown until
@@ -74,7 +74,7 @@ class JoinedRecordings(RecordedTables):
     Attributes:
         ranks: All ranks.
         machine_of_profile: For each profile, the name of the machine whose clock it uses.
-        declared_clocks: Clock that each profile declares, or None if it declares none.
+        declared_clocks: The clock that each profile declares, or None if it does not declare one.
         timed: Mask of the ranks whose profile records the UTC time of its session start.
         recorded_start_ns: For each rank, the time of the first kernel or call in its profile.
         recorded_end_ns: For each rank, the time of the last kernel or call in its profile.
@@ -84,8 +84,8 @@ class JoinedRecordings(RecordedTables):
         inferred: Whether the microbatches of any recording were numbered by the order of their
             operations, because names do not number them.
         unmarked: Whether the range names of any recording do not show where iterations begin.
-        arrivals: Times at which the inputs of operations were available, on the clocks of the
-            profiling sessions.
+        arrivals: Times at which operation inputs became available, on the clocks of the profiling
+            sessions.
         stage_of_rank: Smallest virtual stage of each rank, or -1 if unknown.
         pipeline: Pipeline of each rank, or -1 if the replicas of a stage cannot be distinguished.
         reducing: For each rank, the group of ranks with which it reduces gradients, or -1 if there
@@ -141,18 +141,18 @@ class JoinedRecordings(RecordedTables):
 
     @cached_property
     def works(self) -> Bools:
-        """Mask of the operations that are a forward or a backward."""
+        """Mask of the operations that are forwards or backwards."""
         return mask_phases(self.operations.phase, COUNTED)
 
     @cached_property
     def working(self) -> Ints:
-        """Ranks that run a forward or a backward, in ascending order."""
+        """Ranks that run at least one forward or backward, in ascending order."""
         ranks: Ints = grouping.find_distinct_rows(self.operations.rank, mask=self.works)[0]
         return ranks
 
     @property
     def machine_of_rank(self) -> Ints:
-        """Index of the machine of each rank."""
+        """Index of each rank's machine."""
         index_of = {machine: index for index, machine in enumerate(self.machines)}
         return np.array([index_of[rank.machine] for rank in self.ranks], np.int64)
 
@@ -240,12 +240,12 @@ def _number_over_all(parts: Recordings) -> dict[str, Any]:
 
 
 def _count_rows_before(lengths: Ints | Sequence[int]) -> Ints:
-    """Return, for each part, the total length of all previous parts."""
+    """Return the total length of all parts before each part."""
     return np.cumsum([0, *lengths[:-1]], dtype=np.int64)
 
 
 def _find_host(recording: Recording, rank: LocalRank) -> str:
-    """Return the host that a table declares for a rank, or else the host of the profile."""
+    """Return the host that a table declares for a rank, or else the profile's host."""
     declared = rank.declared
     return recording.source.host if declared is None or declared.host is None else declared.host
 
@@ -326,7 +326,7 @@ def apply_clocks(
 
 
 def merge_stream(recordings: JoinedRecordings) -> JoinedRecordings:
-    """Merge the iterations of an inference run into one window if each is one scheduler step.
+    """Merge the iterations of an inference run into one window if each is a single scheduler step.
 
     Serving frameworks mark each step of their scheduler as an iteration. A step passes one chunk of
     tokens through the pipeline, and the next chunk enters before this chunk has left. A window from
@@ -382,9 +382,9 @@ def merge_stream(recordings: JoinedRecordings) -> JoinedRecordings:
 
 
 def _sum_active_time(recordings: JoinedRecordings) -> ActiveTime:
-    """Add up the active times of each rank over all of its iterations.
+    """Add up each rank's active times over all of its iterations.
 
-    The result has one row per rank that has iterations, in ascending order. All rows are in
+    The result has one row per rank that has iterations, in ascending order. All rows belong to
     iteration 0. ``kernel_ns`` is the running time of kernels between the first start and the last
     end of the rank's forwards, including kernels between iterations. The other times are sums over
     iterations.

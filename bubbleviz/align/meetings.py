@@ -55,8 +55,8 @@ def match_collectives(
 
     Args:
         recordings: The recordings on the report's clock, with stages, pipelines and iterations.
-        time: The common clock, with the uncertainty of each machine.
-        parallel: Parallel sizes of the run, or None if the user provides none.
+        time: The common clock, along with each machine's uncertainty.
+        parallel: Parallel sizes of the run, or None if the user does not specify any.
     """
     table = recordings.collectives
     table = table.replace_columns(
@@ -131,7 +131,7 @@ def find_meetings(
         pipeline: Pipeline of each rank, or -1 if the replicas of a stage cannot be distinguished.
         reducing: For each rank, the group of ranks with which it reduces gradients, or -1 if there
             is none.
-        time: The common clock, with the uncertainty of each machine.
+        time: The common clock, along with each machine's uncertainty.
         sizes_known: Whether the user gave the parallel sizes of the run.
         ordered: Whether equal iteration numbers of different ranks mean the same iteration.
 
@@ -179,7 +179,7 @@ def _match_in_partitions(
         is_open: Mask of the collectives to match. Not modified.
         partitions: Partitions of the ranks, in the order in which they are tried. Each partition
             contains the group of every rank, or -1 for a rank in no group.
-        time: The common clock, with the uncertainty of each machine.
+        time: The common clock, along with each machine's uncertainty.
     """
     is_open = is_open.copy()
     is_comparable = time.comparable & (time.uncertainty_ns >= 0)
@@ -240,7 +240,7 @@ def _match_recorded_groups(
 
     Args:
         collectives: Collectives of all ranks.
-        time: The common clock, with the uncertainty of each machine.
+        time: The common clock, along with each machine's uncertainty.
         ordered: Whether equal iteration numbers of different ranks mean the same iteration.
 
     Yields:
@@ -444,7 +444,7 @@ def match_by_ends(
         rows: Rows to match.
         cell: Cell of each row in ``rows``, or -1 for a row in no cell.
         members: Cell (row 0) and rank (row 1) of each member of a cell, shape (2, members).
-        time: The common clock, with the uncertainty of each machine.
+        time: The common clock, along with each machine's uncertainty.
         max_size: For each cell, the number of ranks that must meet if the cell has more ranks. By
             default, all ranks of a cell must meet.
 
@@ -616,7 +616,7 @@ def _get_tolerances(time: Timebase, members: Ints, size: Ints) -> Ints:
     be compared.
 
     Args:
-        time: The common clock, with the uncertainty of each machine.
+        time: The common clock, along with each machine's uncertainty.
         members: Cell (row 0) and rank (row 1) of each member of a cell, shape (2, members).
         size: For each cell, the number of ranks that must meet.
     """

@@ -333,7 +333,7 @@ def refuse_unrelated(
 
     Args:
         sources: Descriptions of the profile files, one per profile.
-        captures: First and last time of each profile, on its uncorrected clock.
+        captures: First and last time in each profile, on its uncorrected clock.
         clocks: For each profile, the clock derived from its session start.
         is_typical: Mask of the profiles with typical sizes (:func:`mask_typical_sizes`).
         is_numbered: Whether every rank has a unique number.
@@ -379,7 +379,7 @@ def _sort_captures(
 
     Args:
         sources: Descriptions of the profile files, one per profile.
-        captures: First and last time of each profile, on its uncorrected clock.
+        captures: First and last time in each profile, on its uncorrected clock.
         clocks: For each profile, the clock derived from its session start.
 
     Returns:

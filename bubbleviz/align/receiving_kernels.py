@@ -87,7 +87,7 @@ def find_contradicting_kernels(
 
     Args:
         recordings: All recordings of a run.
-        captures: First and last time of each profile, on its uncorrected clock.
+        captures: First and last time in each profile, on its uncorrected clock.
         sessions: For each recording, the clock derived from its session start.
         joined_recordings: The recordings with stages and iterations. Times are on the clocks in
             ``sessions``.

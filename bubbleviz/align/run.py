@@ -84,7 +84,7 @@ class Run:
     Attributes:
         ranks: Ranks in pipeline order. All ``rank`` columns are indices into this tuple.
         clocks: Clock of each profile, in the order of the profiles.
-        timebase: The common clock, with the uncertainty of each machine.
+        timebase: The common clock, along with each machine's uncertainty.
         operations: Operations sorted by (rank, start), with times on the report's clock.
         busy: Busy intervals of the operations.
         active_ns: Time for which at least one compute kernel ran, shape (iterations, ranks).

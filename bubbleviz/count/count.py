@@ -47,7 +47,7 @@ class Counts:
         summary: Statistics over the averaged iterations.
         headline: Name of the ratio to quote.
         headline_reason: Clause that says why this ratio is quoted.
-        extents: First start and last end of each rank in each iteration.
+        extents: First start and last end of each rank's work in each iteration.
         windows: Windows of each ratio, keyed by ratio name.
         one_clock: Mask of the iterations in which the clocks of all ranks can be compared.
         is_in_window: Mask of the iterations in the requested window. All other iterations have no
@@ -259,8 +259,8 @@ def _make_accounts(
 
     Args:
         run: The run, merged from all its profiles.
-        extents: First start and last end of each rank in each iteration.
-        statuses: Kind and completeness of each iteration.
+        extents: First start and last end of each rank's work in each iteration.
+        statuses: The kind of each iteration, and whether it is complete.
         bounds: Window bounds of each ratio that needs a common clock, keyed by ratio name.
 
     Returns:
@@ -349,8 +349,9 @@ def _make_iteration(
 
     Args:
         run: The run, merged from all its profiles.
-        extents: First start and last end of each rank in each iteration. Idle ranks are included.
-        statuses: Kind and completeness of each iteration.
+        extents: First start and last end of each rank's work in each iteration. Idle ranks are
+            included.
+        statuses: The kind of each iteration, and whether it is complete.
         ranks: Measurements of all ranks in all iterations.
         k: Index of the iteration.
     """
@@ -497,7 +498,7 @@ def add_idle_ranks(extents: Extents, is_idle: Bools) -> Extents:
     Idle ranks then have the same windows as the other ranks.
 
     Args:
-        extents: First start and last end of each rank in each iteration.
+        extents: First start and last end of each rank's work in each iteration.
         is_idle: Mask of the idle ranks, shape (iterations, ranks).
 
     Returns:
@@ -568,7 +569,7 @@ def _compute_ratio(
         run: The run, merged from all its profiles.
         ratio: Definition of the ratio.
         account: How the ranks used the time in the windows of the ratio.
-        statuses: Kind and completeness of each iteration.
+        statuses: The kind of each iteration, and whether it is complete.
         k: Index of the iteration.
         present: Indices of the ranks that take part in the iteration.
     """

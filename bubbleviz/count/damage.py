@@ -42,7 +42,7 @@ def locate_damage(
     Args:
         recordings: One recording per profile, in the order of the run.
         run: The run, merged from these recordings.
-        counts: Iterations of the run with their ratios.
+        counts: The run's iterations, along with their ratios.
 
     Returns:
         Limitations of each recording.
@@ -82,7 +82,7 @@ def _update_kind(note: Limitation, profile: int, run: Run, averaged: Bools) -> L
 
     Args:
         note: A limitation of any kind.
-        profile: Index of the profile that the limitation belongs to.
+        profile: Index of the profile to which the limitation belongs.
         run: The run, merged from all its recordings.
         averaged: Mask of the averaged iterations.
     """
@@ -166,9 +166,9 @@ def _find_damaged_iterations(
 
     Args:
         note: A limitation of any kind.
-        profile: Index of the profile that the limitation belongs to.
+        profile: Index of the profile to which the limitation belongs.
         run: The run, merged from all its recordings.
-        counts: Iterations of the run with their ratios.
+        counts: The run's iterations, along with their ratios.
     """
     if note.kind is LimitationKind.OPERATIONS_WITHOUT_WORK:
         rows = _find_operations_without_work(profile, run, counts)
@@ -206,7 +206,7 @@ def _find_operations_without_work(profile: int, run: Run, counts: Counts) -> Int
     Args:
         profile: Index of the profile.
         run: The run, merged from all its recordings.
-        counts: Iterations of the run with their ratios.
+        counts: The run's iterations, along with their ratios.
     """
     operations = run.operations
     is_lacking = mask_phases(operations.phase, COUNTED) & (operations.has_span == 0)
@@ -231,7 +231,7 @@ def _explain_idle_ranks(
         recording: Recording of one profile.
         profile: Index of the profile.
         run: The run, merged from all its recordings.
-        counts: Iterations of the run with their ratios.
+        counts: The run's iterations, along with their ratios.
     """
     for note in recording.limitations:
         is_of_work = note.kind is LimitationKind.OPERATIONS_WITHOUT_WORK
@@ -254,7 +254,7 @@ def _has_possibly_idle_rank(profile: int, run: Run, counts: Counts) -> bool:
     Args:
         profile: Index of the profile with the rank.
         run: The run, merged from all its recordings.
-        counts: Iterations of the run with their ratios.
+        counts: The run's iterations, along with their ratios.
     """
     rows = _find_operations_without_work(profile, run, counts)
     works = _mask_work(run)
@@ -300,7 +300,7 @@ def _choose_undamaged_window(is_damaged: Bools, counts: Counts) -> str:
 
     Args:
         is_damaged: Mask of the damaged iterations.
-        counts: Iterations of the run with their ratios.
+        counts: The run's iterations, along with their ratios.
     """
     usable = [
         i.complete and i.kind != EVALUATION and i.name.isdecimal() and not is_damaged[i.index]

@@ -119,7 +119,7 @@ def _find_common_windows(extents: Extents, last_ns: Ints) -> Windows:
     """Return one window for all ranks of an iteration, from the first start to the last end.
 
     Args:
-        extents: First start and last end of each rank in each iteration.
+        extents: First start and last end of each rank's work in each iteration.
         last_ns: Last end of each rank to use, shape (iterations, ranks).
     """
     never = np.iinfo(np.int64).max

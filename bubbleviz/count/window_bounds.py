@@ -82,7 +82,7 @@ def bound_windows(ratio: RatioDefinition, extents: Extents, timebase: Timebase) 
 
     Args:
         ratio: Definition of the ratio. All ranks of an iteration must have the same window.
-        extents: First start and last end of each rank in each iteration.
+        extents: First start and last end of each rank's work in each iteration.
         timebase: Clock of each machine and its uncertainty.
     """
     start_ns, end_ns, takes_part = _find_machine_windows(ratio, extents, timebase)
@@ -116,7 +116,7 @@ def _find_machine_windows(
 
     Args:
         ratio: Definition of the ratio.
-        extents: First start and last end of each rank in each iteration.
+        extents: First start and last end of each rank's work in each iteration.
         timebase: Timebase, which contains the machine of each rank.
 
     Returns:

@@ -1,1 +1,1 @@
-"""Clocks: infer one clock for all machines, and its uncertainty, from the order of operations."""
+"""Clocks: infer a common clock for all machines, and its uncertainty, from operation order."""

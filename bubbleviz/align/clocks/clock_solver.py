@@ -1,7 +1,7 @@
-"""Clock solver: compute the clocks of all machines from pairs of events with a known order.
+"""Clock solver: compute the clocks of all machines from pairs of events whose order is known.
 
-The offset of a clock is the middle of the interval of possible offsets. The uncertainty of the
-clock is half the width of this interval, increased by the possible drift
+A clock's offset is the midpoint of the interval of possible offsets. The clock's uncertainty is
+half the width of this interval, plus the possible drift
 (:class:`~bubbleviz.align.clocks.drift.ClockSegments`). Drift is applied only if no constant offset
 satisfies the bounds.
 """
@@ -37,7 +37,7 @@ class Contradiction:
 
     Attributes:
         rows: Rows of the precedences in the cycle. The earlier clock of each precedence is the
-            later clock of the next one, and the last is followed by the first.
+            later clock of the next one. The last precedence is followed by the first.
         by_ns: Time by which the precedences contradict each other: the negated sum of their limits
             (``later_ns - earlier_ns``).
     """
@@ -51,7 +51,7 @@ def solve_clocks(
 ) -> tuple[tuple[ProfileClock, ...], Contradiction | None]:
     """Find corrections of all clocks that satisfy the precedences.
 
-    The first of these steps that succeeds determines the corrections:
+    The corrections come from the first of the following steps that succeeds:
 
     1. Constant offsets are used if they satisfy every bound, or violate no bound by more than
        ``GRAIN_NS / 2``.
@@ -69,7 +69,7 @@ def solve_clocks(
         reference: Clock whose correction is 0.
 
     Returns:
-        corrections: Correction of each clock, with an uncertainty that covers its whole capture.
+        corrections: Correction of each clock, with an uncertainty that covers the entire capture.
         contradiction: Worst contradiction between precedences, or None if there is none.
     """
     limit, row = find_tightest_limits(precedences, len(start_ns))
@@ -100,7 +100,7 @@ def solve_clocks(
 
 @dataclass(frozen=True)
 class _Captures:
-    """Captures of all clocks, with a constant offset applied to each clock.
+    """The captures of all clocks, with a constant offset applied to each clock.
 
     Attributes:
         offset: Offset of each clock. The offset is arbitrary if it is not bounded.
@@ -132,10 +132,10 @@ def _apply_offsets(start_ns: Ints, end_ns: Ints, limit: Floats, reference: int) 
 def _find_drifting_corrections(
     segments: ClockSegments, slack_ns: float
 ) -> tuple[float, Floats | None]:
-    """Find corrections that satisfy all bounds, with drifts up to ``DRIFT``.
+    """Find corrections that satisfy all bounds, allowing drifts of up to ``DRIFT``.
 
-    The corrections are first computed without slack. If there are no such corrections, a slack of
-    ``GRAIN_NS / 2`` is added to every bound.
+    At first, the corrections are computed without slack. If there are no such corrections, a slack
+    of ``GRAIN_NS / 2`` is added to every bound.
 
     Args:
         segments: Bounds between clocks.
@@ -159,7 +159,7 @@ def _make_contradiction(limit: Floats, row: Ints, cycle: list[int]) -> Contradic
     Args:
         limit: Tightest limits between clocks, indexed [later, earlier].
         row: Row of the precedence that determines each limit, same shape as ``limit``.
-        cycle: Clocks of the cycle in the order of its arcs.
+        cycle: Clocks in the cycle, in the order of its arcs.
     """
     arcs = list(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
     by_ns = round(-sum(float(limit[arc]) for arc in arcs))
@@ -169,7 +169,7 @@ def _make_contradiction(limit: Floats, row: Ints, cycle: list[int]) -> Contradic
 def _segment_bounded(
     precedences: Precedences, captures: _Captures, reference: int
 ) -> ClockSegments:
-    """Divide the captures into time segments, with offsets applied and without unbounded clocks.
+    """Divide the captures into time segments, with offsets applied and unbounded clocks left out.
 
     The offsets of unbounded clocks are arbitrary. Therefore the precedences of these clocks are
     left out, and their captures are replaced by the capture of the reference clock.
@@ -200,12 +200,12 @@ def _fit_lines(
     is_bounded: Bools,
     reference: int,
 ) -> Floats:
-    """Choose a line within the band of each clock: constant if possible, else with drift.
+    """Choose a line within each clock's band: a constant line if possible, else one with drift.
 
     A clock needs drift in either of these cases, with a tolerance of ``GRAIN_NS``:
 
-    - The band of the clock contains no constant value.
-    - The two limits between the clock and another clock (except the reference) contradict each
+    - No constant value lies within the clock's band.
+    - The two limits between this clock and another clock (other than the reference) contradict each
       other.
 
     A constant line is halfway between the highest lower bound and the lowest upper bound. A line
@@ -242,11 +242,11 @@ def _make_clock(
     line: Floats,
     bands: tuple[Floats, Floats],
 ) -> ProfileClock:
-    """Return the correction of a clock, which is the sum of its offset and a line.
+    """Return the correction for a clock, which is the sum of its offset and a line.
 
-    Possible corrections form a band around the line. The uncertainty is an upper bound of the
-    distance from the line to the edges of this band at any time in the capture, including rounding
-    errors. The uncertainty is None if the offset of the clock is not bounded.
+    Possible corrections form a band around the line. The uncertainty is an upper bound on the
+    distance between the line and the edges of this band at any time in the capture, including
+    rounding errors. The uncertainty is None if the offset of the clock is not bounded.
 
     Args:
         segments: Bounds between clocks.
@@ -276,7 +276,7 @@ def _make_clock(
 
 
 def _add_uncertainty(clock: ProfileClock, added_ns: int) -> ProfileClock:
-    """Return a clock with ``added_ns`` added to its uncertainty, unless it is unbounded (None)."""
+    """Return the clock with ``added_ns`` added to its uncertainty, unless this is None."""
     if clock.uncertainty_ns is None:
         return clock
     return replace(clock, uncertainty_ns=clock.uncertainty_ns + added_ns)
@@ -289,10 +289,10 @@ def _bound_maximum(
     capture: tuple[float, float],
     max_slope: float,
 ) -> float:
-    r"""Return an upper bound of a function during a capture, given one value per segment.
+    r"""Return an upper bound on a function during a capture, given one value per segment.
 
-    The function changes by at most ``max_slope`` per ns. Between the middles of two segments, it is
-    therefore bounded by the peak of a tent. Before the first middle and after the last middle, it
+    The function changes by at most ``max_slope`` per ns. Between the midpoints of two segments, it
+    is therefore bounded by the peak of a tent. Before the first midpoint and after the last one, it
     is bounded by a line with this slope::
 
               /\         /
@@ -302,7 +302,7 @@ def _bound_maximum(
     Args:
         segments: Bounds between clocks.
         clock: Index of the clock.
-        values: Value of the function in the middle of each segment.
+        values: Value of the function at the midpoint of each segment.
         capture: Start and end of the clock's capture.
         max_slope: Maximum slope of the function.
     """

@@ -1,8 +1,8 @@
-"""Clock steps: clocks that were set during the capture although the bounds are consistent.
+"""Clock steps: clocks that were set during the capture even though the bounds are consistent.
 
-If a clock is set by less than the width of the interval between its bounds, the bounds of the whole
-capture remain consistent. The interval is then too narrow and may not contain the true offset.
-However, setting a clock moves both bounds at once, and a change of message delays does not::
+If a clock is moved by less than the distance between its bounds, the bounds over the whole capture
+remain consistent. The interval is then too narrow and may not contain the true offset. However,
+setting a clock moves both bounds at once, whereas a change in message delays does not::
 
     upper bound   ─ ─ ─ ┐               interval of the whole capture: between the lowest
                         └ ─ ─ ─         upper bound and the highest lower bound
@@ -33,17 +33,17 @@ from bubbleviz.model.columns import Bools, Floats, Ints, Table
 from bubbleviz.model.grouping import Groups, find_distinct, group_rows, sort_rows
 from bubbleviz.model.intervals import group_extents
 
-#: Numbers of parts into which an iteration is divided. Each number must divide the last one.
+#: Numbers of parts into which an iteration is divided. Each must be a divisor of the last one.
 _PARTS = (1, 4, 16)
-#: Maximum distance between the bounds of a part, relative to the median over whole iterations.
+#: Maximum distance between a part's bounds, relative to the median over whole iterations.
 _MAX_RELATIVE_WIDTH = 1.5
-#: Minimum significance of clear jumps and of doubtful jumps, in standard deviations of the noise.
+#: Minimum significance of clear and of doubtful jumps, in standard deviations of the noise.
 _MIN_SIGNIFICANCE, _MIN_SIGNIFICANCE_IN_DOUBT = 7.0, 14.0
 #: A jump is doubtful if it is based on fewer than ``_FEW_CELLS`` cells.
 #: A jump is also doubtful if it is less than ``_SMALL_JUMP`` times the median width of the cells.
 _FEW_CELLS, _SMALL_JUMP = 6, 0.3
-#: Minimum and maximum number of cells that are fitted for a clock pair.
-#: If a pair has more cells than the maximum, cells are sampled evenly.
+#: Minimum and maximum number of cells to fit for a clock pair. If a pair has more cells than the
+#: maximum, they are sampled evenly.
 _MIN_CELLS, _MAX_CELLS = 3, 256
 #: Number of drifts that are tried in a fit, from ``-DRIFT`` to ``DRIFT``.
 _N_DRIFTS = 21
@@ -53,15 +53,15 @@ _MAX_ELEMENTS = 1 << 20
 
 @dataclass(frozen=True)
 class ClockStep:
-    """A clock that was set against another clock during the capture.
+    """A clock that was set, relative to another clock, during the capture.
 
     Attributes:
         first: Index of the first clock.
         second: Index of the second clock.
         by_ns: Size of the step: the increase of the second clock's correction relative to the
             correction of the first clock.
-        last_before: Iteration of the last cell before the step.
-        first_after: Iteration of the first cell after the step.
+        last_before: Iteration that contains the last cell before the step.
+        first_after: Iteration that contains the first cell after the step.
     """
 
     first: int
@@ -73,7 +73,7 @@ class ClockStep:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Cells(Table):
-    """Bounds of the difference between two clocks in short time periods (cells).
+    """Bounds on the difference between two clocks in short time periods (cells).
 
     Attributes:
         pair: Index of the clock pair.
@@ -98,10 +98,10 @@ class _Cells(Table):
 
 
 class _Jump(NamedTuple):
-    """A jump of the midpoints between the bounds of a clock pair.
+    """A jump in the midpoints between a clock pair's bounds.
 
     Jumps are compared by significance first. The other fields are the size of the jump, and the
-    iterations of the last cell before the jump and the first cell after the jump.
+    iterations that contain the last cell before it and the first cell after it.
     """
 
     significance: float
@@ -117,8 +117,8 @@ class _Hulls:
     Attributes:
         low_ns: Smallest lower bound of any used cell, or infinity if no cell is used.
         high_ns: Largest upper bound of any used cell, or negative infinity if no cell is used.
-        max_gap_ns: Duration of the longest cell, or the longest time between the starts of
-            consecutive cells that are bounded from both sides, whichever is longer.
+        max_gap_ns: The longer of two times: the duration of the longest cell, and the longest time
+            between the starts of consecutive cells that are bounded from both sides.
     """
 
     low_ns: Floats
@@ -141,7 +141,7 @@ def find_clock_steps(
         reference: Clock whose correction is 0.
 
     Returns:
-        steps: Most significant step of each clock pair that has a step, sorted by pair.
+        steps: The most significant step for each clock pair that has one, sorted by pair.
         corrections: Constant correction of each clock. The uncertainties cover the times before and
             after the steps. Empty if there are no steps.
     """
@@ -149,7 +149,7 @@ def find_clock_steps(
     high_clock = np.maximum(precedences.earlier_clock, precedences.later_clock)
     pairs = group_rows(low_clock, high_clock)
     first, second = low_clock[pairs.first], high_clock[pairs.first]
-    # The width between the bounds of collectives varies, so these bounds do not show jumps.
+    # The distance between the bounds from collectives varies, so they do not show jumps.
     is_operation = precedences.later_row >= 0
     levels = _bound_cells(precedences.take(is_operation), pairs.of_row[is_operation], first)
     jumps, hulls = _find_jumps(levels, len(first))
@@ -172,20 +172,20 @@ def find_clock_steps(
 
 
 def _find_jumps(levels: list[_Cells], n_pairs: int) -> tuple[dict[int, _Jump], _Hulls]:
-    """Find the most significant jump of each clock pair over all levels.
+    """Find the most significant jump of each clock pair across all levels.
 
     Each level divides iterations into cells (time periods). Finer levels locate a jump more
-    precisely, but the intervals between their bounds are wider. Only cells that are bounded from
-    both sides are used. The width of a cell in a finer level is limited to ``_MAX_RELATIVE_WIDTH``
-    times the median width of the pair in the coarsest level, or to ``GRAIN_NS`` if that is larger.
+    precisely, but their bounds are farther apart. Only cells that are bounded from both sides are
+    used. In a finer level, the width of a cell is limited to ``_MAX_RELATIVE_WIDTH`` times the
+    pair's median width in the coarsest level, or to ``GRAIN_NS`` if that is larger.
 
     Args:
         levels: Cells of each level, coarsest level first.
         n_pairs: Number of clock pairs.
 
     Returns:
-        jumps: Most significant jump of each pair that has a jump, keyed by pair.
-        hulls: Hull of each clock pair's used cells.
+        jumps: The most significant jump for each pair that has one, keyed by pair.
+        hulls: Hull of the cells used for each clock pair.
     """
     jumps: dict[int, _Jump] = {}
     low_ns, high_ns = np.full(n_pairs, np.inf), np.full(n_pairs, -np.inf)
@@ -222,11 +222,12 @@ def _widen_limits(
     steps: tuple[ClockStep, ...],
     duration_ns: int,
 ) -> Floats:
-    """Widen the limits between clocks so that they are valid at every instant, despite the steps.
+    """Widen the limits between clocks so that they hold at every instant, despite the steps.
 
-    If any cell of a pair is bounded from both sides, the limits of the pair are replaced by its
-    hull, widened by the drift between cells. The limits of any other pair are widened by the sizes
-    of all steps and by the drift during the whole capture.
+    If any cell (short time period) of a pair is bounded from both sides, the pair has a hull, and
+    its limits become this hull, widened by the clock drift over ``max_gap_ns`` of the hull. The
+    limits of all other pairs are widened by the sizes of all steps and by the drift over the whole
+    capture.
 
     Args:
         limit: Tightest limits, indexed [later, earlier]. Not modified.
@@ -256,9 +257,9 @@ def _compute_corrections(
     """Compute constant corrections that satisfy all limits.
 
     If no corrections satisfy all limits, the smallest sufficient slack is added to every limit, and
-    twice the slack is added to the uncertainties. The uncertainty of a clock also includes the
-    drift before its first and after its last event. The uncertainty is None if the reference does
-    not bound the clock.
+    twice the slack is added to the uncertainties. A clock's uncertainty also includes the drift
+    before its first event and after its last one. The uncertainty is None if the reference does not
+    bound the clock.
 
     Args:
         limit: Limits between all clocks, indexed [later, earlier].
@@ -282,7 +283,7 @@ def _compute_corrections(
 
 
 def _bound_cells(precedences: offsets.Precedences, pair: Ints, first: Ints) -> list[_Cells]:
-    """Bound each clock pair in each iteration, and in finer and finer parts of the iteration.
+    """Bound each clock pair in each iteration, and in increasingly fine parts of the iteration.
 
     Args:
         precedences: Precedences between operations.
@@ -319,14 +320,14 @@ def _bound_cells(precedences: offsets.Precedences, pair: Ints, first: Ints) -> l
 def _divide_iterations(iterations: Groups, event_ns: Ints) -> Ints:
     """Divide the time of each iteration into ``_PARTS[-1]`` equal parts.
 
-    An iteration lasts from its first to its last event.
+    An iteration lasts from its first event to its last event.
 
     Args:
         iterations: Events grouped by clock pair and iteration.
         event_ns: Time of each event.
 
     Returns:
-        Index of the part that contains each event, counted from 0 in each iteration.
+        Zero-based index, within the iteration, of the part that contains each event.
     """
     begin_ns, end_ns = group_extents(iterations.of_row, len(iterations), event_ns, event_ns)
     length_ns = (end_ns - begin_ns + 1)[iterations.of_row]
@@ -335,7 +336,7 @@ def _divide_iterations(iterations: Groups, event_ns: Ints) -> Ints:
 
 
 def _find_bounds(cells: Groups, slack_ns: Floats, is_upper: Bools) -> tuple[Floats, Floats]:
-    """Return the tightest lower and upper bound of the second clock's correction in each cell.
+    """Return the tightest lower and upper bounds on the second clock's correction in each cell.
 
     A bound is infinite if no precedence determines it.
 
@@ -395,7 +396,7 @@ def _fit_in_batches(cells: _Cells) -> Iterator[tuple[int, _Jump]]:
 
 
 def _fit_jumps(cells: _Cells, pairs: Ints, rows: Ints) -> Iterator[tuple[int, _Jump]]:
-    """Yield (pair, jump) for each clock pair whose bounds both jump significantly.
+    """Yield (pair, jump) for each clock pair in which both bounds jump significantly.
 
     The jump is the best fit to the midpoints between the bounds (:func:`_fit_midpoints`). The jump
     is accepted if it is significant (:func:`_is_significant`) and if both bounds move by at least
@@ -422,15 +423,15 @@ def _fit_jumps(cells: _Cells, pairs: Ints, rows: Ints) -> Iterator[tuple[int, _J
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Fits(Table):
-    """Best line with a jump through the midpoints of each clock pair.
+    """The best-fitting line with a jump through the midpoints of each clock pair.
 
     Attributes:
         last_cell: Index of the last cell before the jump.
-        drift: Slope of the line, without unit.
+        drift: Slope of the line (dimensionless).
         jump_ns: Size of the jump.
-        significance: ``sqrt(reduction) / noise``. The reduction says by how much the jump lowers
-            the residual sum of squares of the best line. The noise is the standard deviation of the
-            midpoints.
+        significance: ``sqrt(reduction) / noise``. The reduction is the amount by which the jump
+            lowers the residual sum of squares of the best line. The noise is the standard deviation
+            of the midpoints.
     """
 
     last_cell: Ints
@@ -475,7 +476,7 @@ def _moves_bounds(
 ) -> bool:
     """Return whether both bounds of a clock pair move by at least half of a jump.
 
-    A change of message delays moves only one bound, while a clock that was set moves both.
+    A change in message delays moves only one bound, whereas setting a clock moves both.
 
     Args:
         bounds: Lower and upper bound of the pair in each cell.
@@ -489,7 +490,7 @@ def _moves_bounds(
 
 
 def _make_step_functions(n_cells: int) -> tuple[Floats, Floats]:
-    """Return one step function for each possible jump. A jump may follow any cell but the last.
+    """Return one step function per possible jump. A jump may follow any cell except the last.
 
     The step function of a jump after cell ``i`` is 0 in cells 0 to ``i`` and 1 in all later cells,
     minus its mean.
@@ -508,7 +509,7 @@ def _estimate_noise(midpoint: Floats, width: Floats) -> Floats:
 
     The estimate is the largest of three values:
 
-    - Half the standard deviation of the widths, without the narrowest cell, which may contain the
+    - Half the standard deviation of the widths, excluding the narrowest cell, which may contain the
       jump.
     - The robust standard deviation (:func:`_estimate_deviation`) of the second differences of the
       midpoints, divided by sqrt(6).
@@ -534,7 +535,7 @@ def _is_significant(fits: _Fits, width: Floats) -> Bools:
     - The significance is at least ``_MIN_SIGNIFICANCE``, or ``_MIN_SIGNIFICANCE_IN_DOUBT`` for a
       doubtful jump.
     - The size of the jump exceeds ``GRAIN_NS``, or four times ``GRAIN_NS`` for a small jump.
-    - The jump is not both small and based on few cells.
+    - The jump is not small, or it is based on at least ``_FEW_CELLS`` cells.
 
     Args:
         fits: Best fit of each clock pair.
@@ -551,6 +552,6 @@ def _is_significant(fits: _Fits, width: Floats) -> Bools:
 
 
 def _estimate_deviation(values: Floats) -> Floats:
-    """Estimate the standard deviation of each row robustly, from the median absolute deviation."""
+    """Robustly estimate the standard deviation of each row from the median absolute deviation."""
     deviation = np.abs(values - np.median(values, axis=1)[:, None])
     return np.asarray(1.4826 * np.median(deviation, axis=1), np.float64)

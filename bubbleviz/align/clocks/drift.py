@@ -1,9 +1,9 @@
-"""Drift: solve for clocks that run at different speeds, using difference constraints.
+"""Drift: solve for clocks that run at different rates, using difference constraints.
 
 In the constraint graph, a node is one clock in one time segment. An arc to the next or previous
 segment of the same clock has the length ``DRIFT / 2`` times the duration of a segment. A bound is
 an arc from one clock to another, in the segment of its later event. A path between two clocks in
-the same segment then bounds their difference in this segment::
+the same segment then bounds their difference in that segment::
 
     clock 0   o──o──o──o        ──  drift, in both directions
                  │     │         │  a bound, in one direction
@@ -25,8 +25,8 @@ from bubbleviz.model.grouping import sort_rows
 _CLOCK_DRIFT = DRIFT / 2
 
 
-#: Maximum and minimum number of segments in a capture, and maximum number of graph nodes.
-#: If there are many clocks, the maximum number of nodes limits the number of segments.
+#: Maximum and minimum number of segments in a capture, and maximum number of graph nodes. With many
+#: clocks, it is the maximum number of nodes that limits the number of segments.
 _MAX_SEGMENTS, _MIN_SEGMENTS, _MAX_NODES = 128, 32, 4096
 
 
@@ -34,13 +34,13 @@ _MAX_SEGMENTS, _MIN_SEGMENTS, _MAX_NODES = 128, 32, 4096
 class ClockSegments:
     """Bounds between clocks in each time segment.
 
-    For each ordered clock pair and segment, there is at most one arc: the tightest bound.
+    There is at most one arc per ordered clock pair and segment: the tightest bound.
 
     Attributes:
         length_ns: Duration of a segment.
-        middle_ns: Time in the middle of each segment.
-        later: Clock of each arc's later event.
-        earlier: Clock of each arc's earlier event.
+        middle_ns: Time of each segment's midpoint.
+        later: The clock on which each arc's later event was timed.
+        earlier: The clock on which each arc's earlier event was timed.
         segment: Segment of each arc.
         limit_ns: Maximum by which the correction of the clock ``earlier`` may exceed the correction
             of the clock ``later``.
@@ -65,15 +65,15 @@ def divide_into_segments(
     start_ns: Floats,
     end_ns: Floats,
 ) -> ClockSegments:
-    """Divide time into equal segments, and find the tightest bounds between clocks in each segment.
+    """Divide time into equal segments and find the tightest bounds between clocks in each segment.
 
-    All times must be on approximately aligned clocks. A bound applies in the middle of the segment
-    that contains the later event. The bound is loosened by the drift that is possible between this
-    time and each of the two events.
+    All times must be on approximately aligned clocks. A bound applies at the midpoint of the
+    segment that contains the later event. It is loosened by the maximum drift between this midpoint
+    and each of the two events.
 
     Args:
-        earlier: Clock of the first event in each pair.
-        later: Clock of the second event in each pair. Always differs from ``earlier``.
+        earlier: The first event's clock in each pair.
+        later: The second event's clock in each pair. Always differs from ``earlier``.
         earlier_ns: Time of the first event in each pair.
         later_ns: Time of the second event in each pair.
         start_ns: Start of each clock's capture.
@@ -122,7 +122,7 @@ def find_feasible_corrections(segments: ClockSegments, slack_ns: float) -> Float
     """Find corrections that satisfy all bounds, or return None if there are none.
 
     The corrections are found with the Bellman-Ford algorithm, with all arcs relaxed at once. After
-    each relaxation, the corrections of every clock are reduced until they change by at most the
+    each relaxation, each clock's corrections are reduced until they change by no more than the
     possible drift from one segment to the next.
 
     Args:
@@ -149,7 +149,7 @@ def find_feasible_corrections(segments: ClockSegments, slack_ns: float) -> Float
 
 
 def _limit_slope(values: Floats, max_step: float) -> Floats:
-    """Lower values as little as possible, so that neighbors differ by at most ``max_step``.
+    """Lower values as little as possible so that neighbors differ by at most ``max_step``.
 
     Neighbors are consecutive entries along the last axis. The result is computed with two running
     minima, one from each side.
@@ -164,7 +164,7 @@ def _limit_slope(values: Floats, max_step: float) -> Floats:
 def compute_bands(
     segments: ClockSegments, potential: Floats, slack_ns: float, reference: int
 ) -> tuple[Floats, Floats]:
-    """Compute the smallest and the largest possible correction of each clock in each segment.
+    """Compute the smallest and largest possible corrections of each clock in each segment.
 
     The bounds are the lengths of the shortest paths between the clock and the reference in the same
     segment. The potential makes all lengths non-negative for Dijkstra's algorithm (as in Johnson's
@@ -188,7 +188,7 @@ def compute_bands(
     node = np.arange(n_clocks * n_segments).reshape(n_clocks, n_segments)
     (tail, head), length_ns = _list_arcs(segments, node, slack_ns)
     height = potential.ravel()
-    # The maximum keeps rounding errors from making a length negative.
+    # Taking the maximum keeps rounding errors from making a length negative.
     length_ns = np.maximum(length_ns + height[tail] - height[head], 0.0)
 
     def measure_paths(arcs: tuple[Ints, Ints]) -> Floats:
@@ -208,8 +208,8 @@ def _list_arcs(
 ) -> tuple[tuple[Ints, Ints], Floats]:
     """List the arcs of the constraint graph.
 
-    The arcs are the bounds between clocks, and the possible drift of each clock to the next and to
-    the previous segment.
+    The arcs are the bounds between clocks, and the possible drift of each clock from a segment to
+    the next and to the previous one.
 
     Args:
         segments: Bounds between clocks.
@@ -228,15 +228,15 @@ def _list_arcs(
 
 
 def fit_drift_line(time_ns: Floats, low: Floats, high: Floats) -> Floats:
-    """Fit a line to a band so that its largest distance from either edge is as small as possible.
+    """Fit a line to a band so that its largest distance from either edge is minimal.
 
     The line is found with a linear program that minimizes this distance over the height and the
     slope of the line. The absolute slope is limited to ``DRIFT``.
 
     Args:
-        time_ns: Times at which the band is known. At least two must differ.
-        low: Lower edge of the band at each time.
-        high: Upper edge of the band at each time.
+        time_ns: Times at which the band is known. At least two of them must differ.
+        low: The band's lower edge at each time.
+        high: The band's upper edge at each time.
 
     Returns:
         Value of the line at each time.

@@ -1,7 +1,7 @@
-"""Offsets: bounds on the constant offsets of clocks, from events with a known order.
+"""Offsets: bounds on the constant offsets of clocks, from events whose order is known.
 
 An event on one clock that cannot be later than an event on another clock bounds the difference of
-the clocks from one side. A second pair of events, in the opposite direction, gives the bound from
+the clocks from one side. A second pair of events, in the opposite direction, provides the bound on
 the other side::
 
     clock 0   F ─────┤                     ├───── B
@@ -31,7 +31,7 @@ from bubbleviz.model.grouping import find_first_rows
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Precedences(Table):
-    """Event pairs on two clocks. The first event cannot be later than the second event.
+    """Event pairs on two clocks, in which the first event cannot be later than the second.
 
     Attributes:
         earlier_clock: Index of the first event's clock.
@@ -40,7 +40,7 @@ class Precedences(Table):
         later_ns: Time of the second event, on ``later_clock``.
         earlier_row: Row of the first event's operation, or -1 if it is not an operation.
         later_row: Row of the second event's operation, or -1 if it is not an operation.
-        iteration: Common iteration of the second event.
+        iteration: Common iteration to which the second event belongs.
     """
 
     earlier_clock: Ints
@@ -69,7 +69,7 @@ def find_tightest_limits(precedences: Precedences, n_clocks: int) -> tuple[Float
         n_clocks: Number of clocks.
 
     Returns:
-        limit: Smallest ``later_ns - earlier_ns`` of each clock pair, shape (clocks, clocks),
+        limit: Smallest ``later_ns - earlier_ns`` for each clock pair, shape (clocks, clocks),
             indexed [later, earlier]. Infinite if the pair has no precedence, and 0 on the diagonal.
         row: Row of the precedence that determines each limit, same shape as ``limit``, or -1 if
             there is none. The smallest row wins ties.
@@ -94,7 +94,8 @@ def _extend_walks(arcs: _Arcs, walks: Floats) -> Floats:
 
     Args:
         arcs: All arcs of the graph.
-        walks: Length of the shortest walk with k arcs to each clock, or infinity if there is none.
+        walks: Length of the shortest walk to each clock that has k arcs, or infinity if there is
+            none.
     """
     tail, head, limit_ns = arcs
     extended = np.full(len(walks), np.inf)
@@ -115,7 +116,7 @@ def find_worst_cycle(limit: Floats) -> tuple[float, list[int]]:
     Returns:
         slack: Required slack. The slack is not positive if the bounds are consistent, and negative
             infinity if the graph has no cycle.
-        cycle: Clocks of the cycle with the minimum mean, in the order of its arcs. Each arc leads
+        cycle: Clocks in the cycle with the minimum mean, in the order of its arcs. Each arc leads
             from the later to the earlier clock of a limit. Empty if the graph has no cycle.
     """
     n_clocks, arcs = len(limit), _list_arcs(limit)
@@ -127,7 +128,7 @@ def find_worst_cycle(limit: Floats) -> tuple[float, list[int]]:
         return -np.inf, []
     remaining = (n_clocks - np.arange(n_clocks))[:, None]
     means = ((walks[n_clocks, reached] - walks[:n_clocks, reached]) / remaining).max(axis=0)
-    # The longest walk to the clock with the smallest mean contains the cycle. Trace it backward.
+    # The longest walk to the clock with the smallest mean contains the cycle. Trace it backwards.
     walk = [int(reached[means.argmin()])]
     for n_arcs in range(n_clocks - 1, -1, -1):
         tail, _, limit_ns = (column[arcs[1] == walk[-1]] for column in arcs)
@@ -143,7 +144,7 @@ def round_up(slack: float) -> float:
 
 
 def compute_intervals(limit: Floats, reference: int) -> tuple[Floats, Floats]:
-    """Compute the interval of possible corrections of each clock, relative to a reference clock.
+    """Compute the interval of possible corrections for each clock, relative to a reference clock.
 
     If the reference does not bound a clock from both sides, the interval is relative to the first
     clock that bounds it from both sides.
@@ -154,7 +155,7 @@ def compute_intervals(limit: Floats, reference: int) -> tuple[Floats, Floats]:
         reference: Clock whose correction is 0.
 
     Returns:
-        offset: Middle of each clock's interval.
+        offset: Midpoint of each clock's interval.
         half_width: Half the width of the interval, or infinity if the reference does not bound the
             clock.
     """

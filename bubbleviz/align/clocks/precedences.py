@@ -1,15 +1,15 @@
 """Precedences: pairs of operations, or of collectives, whose order is known.
 
-In a pipeline, the forward of a microbatch on a virtual stage needs its forward on the previous
-stage. The backward of a microbatch needs its backward on the next stage. If the transfer between
-the two operations was recorded, there are two bounds::
+In a pipeline, a microbatch's forward on a virtual stage needs its forward on the previous stage. A
+microbatch's backward needs its backward on the next stage. If the transfer between the two
+operations was recorded, there are two bounds::
 
     rank 0   F ████┤                           F ends before the other F starts,
              SEND  ├──▒▒▒▒─┤                   the send starts before the receive ends
     rank 1   RECV ├▒▒▒▒▒▒▒▒──┤
              F               ├████
 
-The span of an operation may begin with kernels that need no input. In this case, only the end of
+The span of an operation may begin with kernels that need no input. In that case, only the end of
 the receive shows when the input arrived. The receive cannot end before the F of the previous stage
 ends.
 """
@@ -37,7 +37,7 @@ LEAVE_NS = 50_000
 _SYNCHRONIZING = ("AllReduce", "AllGather", "ReduceScatter")
 
 
-#: Maximum number of other members with which each member of a collective is compared.
+#: Maximum number of other members to compare with each member of a collective.
 _MAX_PARTNERS = 16
 
 
@@ -54,12 +54,13 @@ def find_dependencies(
     two precedences are derived from each producer and its consumer:
 
     - The producer ends before the input of the consumer is available. This precedence is left out
-      if the consumer's rank has receives in this direction, but this arrival is unknown.
+      if the consumer's rank has receives in this direction but the arrival of this input is
+      unknown.
     - The send of the producer starts before the receive of the consumer ends. This precedence
       requires that both transfers were recorded and that replicas can be distinguished.
 
     Args:
-        operations: Operations of all ranks with their virtual stages and common iterations.
+        operations: Operations of all ranks, with their virtual stages and common iterations.
         inputs: Arrival times of all operations' inputs.
         pipeline: Pipeline of each rank, or -1 if the replicas of a stage cannot be distinguished.
         clock: Index of each rank's clock, shape (ranks,).
@@ -71,7 +72,7 @@ def find_dependencies(
     def make_table(
         producer: Ints, consumer: Ints, earlier_ns: Ints, later_ns: Ints
     ) -> offsets.Precedences:
-        """Return one precedence for each producer and its consumer.
+        """Return one precedence per pair of producer and consumer.
 
         Args:
             producer: Row of each producer.
@@ -108,7 +109,7 @@ def find_dependencies(
 def _match_producers(
     operations: Operations, pipeline: Ints, clock: Ints, replica_clock: Ints
 ) -> tuple[Ints, Ints]:
-    """Match consumers with the producers of their input, if both are on different clocks.
+    """Match consumers with the producers of their input if the two are on different clocks.
 
     The producer is on the previous recorded virtual stage in the direction of the microbatch. If
     the replicas of a stage cannot be distinguished, the replica that ends first is used as the
@@ -116,12 +117,13 @@ def _match_producers(
 
     These operations are left out:
 
-    - Pairs whose producer has replicas on several clocks, because it is unknown which ends first.
+    - Pairs whose producer has replicas on several clocks, because it is unknown which replica ends
+      first.
     - Repeated operations, and operations without a span.
-    - Consumers that were cut by the capture.
+    - Consumers that the capture cut off.
 
     Args:
-        operations: Operations of all ranks with their virtual stages and common iterations.
+        operations: Operations of all ranks, with their virtual stages and common iterations.
         pipeline: Pipeline of each rank, or -1 if replicas cannot be distinguished.
         clock: Index of each rank's clock, shape (ranks,).
         replica_clock: Index of the clock on which each rank is compared with its replicas, shape
@@ -140,22 +142,22 @@ def _match_producers(
     producer = _take_from_previous(earliest, direction[blocks.first])[blocks.of_row]
     clock_of_row = clock[rank]
     has_other_clock = clock_of_row != np.append(clock_of_row, NONE)[producer]
-    # The receive of an operation that the end of the capture cut may not have been recorded.
+    # If the end of the capture cut off an operation, its receive may not have been recorded.
     is_complete = operations.cut[rows] == 0
     hops = np.flatnonzero((producer >= 0) & has_other_clock & is_complete)
     return rows[producer[hops]], rows[hops]
 
 
 def _group_replicas(operations: Operations, rows: Ints, pipeline: Ints) -> tuple[Ints, Groups]:
-    """Group operations into blocks. A block contains the same operation on all replicas of a stage.
+    """Group operations into blocks: the same operation on all replicas of a stage.
 
-    A direction consists of all forwards, or all backwards, of one microbatch and sequence split in
-    one pipeline and iteration. Blocks are sorted by direction, and then in the order in which the
-    microbatch passes them: by ascending virtual stage for forwards, and by descending virtual stage
-    for backwards.
+    A direction consists of either all forwards or all backwards of one microbatch and sequence
+    split, in one pipeline and iteration. Blocks are sorted by direction, and then in the order in
+    which the microbatch passes them: by ascending virtual stage for forwards, and by descending
+    virtual stage for backwards.
 
     Args:
-        operations: Operations of all ranks with their virtual stages.
+        operations: Operations of all ranks, with their virtual stages.
         rows: Rows to group.
         pipeline: Pipeline of each rank, or -1 if replicas cannot be distinguished.
 
@@ -206,11 +208,11 @@ def _take_from_previous(values: Ints, group: Ints) -> Ints:
 def select_reductions(
     collectives: CollectiveIntervals, operations: Operations
 ) -> CollectiveIntervals:
-    """Select the collectives that synchronize the replicas of a stage, one per rank and iteration.
+    """Select the collectives that synchronize a stage's replicas, one per rank and iteration.
 
-    In each iteration of a rank, the last launched pass is the forward or backward that the host
-    launched last. If it is a B, W or BW, the first all-reduce, all-gather or reduce-scatter that
-    does not start before it is selected. Otherwise, no collective of this iteration is selected.
+    The last pass in an iteration of a rank is the forward or backward that the host launched last.
+    If it is a B, W or BW, the first all-reduce, all-gather or reduce-scatter that does not start
+    before it is selected. Otherwise, no collective of this iteration is selected.
 
     The selected collective reduces the gradients of data-parallel replicas. Gradients of norms and
     embeddings are reduced later, in other groups. Collectives inside a forward or backward are
@@ -238,11 +240,10 @@ def select_reductions(
 def find_collective_precedences(
     collectives: CollectiveIntervals, group: Ints, clock: Ints
 ) -> offsets.Precedences:
-    """Derive precedences from the collectives that replicas of a stage run together.
+    """Derive precedences from the collectives that a stage's replicas run together.
 
     All members must have entered a collective (all-reduce, all-gather, reduce-scatter) before any
-    member can leave. The kernel of each member therefore starts before the kernel of any other
-    member ends.
+    member can leave. Each member's kernel therefore starts before any other member's kernel ends.
 
     Collectives with equal group, iteration and kind are assumed to be one collective. This
     assumption is checked, because all members leave a collective together: if the time between the
@@ -252,8 +253,7 @@ def find_collective_precedences(
 
     Args:
         collectives: At most one collective per rank and iteration, with common iterations.
-        group: For each rank, the group of ranks with which it reduces gradients, or -1 if there is
-            none.
+        group: The group of ranks with which each rank reduces gradients, or -1 if there is none.
         clock: Index of each rank's clock, shape (ranks,).
     """
     is_usable = (group[collectives.rank] >= 0) & (collectives.iteration >= 0)
@@ -305,7 +305,7 @@ def _make_precedences(
 def _select_steady(
     collectives: CollectiveIntervals, clock: Ints, first: Ints, second: Ints
 ) -> tuple[Ints, Ints]:
-    """Select pairs of members on two clocks that end a constant time apart in all iterations.
+    """Select pairs of members on two clocks whose ends are equally far apart in all iterations.
 
     If the time between the ends on two ranks is unsteady (:func:`is_unsteady`), all pairs of these
     two ranks are left out.
@@ -329,7 +329,7 @@ def _select_steady(
 
 
 def is_unsteady(pair: Groups, difference_ns: Ints, time_ns: Ints) -> Bools:
-    """Return a mask of the rows whose rank pair has end times that drift too far apart.
+    """Return a mask of the rows that belong to rank pairs whose end times drift too far apart.
 
     The difference between two end times may only change by as much as drift explains. The mask is
     True for all rows of a pair if its largest minus its smallest difference exceeds

@@ -1,4 +1,4 @@
-"""Shared names: several machines with one hostname, such as containers with a fixed name.
+"""Shared names: several machines that share a hostname, such as containers with a fixed name.
 
 Profiles with the same hostname are assumed to share a clock. If the data dependencies between two
 profiles contradict this clock in at least half of the iterations, the profiles were recorded on
@@ -23,8 +23,8 @@ from bubbleviz.model.grouping import group_rows
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import format_count
 
-#: Minimum fraction of iterations with contradicted dependencies between two profiles that shows
-#: that the profiles are from different machines.
+#: Two profiles are from different machines if dependencies between them are contradicted in at
+#: least this fraction of iterations.
 _MIN_BROKEN_SHARE = 0.5
 
 
@@ -33,9 +33,9 @@ def separate_machines(
 ) -> tuple[str, ...] | None:
     """Assign profiles of one hostname to several machines if their clocks contradict each other.
 
-    Only hostnames with contradicting clocks are divided. Profiles whose clocks agree are put on one
-    machine, unless this machine would then contain two profiles with contradicting clocks. A
-    profile without dependencies on other profiles of the hostname gets a separate machine.
+    Only hostnames with contradicting clocks are divided. Profiles whose clocks agree are assigned
+    to one machine, unless that machine would then contain two profiles with contradicting clocks. A
+    profile without dependencies on other profiles with the same hostname gets a separate machine.
 
     Args:
         recordings: The recordings with stages and iterations. Times are on the clocks of the
@@ -68,7 +68,7 @@ def separate_machines(
 def _group_profiles(
     n_profiles: int, agreeing: set[tuple[int, int]], contradicting: set[tuple[int, int]]
 ) -> list[int]:
-    """Group profiles with agreeing clocks so that no two profiles of a group contradict each other.
+    """Group profiles with agreeing clocks so that no two profiles in a group contradict each other.
 
     The algorithm is greedy. The agreeing pairs are processed in ascending order, and the groups of
     the two profiles are joined unless this would put a contradicting pair into one group.
@@ -112,7 +112,7 @@ def _compare_clocks(
         precedences: Dependencies between all ranks. The clock columns contain rank numbers.
 
     Returns:
-        agreeing: Pairs of profiles whose dependencies are all uncontradicted.
+        agreeing: Pairs of profiles with no contradicted dependencies.
         contradicting: Pairs of profiles with a contradicted dependency in at least
             ``_MIN_BROKEN_SHARE`` of the iterations in which they have dependencies. Pairs that
             neither agree nor contradict are in neither set.
@@ -146,12 +146,12 @@ def _count_broken(
     Args:
         low: Smaller profile index of each dependency.
         high: Larger profile index of each dependency.
-        iteration: Iteration of each dependency.
+        iteration: Iteration to which each dependency belongs.
         is_broken: Mask of the contradicted dependencies.
 
     Returns:
-        For each pair of profiles, the number of iterations with a contradicted dependency, and the
-        number of iterations with any dependency.
+        For each pair of profiles, the number of iterations with a contradicted dependency and the
+        number with at least one dependency.
     """
     cells = group_rows(low, high, iteration)
     is_broken_cell = make_mask(len(cells), cells.of_row[is_broken])
@@ -164,7 +164,7 @@ def _count_broken(
 
 
 def _measure_earliness(recordings: JoinedRecordings, precedences: offsets.Precedences) -> Ints:
-    """Return, for each precedence, by how many ns the later event is too early.
+    """Return the number of ns by which each precedence's later event is too early.
 
     The result is the time of the earlier event minus the time of the later event, as if both were
     on one clock. A negative value means that the order of the events is correct. An operation
@@ -180,7 +180,7 @@ def _measure_earliness(recordings: JoinedRecordings, precedences: offsets.Preced
 def rename_hosts(
     parts: Recordings, hostnames: Sequence[str], machines: Sequence[str]
 ) -> Recordings:
-    """Return the recordings. If the machine of a profile has changed, its name becomes the host.
+    """Return the recordings, with the new machine name as host where the machine has changed.
 
     Args:
         parts: The recordings, one per clock of a profile.
@@ -196,7 +196,7 @@ def rename_hosts(
 
 
 def list_shared_names(hostnames: Sequence[str], machines: Sequence[str]) -> tuple[Limitation, ...]:
-    """Return a limitation for each hostname that stands for several machines.
+    """Return a limitation for each hostname that refers to several machines.
 
     Args:
         hostnames: Machine name of each profile before hostnames were split into machines.
@@ -219,9 +219,9 @@ def list_shared_names(hostnames: Sequence[str], machines: Sequence[str]) -> tupl
 def list_contradicting_hosts(
     hostnames: Sequence[str], machines: Sequence[str]
 ) -> tuple[Limitation, ...]:
-    """Return a limitation for each hostname whose profiles contradict each other on any clocks.
+    """Return a limitation for each hostname whose profiles contradict each other.
 
-    Dividing such a hostname into several machines does not explain the contradiction.
+    The contradiction remains even if the hostname is divided into several machines.
 
     Args:
         hostnames: Machine name of each profile before hostnames were split into machines.
@@ -242,7 +242,7 @@ def list_contradicting_hosts(
 
 
 def _find_shared_names(hostnames: Sequence[str], machines: Sequence[str]) -> dict[str, set[str]]:
-    """Return the machine names of each hostname that stands for several machines.
+    """Return the machine names for each hostname that refers to several machines.
 
     Args:
         hostnames: Machine name of each profile before hostnames were split into machines.

@@ -1,7 +1,7 @@
-"""Timebase: one clock for all machines, and its uncertainty.
+"""Timebase: a common clock for all machines, and its uncertainty.
 
 The times of each profile are on the clock of its profiling session
-(:mod:`bubbleviz.align.profile_clocks`). The clocks of different machines agree except for the error
+(:mod:`bubbleviz.align.profile_clocks`). The clocks of different machines agree to within the error
 of NTP. Pairs of events with a known order (precedences) bound this error from both sides.
 """
 
@@ -27,13 +27,13 @@ from bubbleviz.model.columns import NONE, Bools, Ints
 from bubbleviz.model.limitations import Limitation, LimitationKind
 from bubbleviz.model.texts import format_count, list_first, make_natural_key
 
-#: Maximum number of machines that a limitation lists by name. Further machines are only counted.
+#: Maximum number of machines that a limitation lists by name. Any others are only counted.
 _MAX_NAMES = 4
 
 
 @dataclass(frozen=True)
 class Timebase:
-    """One clock for all profiles.
+    """A common clock for all profiles.
 
     Attributes:
         clocks: Clock correction of each profile.
@@ -42,8 +42,8 @@ class Timebase:
         uncertainty_ns: Uncertainty of each machine's clock, or -1 if it is not bounded.
         contradicted: Whether the known orders of events contradict the clocks or each other.
         limitations: Properties of the clocks that could not be inferred.
-        jump_ns: For each iteration, the maximum error of a duration that was measured with one
-            clock, because clocks were set during the capture. Empty if there is no sign that a
+        jump_ns: For each iteration, the maximum error in a duration measured with a single clock,
+            caused by clocks that were set during the capture. Empty if there is no sign that a
             clock was set.
     """
 
@@ -64,20 +64,20 @@ def build_timebase(
 ) -> Timebase:
     """Find the common clock of all profiles.
 
-    The first of these methods that applies is used:
+    The first method that applies is used:
 
     1. If any table of operations declares an aligned clock, the declared clocks are used.
     2. If there is a single machine, or the method is not ``causal``, the clocks of the profiling
        sessions are used.
     3. Otherwise, the offsets of the machines' clocks are computed from data dependencies and from
-       collectives between replicas. If any clock was set during the capture, constant corrections
-       that are valid before and after the steps replace this solution.
+       collectives between replicas. If any clock was set during the capture, this solution is
+       replaced by constant corrections that are valid both before and after the steps.
 
     Args:
         recordings: The recordings with stages and iterations. Times are on the clocks in
             ``clocks``.
         clocks: For each profile, the clock derived from its session start.
-        captures: First and last time of each profile, on its uncorrected clock.
+        captures: First and last time in each profile, on its uncorrected clock.
         method: Alignment method, one of :data:`bubbleviz.model.choices.ALIGNMENTS`.
     """
     if any(clock is not None and clock.aligned for clock in recordings.declared_clocks):
@@ -111,12 +111,12 @@ def _find_extents(
     clocks: Sequence[ProfileClock],
     captures: Sequence[tuple[int, int]],
 ) -> tuple[Ints, Ints]:
-    """Return when the captures of each machine start and end, on session clocks.
+    """Return the times at which each machine's captures start and end, on session clocks.
 
     Args:
         recordings: The recordings, with the machine of each profile.
         clocks: For each profile, the clock derived from its session start.
-        captures: First and last time of each profile, on its uncorrected clock.
+        captures: First and last time in each profile, on its uncorrected clock.
 
     Returns:
         starts_ns: Start of each machine's first capture, shape (machines,).
@@ -134,10 +134,10 @@ def _find_extents(
 
 @dataclass(frozen=True)
 class _Solution:
-    """Clocks of all machines, computed from precedences (pairs of events with a known order).
+    """The clocks of all machines, computed from precedences (pairs of events whose order is known).
 
     Attributes:
-        precedences: Precedences that were used.
+        precedences: The precedences from which the clocks were computed.
         corrections: Clock correction of each machine.
         contradiction: Contradiction between the precedences, or None if there is none.
         is_without_collectives: Whether the precedences of collectives were dropped because they
@@ -156,11 +156,11 @@ def _list_limitations(
     solution: _Solution,
     steps: Sequence[ClockStep],
 ) -> Iterator[Limitation]:
-    """Yield the limitations of clocks that were computed from precedences.
+    """Yield limitations for clocks that were computed from precedences.
 
     A limitation is yielded in each of these cases, in this order:
 
-    - Iterations are paired, but the clock of a machine is not bounded.
+    - Iterations are paired, but a machine's clock is not bounded.
     - Collectives were left out.
     - The precedences contradict each other.
     - A clock was set during the capture.
@@ -186,13 +186,13 @@ def _list_limitations(
 
 
 def check_machines(recordings: JoinedRecordings) -> tuple[Limitation, ...]:
-    """Return a limitation if ranks of one machine, which share a clock, contradict each other.
+    """Return a limitation if ranks on one machine, which share a clock, contradict each other.
 
-    Two operations contradict each other if one of them ran more than ``GRAIN_NS`` before its input
-    from the other one existed. Only operations with a recorded receive are checked, because the
+    Two operations contradict each other if one of them ran more than ``GRAIN_NS`` before the other
+    one had produced its input. Only operations with a recorded receive are checked, because the
     spans of other operations may begin with kernels that need no input. The result is empty if
     iterations are not paired. The result is also empty if the user's stages contradict the data,
-    because the stages are then wrong and not the clock.
+    because then the stages are wrong, not the clock.
     """
     has_wrong_stages = any(
         n.kind is LimitationKind.STAGES_CONTRADICTED for n in recordings.limitations
@@ -220,7 +220,7 @@ def check_machines(recordings: JoinedRecordings) -> tuple[Limitation, ...]:
 
 
 def _choose_reference(recordings: JoinedRecordings) -> int:
-    """Return the index of the machine whose clock is the reference for all other clocks.
+    """Return the index of the machine whose clock serves as the reference for all other clocks.
 
     The reference is the machine of the rank with the smallest stage. Ties are broken by the
     smallest global rank, then by the name of the machine. Unknown stages and global ranks come
@@ -247,8 +247,8 @@ def _convert_to_first(
     """Convert corrections so that the clock of the first machine is the reference.
 
     The offset of the first machine is subtracted from all offsets, and its uncertainty is added to
-    the uncertainties of all other machines. If offset and uncertainty of the first machine are 0,
-    the corrections are returned unchanged.
+    the uncertainties of all other machines. If the first machine's offset and uncertainty are both
+    0, the corrections are returned unchanged.
 
     Args:
         corrections: Correction of each machine. If the first machine is not yet the reference, all
@@ -280,8 +280,8 @@ def _solve_machines(
 ) -> _Solution:
     """Solve the clocks of all machines from data dependencies and collectives between replicas.
 
-    If data dependencies and collectives together contradict each other, but the data dependencies
-    alone do not, the collectives are left out.
+    If data dependencies and collectives taken together contain a contradiction, but the data
+    dependencies alone do not, the collectives are left out.
 
     Args:
         recordings: The recordings with stages and iterations. Times are on the clocks of the
@@ -303,7 +303,7 @@ def _solve_machines(
     if solution[1] is None or len(reduced) == 0:
         return _Solution(precedences, *solution, is_without_collectives=False)
     without_collectives = solve_clocks(causal, *extents, reference)
-    # A contradiction between data dependencies alone is not caused by collectives.
+    # A contradiction among data dependencies alone is not caused by collectives.
     if without_collectives[1] is not None:
         return _Solution(precedences, *solution, is_without_collectives=False)
     return _Solution(causal, *without_collectives, is_without_collectives=True)
@@ -358,9 +358,10 @@ def _make_timebase(
 def _use_session_clocks(
     recordings: JoinedRecordings, clocks: Sequence[ProfileClock], method: str
 ) -> Timebase:
-    """Return the timebase of the profiling sessions' clocks.
+    """Return the timebase that uses the profiling sessions' clocks.
 
-    If there is a single machine, its clock is exact. For several machines, the method decides:
+    If there is a single machine, its clock is exact. With several machines, the result depends on
+    the method:
 
     - ``none`` keeps each machine on the clock of its first profile. Only the first machine is
       comparable.
@@ -459,12 +460,12 @@ def _describe_unbounded(recordings: JoinedRecordings, is_bounded: Bools) -> Limi
 def _describe_contradiction(
     recordings: JoinedRecordings, precedences: offsets.Precedences, contradiction: Contradiction
 ) -> Limitation:
-    """Return the limitation for a cycle of dependencies that no clocks satisfy.
+    """Return the limitation for a cycle of dependencies that no clocks can satisfy.
 
     Args:
         recordings: The recordings with stages and iterations.
         precedences: Precedences in which the contradiction was found.
-        contradiction: The cycle. Each of its precedences becomes a clause of the message.
+        contradiction: The cycle. Each precedence in it becomes a clause in the message.
     """
     machines = recordings.machines
     clauses = []
@@ -489,7 +490,7 @@ def _describe_contradiction(
 def _measure_jumps(
     iterations: int, steps: Sequence[ClockStep], contradiction: Contradiction | None
 ) -> Ints:
-    """Return the maximum jump of any clock in each iteration, in ns.
+    """Return the largest jump of any clock during each iteration, in ns.
 
     The size of a step is only known approximately, so its jump is 1.25 times this size (rounded
     down) plus twice ``GRAIN_NS``. A step affects all iterations from ``last_before`` to
@@ -517,7 +518,7 @@ def _measure_jumps(
 def _describe_steps(recordings: JoinedRecordings, steps: Sequence[ClockStep]) -> Limitation:
     """Return the limitation for clocks that were set during the capture.
 
-    Only the step with the largest absolute size is described. Further steps are counted.
+    Only the step with the largest absolute size is described. Any others are only counted.
     """
     machines = recordings.machines
     step = max(steps, key=lambda step: abs(step.by_ns))
@@ -537,7 +538,7 @@ def _describe_steps(recordings: JoinedRecordings, steps: Sequence[ClockStep]) ->
 
 
 def _describe_need(recordings: JoinedRecordings, precedences: offsets.Precedences, row: int) -> str:
-    """Return a clause "A needs B" for a precedence, where B is the earlier operation.
+    """Return a clause of the form "A needs B" for a precedence, where B is the earlier operation.
 
     Each operation is described by its name, iteration and host.
 

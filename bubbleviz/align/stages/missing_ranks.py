@@ -37,7 +37,7 @@ def find_missing_ranks(
 
     Args:
         numbers: Numbers of the recorded ranks.
-        parallel: Parallel sizes of the run, or None if the user provides none.
+        parallel: Parallel sizes of the run, or None if the user does not specify any.
         world: Number of ranks in the run according to the profiles, or 0 if unknown.
     """
     number, count = np.sort(numbers.number), len(numbers.number)

@@ -44,7 +44,7 @@ def match_replicas(
     (:func:`find_pipelines`).
 
     Args:
-        operations: Operations of all ranks with their virtual stages, and with iteration numbers
+        operations: Operations of all ranks, with their virtual stages, and with iteration numbers
             that mean the same on all ranks.
         inputs: Arrival times of all operations' inputs.
         stage: Stage of each rank, or -1 for a rank without forwards and backwards.

@@ -82,7 +82,7 @@ def find_stages_before_gaps(
     unusually many forwards of the earlier chunk (:func:`runs_ahead_of_chunk`).
 
     Args:
-        operations: Operations of all ranks with their virtual stages, and with iterations numbered
+        operations: Operations of all ranks, with their virtual stages, and with iterations numbered
             per rank.
         inputs: Arrival times of all operations' inputs.
         machine: Machine of each rank. Ranks of one machine share its clock.

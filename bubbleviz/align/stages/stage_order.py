@@ -205,7 +205,7 @@ def can_nest(operations: Operations, inputs: Arrivals) -> bool:
     consecutive virtual stages.
 
     Args:
-        operations: Operations of all ranks with their virtual stages, and with iterations numbered
+        operations: Operations of all ranks, with their virtual stages, and with iterations numbered
             per rank.
         inputs: Arrival times of all operations' inputs.
     """

@@ -106,7 +106,7 @@ class _Inputs:
         numbers: Rank numbers. The numbers follow the user's order of ranks, if there is one.
         named_stages: Virtual stages from range names, or None if any forward or backward has no
             stage in its name.
-        parallel: Parallel sizes of the run, or None if the user provides none.
+        parallel: Parallel sizes of the run, or None if the user does not specify any.
     """
 
     recordings: JoinedRecordings
@@ -289,7 +289,7 @@ def _number_stages_as_job(
     Otherwise, ``staged`` itself is returned.
 
     Args:
-        inputs: The recordings, and properties of their ranks.
+        inputs: The recordings and the properties of their ranks.
         stages: The inferred virtual stages.
         staged: The recordings with the inferred stages.
     """
@@ -330,7 +330,7 @@ def _forms_pipeline(inputs: _Inputs, staged: JoinedRecordings, *, is_known: bool
     - All stages are known, and the run is an inference run.
 
     Args:
-        inputs: The recordings, and properties of their ranks.
+        inputs: The recordings and the properties of their ranks.
         staged: The recordings with the stages inferred from waiting times.
         is_known: Whether the stages of all working ranks are known.
     """
@@ -372,7 +372,7 @@ def _add_limitations(
     sizes, or if the user's order contradicts the data.
 
     Args:
-        inputs: The recordings, and properties of their ranks.
+        inputs: The recordings and the properties of their ranks.
         staged: The recordings with stages, pipelines and paired iterations.
         notes: Limitations that were found before.
         stages_missing: Whether stages are already known to be missing.
@@ -439,7 +439,7 @@ def _find_stage_gaps(
     4. Rank numbers in names leave room for stages before stage 0.
 
     Args:
-        inputs: The recordings, and properties of their ranks.
+        inputs: The recordings and the properties of their ranks.
         staged: The recordings with stages, pipelines and paired iterations.
 
     Returns:
@@ -497,7 +497,7 @@ def _apply_stages(
        (:func:`match_replicas`), provided that iteration numbers mean the same on all ranks.
 
     Args:
-        inputs: The recordings, and properties of their ranks.
+        inputs: The recordings and the properties of their ranks.
         stages: Virtual stage of each (rank, chunk), or -1 if unknown.
         by_name: Whether names number chunks by their stage (see :func:`set_stages`).
 
@@ -658,7 +658,7 @@ def _contradicts_waits(inputs: _Inputs, staged: JoinedRecordings) -> bool:
     The result is False unless all stages can be inferred.
 
     Args:
-        inputs: The recordings, and properties of their ranks.
+        inputs: The recordings and the properties of their ranks.
         staged: The recordings with the stages given by the user.
     """
     inferred, _ = _infer_stages(inputs)
