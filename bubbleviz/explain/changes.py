@@ -40,8 +40,8 @@ class Change:
     """The length and bubble ratio of an iteration that was replayed under one change.
 
     Attributes:
-        name: Identifier of the change, for example ``no-host``, which is stable between versions.
-        change: Description of the change for the user.
+        name: Identifier of the change, such as ``no-host``. It is stable across versions.
+        change: User-facing description of the change.
         makespan_ns: Time from the first forward to the last backward over all ranks.
         bubble_ratio: The ``schedule`` ratio of the iteration, or None if its makespan is 0.
     """
@@ -58,8 +58,8 @@ class _Scenario:
 
     Attributes:
         name: Identifier of the change, for example ``no-host``.
-        change: Description of the change for the user.
-        duration_ns: Duration of each row of the work without waiting.
+        change: User-facing description of the change.
+        duration_ns: Duration of each row of the work table, excluding waiting.
         delay_ns: Time in ns from the end of the last predecessor of each row to its start.
     """
 
@@ -232,7 +232,7 @@ def _balance_phases(phase: Ints, usual_ns: Ints, measured_ns: Ints) -> Ints:
 
 
 def _has_uneven_microbatches(graph: Graph, operations: Operations) -> bool:
-    """Return whether the lengths of the iteration's microbatches vary by more than chance."""
+    """Return whether the microbatch lengths in the iteration vary by more than chance."""
     work, rows = graph.work, graph.operation_rows
     pipeline = np.zeros(int(work.rank.max(initial=NONE)) + 1, np.int64)
     pipeline[work.rank] = work.replica
@@ -242,13 +242,13 @@ def _has_uneven_microbatches(graph: Graph, operations: Operations) -> bool:
 
 
 # To replay the planned order, operations that ran out of place are moved back between the
-# operations that ran in place. The n-th operation of the planned order then gets the turn (the
-# position in time) of the n-th measured operation of the rank::
+# operations that ran in place. The n-th operation in the planned order then takes the turn (the
+# position in time) of the rank's n-th measured operation::
 #
 #     measured   F0 F1 B0 F2 B1 B2      B0 is late by 1
 #     planned    F0 B0 F1 F2 B1 B2
 
-#: Phases that can be reordered. A rank that ran another phase keeps its order.
+#: Phases that can be reordered. A rank that ran any other phase keeps its order.
 _ORDERED = (Phase.F, Phase.B, Phase.BW, Phase.W)
 #: Deviation kinds of operations that ran at a different position than planned.
 _MOVED = ("late", "early")
@@ -266,7 +266,7 @@ def replay_planned_order(
         deviations: All deviations from the planned order.
 
     Returns:
-        Length of each iteration in ns in the measured and in the planned order. None if the
+        Length of each iteration in ns, in the measured order and in the planned order. None if the
         iterations cannot be replayed, or if the planned order does not move any operation.
     """
     if run.reason:
@@ -290,7 +290,7 @@ def replay_planned_order(
 
 
 def _invert_numbers(numbers: Ints) -> Ints:
-    """Return the index in the run of each iteration of the report, or -1 if there is none.
+    """Return the run index of each iteration in the report, or -1 if there is none.
 
     Args:
         numbers: For each iteration of the run, its number in the report, or -1 if it is left out.
@@ -304,10 +304,10 @@ class _DisplacedOperations:
     """Operations that ran at a different position than planned.
 
     Attributes:
-        cells: Pair (iteration, rank) of each operation, as in its deviation.
+        cells: The (iteration, rank) pair of each operation, as in its deviation.
         row: Index of the operation among the compute operations, or -1 if it is missing.
-        places_late: How many operations, of those that ran in place, ran before this operation but
-            should have run after it. Negative if the operation was early.
+        places_late: Number of in-place operations that ran before this operation but should have
+            run after it. Negative if the operation was early.
     """
 
     cells: list[tuple[int, int]]
@@ -318,7 +318,7 @@ class _DisplacedOperations:
 def _assign_turns(
     operations: Operations, rows: Ints, deviations: Sequence[Deviation], iterations: Ints
 ) -> Ints:
-    """Return for each operation the operation that ran at its planned position.
+    """For each operation, return the operation that ran at its planned position.
 
     If ranks had kept the planned order, operation ``i`` would have run at the position at which
     operation ``result[i]`` ran. If ``result[i]`` is ``i``, the position does not change. All
@@ -390,7 +390,7 @@ def _insert_moved(operations: Operations, moved_rows: Ints, places_late: Ints) -
     Args:
         operations: Operations of the rank in an iteration.
         moved_rows: Rows of the operations that ran out of place.
-        places_late: For each moved operation, the number of operations in place by which it was
+        places_late: For each moved operation, the number of in-place operations by which it was
             late. Negative if it was early.
     """
     launched = sort_rows(operations.host_start_ns)

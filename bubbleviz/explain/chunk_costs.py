@@ -27,7 +27,7 @@ from bubbleviz.model.columns import Bools, Floats, Ints
 from bubbleviz.model.operations import Operations
 from bubbleviz.model.phases import Phase
 
-#: Minimum number of distinct lengths that are needed to fit the square term without prefixes.
+#: Minimum number of distinct lengths for fitting the square term without prefixes.
 _MIN_LENGTHS = 4
 #: Minimum value of c, the factor of the square term, in standard errors of c.
 _MIN_ERRORS = 4.0
@@ -47,7 +47,7 @@ class ChunkCost:
 
     Attributes:
         stage: Stage of the ranks, or -1 if unknown.
-        virtual_stage: Index of the model chunk in the model's order, or -1 if unknown.
+        virtual_stage: Index of the model chunk in model order, or -1 if unknown.
         n: Number of chunks.
         least_tokens: Number of tokens in the shortest chunk.
         most_tokens: Number of tokens in the longest chunk.
@@ -75,7 +75,7 @@ class ChunkCost:
     prompt_tokens: int = 0
 
     def time_ns(self, tokens: Floats, prefix: float = 0.0) -> Floats:
-        """Return the fitted times in ns of chunks, given their numbers of tokens and a prefix."""
+        """Return the fitted times of chunks in ns, given their token counts and a prefix."""
         line = self.fixed_ns + (self.token_ns or 0.0) * tokens
         return np.asarray(line + (self.token_squared_ns or 0.0) * tokens * (tokens + 2 * prefix))
 
@@ -128,9 +128,9 @@ def measure_chunk_costs(
 
 
 def _measure_stage_cost(operations: Operations, rows: Ints, stage: int) -> ChunkCost:
-    """Fit the cost of the chunks on one virtual stage.
+    """Fit the busy time of forwards on one virtual stage as a function of their chunks' tokens.
 
-    :func:`_fit_cost` chooses the function that is fitted to the busy times.
+    :func:`_fit_cost` chooses between a constant, a line and a curve.
 
     Args:
         operations: Operations of all ranks.
@@ -220,7 +220,7 @@ def _fit_cost(
     without prefixes: its residual sum of squares must be below 80 % of the other sum.
 
     Args:
-        tokens: Number of tokens in each chunk, at least one chunk.
+        tokens: Number of tokens in each chunk. Must not be empty.
         prefix: Number of tokens before each chunk.
         time_ns: Time of each chunk.
 
@@ -253,7 +253,7 @@ def _fit_least_squares(
     """Fit ``time = a + b * tokens + c * tokens * (tokens + 2 * prefix)`` by least squares.
 
     Args:
-        tokens: Number of tokens in each chunk, with at least two distinct numbers.
+        tokens: Number of tokens in each chunk. Must contain at least two distinct numbers.
         prefix: Number of tokens before each chunk, or None to fit a line without c.
         time_ns: Time of each chunk.
 

@@ -23,7 +23,8 @@ from bubbleviz.model.intervals import find_last_before, group_extents
 from bubbleviz.model.phase_masks import mask_phases
 from bubbleviz.model.phases import COMPUTE
 
-#: Kernel durations that differ by at most this many ns count as equal. Moving data takes longer.
+#: Kernel durations that differ by at most this many ns are treated as equal. Moving data takes
+#: longer.
 _GRAIN_NS = 5_000
 
 
@@ -35,11 +36,12 @@ class CollectiveWaits(Table):
         rank: Index of the rank.
         iteration: Iteration of the rank, or -1 if unknown.
         kind: Index of the kind in ``kinds``.
-        start_ns: Time when the rank entered.
-        moving_ns: Time when the rank stopped waiting for the last member and data began to move.
-            Equal to ``start_ns`` if the members are unknown.
-        end_ns: Time when the rank left.
-        last_rank: Rank of the member that entered last, or -1 if it is unknown or is ``rank``.
+        start_ns: Time at which the rank entered.
+        moving_ns: Time at which the rank stopped waiting for the last member and data began to
+            move. Equal to ``start_ns`` if the members are unknown.
+        end_ns: Time at which the rank left.
+        last_rank: Rank of the member that entered last, or -1 if it is unknown or is ``rank``
+            itself.
         last_operation: Row of the last operation that the last rank started before it entered, or
             -1 if there is none.
         has_members: Mask of the collectives whose members are known.
@@ -67,15 +69,15 @@ def measure_collective_waits(
 
     - The last member is one of the members whose kernel is at most 5 us longer than the shortest
       kernel. Among these, it is the member that was idle for the shortest time before it entered;
-      at equal times, the lowest rank.
+      the lowest rank wins ties.
     - Every member moves data at the end of its kernel, for as long as the shortest kernel took.
-      Before, it waits.
+      Before that, it waits.
     - If the shortest kernel takes at most 5 us, only the last member moves data, and all other
       members only wait.
 
     Args:
-        collectives: Collectives of all ranks, on any clocks. A collective of a rank can have
-            several rows.
+        collectives: Collectives of all ranks, on any clocks. A single collective on one rank can
+            span several rows.
         operations: Operations of all ranks.
 
     Returns:
@@ -119,10 +121,10 @@ class _Members(Table):
     """Members of collectives, one row per (collective, rank), sorted by collective and rank.
 
     Attributes:
-        meeting: Number of the collective, from 0 without gaps.
+        meeting: Number of the collective. Numbers are consecutive and start at 0.
         rank: Index of the rank.
-        start_ns: Time when the member entered.
-        end_ns: Time when the member left.
+        start_ns: Time at which the member entered.
+        end_ns: Time at which the member left.
         shortest_ns: Shortest duration of any member of the same collective.
     """
 
@@ -158,7 +160,7 @@ def _list_members(collectives: CollectiveIntervals, rows: Ints, groups: Groups) 
 def _find_last_members(
     members: _Members, operations: tables.Operations, previous_operation: Ints
 ) -> Ints:
-    """Return for each member the row of the last member to enter the same collective.
+    """For each member, return the row of the last member to enter the same collective.
 
     :func:`measure_collective_waits` describes how the last member is chosen.
 

@@ -48,12 +48,12 @@ class Receives(Table):
 
     @property
     def wait_ns(self) -> Ints:
-        """Time that the receive's kernel waited for its input."""
+        """Time for which the receive's kernel waited for its input."""
         return np.clip(self.ready_ns, self.start_ns, self.end_ns) - self.start_ns
 
     @property
     def transfer_ns(self) -> Ints:
-        """Time that the receive's kernel ran once its input was ready."""
+        """Time for which the receive's kernel ran once its input was ready."""
         return self.end_ns - self.start_ns - self.wait_ns
 
 
@@ -62,17 +62,17 @@ class CommunicationTimes:
     """Communication time of each rank in each iteration; columns of shape (iterations, ranks).
 
     Attributes:
-        wait_ns: Time for which receives waited until their input was ready. The time for which
-            collectives in the window waited for their last member is added, if the members are
-            known.
+        wait_ns: Time for which receives waited until their input was ready. If the members of a
+            collective in the window are known, the time for which it waited for its last member is
+            included.
         transfer_ns: Remaining time of the receives and collectives in ``wait_ns``.
         exposed_ns: Time in which data moved and the rank was idle, including collectives whose
-            members are unknown. Time inside operations in which a collective ran but no compute
-            kernel is included.
+            members are unknown. This includes time inside operations during which a collective ran
+            but no compute kernel did.
         communication_ns: Time in which at least one communication kernel ran, within the rank's
             window of the listed ratio. The window is extended to the start of the iteration's first
             receive if that is earlier.
-        overlapped_ns: Part of ``communication_ns`` in which compute kernels ran as well.
+        overlapped_ns: Part of ``communication_ns`` during which compute kernels also ran.
     """
 
     wait_ns: Ints
@@ -108,7 +108,7 @@ def list_receives(
 
 
 def _find_receive_starts(operations: Operations, receive_of: Ints, rows: Ints) -> Ints:
-    """Return when the last receive of each operation started.
+    """Return the start time of each operation's last receive.
 
     An operation can have two receives: one inside the operation, and a separate one that names its
     microbatch. The receive that ends later is used. If both end at the same time, the receive

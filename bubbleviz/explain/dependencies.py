@@ -131,8 +131,8 @@ def _pair_with_producers(row: Ints, is_backward: Bools, producer_of: Ints) -> De
     Args:
         row: Operation row of each half.
         is_backward: Mask of the halves that are backwards.
-        producer_of: Producers, or -1 if unknown. First the producer of each half's input, then the
-            forward that belongs to each backward half.
+        producer_of: Producers, or -1 if unknown. The producer of each half's input comes first,
+            followed by the forward that belongs to each backward half.
     """
     forward_of = np.full(len(row), NONE, np.int64)
     forward_of[is_backward] = producer_of[len(row) :]
@@ -167,7 +167,7 @@ class _Halves(Table):
 def _number_results(
     operations: Operations, halves: _Halves, pipeline: Ints
 ) -> tuple[Ints, Ints, Ints]:
-    """Compute the ids of the results that each half produces and needs.
+    """Compute the id of the result that each half produces, and the id of the one that it needs.
 
     Args:
         operations: Operations of all ranks.
@@ -175,7 +175,7 @@ def _number_results(
         pipeline: Pipeline of each rank, or -1 if unknown.
 
     Returns:
-        result_id: Id of each half's result; see the module's description.
+        result_id: Id of each half's result; see the module docstring.
         input_id: Id of the result that each half needs. A forward needs the forward on the previous
             stage, a backward needs the backward on the next stage, and a W needs the B on the same
             stage. -1 if there is no previous or next stage.
@@ -247,8 +247,8 @@ def _find_producers(
 
     Args:
         operations: Operations of all ranks.
-        produced: Two arrays: rows of the producers, and the ids of their results.
-        consumed: Two arrays: rows of the consumers, and the ids of their inputs. The id is -1 if
+        produced: Two arrays: the rows of the producers and the ids of their results.
+        consumed: Two arrays: the rows of the consumers and the ids of their inputs. The id is -1 if
             there is no input.
     """
     (producer, produced_id), (consumer, required_id) = produced, consumed
@@ -280,8 +280,8 @@ def _find_nearest(
 
     Args:
         operations: Operations of all ranks.
-        produced: Two arrays: rows of the producers, and the ids of their results.
-        consumed: Two arrays: rows of the consumers, and the ids of their inputs.
+        produced: Two arrays: the rows of the producers and the ids of their results.
+        consumed: Two arrays: the rows of the consumers and the ids of their inputs.
     """
     producer, consumer = produced[0], consumed[0]
     order, result_id = _sort_by_time(operations, produced, consumed)
@@ -291,7 +291,7 @@ def _find_nearest(
     following = np.where(is_producer, position, len(order))
     following = np.minimum.accumulate(following[::-1])[::-1]
     producer_of = np.full(len(consumer), NONE, np.int64)
-    # The last one before a consumer overrides the first one after it.
+    # The last producer before a consumer overrides the first one after it.
     for nearest in (following, last):
         exists = (nearest >= 0) & (nearest < len(order))
         rows = np.flatnonzero(exists & ~is_producer)
@@ -310,8 +310,8 @@ def _sort_by_time(
 
     Args:
         operations: Operations of all ranks.
-        produced: Two arrays: rows of the producers, and the ids of their results.
-        consumed: Two arrays: rows of the consumers, and the ids of their inputs.
+        produced: Two arrays: the rows of the producers and the ids of their results.
+        consumed: Two arrays: the rows of the consumers and the ids of their inputs.
 
     Returns:
         order: Indices in sorted order. With n producers, index i < n refers to producer i, and
@@ -319,7 +319,7 @@ def _sort_by_time(
         result_id: Result id of each entry in ``order``.
     """
     (producer, produced_id), (consumer, required_id) = produced, consumed
-    # An operation that receives inside itself may begin before its input is ready.
+    # An operation that contains its own receive may begin before its input is ready.
     needed_ns = np.maximum(operations.start_ns[consumer], operations.received_ns[consumer])
     time_ns = np.concatenate((operations.end_ns[producer], needed_ns))
     result_id = np.concatenate((produced_id, required_id))

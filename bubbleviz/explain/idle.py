@@ -80,7 +80,7 @@ class BusyTimes(Table):
     """Times in which work keeps ranks busy, sorted by start.
 
     The work is the compute operations in ``analyze``, and all kernels and copies in ``idle``. If
-    there are several ranks, their times are packed into one time line.
+    there are several ranks, their times are packed into one timeline.
 
     Attributes:
         rank: Index of the rank.
@@ -252,7 +252,7 @@ def split_idle(idle: IdleT, *times_ns: Ints) -> IdleT:
     """Split idle time at the given times.
 
     Args:
-        idle: Idle time of one rank, or of several ranks packed into one time line. Sorted by start.
+        idle: Idle time of one rank, or of several ranks packed into one timeline. Sorted by start.
         times_ns: Arrays of times, in any order. Times outside the idle time have no effect.
     """
     row, start_ns, end_ns = intervals.split_at(idle.start_ns, idle.end_ns, np.concatenate(times_ns))
@@ -273,7 +273,7 @@ def mark_inside(
     -1. All other pieces keep their values.
 
     Args:
-        idle: Idle time of one rank, or of several ranks packed into one time line. Sorted by start.
+        idle: Idle time of one rank, or of several ranks packed into one timeline. Sorted by start.
         evidence: The intervals, in any order.
         cause: New cause of the idle time inside the intervals, or -1 if it gets an activity.
         activity: New activity of the idle time inside the intervals, or -1 if it gets a cause.

@@ -395,7 +395,7 @@ def _trace_path(graph: Graph) -> tuple[Ints, Ints]:
 
 
 def _find_last_members(work: Work) -> Ints:
-    """Return for each row the row of the last member to enter the same collective.
+    """For each row, return the row of the last member to enter the same collective.
 
     A row that belongs to no collective is mapped to itself. So is a member that entered at the same
     time as the last member.
@@ -409,7 +409,7 @@ def _find_last_members(work: Work) -> Ints:
 
 
 def _find_last_predecessors(graph: Graph) -> Ints:
-    """Return for each row the predecessor that ended last, or -1 if it has no predecessor.
+    """For each row, return the predecessor that ended last, or -1 if it has no predecessor.
 
     At equal ends, a predecessor on the same rank wins over one on another rank. Remaining ties go
     to a predecessor that computes rather than communicates.
@@ -424,7 +424,7 @@ def _find_last_predecessors(graph: Graph) -> Ints:
 
 
 def _find_last_of_each(group: Ints, *columns: Ints) -> Ints:
-    """Return for each group the row with the largest ``columns``, compared column by column.
+    """For each group, return the row with the largest ``columns``, compared column by column.
 
     The result is in ascending order of groups. If rows of a group are equal in all columns, the
     largest row index wins.

@@ -120,7 +120,7 @@ def collect_phase_samples(
     Args:
         operations: Operations of a stretch.
         receives: Receives of these operations.
-        inputs: Inputs that the operations took from other ranks.
+        inputs: Inputs that the operations received from other ranks.
         arrivals: Arrival times of the inputs, measured from receives.
         first_row: Row in the run of the stretch's first operation. It is added to all rows.
 
@@ -166,7 +166,7 @@ def _find_starts_after_idling(
 
     Args:
         operations: Operations of all ranks.
-        inputs: Inputs that operations took from other ranks.
+        inputs: Inputs that operations received from other ranks.
         arrivals: Arrival times of the inputs, measured from receives.
 
     Returns:
@@ -201,7 +201,7 @@ def _find_gaps(operations: Operations, inputs: Inputs) -> tuple[Ints, Ints, Ints
 
     Args:
         operations: Operations of all ranks.
-        inputs: Inputs that operations took from other ranks.
+        inputs: Inputs that operations received from other ranks.
 
     Returns:
         Rows of the operations, the gap before each, and its slack; see
@@ -295,7 +295,7 @@ def _number_kinds(operations: Operations, stage: Ints) -> tuple[Codes, tuple[Kin
 
 
 def _number_edges(kind: Codes, keys: Sequence[KindKey]) -> Codes:
-    """Return for each operation the number of the edge that delivers its input.
+    """For each operation, return the number of the edge that delivers its input.
 
     Operations have the same edge if they have the same virtual stage and their inputs move in the
     same direction (forward or backward).
@@ -567,7 +567,7 @@ def compute_multiples_of_median(
 
 
 def _measure_imbalance(times: list[PhaseTime]) -> tuple[tuple[str, float], ...]:
-    """Return for each phase its printed name and its imbalance: slowest stage / mean of stages - 1.
+    """For each phase, return its printed name and imbalance: slowest stage / mean of stages - 1.
 
     The time of a stage is the sum of the medians of its chunks in the phase. Unknown stages are
     ignored. Phases whose mean is 0, or that have no times, are left out.

@@ -195,7 +195,7 @@ def group_peers(stages: Sequence[int | None]) -> Ints:
 
 
 def compute_median_of_peers(group: Ints, values: Floats) -> Floats:
-    """Return for each value the median of its group. NaNs are ignored.
+    """For each value, return the median of its group. NaNs are ignored.
 
     The median is NaN if all values of the group are NaN.
 
@@ -214,7 +214,7 @@ def compute_median_of_peers(group: Ints, values: Floats) -> Floats:
 def compute_median_of_stage(
     stages: Sequence[int | None], values: Floats, *, is_pipeline: bool
 ) -> Floats:
-    """Return for each rank the median of the values of its stage.
+    """For each rank, return the median of the values of its stage.
 
     Args:
         stages: Stage of each rank, or None if unknown.
@@ -248,7 +248,7 @@ def measure_excess(group: Ints, values: Floats) -> Floats:
 
 
 def compute_median_of_others(group: Ints, values: Floats) -> Floats:
-    """Return for each value the median of the other values in its group.
+    """For each value, return the median of the other values in its group.
 
     The result is NaN if the group contains no other value::
 

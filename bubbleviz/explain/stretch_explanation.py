@@ -98,7 +98,7 @@ def _mask_crossing_iterations(operations: Operations, inputs: Inputs, n_iteratio
 
     Args:
         operations: Operations of the stretch.
-        inputs: Inputs that operations took from other ranks.
+        inputs: Inputs that operations received from other ranks.
         n_iterations: Number of iterations in the run.
     """
     # The last entry is for operations without an iteration (-1).

@@ -32,12 +32,13 @@ class Bubbles(IdleIntervals, ArrowTable):
         iteration: Iteration whose window contains the interval.
         peer_operation: Row of the operation that the rank waits for, or -1 if there is none. It is
             the producer of the next operation's input, or the transfer ahead in the queue. In a
-            collective, it is the last operation that the last member started before it entered.
-        collective: Row of ``kinds`` of the collective that the rank is in, or -1 if it is in none.
-        host_call: If the host is the cause, the CUDA call that the launching thread was in, as a
-            row of the operations' ``names``, else -1.
+            collective, it is the last operation that the last member started before entering.
+        collective: Row in ``kinds`` of the collective that the rank is in, or -1 if it is not in a
+            collective.
+        host_call: If the host is the cause, the CUDA call that the launching thread was in, as an
+            index into the operations' ``names``. -1 otherwise.
         host_range: If the host is the cause, the innermost range that the launching thread was in,
-            as a row of the operations' ``names``, else -1.
+            as an index into the operations' ``names``. -1 otherwise.
         ratio: Name of the ratio.
         operations: The table that rows and names refer to.
         kinds: NCCL name of each collective kind, or "" for a kind without a name.
@@ -61,7 +62,7 @@ class Bubbles(IdleIntervals, ArrowTable):
         """Build a table of bubbles from idle time in the windows of a ratio.
 
         Args:
-            idle: Pieces of idle time, each inside one window.
+            idle: Pieces of idle time, each within a single window.
             iteration: Iteration whose window contains each piece.
             ratio: Name of the ratio.
             operations: The table that rows and names refer to.
@@ -126,13 +127,13 @@ class Bubbles(IdleIntervals, ArrowTable):
 
 
 def add_host_activity(bubbles: Bubbles, hosts: HostActivities) -> Bubbles:
-    """Set the call and the range that the host was in for the bubbles that the host caused.
+    """Set the host call and the host range of the bubbles that the host caused.
 
     Only bubbles whose cause is HOST change, and only if ``hosts`` has activities before the launch
     of the next operation:
 
     - ``host_call`` becomes the call name that takes the most time in the bubble, or -1 if it takes
-      less than half of the bubble. At equal times, the smaller name id wins.
+      less than half of the bubble. The smaller name id wins ties.
     - ``host_range`` becomes the shortest range that takes at least half of the bubble. If there is
       none, ``host_range`` does not change.
 
@@ -159,7 +160,7 @@ def add_host_activity(bubbles: Bubbles, hosts: HostActivities) -> Bubbles:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _HostPairs:
-    """Pairs of a bubble and a host activity before the launch of the operation after the bubble.
+    """Pairs of a bubble and a host activity that precedes the launch of the next operation.
 
     Attributes:
         bubble: Row of the bubble.
@@ -167,7 +168,8 @@ class _HostPairs:
         name_id: Index of the activity's name in the operations' ``names``.
         is_call: Whether the activity is a CUDA call rather than a range.
         length_ns: Length of the activity.
-        overlap_ns: Time in which the bubble and the activity overlap; not positive if they do not.
+        overlap_ns: Time for which the bubble and the activity overlap; zero or negative if they do
+            not overlap.
     """
 
     bubble: Ints
@@ -181,9 +183,9 @@ class _HostPairs:
 def _pair_with_activities(
     bubbles: Bubbles, host_bubbles: Ints, hosts: HostActivities
 ) -> _HostPairs:
-    """Pair each bubble with the host activities before the launch of the operation after it.
+    """Pair each bubble with the host activities that precede the launch of the next operation.
 
-    These are the rows of ``hosts`` whose ``operation`` is the ``after`` of the bubble.
+    These activities are the rows of ``hosts`` whose ``operation`` equals the bubble's ``after``.
 
     Args:
         bubbles: Bubbles with their causes.
@@ -209,14 +211,15 @@ def _pair_with_activities(
 def _find_dominant_calls(pairs: _HostPairs) -> Ints:
     """Find the call name that takes the most time in each bubble.
 
-    The time of a name is the total overlap of its calls with the bubble. At equal times, the
-    smaller name id wins. A bubble is left out if this time is less than half of its length.
+    The time of a name is the total overlap of its calls with the bubble. The smaller name id wins
+    ties. A bubble is left out if this time is less than half the bubble's length.
 
     Args:
         pairs: Pairs of a bubble and a host activity.
 
     Returns:
-        One row of ``pairs`` per remaining bubble: the first call of this name, sorted by bubble.
+        One row of ``pairs`` per remaining bubble, sorted by bubble. It is the first call with the
+        name that was found.
     """
     calls = np.flatnonzero(pairs.is_call & (pairs.overlap_ns > 0))
     names = group_rows(pairs.bubble[calls], pairs.name_id[calls])
@@ -230,7 +233,7 @@ def _find_dominant_calls(pairs: _HostPairs) -> Ints:
 def _find_shortest_ranges(pairs: _HostPairs) -> Ints:
     """Find the shortest range that overlaps with at least half of each bubble.
 
-    At equal lengths, the first range wins. Bubbles without such a range are left out.
+    The first range wins ties. Bubbles without such a range are left out.
 
     Args:
         pairs: Pairs of a bubble and a host activity.
@@ -252,19 +255,19 @@ def merge_bubbles(pieces: Bubbles, producer: Ints) -> Bubbles:
     - If the bubble is in a collective or its cause is DRAIN, it is -1.
     - Otherwise, it is the producer of the next operation's input.
 
-    Bubbles whose cause is DRAIN get the ``after`` -1.
+    For bubbles whose cause is DRAIN, ``after`` is set to -1.
 
     Args:
         pieces: Bubbles whose ``peer_operation`` is set only for collectives and queued transfers.
-        producer: For each operation, the row of the producer of its input from another rank, or -1
-            if there is none.
+        producer: For each operation, the row of the operation on another rank that produced its
+            input, or -1 if there is none.
     """
     if len(pieces) == 0:
         return pieces
     merged = merge_pieces(
         pieces, *("rank", "iteration", "interval", "cause", "peer_operation", "collective")
     )
-    # The operation after the drain belongs to the next iteration and ends no wait.
+    # The operation after the drain belongs to the next iteration, so it does not end a wait.
     next_operation = np.where(merged.cause == Cause.DRAIN, NONE, merged.after)
     takes_input = (next_operation != NONE) & (merged.collective == NONE)
     peer = np.where(takes_input, np.append(producer, NONE)[next_operation], NONE)

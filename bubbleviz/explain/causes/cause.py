@@ -77,6 +77,6 @@ class Cause(IntEnum):
         return self.name.lower()
 
 
-#: Causes that idle time keeps before the first and after the last operation of a rank.
-#: All other idle time becomes warm-up or drain there, unless unrecorded work may have run.
+#: Causes that idle time keeps even before the first and after the last operation of a rank. All
+#: other idle time there becomes warm-up or drain, unless unrecorded work may have run.
 ALWAYS = (Cause.PROFILER, Cause.COLLECTIVE)

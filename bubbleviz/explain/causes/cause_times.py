@@ -47,7 +47,7 @@ class CauseTimes:
     idle_ns: Mapping[str, Ints]
 
     def columns(self, ratio: str, iteration: int, rank: Ints) -> dict[str, list[int]]:
-        """Return the idle time in ns of ranks in an iteration, one column per cause label."""
+        """Return each rank's idle time in an iteration in ns, with one column per cause label."""
         return dict(zip(_LABELS, self.idle_ns[ratio][iteration][rank].T.tolist(), strict=True))
 
     def of_iteration(self, ratio: str, iteration: int) -> dict[str, int]:
@@ -60,7 +60,7 @@ class CauseTimes:
 
 
 def _label_times(idle_ns: list[int]) -> dict[str, int]:
-    """Return idle times keyed by the label of their cause."""
+    """Return the idle times, keyed by cause label."""
     return dict(zip(_LABELS, idle_ns, strict=True))
 
 
@@ -86,17 +86,17 @@ class _Regions(Table):
 def measure_causes(
     stretch: Stretch, inputs: Inputs, arrivals: Arrivals
 ) -> tuple[CauseTimes, Bubbles, IdleIntervals, Dependencies]:
-    """Find why the ranks of a stretch were idle, and for how long.
+    """Determine why the ranks in a stretch were idle, and for how long.
 
     Args:
         stretch: The stretch to explain, which consists of complete pipelines.
-        inputs: Inputs that operations took from other ranks.
+        inputs: Inputs that operations received from other ranks.
         arrivals: Arrival times of the inputs, measured from receives.
 
     Returns:
         causes: Idle time by cause in the windows of each ratio.
         bubbles: Idle time of the kept ranks in the windows of the listed ratio.
-        idle: All idle time, also outside windows.
+        idle: All idle time, including idle time outside windows.
         tokens: For an inference run, pairs of an operation and the operation whose token it waited
             for. Empty for other runs.
     """
@@ -150,7 +150,7 @@ def _list_bubbles(stretch: Stretch, idle: IdleIntervals, regions: _Regions) -> B
 
 
 def sum_idle_by_cause(idle: IdleIntervals, rank: Ints, low_ns: Ints, high_ns: Ints) -> Ints:
-    """Return the idle time of ranks in windows by cause in ns, shape (windows, causes).
+    """Return the idle time in each window by cause in ns, with shape (windows, causes).
 
     Args:
         idle: Idle time of all ranks.
@@ -180,7 +180,7 @@ def _sum_by_cause(idle: IdleIntervals, regions: _Regions, cell: Ints, n_cells: i
 
 
 def _find_overlaps(idle: IdleIntervals, regions: _Regions) -> tuple[Ints, Ints, Ints]:
-    """Find the idle intervals that overlap each region, and their cause there.
+    """Find the idle intervals that overlap each region, and their cause within that region.
 
     The cause is usually the cause of the region. The idle interval keeps its own cause in three
     cases:
@@ -234,7 +234,7 @@ def _list_regions(stretch: Stretch, ratio: RatioDefinition) -> _Regions:
 
 
 def _list_cuts(stretch: Stretch, ratio: RatioDefinition) -> Ints:
-    """Return the six bounds of the five regions of each window, shape (ranks, iterations, 6).
+    """Return the six bounds of the five regions in each window, shape (ranks, iterations, 6).
 
     :func:`_list_regions` shows the regions. Bounds are in ascending order, and regions may be
     empty. All regions of an unknown window are empty.
@@ -248,7 +248,7 @@ def _list_cuts(stretch: Stretch, ratio: RatioDefinition) -> Ints:
     last_ns = np.clip(last_ns.T, first_ns, high_ns)
     drained_ns = filling_ns = high_ns
     if ratio.work is CountedWork.EVERYTHING:
-        # Inference does not drain between its iterations.
+        # Inference pipelines do not drain between iterations.
         drained_ns = last_ns if stretch.forward else np.clip(stretch.ended_ns, last_ns, high_ns)
         filling_ns = high_ns if stretch.forward else np.clip(stretch.begun_ns, drained_ns, high_ns)
     return np.stack((low_ns, first_ns, last_ns, drained_ns, filling_ns, high_ns), axis=2)

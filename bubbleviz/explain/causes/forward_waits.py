@@ -1,10 +1,10 @@
 """Find the causes of waits in an inference run, and trace each wait to the stage that caused it.
 
-A chunk is the work of one step, which passes all stages in turn. F6 and F7 below are forwards of
-two chunks. The first stage waits for a token: the next step of a request can start once the last
+A chunk is the work of one step. It passes through all stages in turn. F6 and F7 below are forwards
+of two chunks. The first stage waits for a token: the next step of a request can start once the last
 stage has finished the previous step. Then the host schedules and launches the step. If the pipeline
-stays empty for longer than the last chunk took from the first to the last stage, there was no
-request::
+stays empty for longer than the last chunk took from the first to the last stage, no request was
+pending::
 
     last stage   ── F6 ──┤                             ┌────────── F7
     first stage  ────────┼───────────┬────────┤ F7 ├───┘
@@ -36,23 +36,23 @@ from bubbleviz.model.grouping import find_distinct, find_positions, lookup_value
 from bubbleviz.model.operations import Operations, Rank
 from bubbleviz.model.phases import Phase
 
-#: Causes of idle time that can be a wait for a token or a request.
+#: Causes of idle time that may actually be a wait for a token or a request.
 _UNDIVIDED = (Cause.HOST, Cause.OTHER)
 
 
 def explain_forward_waits(
     operations: Operations, ranks: Sequence[Rank], inputs: Inputs, idle: IdleIntervals
 ) -> tuple[IdleIntervals, Dependencies]:
-    """Split the idle intervals of an inference run by the causes that only inference runs have.
+    """Split the idle intervals of an inference run by causes that occur only in inference.
 
     The total idle time of each rank does not change.
 
     Args:
         operations: All operations of an inference run.
         ranks: The ranks, by index.
-        inputs: Inputs that operations took from other ranks.
-        idle: Idle intervals of all ranks, sorted by (rank, start). Their causes are those that
-            training runs have as well.
+        inputs: Inputs that operations received from other ranks.
+        idle: Idle intervals of all ranks, sorted by (rank, start). All their causes are ones that
+            also occur in training runs.
 
     Returns:
         The idle intervals with their new causes, and the token waits as pairs of an operation and
@@ -84,8 +84,8 @@ class _Chunks:
     Attributes:
         rows: Rows of the pipeline's forwards on all stages, sorted by start.
         by_end: Rows of the pipeline's forwards on the last stage, sorted by end.
-        length_ns: Duration of the chunk of each row of ``by_end`` in ns, from its start on the
-            first stage to its end on the last stage. 0 if the start is unknown.
+        length_ns: For each row of ``by_end``, the duration of its chunk in ns, from the start on
+            the first stage to the end on the last stage. 0 if the start is unknown.
     """
 
     rows: Ints
@@ -94,14 +94,14 @@ class _Chunks:
 
 
 def _list_chunks(operations: Operations, in_pipeline: Bools) -> _Chunks | None:
-    """List the chunks of a pipeline, or return None if it has no forward of a known stage.
+    """List the chunks of a pipeline, or return None if no forward has a known stage.
 
     Only forwards that have GPU work and a known virtual stage are used. The last stage is the
     highest virtual stage among them. A chunk is identified by iteration, microbatch and sequence.
 
     Args:
         operations: Operations of all ranks.
-        in_pipeline: Mask of the ranks of the pipeline.
+        in_pipeline: Mask of the ranks in the pipeline.
     """
     is_forward = (operations.phase == Phase.F) & (operations.has_span == 1)
     is_forward &= operations.virtual_stage >= 0
@@ -123,7 +123,7 @@ def _list_chunks(operations: Operations, in_pipeline: Bools) -> _Chunks | None:
 def _explain_first_stage(
     operations: Operations, in_pipeline: Bools, inputs: Inputs, idle: IdleIntervals
 ) -> tuple[IdleIntervals, Dependencies]:
-    """Set the causes TOKEN and REQUESTS in the idle intervals of a rank of the first stage.
+    """Set the causes TOKEN and REQUESTS in the idle intervals of a rank on the first stage.
 
     Only idle intervals that meet two conditions can be waits for a token or a request:
 
@@ -135,8 +135,8 @@ def _explain_first_stage(
 
     Args:
         operations: Operations of all ranks.
-        in_pipeline: Mask of the ranks of the same pipeline.
-        inputs: Inputs that operations took from other ranks.
+        in_pipeline: Mask of the ranks in the same pipeline.
+        inputs: Inputs that operations received from other ranks.
         idle: Idle intervals of the rank.
 
     Returns:
@@ -182,7 +182,7 @@ class _Waits:
 
 
 def _list_waits(operations: Operations, pieces: IdleIntervals) -> _Waits:
-    """List the idle intervals of a rank that consist of the given pieces.
+    """Group a rank's pieces of idle time into idle intervals.
 
     Pieces that have the same interval number belong to the same interval.
 
@@ -204,13 +204,14 @@ def _list_waits(operations: Operations, pieces: IdleIntervals) -> _Waits:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Tokens:
-    """The last token that arrived in each wait of the first stage, one row per wait.
+    """The last token that arrived during each wait of the first stage, one row per wait.
 
     Attributes:
-        has_token: Mask of the waits in which a token arrived.
+        has_token: Mask of the waits during which a token arrived.
         producer: Row of the forward that produced the token; arbitrary if no token arrived.
         time_ns: Time at which the token arrived, or the start of the wait if no token arrived.
-        has_no_request: Mask of the waits in which no request was pending after the token.
+        has_no_request: Mask of the waits during which no request was pending after the token had
+            arrived.
     """
 
     has_token: Bools
@@ -220,7 +221,7 @@ class _Tokens:
 
 
 def _find_tokens(operations: Operations, chunks: _Chunks, waits: _Waits) -> _Tokens:
-    """Find the last token that arrived in each wait, and the waits without a pending request.
+    """Find the last token that arrived during each wait, and the waits without a pending request.
 
     A token arrives when a forward on the last stage ends. The token of a wait is the last one that
     arrived at or before ``limit_ns``. If this token arrived before the start of the wait, the wait
@@ -279,7 +280,7 @@ def _explain_later_stage(
     idle: IdleIntervals,
     idle_of_rank: Sequence[IdleIntervals],
 ) -> IdleIntervals:
-    """Split the waits of a rank for the previous stage by the causes of the delay on that stage.
+    """Split a rank's waits for the previous stage by what delayed the previous stage.
 
     A piece of idle time is split if all of the following hold:
 
@@ -294,7 +295,7 @@ def _explain_later_stage(
 
     Args:
         operations: Operations of all ranks.
-        inputs: Inputs that operations took from other ranks.
+        inputs: Inputs that operations received from other ranks.
         idle: Idle intervals of the rank.
         idle_of_rank: Idle intervals of each rank. The intervals of earlier stages are already
             split.
@@ -365,13 +366,13 @@ def _split_waits(
 
 
 def _sum_idle_before(idle: IdleIntervals, operation: Ints) -> Ints:
-    """Return the idle time before each operation by cause in ns, shape (operations, causes).
+    """Return the idle time in ns before each operation, by cause, shape (operations, causes).
 
     This is the total length of the pieces whose ``after`` is the operation.
 
     Args:
         idle: Idle intervals of one rank.
-        operation: Rows of operations, which may repeat.
+        operation: Rows of operations. May contain duplicates.
     """
     operations = find_distinct(idle.after)
     # The last row stays 0. It is for operations that have no idle time before them.
@@ -382,14 +383,15 @@ def _sum_idle_before(idle: IdleIntervals, operation: Ints) -> Ints:
 
 
 def _split_by_cause(pieces: IdleIntervals, interval_row: Ints, until_ns: Ints) -> IdleIntervals:
-    """Cut idle intervals at the end of each cause, and give each part its cause.
+    """Cut idle intervals where the time of each cause ends, and assign each part its cause.
 
     An interval can consist of several pieces with time between them. The ends in ``until_ns`` do
     not count this time. Time after the end of the last cause is left out.
 
     Args:
         pieces: Pieces of the intervals, sorted by interval and time.
-        interval_row: For each piece, the row of ``until_ns`` of its interval, ascending.
+        interval_row: For each piece, the row of ``until_ns`` that belongs to its interval,
+            ascending.
         until_ns: End of each cause in ns since the start of the interval, ascending, shape
             (intervals, causes).
     """

@@ -8,12 +8,12 @@ when the receive ends::
                dependency    host    queued   communication   other
                          ready     launched front ended   received
 
-The rest after the receive is split at the launch of the operation itself. If the stages are unknown
-and no receive was recorded, it is unknown whether the input was ready. In a collective, the rank
-first waits for the last member to enter. After that, the collective is the cause. Time in which the
-profiler delayed the rank always has the cause PROFILER.
+The time that remains after the receive is split at the launch of the operation itself. If the
+stages are unknown and no receive was recorded, it is unknown whether the input was ready. In a
+collective, the rank first waits for the last member to enter. After that, the collective is the
+cause. Time in which the profiler delayed the rank always has the cause PROFILER.
 
-The time axes of all ranks are packed into one time line
+The time axes of all ranks are packed into one timeline
 (:class:`~bubbleviz.model.intervals.Packing`), so that all ranks are processed in one pass::
 
     rank 0   ├ busy ┤   ├ busy ┤
@@ -53,7 +53,7 @@ _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 def find_idle(stretch: Stretch, inputs: Inputs, arrivals: Arrivals) -> IdleIntervals:
-    """Return the idle time of each rank between its earliest and its latest window, by cause.
+    """Return each rank's idle time between its earliest and latest windows, by cause.
 
     A rank is idle while it runs neither a compute operation nor a compute kernel outside
     operations.
@@ -92,7 +92,7 @@ def find_idle(stretch: Stretch, inputs: Inputs, arrivals: Arrivals) -> IdleInter
 
 
 def _find_window_spans(stretch: Stretch) -> RankIntervals:
-    """Return for each rank the time from its earliest window start to its latest window end.
+    """Return each rank's time range, from its earliest window start to its latest window end.
 
     The windows of all ratios and iterations are included. Ranks without a known window are left
     out.
@@ -113,7 +113,7 @@ def _find_window_spans(stretch: Stretch) -> RankIntervals:
 def _pack_ranks(
     n_ranks: int, tables: Iterable[RankIntervals | BusyTimes | CollectiveWaits]
 ) -> Packing:
-    """Place the time axes of all ranks one after the other on one time line.
+    """Place the time axes of all ranks one after the other on one timeline.
 
     The section of each rank covers all of its intervals in the tables.
     """
@@ -129,12 +129,12 @@ def _pack_ranks(
 
 
 def _map_to_line(line: Packing, table: RankIntervals) -> Intervals:
-    """Return intervals as positions on the packed time line."""
+    """Return intervals as positions on the packed timeline."""
     return line.place(table.rank, table.start_ns), line.place(table.rank, table.end_ns)
 
 
 def _shift_to_line(line: Packing, collectives: CollectiveWaits) -> CollectiveWaits:
-    """Return collectives with start, moving and end times as positions on the packed time line."""
+    """Return collectives with start, moving and end times as positions on the packed timeline."""
     rank = collectives.rank
     return replace(
         collectives,
@@ -147,9 +147,9 @@ def _shift_to_line(line: Packing, collectives: CollectiveWaits) -> CollectiveWai
 def _find_gaps(
     line: Packing, computing: BusyTimes, windows: RankIntervals, unattributed: RankIntervals
 ) -> IdleIntervals:
-    """Return the times in the windows in which the ranks were not busy.
+    """Return the times within the windows during which the ranks were not busy.
 
-    All returned times are positions on the packed time line.
+    All returned times are positions on the packed timeline.
 
     Args:
         line: Packing of all ranks' time axes into one line.
@@ -169,7 +169,7 @@ def _find_gaps(
 def _list_waits(
     operations: Operations, inputs: Inputs, arrivals: Arrivals, gaps: IdleIntervals, line: Packing
 ) -> Iterator[Wait]:
-    """Yield the waits of the operation after each gap. Each begins when the previous one ends.
+    """Yield the waits of the operation after each gap. Each wait begins when the previous one ends.
 
     1. DEPENDENCY: until the input is ready. If the producer of the input is unknown, until the
        input is received.
@@ -186,7 +186,7 @@ def _list_waits(
         operations: Operations of all ranks.
         inputs: Inputs of the operations from other ranks.
         arrivals: Arrival times of these inputs, measured from receives.
-        gaps: The gaps, whose times are positions on the packed time line.
+        gaps: The gaps, whose times are positions on the packed timeline.
         line: Packing of all ranks' time axes into one line.
     """
     next_operation, shift_ns = gaps.after, line.shift_ns[gaps.rank]
@@ -219,7 +219,7 @@ def _list_waits(
 
 
 def _get_time_of_next(time_ns: Ints, next_operation: Ints, missing: int = NEVER) -> Ints:
-    """Look up a time of the operation after each gap, or ``NEVER`` if it is missing.
+    """Look up the time of the operation after each gap, or ``NEVER`` if the time is missing.
 
     Args:
         time_ns: One time per operation.
@@ -257,9 +257,9 @@ def _split_in_collectives(
     - A collective ran, according to ``exposed``, but no row of ``collectives`` covers the time.
 
     Args:
-        idle: Idle time, whose times are positions on the packed time line.
+        idle: Idle time, whose times are positions on the packed timeline.
         exposed: Intervals in which collectives ran but no operation did.
-        collectives: Collectives, whose times are positions on the packed time line.
+        collectives: Collectives, whose times are positions on the packed timeline.
     """
     if len(exposed[0]) == 0 or len(idle) == 0:
         return idle
@@ -283,7 +283,7 @@ def _split_in_collectives(
 
 
 def _find_receive_launches(operations: Operations, arrivals: Arrivals) -> Ints:
-    """Return the launch time of the last receive of each operation, or -1 if there is none.
+    """Return the launch time of each operation's last receive, or -1 if there is none.
 
     An operation can have two receives: one inside the operation, and a separate one that names its
     microbatch. The receive that ends later is used. If both end at the same time, the receive
@@ -401,8 +401,8 @@ def _find_transfer_ahead(transfers: _Transfers, waiting: Ints, transfer: Ints) -
     """Find the transfer ahead of each transfer in the queue.
 
     This is the waiting transfer of the same rank that ended last, but not after the start of the
-    queued transfer. The queued transfer must have been launched before this end, and must have
-    started at most 50 us after it.
+    queued transfer. The queued transfer must have been launched before the waiting transfer ended,
+    and must have started at most 50 us after that.
 
     Args:
         transfers: Columns of the operations table.

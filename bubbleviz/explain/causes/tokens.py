@@ -1,4 +1,4 @@
-"""Find the steps of an inference run that have to wait for the token of another step.
+"""Find the steps in an inference run that have to wait for another step's token.
 
 The number of chunks in flight is limited: a new chunk starts once the token of an earlier chunk has
 been returned. In the figure, F3 waits for the token of F0, and F4 waits for the token of F1. If one
@@ -25,7 +25,7 @@ from bubbleviz.model.phases import Phase
 
 
 def list_token_waits(operations: Operations, tokens: Dependencies, n_more: int = 0) -> Dependencies:
-    """List which steps have to wait for which tokens, if the number of chunks in flight is limited.
+    """List which steps have to wait for which tokens if the number of chunks in flight is limited.
 
     The limit is the largest number of chunks that were in flight on a pipeline, plus ``n_more``.
     There are two kinds of waits:
@@ -40,10 +40,10 @@ def list_token_waits(operations: Operations, tokens: Dependencies, n_more: int =
         operations: Operations of all ranks.
         tokens: Operations that waited for a token, and the operations that produced it. If there
             are none, the number of chunks in flight has no limit, and an empty table is returned.
-        n_more: Number of chunks in flight beyond the largest number that was observed.
+        n_more: Number of chunks in flight to allow beyond the largest observed number.
 
     Returns:
-        Pairs of a step on the first stage, and the step on the last stage whose token it needs. A
+        Pairs of a step on the first stage and the step on the last stage whose token it needs. A
         pair can occur twice.
     """
     waits = []

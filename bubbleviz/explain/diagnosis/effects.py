@@ -393,7 +393,7 @@ def _measure_paces(
 
 
 def _estimate_rise_of_cells(computes: Computes, paces: Paces) -> Floats:
-    """Return for each cell how much the logarithm of its rank's pace has typically risen.
+    """For each cell, return how much the logarithm of its rank's pace has typically risen.
 
     This is the lower median of :meth:`PaceChanges.estimate_rise` over all iterations of the rank.
     """
@@ -701,7 +701,7 @@ def fit_jumps(group: Ints, x: Floats, y: Floats) -> Jumps:
 
 
 def _sum_squared_deviations(group: Ints, value: Floats) -> Floats:
-    """Return for each group the sum of squared deviations of its values from their mean.
+    """For each group, return the sum of squared deviations of its values from their mean.
 
     Args:
         group: Group of each value, from 0. Every group has values.

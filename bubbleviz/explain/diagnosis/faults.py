@@ -475,7 +475,7 @@ def _build_microbatch_fault(evidence: Evidence, is_slow: Bools) -> Fault:
 def _average_slow_iterations(
     iteration: Ints, number: Ints, effect: Floats, is_slow: Bools
 ) -> Floats:
-    """Return for each microbatch the mean effect of all microbatches in its iteration.
+    """For each microbatch, return the mean effect of all microbatches in its iteration.
 
     The result is NaN in iterations without a slow microbatch. Entries whose microbatch number is -1
     are not part of the mean, and their result is NaN.

@@ -1091,7 +1091,7 @@ def _measure_late_first_launches(run: ReplayedRun, scenarios: Scenarios, rows: I
 
 
 def _find_longest_transfers(scenarios: Scenarios, n_rows: int) -> Ints:
-    """Return for each operation the longest transfer time of its predecessors, in ns.
+    """For each operation, return the longest transfer time of its predecessors, in ns.
 
     The time is never negative. It is 0 if no predecessor is communication.
 

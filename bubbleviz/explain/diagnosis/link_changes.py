@@ -152,7 +152,7 @@ def _measure_link_slack(run: ReplayedRun, messages: Dependencies) -> _LinkSlack:
     sender, receiver = (
         stage[operations.rank[row]] for row in (messages.predecessor, messages.successor)
     )
-    # An operation that receives inside itself may start before its input has arrived.
+    # An operation that contains its own receive may start before its input has arrived.
     start_ns = np.maximum(operations.start_ns, operations.received_ns)[messages.successor]
     slack_ns = start_ns - operations.end_ns[messages.predecessor]
     cells = group_rows(

@@ -78,7 +78,7 @@ def order_messages(work: Work, rows: Ints, compute: Ints, computes: Ints) -> lis
 
 
 def _find_previous_of_direction(work: Work) -> Ints:
-    """Return for each forward the previous forward, and for each backward the previous backward.
+    """Return the previous forward of each forward and the previous backward of each backward.
 
     The previous one is on the same rank in the same iteration. The result is -1 if there is none,
     and for rows with other roles. An additional last entry of -1 maps the row -1 (unknown) to -1.

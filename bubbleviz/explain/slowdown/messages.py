@@ -1,4 +1,4 @@
-"""Messages of a run: inputs that operations take from other ranks, with their sends and receives.
+"""The messages of a run: inputs that operations receive from other ranks, and their transfers.
 
 The transfer of a message is a send and a receive that meet. If the transfer of a message is
 unknown, the consumer just follows the producer. Transfers are found in four steps:
@@ -46,7 +46,7 @@ _MIN_IDLE_CONSUMERS = 3
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Messages(Table):
-    """Inputs that operations take from other ranks, one row per input.
+    """Inputs that operations receive from other ranks, one row per input.
 
     Attributes:
         consumer: Row of the operation that takes the input.
@@ -70,7 +70,7 @@ class Messages(Table):
 
 
 def list_messages(run: ReplayedRun, rows: Ints) -> Messages:
-    """List the inputs that operations take from other ranks in an iteration, and their transfers.
+    """List the inputs that operations receive from other ranks in an iteration, with transfers.
 
     The transfer of a message is taken from its receive if two conditions hold:
 

@@ -166,7 +166,7 @@ class Work(Table):
 
 
 def find_median_rows(group: Ints, n_groups: int, values: Ints | Floats) -> Ints:
-    """Return for each group the row of its lower median, or -1 if it has no rows.
+    """For each group, return the row of its lower median, or -1 if it has no rows.
 
     Args:
         group: Group of each value, in ``[0, n_groups)``.
