@@ -1,8 +1,8 @@
 """Makes bundles: ZIP files that reproduce the numbers of a run without confidential names.
 
 A bundle contains the operations as a table, the numbers measured from the profiles, and the numbers
-measured again from the table. A bundle contains no names of ranges, kernels, process groups, hosts
-or files.
+measured again from the table. The names of ranges, kernels, process groups, hosts and files are
+left out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAMING = "name"
 
 @dataclass(frozen=True)
 class Bundle:
-    """A ZIP file that reproduces the ratios of a run, together with these ratios.
+    """A ZIP file that reproduces the ratios of a run, along with the ratios themselves.
 
     Attributes:
         content: Content of the ZIP file.
@@ -47,7 +47,7 @@ class Bundle:
 
     @property
     def differing(self) -> tuple[str, ...]:
-        """Names of the ratios that the table does not reproduce."""
+        """Names of the ratios that the operations table fails to reproduce."""
         return tuple(n for n, value in self.measured.items() if self.reproduced.get(n) != value)
 
 
@@ -59,7 +59,7 @@ def make_bundle(report: Report, measure: Callable[[str], Report]) -> Bundle:
 
     Args:
         report: Report on the profiles. The names of hosts and files must already be anonymous.
-        measure: Function that analyzes the operations table at a path.
+        measure: Function that takes the path to an operations table and analyzes the table.
     """
     groups = tuple(
         replace(own, name="", ranks_text="", description="") for own in report.collectives.groups

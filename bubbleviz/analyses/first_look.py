@@ -19,7 +19,7 @@ from bubbleviz.sources.nsys.files import is_report, measure_bytes
 from bubbleviz.sources.paths import InputFile, find_profiles
 from bubbleviz.sources.readers import find_reader
 
-#: Maximum number of profiles of a run whose range names are examined.
+#: Maximum number of profiles per run whose range names are examined.
 _MAX_EXAMINED = 4
 
 
@@ -28,10 +28,10 @@ def choose_command(paths: Sequence[str], progress: Progress | None = None) -> tu
 
     The first rule that applies decides:
 
-    - ``nccl``: a file given by name contains NCCL operations, or there are no profiles and a given
-      directory contains a file with NCCL operations.
-    - ``analyze``: one of the first ``_MAX_EXAMINED`` profiles contains operations, names its ranges
-      as a known convention does, or is a report that nsys must export first.
+    - ``nccl``: a file given by name contains NCCL operations, or there are no profiles and one of
+      the given directories contains a file of NCCL operations.
+    - ``analyze``: one of the first ``_MAX_EXAMINED`` profiles contains operations, has range names
+      that follow a known convention, or is a report that nsys must export first.
     - ``idle``: any other case.
 
     Only a sample of the range names is read. If a trace must be decoded completely, the decoded
@@ -43,12 +43,12 @@ def choose_command(paths: Sequence[str], progress: Progress | None = None) -> tu
         progress: Callback that is notified of progress if a trace must be decoded completely.
 
     Raises:
-        InputError: A path does not exist, cannot be read, or leads to nothing to read.
+        InputError: A path does not exist, cannot be read, or contains no files to read.
     """
     try:
         files = find_profiles(paths)
     except InputError:
-        # Directories without profiles may contain event files of NCCL.
+        # Directories without profiles may contain NCCL event files.
         folders = (Path(path) for path in paths if Path(path).is_dir())
         within = [str(file) for folder in folders for file in folder.iterdir() if file.is_file()]
         if any(map(_is_event_file, within)):

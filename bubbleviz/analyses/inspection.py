@@ -34,7 +34,7 @@ def inspect(
     patterns. If ``path`` leads to several profiles, only the first one is inspected.
 
     Args:
-        path: Path of the profile.
+        path: Path to the profile.
         convention: Names of NVTX conventions, or paths of TOML files; empty for all built-in
             conventions.
 

@@ -305,7 +305,7 @@ def _check_number(word: str, number: object) -> int:
     """Return a number as an int after checking that it is an integer from 0 to 999,999,999.
 
     Args:
-        word: Name of the number, for messages.
+        word: Name of the number, used in messages.
         number: Value to check.
 
     Raises:

@@ -37,11 +37,11 @@ class Annotations:
     The methods are restored by ``remove()``, or at the end of a ``with`` block.
 
     Args:
-        framework: Name of the framework, for messages.
+        framework: Name of the framework, used in messages.
         written_for: First and last supported version, such as "0.5 to 0.19", or "" if unknown.
 
     Attributes:
-        framework: Name of the framework, for messages.
+        framework: Name of the framework, used in messages.
         active: Whether calls of the wrapped methods open ranges.
     """
 

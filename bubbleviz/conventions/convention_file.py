@@ -229,7 +229,7 @@ def _parse_pattern(data: object, source: str, *, is_trusted: bool) -> Pattern:
 
     Args:
         data: The table.
-        source: Path of the file and number of the pattern, for messages.
+        source: Path of the file and number of the pattern, used in messages.
         is_trusted: Whether to skip the check of the regex.
 
     Raises:

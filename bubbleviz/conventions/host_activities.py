@@ -150,7 +150,7 @@ def _parse_activities(text: str, source: str) -> tuple[Activity, ...]:
 
     Args:
         text: Content of the file.
-        source: Path of the file, for messages.
+        source: Path to the file, used in messages.
 
     Raises:
         UsageError: The text is not valid TOML, has no ``[[activity]]`` table or has other keys, or

@@ -43,9 +43,9 @@ def read(path: str | Path, kind: str, hint: str) -> str:
     """Read a TOML file as text.
 
     Args:
-        path: Path of the file.
-        kind: What the file should contain, with an article if needed, for messages.
-        hint: What the user can do if the file cannot be read, for messages.
+        path: Path to the file.
+        kind: What the file should contain, with an article if needed, used in messages.
+        hint: What the user can do if the file cannot be read, used in messages.
 
     Raises:
         InputError: The file cannot be read.
@@ -83,7 +83,7 @@ def check_fields(table: object, types: Mapping[str, type], source: str) -> dict[
     Args:
         table: A TOML value, which must be a table.
         types: Type of the value of each allowed key.
-        source: Path of the file and name of the table, for messages.
+        source: Path of the file and name of the table, used in messages.
 
     Raises:
         UsageError: ``table`` is not a table, has an unknown key, or a value has the wrong type.
@@ -138,7 +138,7 @@ def parse_regex(text: str, source: str) -> re.Pattern[str]:
 
     Args:
         text: The regular expression.
-        source: Path of the file and name of the key, for messages.
+        source: Path of the file and name of the key, used in messages.
 
     Raises:
         UsageError: The text is not a regular expression, or later Python versions may read it
@@ -160,7 +160,7 @@ def check_regexes(texts: Sequence[str], source: str) -> tuple[str, ...]:
 
     Args:
         texts: The regular expressions.
-        source: Path of the file and name of the key, for messages.
+        source: Path of the file and name of the key, used in messages.
 
     Returns:
         The texts, unchanged.

@@ -1,4 +1,4 @@
-"""Measures the idle time of the devices in any profile, and what their hosts did meanwhile."""
+"""Measures device idle time in any profile, and what the hosts did during that time."""
 
 from bubbleviz.analyses.idle.analysis import idle
 

@@ -24,7 +24,7 @@ _DAMAGED = frozenset(
 _LOSSES = frozenset((LimitationKind.KERNELS_LOST, LimitationKind.GRAPHS_LOST))
 #: Maximum number of characters shown of an activity name.
 _NAME = 40
-#: Minimum share of the time above which an activity, exposed communication or copies are mentioned.
+#: Minimum share of the time for an activity, exposed communication or copies to be mentioned.
 SHARE = 0.1
 #: Advice for devices that are busy but do not compute.
 _WAITING = (
@@ -63,7 +63,7 @@ _OF_COPIES = ("transfer", "blocked by copies")
 def make_title(
     measurement: IdleMeasurement, format_share: Callable[[float | None], str] = format_percent
 ) -> str:
-    """Return a one-line summary: the number of devices, and the fraction of time they were idle.
+    """Return a one-line summary: the number of devices and the fraction of time they were idle.
 
     The summary also contains:
 
@@ -71,11 +71,11 @@ def make_title(
     - the share of compute, if the devices were busy but not computing for at least ``SHARE`` of the
       time;
     - the window and the restrictions;
-    - the number of hosts without a device.
+    - the number of hosts that have no device.
 
     Args:
         measurement: The measured idle time.
-        format_share: Function that formats a fraction in percent.
+        format_share: Function that formats a fraction as a percentage.
     """
     # An XLA trace of a CPU has several rows per host, so hosts are counted by name.
     hosts = len({rank.host for rank in measurement.ranks if rank.is_host})
@@ -103,11 +103,11 @@ def make_title(
 def advice(measurement: IdleMeasurement) -> tuple[str, ...]:
     """Return at least one sentence of advice, sorted by the time that it concerns, longest first.
 
-    There is one sentence for each of these times that is long enough: idle time, exposed
-    communication, and exposed copies. If none of them is, the only sentence says that there is
-    little to gain. If work is missing from a profile, advice on the missing work comes first. This
-    advice is left out if most of the idle time is unrecorded work, because the sentence on idle
-    time then covers it.
+    Idle time, exposed communication and exposed copies each get a sentence if they are long enough.
+    If all of them are too short, a single sentence says that there is little to gain. If work is
+    missing from a profile, advice on the missing work comes first. Advice on missing work is left
+    out if most of the idle time is unrecorded work, because the sentence on idle time already
+    covers it.
 
     In three cases, advice on the recording replaces all other advice: no device was recorded, all
     devices ran a single kernel or copy, or a recording is damaged.
@@ -139,7 +139,7 @@ def advice(measurement: IdleMeasurement) -> tuple[str, ...]:
 
 
 def _advise_to_record_devices(measurement: IdleMeasurement) -> str:
-    """Return advice for profiles that contain only hosts: how to record the devices.
+    """Return advice on how to record devices, for profiles that contain only hosts.
 
     If XLA recorded all profiles, the advice is to run the program on an accelerator.
     """
@@ -161,14 +161,13 @@ def _advise_on_busy_time(measurement: IdleMeasurement, min_share: float) -> list
     """Advise on exposed communication and exposed copies.
 
     Sends and receives get one sentence, and other communication gets another. If kernels may only
-    have waited for the recording of another rank to begin, one sentence covers all communication.
+    have been waiting for another rank's recording to begin, one sentence covers all communication.
 
     Args:
         measurement: The measured idle time.
         min_share: Minimum share of the span for which advice is given.
 
-    Returns:
-        Pairs of an exposed time in ns and a sentence of advice.
+    Returns: (exposed time in ns, sentence of advice) pairs.
     """
     # The late rank can only be determined for NCCL.
     has_nccl = any(is_nccl(name) for rank in measurement.devices for name in rank.works)
@@ -200,7 +199,7 @@ def _find_main_activity(measurement: IdleMeasurement) -> ActivityIdle | None:
 
 
 def _advise_on_idle_time(measurement: IdleMeasurement) -> str:
-    """Return a sentence on what to do about the activity with the most idle time.
+    """Return a sentence on what to do about the activity that accounts for the most idle time.
 
     If no activity takes at least 10 % of the idle time, the sentence says so.
     """

@@ -31,15 +31,15 @@ from bubbleviz.render.files import write_outputs
 from bubbleviz.render.formats import format_of_suffix
 from bubbleviz.sources.paths import find_profiles, read_each, strip_profile_suffix
 
-#: Maximum number of gaps of a rank that the JSON of :meth:`IdleReport.save` lists.
+#: Maximum number of gaps per rank in the JSON that :meth:`IdleReport.save` writes.
 _LONGEST = 12
 
 
 class IdleReport(IdleMeasurement):  # noqa: D101 - help() shows the docstring of the base class
-    # Adds the display in notebooks, and a method that writes output files.
+    # Adds notebook display and a method that writes output files.
 
     def __repr__(self) -> str:
-        """Return a summary on one line, because a full table could list a million gaps."""
+        """Return a one-line summary, because a full table could list a million gaps."""
         return f"<IdleReport: {make_title(self)}>"
 
     def save(self, path: str | Path) -> None:
@@ -48,10 +48,10 @@ class IdleReport(IdleMeasurement):  # noqa: D101 - help() shows the docstring of
         The file is written completely or not at all.
 
         Args:
-            path: Path of the file. An existing file is replaced.
+            path: Path to the file. An existing file is replaced.
 
         Raises:
-            UsageError: The suffix of the file is not supported.
+            UsageError: The file suffix is not supported.
             OutputError: The file cannot be written.
         """
         name = format_of_suffix(str(path), ("svg", "html", "json", "csv"))
@@ -80,9 +80,9 @@ def idle(
 ) -> IdleReport:
     """Measure how long devices were busy and idle, and attribute the idle time to host activities.
 
-    A device may have waited only because the recording of another device had not begun. The time
-    before that is then left out of all profiles on a common clock, and a limitation says so. If
-    ``window`` is given, no time inside the window is left out.
+    A device may have waited only because another device's recording had not begun. The time before
+    that recording began is then left out of all profiles on a common clock, and a limitation says
+    so. If ``window`` is given, no time inside the window is left out.
 
     Args:
         paths: Profiles of any kind, directories of profiles, or glob patterns.
@@ -91,12 +91,13 @@ def idle(
         shortest_us: Minimum length in microseconds of a gap that is attributed to host activities.
             Shorter gaps are reported as kernel-to-kernel gaps.
         activities: TOML file of host activities, to be matched before the built-in ones.
-        convention: Names of conventions, or paths of TOML files, whose lists of communication
+        convention: Names of conventions, or paths to TOML files, whose lists of communication
             kernels extend the built-in list.
         window: Part of the run to analyze, in the form of the option ``--window``: a range of step
             numbers, or of times on each profile's own clock. None selects the complete run.
-        keep_export: Whether to keep the exports of ``.nsys-rep`` reports next to the reports.
-        jobs: Number of threads that read a profile.
+        keep_export: Whether to keep the files exported from ``.nsys-rep`` reports, next to the
+            reports.
+        jobs: Number of threads used to read a profile.
         progress: Callback that is notified of how much of each profile has been read.
 
     Raises:
@@ -141,7 +142,8 @@ def _make_report(
     Args:
         profiles: The measured profiles.
         options: Options of the analysis.
-        limitations: Limitations of the run, to be listed before the limitations of the profiles.
+        limitations: Limitations of the run, listed before the limitations of the individual
+            profiles.
     """
     ranks = _label_ranks([rank for profile in profiles for rank in profile.ranks])
     waiting = _find_waiting_names(profiles)
@@ -173,12 +175,12 @@ def _read_profile(
     """Read and measure a profile.
 
     Args:
-        path: Path of the profile.
+        path: Path to the profile.
         watch: Callback that is notified of how much of the profile has been read.
         options: Options of the analysis.
-        jobs: Number of threads that read the profile.
+        jobs: Number of threads used to read the profile.
         keep_export: Whether to keep an export made of a ``.nsys-rep`` report next to the report.
-        n_files: Number of profiles of the run.
+        n_files: Number of profiles in the run.
         since_ns: Start of the window, in UTC or on the clock of a single profile, or None to use
             the window in ``options``. With several profiles, ``since_ns`` is ignored if this
             profile does not record UTC.
@@ -200,7 +202,7 @@ def _read_profile(
 
 
 def _add_up_limitations(notes: Iterable[Limitation]) -> tuple[Limitation, ...]:
-    """Merge limitations that differ only in their count, and add up the counts. Keeps the order."""
+    """Merge limitations that differ only in their count, adding up the counts. Keeps the order."""
     counts: Counter[tuple[str, str, LimitationKind]] = Counter()
     for note in notes:
         counts[note.what, note.reason, note.kind] += note.count
@@ -220,7 +222,7 @@ def _label_ranks(ranks: Sequence[RankIdle]) -> tuple[RankIdle, ...]:
     If any two labels are equal, the process id is added to all labels. If labels are still equal,
     the host is replaced by the file name of the profile, and finally by the path of the profile.
     """
-    # If a trace names no host, its file name is used as host, without the suffix.
+    # If a trace names no host, its file name without the suffix is used as the host.
     hosts = [
         strip_profile_suffix(rank.host) if rank.host == Path(rank.path).name else rank.host
         for rank in ranks
@@ -238,9 +240,9 @@ def _label_ranks(ranks: Sequence[RankIdle]) -> tuple[RankIdle, ...]:
 
 
 def _add_up(ranks: Sequence[RankIdle]) -> tuple[ActivityIdle, ...]:
-    """Sum the idle time of all devices by activity, longest sum first. Hosts are left out.
+    """Sum the idle time of all devices by activity, longest total first. Hosts are left out.
 
-    The example of a sum is taken from the device that has the longest single gap of the activity.
+    The example for an activity is taken from the device with that activity's longest single gap.
     """
     by_activity: dict[str, list[ActivityIdle]] = defaultdict(list)
     for index, rank in enumerate(ranks):

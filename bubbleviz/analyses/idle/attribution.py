@@ -1,18 +1,18 @@
-"""Attribution of idle time: what the host did in every nanosecond in which a device was idle.
+"""Attribution of idle time: what the host did during every nanosecond in which a device was idle.
 
-A gap is divided into pieces, each with one activity. The first rule that applies decides:
+A gap is divided into pieces, and each piece gets one activity. The first rule that applies decides:
 
 1. ``profiler``: the profiler itself delayed the process.
 2. ``work not recorded``: the device may have run work that was launched but not recorded.
 3. ``kernel-to-kernel gaps``: the gap is too short to be attributed.
 4. ``page migration``: the next work migrates pages of managed memory, which no call launches.
    ``launch not recorded``: the launching call of the next work is unknown for another reason.
-5. Until the launching call starts: what the host did. The launching thread is considered first,
-   then the thread that launches most, then the process's main thread. If nothing was recorded on
-   these threads: ``no host trace``.
+5. Until the launching call starts: what the host was doing. The launching thread is considered
+   first, then the thread that launches the most work, then the process's main thread. If nothing
+   was recorded on these threads: ``no host trace``.
 6. During the launching call and the launch latency: ``launch``, or ``transfer`` if the next work is
    a copy.
-7. Afterwards, while the stream of the work is proved to wait for an event: ``blocked by
+7. Afterwards, as long as the work's stream is proved to be waiting for an event: ``blocked by
    communication``, ``blocked by copies`` or ``blocked by compute``.
 8. Until the work starts: ``stream or rank dependency``.
 """
@@ -58,11 +58,11 @@ def attribute_idle(
     Args:
         device: The device.
         launches: For each gap, the call that launched the work after it.
-        activities: All kernels of the profile, followed by all copies.
+        activities: All kernels in the profile, followed by all copies.
         held_work: Kernels and copies that waited for an event.
         host: Ranges and API calls recorded on the host threads.
         fallback_threads: Threads to use, in order, if the launching thread recorded no event.
-        numbers: Integer ids of the activity names. A new name gets the next id.
+        numbers: Maps activity names to integer ids. A new name gets the next free id.
 
     Returns:
         Pieces of the gaps with one activity each, sorted by start. ``interval`` is the row of the
@@ -90,12 +90,12 @@ def _list_waits(
     held_work: HeldWork,
     numbers: Numbering[str],
 ) -> tuple[Wait, ...]:
-    """List the four waits that follow each other in each gap of a device.
+    """List the four consecutive waits in each gap of a device.
 
     The waits end when the launching call starts, when the launch is complete, when the awaited
-    event completes, and at the end of the gap. The first wait gets its activity later, from what
-    the host did. If a gap cannot be attributed to the host, the first wait fills the gap and gets
-    its activity here::
+    event completes, and at the end of the gap. The activity of the first wait is filled in later,
+    based on what the host did. If a gap cannot be attributed to the host, the first wait fills the
+    gap and gets its activity here::
 
         gap     ├── host ──┤├── launch ──┤├── blocked ──┤├── device ──┤
                             call starts   under way   event completes
@@ -103,9 +103,9 @@ def _list_waits(
     Args:
         device: The device.
         launches: For each gap, the call that launched the work after it.
-        activities: All kernels of the profile, followed by all copies.
+        activities: All kernels in the profile, followed by all copies.
         held_work: Kernels and copies that waited for an event.
-        numbers: Integer ids of the activity names. A new name gets the next id.
+        numbers: Maps activity names to integer ids. A new name gets the next free id.
     """
     gaps, is_short = device.gaps, device.is_short
     is_linked = ~is_short & (launches.thread != NONE)
@@ -143,8 +143,8 @@ def _number_unattributed(
         gaps: The gaps of a device.
         is_short: Mask of the short gaps.
         is_copy: Mask of the gaps before a copy.
-        activities: All kernels of the profile, followed by all copies.
-        numbers: Integer ids of the activity names. A new name gets the next id.
+        activities: All kernels in the profile, followed by all copies.
+        numbers: Maps activity names to integer ids. A new name gets the next free id.
     """
     migrates = np.array([*(name == PAGE_MIGRATION for name in activities.names), False], bool)
     is_migration = migrates[activities.name_id[gaps.after]] & is_copy
@@ -158,12 +158,12 @@ def _number_blocking(held_work: HeldWork, held_row: Ints, numbers: Numbering[str
     """Return, for each gap, the id of the activity that blocked the work after the gap.
 
     The activity is ``blocked by compute``, ``blocked by communication`` or ``blocked by copies``,
-    depending on the kind of work that the work after the gap waited for.
+    depending on what kind of work delayed the work after the gap.
 
     Args:
         held_work: Kernels and copies that waited for an event.
         held_row: Row in ``held_work`` of the work after each gap, or -1 if it did not wait.
-        numbers: Integer ids of the activity names. A new name gets the next id.
+        numbers: Maps activity names to integer ids. A new name gets the next free id.
 
     Returns:
         For each gap, an activity id, or -1 if the work after the gap did not wait.
@@ -199,7 +199,7 @@ def _name_host_activity(
         launches: For each gap, the call that launched the work after it.
         host: Ranges and API calls recorded on the host threads.
         fallback_threads: Threads to use, in order, if the launching thread recorded no event.
-        numbers: Integer ids of the activity names. A new name gets the next id.
+        numbers: Maps activity names to integer ids. A new name gets the next free id.
 
     Returns:
         Pieces of all idle intervals, each with an activity, sorted by start.
@@ -225,7 +225,7 @@ def _split_at_events(
 
     Args:
         idle: Idle intervals.
-        thread: For each interval, the thread whose events are used.
+        thread: Thread whose events are used for each interval.
         host: Ranges and API calls recorded on the host threads.
         untraced: Id of the activity used for times without an event.
 

@@ -1,4 +1,4 @@
-"""Totals of memory copies (size, rate, kinds of memory), and hints to reduce their time."""
+"""Totals of memory copies (size, rate, kinds of memory), and hints on how to shorten the copies."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from bubbleviz.model.grouping import group_rows
 from bubbleviz.model.profile import Activities
 from bubbleviz.model.texts import format_percent
 
-#: Minimum share of the copy time that one kind of copy must take to get a hint.
+#: Minimum share of the total copy time for a kind of copy to get a hint.
 _MIN_SHARE = 0.5
-#: Mean size in bytes below which copies are small.
-#: The launch of a small copy takes longer than the transfer of its data.
+#: Mean size in bytes below which copies are small. Launching a small copy takes longer than
+#: transferring its data.
 _SMALL = 64 * 1024
 #: Directions of copies between a host and a device. The host memory may be pinned.
 _OF_HOST = (Direction.HOST_TO_DEVICE, Direction.DEVICE_TO_HOST)
-#: Remedies for copies between host and device, keyed by the kind of host memory.
+#: Remedies for copies between host and device, keyed by kind of host memory.
 _OF_HOST_MEMORY = {
     Memory.PINNED: "this memory is pinned already, so copy less, or on a stream of its own",
     Memory.PAGEABLE: "copy from or to pinned memory, without blocking, on a stream of its own",
@@ -35,8 +35,8 @@ class CopyTotal:
 
     Attributes:
         direction: Direction of the copies.
-        source: Kind of memory that the copies read.
-        target: Kind of memory that the copies write.
+        source: Kind of memory that the copies read from.
+        target: Kind of memory that the copies write to.
         count: Number of copies.
         size: Number of bytes, or None if the size of any copy is unknown.
         time_ns: Sum of the durations; concurrent copies count separately.
@@ -76,14 +76,14 @@ class CopyTotal:
 def sum_copies(
     copies: Copies | None, activities: Activities, device: Device
 ) -> tuple[CopyTotal, ...]:
-    """Sum the copies in a device's span by direction and kinds of memory, longest total first.
+    """Sum the copies in a device's span by direction and memory kind, longest total first.
 
     A copy that extends beyond the span contributes all its bytes, but only its time inside the
     span. The result is empty if neither the direction nor the size of any copy is known.
 
     Args:
         copies: Copies of the profile, or None if it records no details of copies.
-        activities: All kernels of the profile, followed by all copies.
+        activities: All kernels in the profile, followed by all copies.
         device: The device.
     """
     if copies is None or not len(copies):
@@ -115,10 +115,9 @@ def sum_copies(
 
 
 def merge_totals(totals: Iterable[CopyTotal]) -> tuple[CopyTotal, ...]:
-    """Add up the totals with the same direction and kinds of memory, longest total first.
+    """Add up the totals with the same direction and memory kinds, longest total first.
 
-    The size of a sum is None if the size of any of its totals is None. On ties, totals are sorted
-    by label.
+    The size of a sum is None if any of its totals has no size. On ties, totals are sorted by label.
     """
     sums: dict[tuple[Direction, Memory, Memory], CopyTotal] = {}
     for total in totals:
@@ -138,13 +137,13 @@ def merge_totals(totals: Iterable[CopyTotal]) -> tuple[CopyTotal, ...]:
 
 
 def describe_longest(totals: Sequence[CopyTotal]) -> str | None:
-    """Return a hint on how to reduce the kind of copy that takes most of the copy time.
+    """Return a hint on how to shorten the kind of copy that takes the most time.
 
     Copies whose direction is unknown are not considered. The hint is None if the longest total is
     below ``_MIN_SHARE`` of the time of all copies.
 
     Args:
-        totals: Copies by direction and kinds of memory, longest total first.
+        totals: Copy totals, one per direction and memory kind, longest total first.
     """
     sum_ns = sum(total.time_ns for total in totals)
     directed = [total for total in totals if total.direction is not Direction.UNKNOWN]
@@ -159,7 +158,7 @@ def describe_longest(totals: Sequence[CopyTotal]) -> str | None:
 
 
 def _suggest_remedy(total: CopyTotal) -> str:
-    """Return a remedy for one kind of copy.
+    """Return advice on how to speed up one kind of copy.
 
     The first case that applies decides: copies that are small on average, managed memory, copies
     between host and device, copies inside a device, all other copies.
@@ -177,7 +176,7 @@ def _suggest_remedy(total: CopyTotal) -> str:
 
 
 def format_size(size: float) -> str:
-    """Format a number of bytes with a decimal unit, such as ``1.50 MB``."""
+    """Format a number of bytes using a decimal unit, as in ``1.50 MB``."""
     for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= factor:
             return f"{size / factor:,.2f} {unit}"

@@ -28,7 +28,7 @@ from bubbleviz.model.profile import PAGE_MIGRATION, Activities, Profile, get_pid
 from bubbleviz.model.texts import truncate_for_document
 from bubbleviz.report.idle_summary import GapExample, LaunchQueue, WorkTotal
 
-#: Minimum fraction of a device's work whose launch must be known to measure the launch queue.
+#: Minimum fraction of a device's work with a known launch for measuring the launch queue.
 _MIN_LAUNCHED = 0.1
 #: Maximum fraction of a device's span, at its start or end, for which launches are unrecorded.
 #: Above this fraction, the launch queue is not measured.
@@ -80,7 +80,7 @@ def measure_device(
     works = (*map(truncate_for_document, activities.names), COPY_NAME)
     process, device_id = activities.ranks[device.rank].tolist()
     pid, device_label = get_pid(process), profile.place(process, device_id)
-    # The description of a device applies to one process or to all processes.
+    # A device description applies either to one process or to all processes.
     models = [d.name for d in profile.devices if d.device_id == device_id and d.pid in (pid, None)]
     start_ns, end_ns = device.span_ns
     lengths: dict[str, Any] = {
@@ -149,7 +149,7 @@ def _find_example(
         device: The device.
         launches: For each gap, the call that launched the work after it.
         fallback_threads: Threads to use, in order, if the launching thread recorded no range.
-        activities: All kernels of the profile, followed by all copies.
+        activities: All kernels in the profile, followed by all copies.
         evidence: The evidence for idle time that was gathered from the profile.
     """
     # If the piece is after the launch of the next work, the ranges around the launch are listed.
@@ -170,7 +170,7 @@ def _find_example(
 
 
 def _find_middle_of_longest(idle: IdleIntervals, gap: int, activity: int) -> int:
-    """Return the middle of the longest piece in a gap that has a given activity, in ns.
+    """Return the midpoint, in ns, of a gap's longest piece with the given activity.
 
     Args:
         idle: Attributed idle time of a device, sorted by gap.
@@ -185,10 +185,10 @@ def _find_middle_of_longest(idle: IdleIntervals, gap: int, activity: int) -> int
 
 
 def _list_host_ranges(evidence: Evidence, threads: Sequence[int], time_ns: int) -> tuple[str, ...]:
-    """Return the names of a thread's ranges around a time, outermost first.
+    """Return the names of the thread ranges that contain a time, outermost first.
 
     The first thread that has ranges at that time is used. Only the ``_MAX_RANGES`` innermost ranges
-    are listed. The result is empty if no thread has a range at that time.
+    are listed. The result is empty if none of the threads has a range at that time.
     """
     for thread in threads:
         around = host.list_names_around(evidence.ranges, thread, time_ns)
@@ -202,9 +202,9 @@ def _number_works(activities: Activities, rows: Ints, works: Sequence[str]) -> I
     """Return, for each row of the activities, the index of its name in ``works``.
 
     Args:
-        activities: All kernels of the profile, followed by all copies.
+        activities: All kernels in the profile, followed by all copies.
         rows: Rows of the activities.
-        works: Kernel names, followed by the name for copies.
+        works: Kernel names, followed by the name used for copies.
     """
     name = activities.name_id[rows].astype(np.int64)
     return np.where(name == NONE, len(works) - 1, name)
@@ -217,14 +217,14 @@ def _slice_device(
     activity_numbers: Sequence[int],
     numbers: Numbering[str],
 ) -> Ints:
-    """Divide a device's span into equal slices, and sum each kind of work and idle time in each.
+    """Divide a device's span into equal slices, and sum work and idle time by kind in each slice.
 
     Args:
         device: The device.
         times: Times at which the device ran each kind of work; see :func:`.gaps.measure_times`.
         idle: Attributed idle time of the device. All other idle time is in short gaps.
         activity_numbers: Ids of the activities to include.
-        numbers: Integer ids of the activity names. A new name gets the next id.
+        numbers: Maps activity names to integer ids. A new name gets the next free id.
 
     Returns:
         Times in ns, shape (names, slices). The rows are compute, exposed communication and exposed
@@ -251,16 +251,16 @@ def _slice_device(
 def _sum_work(
     activities: Activities, device: Device, works: Sequence[str], kind_names: Kinds
 ) -> tuple[WorkTotal, ...]:
-    """Return, for each kernel name and for copies, their number and total duration on a device.
+    """Return the count and total duration of a device's copies and of its kernels of each name.
 
     Durations are clipped to the device's span. The durations of concurrent work are added up. Names
-    that have no work in the span are left out.
+    without any work in the span are left out.
 
     Args:
-        activities: All kernels of the profile, followed by all copies.
+        activities: All kernels in the profile, followed by all copies.
         device: The device.
-        works: Kernel names, followed by the name for copies.
-        kind_names: Names of communication kernels.
+        works: Kernel names, followed by the name used for copies.
+        kind_names: Names of the communication kernels.
     """
     rows = np.flatnonzero(activities.rank == device.rank)
     start_ns, end_ns = (
@@ -271,7 +271,7 @@ def _sum_work(
     work_ns = np.zeros(len(works), np.int64)
     np.add.at(work_ns, name, (end_ns - start_ns)[end_ns > start_ns])
     count = np.bincount(name, minlength=len(works))
-    # Page migrations count as copies, although they have names as kernels do.
+    # Page migrations count as copies, even though they have names like kernels.
     classes = [
         COPIES if name == PAGE_MIGRATION else of
         for name, of in zip(
@@ -287,7 +287,7 @@ def _sum_work(
 def _measure_queue(
     activities: Activities, device: Device, call: Codes, launched_ns: Ints
 ) -> LaunchQueue | None:
-    """Measure the launch queue of a device: the work that was launched but has not started.
+    """Measure a device's launch queue: the work that has been launched but has not started.
 
     Page migrations are ignored, because no call launches them.
 
@@ -319,17 +319,17 @@ def _measure_queue(
 def _has_unrecorded_launches(
     unlaunched_ns: Ints, recorded_ns: tuple[int, int], span_ns: tuple[int, int]
 ) -> bool:
-    """Return whether launches are unknown for too long at the start or end of a device's span.
+    """Return whether launches are unknown for too long at either end of a device's span.
 
-    The queue may then have contained work whose launch was not recorded. The limit is
-    ``_MAX_UNRECORDED_TIME`` of the span. Two periods are compared with it:
+    The queue may then have contained work whose launch was not recorded. The result is True if one
+    of these periods exceeds the fraction ``_MAX_UNRECORDED_TIME`` of the span:
 
     - At the start: from the first work whose launch is unknown to the first known launch.
     - At the end: from the first work that started after the last known one to the end of the span.
 
     Args:
-        unlaunched_ns: Starts of the kernels and copies whose launch is unknown.
-        recorded_ns: Time of the first known launch, and the last start of work whose launch is
+        unlaunched_ns: Start times of the kernels and copies whose launch is unknown.
+        recorded_ns: Time of the first known launch, and start of the last work whose launch is
             known.
         span_ns: Start and end of the span.
     """

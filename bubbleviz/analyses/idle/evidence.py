@@ -1,4 +1,4 @@
-"""Gathers the evidence: everything in a profile that explains why its devices were idle."""
+"""Gathers evidence: everything in a profile that explains why its devices were idle."""
 
 from __future__ import annotations
 
@@ -28,20 +28,19 @@ from bubbleviz.model.synchronization import EventRecords, Synchronization
 from bubbleviz.model.window import Window
 from bubbleviz.sources.in_memory import make_no_ranges
 
-#: Maximum ratio of a device's span to the length of a step.
+#: Maximum ratio between a device's span and the length of a step.
 _SHORTEST_STEP = 20_000
 
 
 @dataclass(frozen=True)
 class IdleOptions:
-    """Options of the analysis of idle time.
+    """Options for the analysis of idle time.
 
     Attributes:
         shortest_ns: Length below which gaps are kernel-to-kernel gaps.
-        step: Pattern for the names of ranges that are steps, or None to recognize steps
-            automatically.
-        activities: Rules that classify ranges and calls of hosts as activities, by name.
-        kinds: Name patterns of communication kernels.
+        step: Pattern for the names of step ranges, or None to recognize steps automatically.
+        activities: Rules that classify host ranges and calls as activities, based on their names.
+        kinds: Name patterns that identify communication kernels.
         window: The part of the run to analyze, or None for the complete run.
     """
 
@@ -59,19 +58,20 @@ class Evidence:
     Attributes:
         devices: The devices with their gaps.
         activities: Kernels, followed by copies. Kernels for sends and receives are named after the
-            operations that they carry out.
+            operations that they perform.
         calls: Calls that launched the work after long gaps, and long calls in gaps, sorted by row.
         call: For each kernel or copy, the row of the API call that launched it, or -1 if unknown.
-        ranges: Ranges of hosts that overlap idle time, without steps.
-        host: Ranges and calls of hosts, classified as activities.
+        ranges: Host ranges that overlap idle time, excluding steps.
+        host: Host ranges and calls, classified as activities.
         steps: Steps of the training loop, keyed by process.
         lead: For each rank, the thread that launched the work after most of its long gaps, or -1 if
             unknown.
         numbers: Integer ids of the activity names.
         launched_ns: Launch time of each kernel or copy, undefined if the call is unknown.
-        waiting: Proved waits of streams and hosts.
+        waiting: Waits by streams and hosts that the profile proves.
         unrecorded: Times at which devices may have run work that was launched but not recorded.
-        limitations: Descriptions of what the profile lacks and what the analysis left out.
+        limitations: Descriptions of what is missing from the profile and what the analysis left
+            out.
         copies: Details of the copies, or None if the profile records none.
         recorded: For each device, when its recording started, and its first and its longest
             communication kernel.
@@ -111,7 +111,7 @@ def gather_evidence(profile: Profile, options: IdleOptions) -> tuple[Profile, Ev
 
     Raises:
         NothingToAnalyzeError: All kernels and copies have zero duration.
-        UsageError: No range has the name of a step that the user gave.
+        UsageError: No range matches the step name that the user gave.
     """
     synchronization, unread = waits.read_synchronization(profile)
     linked, devices = _link(profile, options)
@@ -134,10 +134,10 @@ def find_window_extent(
         profile: The profile, as the reader returned it.
         window: The window.
         options: Options for finding the steps of the profile.
-        remedy: Clause for the error message that says what to do if the profile has no steps.
+        remedy: Clause for the error message, saying what to do if the profile has no steps.
 
     Raises:
-        InputError: No step is in the window.
+        InputError: The window contains no step.
         NothingToAnalyzeError: All kernels and copies have zero duration.
     """
     linked, devices = _link(profile, options)
@@ -146,13 +146,13 @@ def find_window_extent(
 
 
 def _link(profile: Profile, options: IdleOptions) -> tuple[linking.LinkedProfile, list[Device]]:
-    """Link the work of a profile to its launching calls, and find its devices.
+    """Link the work in a profile to the calls that launched it, and find the devices.
 
     Raises:
         NothingToAnalyzeError: All kernels and copies have zero duration.
     """
     linked = linking.link(communication.add_communication(profile, options.kinds), make_no_ranges())
-    # No ranges are linked, so most columns of the work have a single value.
+    # No ranges are linked, so most columns of the work table have a single value.
     linked = replace(linked, work=linked.work.compact())
     devices = list(find_devices(linked.profile, linked.unrecorded, options.shortest_ns))
     if not devices:
@@ -175,10 +175,10 @@ def find_extent(
         profile: The profile.
         window: The window.
         steps: Steps of the training loop, keyed by process.
-        remedy: Clause for the error message that says what to do if there are no steps.
+        remedy: Clause for the error message, saying what to do if there are no steps.
 
     Raises:
-        InputError: There are no steps, or none is in the window.
+        InputError: There are no steps, or none of the steps is in the window.
     """
     if window.times_ns is not None:
         return window.times_ns
@@ -210,10 +210,10 @@ def _find_evidence(
         linked: The profile with its work linked to calls.
         devices: Devices of the profile.
         options: Options of the analysis.
-        synchronization: Synchronization events of the profile, or None if there are none.
+        synchronization: Synchronization events in the profile, or None if there are none.
 
     Raises:
-        UsageError: No range has the name of a step that the user gave.
+        UsageError: No range matches the step name that the user gave.
     """
     profile, call = linked.profile, linked.work.call
     idle = _find_idle_times(devices)
@@ -235,7 +235,7 @@ def _find_evidence(
     events = host.collect_host_events(
         ranges, long_calls, call, profile, lookup, numbers, waiting.hosts
     )
-    # Kernels of sends and receives get the names of the operations in records and ranges.
+    # Kernels for sends and receives are named after the operations in records and ranges.
     renamed = rename_vague_kernels(linked)
     return Evidence(
         devices=tuple(devices),
@@ -257,7 +257,7 @@ def _find_evidence(
 
 
 def _find_idle_times(devices: Sequence[Device]) -> dict[int, intervals.Intervals]:
-    """Return the union of the long gaps of all devices of a process, keyed by process."""
+    """Return, keyed by process, the union of the long gaps on the process's devices."""
     idle = {}
     for process in {device.process for device in devices}:
         gaps = join_tables([device.long_gaps for device in devices if device.process == process])
@@ -271,13 +271,13 @@ def _find_waiting(
     recording_calls: Calls,
     kinds: Kinds,
 ) -> waits.Waiting:
-    """Find the waits of streams and hosts that the synchronization events of a profile prove.
+    """Find the stream and host waits that a profile's synchronization events prove.
 
     Args:
         linked: The profile with its work linked to calls.
         synchronization: Synchronization events of the profile.
         recording_calls: Calls that recorded events.
-        kinds: Name patterns of communication kernels.
+        kinds: Name patterns that identify communication kernels.
     """
     profile = linked.profile
 
@@ -300,7 +300,7 @@ def _find_waiting(
 def _find_threads(
     profile: Profile, devices: Sequence[Device], calls: Calls, call: Codes
 ) -> tuple[dict[int, int], Ints]:
-    """Find the launching threads and the main threads of a profile.
+    """Find the launching threads and the main threads in a profile.
 
     Args:
         profile: The profile.
@@ -311,7 +311,7 @@ def _find_threads(
     Returns:
         lead: For each rank, the thread that launched the work after most of its long gaps, or -1 if
             unknown. On ties, the smallest thread number wins.
-        threads: All launching threads and the main thread of each process, distinct and ascending.
+        threads: All launching threads and each process's main thread, distinct and ascending.
     """
     lead, launching_threads = {}, []
     for device in devices:
@@ -331,7 +331,7 @@ def _note_short_calls(profile: Profile, shortest_ns: int) -> tuple[Limitation, .
 
     Args:
         profile: The profile.
-        shortest_ns: Minimum length of the calls that were kept. It is above ``GRAIN_NS`` if there
+        shortest_ns: Minimum length of the calls that were kept, which exceeds ``GRAIN_NS`` if there
             were too many calls.
     """
     if shortest_ns <= host.GRAIN_NS:
@@ -376,7 +376,7 @@ def _find_steps(
 ) -> dict[int, Steps]:
     """Find the steps of each process.
 
-    Ranges shorter than 1/``_SHORTEST_STEP`` of the shortest device span are ignored.
+    Ranges shorter than the shortest device span divided by ``_SHORTEST_STEP`` are ignored.
 
     Args:
         profile: The profile.

@@ -1,4 +1,4 @@
-"""Device gaps: the times in which a device runs nothing, and the work before and after them.
+"""Device gaps: the times during which a device runs nothing, and the work before and after.
 
 ::
 
@@ -27,7 +27,7 @@ from bubbleviz.model.profile import Activities, Profile
 #: Maximum launch latency in ns, from the start of the launching call to the start of the work.
 #: On an idle device, the launch latency is 5 to 10 us.
 #: With a clock error of 1 us or a slow host, the measured latency is up to 20 us.
-#: Work that starts later than this after its launch waits for something else.
+#: Work that starts later than this after its launch is waiting for something else.
 LATENCY_NS = 20_000
 
 
@@ -48,7 +48,7 @@ class Launches(Table):
 
 @dataclass(frozen=True)
 class Device:
-    """A device of a process, and its gaps.
+    """A device used by a process, and the gaps of the device.
 
     There can be millions of short gaps, for example between the kernels of a full launch queue. A
     short gap has a row in ``gaps`` only if it overlaps profiler overhead or unrecorded time.
@@ -80,7 +80,7 @@ class Device:
 
     @property
     def is_short(self) -> Bools:
-        """Mask of the rows of ``gaps`` that are short."""
+        """Mask of the short gaps in ``gaps``."""
         return np.asarray(self.gaps.end_ns - self.gaps.start_ns < self.shortest_ns, bool)
 
     @property
@@ -130,7 +130,7 @@ def _make_device(
     *,
     is_single: bool,
 ) -> Device:
-    """Build a device: find the gaps between its work, and the profiler overhead in its process.
+    """Build a device by finding the gaps between its work and the profiler overhead in its process.
 
     Args:
         profile: The profile.
@@ -169,7 +169,7 @@ def _make_device(
 
 
 def _find_work(activities: Activities, rank: int, rows: Ints) -> BusyTimes:
-    """Return one busy time for each given row of the activities, sorted by start."""
+    """Return one busy interval per given activity, sorted by start."""
     return BusyTimes(
         make_constant(rank, len(rows)),
         narrow(rows, len(activities)),
@@ -194,7 +194,7 @@ def _find_span(work: BusyTimes, window_ns: tuple[int, int] | None) -> tuple[int,
 def measure_times(
     device: Device, activities: Activities, kinds: Kinds
 ) -> dict[str, intervals.Intervals]:
-    """Return the times at which a device ran each kind of work.
+    """Return the times at which each kind of work ran on a device.
 
     Compute is every kernel that is not communication. Communication is exposed if no compute kernel
     runs at the same time. Point-to-point communication consists of send and receive kernels. A copy
@@ -202,8 +202,8 @@ def measure_times(
 
     Args:
         device: The device. Times are clipped to its span.
-        activities: All kernels of the profile, followed by all copies.
-        kinds: Name patterns of communication kernels.
+        activities: All kernels in the profile, followed by all copies.
+        kinds: Name patterns that identify communication kernels.
 
     Returns:
         Disjoint, ascending intervals, keyed by kind of time: ``busy``, ``compute``,

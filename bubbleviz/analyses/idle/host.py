@@ -1,7 +1,7 @@
-"""Host activities: what host threads did at every instant, according to their ranges and calls.
+"""Host activities: what host threads were doing at every instant, based on their ranges and calls.
 
-Among the ranges and calls around an instant, the range or call with the highest strength wins. On
-ties, the innermost one wins::
+If several ranges and calls contain an instant, the one with the highest strength wins. On ties, the
+innermost one wins::
 
     range       ├─data loading (3)──────────────┤
     call            ├─cudaMemcpy (2)─┤            ├─cudaMalloc (2)─┤
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 GRAIN_NS = 1_000
 #: Approximate maximum number of calls in gaps; if there are more, the longest calls are kept.
 _MAX_CALLS = 1 << 20
-#: Name given to the ranges that XLA records on a device's thread.
+#: Name given to ranges that XLA records on a device's thread.
 ON_DEVICE = "a module runs on the device"
 #: Matches XLA's range names for work on a device.
 _XLA = re.compile(r"(?:XlaModule|Thunk):#")
-#: Matches XLA's names for the thread that runs the program. XLA does not record its thread id.
+#: Matches XLA's names for the thread that runs the program, whose thread id XLA does not record.
 _PYTHON = re.compile(r"(?:python[0-9.]*|main(?:[ _]?thread)?)\Z", re.IGNORECASE)
 
 
@@ -71,8 +71,8 @@ def collect_gap_calls(
 
     Returns:
         calls: The collected calls, sorted by row.
-        recording_calls: Calls that recorded an event.
-        shortest_ns: Minimum length of a long call that was finally used.
+        recording_calls: Calls that recorded a CUDA event.
+        shortest_ns: The minimum length of a long call after any doubling.
     """
     kept_blocks, record_blocks = [make_no_calls().calls], [make_no_calls().calls]
     count, shortest_ns = 0, GRAIN_NS
@@ -96,7 +96,7 @@ def collect_gap_calls(
 def _mask_in_idle_time(
     table: model.Calls | model.Ranges, rows: Ints, idle: Mapping[int, intervals.Intervals]
 ) -> Bools:
-    """Return a mask of the calls or ranges that overlap idle time of a device in the same process.
+    """Return a mask of the calls or ranges during which a device of the same process was idle.
 
     Args:
         table: Calls or ranges.
@@ -114,7 +114,7 @@ def _mask_in_idle_time(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HostEvents(Table):
-    """Ranges, followed by calls, of launching threads and main threads, each with an activity.
+    """Ranges, then calls, on launching threads and main threads, each with an activity.
 
     Attributes:
         thread: Thread of the range or call.
@@ -122,7 +122,7 @@ class HostEvents(Table):
         end_ns: End of the range or call.
         activity: Id of the host activity. Calls that launched work have -1 until
             :meth:`select_for_rank` fills in their activity.
-        strength: Number that decides which of several overlapping events wins (the highest); see
+        strength: Precedence among overlapping events, of which the highest wins; see
             :mod:`bubbleviz.conventions.host_activities`.
         launched: Row of the device activity that the call launched, or -1 if there is none.
         by: Row of the last device activity that the call waited for, or -1 if none is known.
@@ -143,19 +143,19 @@ class HostEvents(Table):
     def select_for_rank(
         self, activities: model.Activities, rank: int, threads: Ints, numbers: Numbering[str]
     ) -> HostEvents:
-        """Select the events of some threads, and fill in the activities of launching calls.
+        """Select the events of the given threads, and fill in the activities of launching calls.
 
-        The activity depends on which work the call launched:
+        The activity depends on what the call launched:
 
         - a copy on the idle rank: ``transfer``
         - a kernel on the idle rank: ``launch``
         - work on any other rank: ``other device``
 
         Args:
-            activities: All kernels of the profile, followed by all copies.
+            activities: All kernels in the profile, followed by all copies.
             rank: The idle rank.
             threads: Threads whose events are selected.
-            numbers: Integer ids of the activity names. A new name gets the next id.
+            numbers: Maps activity names to integer ids. A new name gets the next free id.
         """
         elsewhere, transfer, launch = map(
             numbers.number, (known.OTHER_DEVICE, known.TRANSFER, known.LAUNCH)
@@ -179,17 +179,17 @@ def collect_host_events(
     """Merge ranges and calls into one table, and classify each as a host activity by its name.
 
     Calls that launched work get no activity yet, because their activity depends on which device is
-    idle. Overlapping Python frames of a thread are merged.
+    idle. Overlapping Python frames on the same thread are merged.
 
     Args:
-        ranges: Ranges of launching threads and main threads, without the ranges that mark steps.
+        ranges: Ranges on launching threads and main threads, excluding the ranges that mark steps.
         calls: Calls to classify, sorted by row.
         call: For each kernel or copy, the row of the API call that launched it, or -1 if unknown.
         profile: The profile, used to read the call names.
         lookup: Rules that classify ranges and calls by name.
-        numbers: Integer ids of the activity names. A new name gets the next id.
-        waits: Process, correlation id and awaited activity of the calls in which a host waited; see
-            :attr:`.Waiting.hosts`.
+        numbers: Maps activity names to integer ids. A new name gets the next free id.
+        waits: Process, correlation id and awaited activity for each call in which a host waited;
+            see :attr:`.Waiting.hosts`.
     """
     range_activity, range_strength = _classify_ranges(ranges, lookup, numbers)
     launched = _find_launched_work(calls, call)
@@ -222,12 +222,12 @@ def collect_host_events(
 def _classify_ranges(
     ranges: model.Ranges, lookup: known.ActivityList, numbers: Numbering[str]
 ) -> tuple[Ints, Ints]:
-    """Return the activity id of each range, and the strength of the activity.
+    """Return the activity id of each range, and the activity's strength.
 
     Args:
         ranges: Host ranges.
         lookup: Rules that classify ranges by name.
-        numbers: Integer ids of the activity names. A new name gets the next id.
+        numbers: Maps activity names to integer ids. A new name gets the next free id.
     """
     classified = [lookup.classify_range(name) for name in ranges.names]
     activity = numbers.numbers(name for name, _ in classified)
@@ -259,7 +259,7 @@ def _classify_calls(
     Args:
         names: Name of each call.
         lookup: Rules that classify calls by name.
-        numbers: Integer ids of the activity names. A new name gets the next id.
+        numbers: Maps activity names to integer ids. A new name gets the next free id.
 
     Returns:
         activity: Id of each call's activity.
@@ -276,13 +276,13 @@ def _classify_calls(
 def _find_awaited_work(
     calls: model.Calls, rows: Ints, names: npt.NDArray[np.object_], waits: tuple[Ints, ...]
 ) -> tuple[Ints, Ints, tuple[str, ...]]:
-    """Return the kernel or copy that each waiting call waited for, and the names of these calls.
+    """Return the kernel or copy that each waiting call waited for, and the names of those calls.
 
     Args:
         calls: Waiting calls and other calls.
         rows: Rows of the waiting calls in ``calls``.
         names: Names of the waiting calls.
-        waits: Process, correlation id and awaited activity of the calls in which a host waited.
+        waits: Process, correlation id and awaited activity for each call in which a host waited.
 
     Returns:
         awaited: For each of ``calls``, the row of the activity that it waited for, or -1 if none is
@@ -302,10 +302,9 @@ def _find_awaited_work(
 
 
 def _merge_frames(events: HostEvents) -> HostEvents:
-    """Replace overlapping Python frames of a thread by one event, because frames nest deeply.
+    """Replace a thread's overlapping Python frames with one event, because frames nest deeply.
 
-    If the frames have different activities, they are not merged. The merged frames come after all
-    other events.
+    Frames with different activities are not merged. The merged frames come after all other events.
     """
     frames = events.take(events.strength == known.FRAME)
     if len(frames) == 0 or (frames.activity != frames.activity[0]).any():
@@ -326,13 +325,13 @@ def _merge_frames(events: HostEvents) -> HostEvents:
 def find_events_around(
     host: HostEvents, thread: Ints, start_ns: Ints, end_ns: Ints
 ) -> tuple[Ints, Ints, Ints, Ints]:
-    """Cut time segments at the bounds of events, and find the strongest event around each piece.
+    """Cut time segments at event boundaries, and find the strongest event around each piece.
 
     If events are equally strong, the shortest one wins. If they are also equally long, the event
     that starts last wins.
 
     Args:
-        host: Ranges and calls of threads.
+        host: Ranges and calls recorded on threads.
         thread: For each segment, the thread whose events are searched.
         start_ns: Start of each segment. Segments of a thread are disjoint.
         end_ns: End of each segment, later than its start.
@@ -350,7 +349,7 @@ def find_events_around(
     start_ns, end_ns = start_ns[row], end_ns[row]
     threads, number = np.unique(thread[row], return_inverse=True)
     extents = intervals.group_extents(number, len(threads), start_ns, end_ns)
-    # Put all threads on one time line without overlaps.
+    # Lay out all threads on one time line without overlaps.
     line = intervals.Packing.of(*extents)
     start, end = line.place(number, start_ns), line.place(number, end_ns)
     events = np.flatnonzero(np.isin(host.thread, threads))
@@ -383,11 +382,11 @@ def collect_host_ranges(
     steps: Mapping[int, Steps],
     shortest_ns: int,
 ) -> model.Ranges:
-    """Collect the ranges of threads that overlap idle time, without the ranges that mark steps.
+    """Collect the thread ranges that overlap idle time, excluding the ranges that mark steps.
 
-    XLA traces contain one extra thread per device. Its ranges for modules and instructions are
-    renamed to ``ON_DEVICE``, because the device executes them, not the host. Its other ranges are
-    left out.
+    XLA traces contain one extra thread per device. The thread's ranges for modules and instructions
+    are renamed to ``ON_DEVICE``, because they run on the device instead of the host. Its other
+    ranges are left out.
 
     Args:
         profile: The profile, as the reader returned it.
@@ -400,7 +399,7 @@ def collect_host_ranges(
     ranges = _read_ranges_in_gaps(profile, idle, threads, max(GRAIN_NS, shortest_ns))
     devices = [t.thread for t in profile.threads if t.name.startswith(model.DEVICE_THREAD)]
     is_on_device = find_positions(np.sort(np.array(devices, np.int64)), ranges.thread) != NONE
-    # Bring names into the form that conventions match, and drop the names of steps.
+    # Convert names to the form that conventions match, and drop step names.
     step_names = {name for table in steps.values() for name in table.names}
     used, row = np.unique(ranges.name_id, return_inverse=True)
     names = Numbering[str]()
@@ -446,8 +445,8 @@ def find_main_thread(process: int, threads: Iterable[model.Thread]) -> int:
     """Return the main thread of a process: the thread whose id equals the process id.
 
     If ``threads`` lacks this thread, the first thread of the process whose name is typical of
-    Python's main thread (see ``_PYTHON``) is used instead. If there is none either, the thread
-    whose id equals the process id is returned all the same.
+    Python's main thread (see ``_PYTHON``) is used instead. If there is no such thread either, the
+    thread whose id equals the process id is returned anyway.
     """
     first = (process << 24) + model.get_pid(process)
     names = {thread.thread: thread.name for thread in threads if thread.thread >> 24 == process}
@@ -456,9 +455,9 @@ def find_main_thread(process: int, threads: Iterable[model.Thread]) -> int:
 
 
 def list_names_around(ranges: model.Ranges, thread: int, time_ns: int) -> tuple[str, ...]:
-    """Return the names of a thread's ranges around an instant, longest first.
+    """Return the names of a thread's ranges that contain an instant, longest first.
 
-    A range is around the instant if start <= ``time_ns`` <= end.
+    A range contains the instant if start <= ``time_ns`` <= end.
     """
     rows = np.flatnonzero(
         (ranges.thread == thread) & (ranges.start_ns <= time_ns) & (time_ns <= ranges.end_ns)

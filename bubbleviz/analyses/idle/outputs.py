@@ -92,9 +92,9 @@ def summary_of_idle(measurement: IdleMeasurement, top: int = 0) -> IdleSummary:
 
 
 def _measure_numbers(measurement: IdleMeasurement) -> tuple[str, IdleNumbers]:
-    """Compute the mean idle shares, and say which of them the report shows first.
+    """Compute the mean idle shares, and choose the share that the report shows first.
 
-    Idle shares and window lengths are averaged over named steps, and separately over devices. The
+    Idle shares and window lengths are averaged once over named steps and once over devices. The
     report shows the average over steps first, or the average over devices if no step has a name.
 
     Returns the name of the share to show first, and all statistics.
@@ -124,14 +124,14 @@ def _make_average(values: Sequence[float]) -> Average:
 def _list_idle_parts(
     devices: Sequence[RankIdle], steps: Sequence[StepIdle], idle_share: float
 ) -> list[IdlePart]:
-    """Divide the mean idle share among the activities, largest part first.
+    """Split the mean idle share among the activities, largest part first.
 
     The parts are proportional to the idle time of each activity, summed over all steps, or over the
     devices if there are no steps.
 
     Args:
         devices: Measured devices.
-        steps: Named steps of these devices.
+        steps: Named steps on the measured devices.
         idle_share: Mean fraction of idle time, which is the sum of the parts.
     """
     idle_ns = Counter[str]()
@@ -198,7 +198,7 @@ def _make_rank_entry(
 
 
 def _make_step_entry(step: StepIdle, *, is_measured: bool) -> IdleStep:
-    """Return the entry of a step, without a duty cycle if the device is not measured."""
+    """Return the entry of a step, omitting the duty cycle if the device is not measured."""
     return IdleStep(
         name=step.name,
         start_ns=step.start_ns,
@@ -212,7 +212,7 @@ def _make_step_entry(step: StepIdle, *, is_measured: bool) -> IdleStep:
 
 
 def _make_copy_entry(total: CopyTotal) -> CopyEntry:
-    """Return the JSON entry of one kind of copy."""
+    """Return the JSON entry for one kind of copy."""
     return CopyEntry(
         direction=total.direction.label,
         source=total.source.label,
@@ -227,7 +227,7 @@ def _make_copy_entry(total: CopyTotal) -> CopyEntry:
 def _make_activity_entry(
     total: ActivityIdle, idle_ns: int, example: GapExample | None
 ) -> ActivityEntry:
-    """Return the entry of an activity.
+    """Return the JSON entry for an activity.
 
     Args:
         total: Idle time attributed to the activity.
@@ -258,12 +258,12 @@ def _list_longest_gaps(rank: RankIdle, shortest_ns: int, top: int) -> tuple[int,
 def _list_gaps(
     rank: RankIdle, gaps: IdleIntervals, text: Callable[[str], str]
 ) -> Iterator[GapEntry]:
-    """Yield one entry for JSON or CSV per gap: its times, step, activities and neighboring work.
+    """Yield one entry per gap for JSON or CSV: its times, step, activities and neighboring work.
 
     Args:
         rank: The device.
         gaps: The gaps of the device to list, one row each, in any order.
-        text: Function that escapes names. It is not applied to the activities in ``chunks``.
+        text: Function that escapes names. The activities in ``chunks`` are not escaped.
     """
     works = [text(name) for name in rank.works]
     activities = [text(name) for name in rank.activity_names]
@@ -353,8 +353,8 @@ def format_gaps_csv(measurement: IdleMeasurement) -> str:
 def _list_csv_rows(measurement: IdleMeasurement, index: int) -> Iterator[tuple[object, ...]]:
     """Yield the CSV rows of one device: one per gap, then one per step for its short gaps.
 
-    The row for short gaps only contains their total length. The cells for start, end and
-    neighboring work are empty.
+    A row for short gaps only contains their total length. The cells for start, end and neighboring
+    work are empty.
     """
     rank = measurement.ranks[index]
     device = index, quote_formula(rank.host), rank.pid, rank.device_id

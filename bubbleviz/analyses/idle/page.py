@@ -45,8 +45,8 @@ def format_output(measurement: IdleMeasurement, name: str, gaps: int) -> str:
 def render(measurement: IdleMeasurement) -> str:
     """Render the report as an HTML page.
 
-    The page contains the title, the advice, the tables that have rows, the picture, the limitations
-    and the data of the timeline.
+    The page contains the title, the advice, all non-empty tables, the picture, the limitations and
+    the timeline data.
     """
     title, *advice_texts = (
         escape(to_one_line(text, 600)) for text in (make_title(measurement), *advice(measurement))
@@ -76,7 +76,7 @@ def render(measurement: IdleMeasurement) -> str:
 
 
 def _make_timeline(measurement: IdleMeasurement) -> tuple[dict[str, Any], bytes]:
-    """Return what the page needs to draw the timeline: names and colors, and encoded columns.
+    """Return the data that the page needs to draw the timeline: names, colors and encoded columns.
 
     The encoded columns form three tables, which ``assets/idle.js`` reads. The column ``code`` is:
 
@@ -84,7 +84,7 @@ def _make_timeline(measurement: IdleMeasurement) -> tuple[dict[str, Any], bytes]
     - in ``gaps``, the activity,
     - in ``spans``, the step, or -1 for the span of a device.
 
-    Times are relative to the first start on any device in the same profile.
+    Times are relative to the earliest start on any device in the same profile.
     """
     first_ns: dict[str, int] = {}
     for rank in measurement.ranks:
@@ -106,7 +106,7 @@ def _make_timeline(measurement: IdleMeasurement) -> tuple[dict[str, Any], bytes]
 
 
 def _stack_columns(rank: int, origin_ns: int, start_ns: Ints, end_ns: Ints, code: Ints) -> Ints:
-    """Return an array of shape (4, entries) with the rows rank, start, length and code.
+    """Return an array of shape (4, entries) whose rows are rank, start, length and code.
 
     Args:
         rank: Index of the device in the report.
@@ -119,7 +119,7 @@ def _stack_columns(rank: int, origin_ns: int, start_ns: Ints, end_ns: Ints, code
 
 
 def _encode_columns(tables: Mapping[str, Sequence[Ints]]) -> bytes:
-    """Encode the tables of the timeline for the page.
+    """Encode the timeline's tables for the page.
 
     Args:
         tables: For each table name, the arrays to concatenate, as returned by
@@ -140,7 +140,7 @@ def _describe_codes(
     causes: Mapping[str, int],
     works: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Return the names, meanings and colors that the codes in the timeline stand for.
+    """Return the name, meaning and color that each code in the timeline stands for.
 
     Args:
         measurement: The measured idle time.

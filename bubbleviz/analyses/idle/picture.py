@@ -25,17 +25,17 @@ from bubbleviz.render.picture.numbers import percent, ticks
 from bubbleviz.render.picture.page import Page
 
 Edges = npt.NDArray[np.floating[Any]]
-#: Maximum number of devices drawn as bars one below the other.
+#: Maximum number of devices drawn as stacked bars.
 _MAX_BARS = 128
-#: Number of activities that get a separate color (the longest ones). The others share a color.
+#: Number of activities that get their own color, longest first. All others share one color.
 _N_COLORS = 9
-#: Minimum fraction of the time that a name must take to be listed in the legend.
+#: Minimum fraction of the total time for a name to be listed in the legend.
 _MIN_LEGEND_SHARE = 0.0005
 REST_COLOR = "#d3d8de"
 #: Height of a bar, and distance between the tops of two bars, in px.
 _BAR, _PITCH = 13.0, 16.0
-#: Heights of a strip with few and with many devices, and of the steps below a strip, in px.
-#: Gap between strips, maximum width of labels on the left, and width of the column on the right.
+#: Layout in px: height of a strip with few and with many devices, height of the steps below a
+#: strip, gap between strips, maximum label width on the left, and width of the column on the right.
 _STRIP, _LOW_STRIP, _STEPS, _GAP, _WIDEST, _DUTY = 56.0, 20.0, 13.0, 12.0, 210.0, 62.0
 
 
@@ -94,7 +94,7 @@ def draw_idle(measurement: IdleMeasurement) -> str:
 
 
 def _list_limitations(measurement: IdleMeasurement) -> str:
-    """Return a line that lists what is limited, without the reasons, because reasons name files.
+    """Return a line that lists the limitations without their reasons, because reasons name files.
 
     Counts of limitations with the same subject are added. A count is shown unless it is 1.
     """
@@ -109,7 +109,7 @@ def _list_limitations(measurement: IdleMeasurement) -> str:
 
 
 def choose_colors(measurement: IdleMeasurement) -> dict[str, str]:
-    """Return the color of each kind of work and of the ``_N_COLORS`` longest activities, by name.
+    """Return a color for each kind of work and for the ``_N_COLORS`` longest activities, by name.
 
     An activity without a fixed color gets the next color from ``MORE_ACTIVITIES``. If there are
     further activities, or hosts without a device, an entry for everything else comes last.
@@ -117,7 +117,7 @@ def choose_colors(measurement: IdleMeasurement) -> dict[str, str]:
     names = [*BUSY, *(total.activity for total in measurement.activities[:_N_COLORS])]
     more_colors = iter(MORE_ACTIVITIES * _N_COLORS)
     colors = {name: ACTIVITIES[name] if name in ACTIVITIES else next(more_colors) for name in names}
-    # Activities of hosts without a device are not in the report's list.
+    # The report's list does not include activities of hosts without a device.
     has_rest = len(measurement.activities) > _N_COLORS or len(measurement.devices) < len(
         measurement.ranks
     )
@@ -139,7 +139,7 @@ def _draw_strip(
     """
     spent = rank.sum_slices(list(colors))
     total_ns = np.maximum(spent.sum(axis=0), 1)
-    # Rounding to tenths of a pixel makes adjacent areas meet.
+    # Rounding to tenths of a pixel leaves no gap between adjacent areas.
     edges = np.rint(np.cumsum(spent, axis=0) / total_ns * height * 10) / 10
     step = width / spent.shape[1]
     for number, color in enumerate(colors.values()):
@@ -161,7 +161,7 @@ def _merge_runs(low: Edges, high: Edges) -> Iterator[tuple[int, int, float, floa
 
 
 def _draw_steps(page: Page, rank: RankIdle, left: float, origin_ns: int, scale: float) -> None:
-    """Draw the steps as a band below a strip, with names where they fit.
+    """Draw the steps as a band below a strip, labeled where the names fit.
 
     A step that ends less than half a pixel after the last drawn step is left out.
     """
@@ -185,7 +185,7 @@ def _draw_steps(page: Page, rank: RankIdle, left: float, origin_ns: int, scale: 
 
 
 def _draw_axis(page: Page, left: float, right: float, top: float, total_ns: int) -> None:
-    """Draw the time axis below the strips, with grid lines up to ``top``, and move down."""
+    """Draw the time axis below the strips and grid lines up to ``top``, then move down."""
     marks, unit = ticks(total_ns, 10)
     lines = []
     for time_ns, text in marks:
@@ -254,14 +254,14 @@ def _draw_side_by_side(
 
 
 def _draw_bars(page: Page, shares: Edges, colors: Sequence[str], left: float, right: float) -> None:
-    """Draw stacked horizontal bars one below the other, starting at the page's current position.
+    """Draw stacked horizontal bars from top to bottom, starting at the page's current position.
 
     Args:
         page: The page, whose position does not change.
         shares: Fraction of the width that each part takes, shape (bars, parts).
         colors: Color of each part.
         left: Left edge of the bars.
-        right: Right edge of a bar whose shares add up to 1.
+        right: Right edge of a bar with shares that add up to 1.
     """
     # Edges of all parts, from the left edge of the first part to the right edge of the last part.
     edges = left + (right - left) * np.pad(np.cumsum(shares, axis=1), ((0, 0), (1, 0)))

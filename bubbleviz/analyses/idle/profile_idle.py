@@ -1,4 +1,4 @@
-"""Measures the idle time of the devices of one profile, and notes what could not be measured."""
+"""Measures the device idle time in one profile, and notes what could not be measured."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _NO_STEPS_REMEDY = (
 
 @dataclass(frozen=True)
 class MeasuredProfile:
-    """Idle time of the devices in a profile, and data for comparing the profile with others.
+    """Idle time of the devices in a profile, and data for comparing the profile to others.
 
     Attributes:
-        ranks: Devices of the profile with their idle time.
+        ranks: The profile's devices and their idle time.
         limitations: Limitations of the measurements.
         recorded: For each device, when its recording started, and its first and its longest
             communication kernel.
-        unknown_kernels: Kernels whose names are in no list of known kernels, with times in UTC if
-            ``has_utc``, otherwise on the clock of the profile.
+        unknown_kernels: Kernels whose names are in no list of known kernels. Their times are in UTC
+            if ``has_utc``, otherwise on the profile's own clock.
         has_utc: Whether the profile records UTC.
     """
 
@@ -47,14 +47,14 @@ class MeasuredProfile:
 
 
 def measure_profile(profile: Profile, options: IdleOptions) -> MeasuredProfile:
-    """Measure the idle time of the devices of a profile.
+    """Measure the idle time of the devices in a profile.
 
     If a window is given, only the idle time in the window is measured.
 
     Raises:
-        InputError: No step is in the window.
-        NothingToAnalyzeError: All work has zero duration, or none of it is in the window.
-        UsageError: No range has the name of a step that the user gave.
+        InputError: The window contains no step.
+        NothingToAnalyzeError: All work has zero duration, or no work is in the window.
+        UsageError: No range matches the step name that the user gave.
     """
     profile, evidence = gather_evidence(profile, options)
     losses = *profile.limitations, *evidence.limitations
@@ -77,7 +77,7 @@ def measure_profile(profile: Profile, options: IdleOptions) -> MeasuredProfile:
         longest_ns = _measure_longest_queueing(profile.activities, evidence)
         losses = tuple(note.outside(low_ns, high_ns, longest_ns) for note in losses)
     if any(note.times_ns is not None for note in losses):
-        # Losses before the measured time do not affect busy or idle times.
+        # Events lost before the measured time do not affect busy or idle times.
         first_ns = min(device.span_ns[0] for device in evidence.devices)
         longest_ns = _measure_longest_queueing(profile.activities, evidence)
         losses = tuple(
@@ -104,14 +104,14 @@ def _measure_longest_queueing(activities: Activities, evidence: Evidence) -> int
 def _find_unknown_kernels(
     profile: Profile, kinds: Kinds, window_ns: tuple[int, int] | None
 ) -> tuple[UnknownKernels, ...]:
-    """Return the kernels of a window whose names are in no list of known kernels.
+    """Return the kernels in a window whose names are in no list of known kernels.
 
     Only kernels that run completely inside the window are returned. Times are in UTC, or on the
     profile's own clock if the profile does not record UTC.
 
     Args:
         profile: The profile.
-        kinds: Name patterns of communication kernels.
+        kinds: Name patterns that identify communication kernels.
         window_ns: Start and end of the window, or None for the complete profile.
     """
     activities = profile.activities
@@ -133,7 +133,7 @@ def _find_limitations(
     There are four reasons:
 
     - A device ran a single kernel or copy.
-    - More than half of the stream waits are for events that were not recorded.
+    - More than half of the stream waits were for events that were not recorded.
     - The launching call of the work after a gap is unknown.
     - The host was not traced, that is, no range of a host overlaps idle time.
     """

@@ -1,4 +1,4 @@
-"""Sums the proved waits of streams and hosts, by waiter and by awaited work."""
+"""Sums the proved waits of streams and hosts by waiter and awaited work."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def get_work_name(activities: Activities, row: int) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ProvedWaits(Table):
-    """Stream waits, and pieces of a device's idle time in which a host waited, one row each.
+    """Stream waits, and pieces of a device's idle time during which a host waited, one row each.
 
     Attributes:
         start_ns: Start of the wait.
@@ -43,7 +43,7 @@ class ProvedWaits(Table):
         held_work: Row of the activity that the stream ran after the wait, or -1 if a host waited.
         awaited: Row of the activity that was waited for.
         kind: Kind of the awaited activity, as an index into ``KIND_NAMES``.
-        count: 1, but 0 for the second and later pieces of the same host call.
+        count: 1, or 0 for the second and later pieces of the same host call.
         without_compute_ns: Part of the wait in which the device ran no compute kernel.
         idle_ns: Idle time of the device that is attributed to the wait.
     """
@@ -70,7 +70,7 @@ def find_proved_waits(
     numbers: Numbering[str],
     kinds: Kinds,
 ) -> tuple[tuple[ProvedWait, ...], int, int]:
-    """Sum the waits of a device's streams, and the waits of hosts while the device was idle.
+    """Sum the proved waits of a device's streams, and of hosts while the device was idle.
 
     Args:
         device: The device that the waits delayed.
@@ -79,13 +79,13 @@ def find_proved_waits(
         waiting: The waits that the profile proves.
         host: Ranges and API calls recorded on the host threads.
         idle: Attributed idle time of the device.
-        numbers: Integer ids of the activity names. A new name gets the next id.
-        kinds: Name patterns of communication kernels.
+        numbers: Maps activity names to integer ids. A new name gets the next free id.
+        kinds: Name patterns that identify communication kernels.
 
     Returns:
         waits: The summed waits, sorted by :meth:`.ProvedWait.order`.
-        awaited_communication_ns: Exposed communication for which a stream waited.
-        awaited_copy_ns: Exposed copies for which a stream waited.
+        awaited_communication_ns: Exposed communication that a stream waited for.
+        awaited_copy_ns: Exposed copies that a stream waited for.
     """
     is_blocking = np.array([name in BLOCKED for name in numbers.values], bool)
     blocked = idle.take(is_blocking[idle.activity])
@@ -115,7 +115,7 @@ def _collect_stream_waits(
     Args:
         device: The device.
         compute: Times at which the device ran compute kernels.
-        activities: All kernels of the profile, followed by all copies.
+        activities: All kernels in the profile, followed by all copies.
         waiting: The waits that the profile proves.
         blocked: Idle time of the device that is attributed to waits for events.
     """
@@ -142,7 +142,7 @@ def _collect_stream_waits(
 
 
 def _sum_blocked(held_work: HeldWork, blocked: IdleIntervals) -> Ints:
-    """Return how much idle time was attributed to the wait in each row of ``held_work``, in ns.
+    """Return the idle time in ns that was attributed to the wait in each row of ``held_work``.
 
     An idle interval is attributed to a wait if both conditions are met:
 
@@ -164,14 +164,14 @@ def _sum_blocked(held_work: HeldWork, blocked: IdleIntervals) -> Ints:
 def _collect_host_waits(
     activities: Activities, host: HostEvents, idle: IdleIntervals, kinds: Kinds
 ) -> ProvedWaits:
-    """Return the pieces of a device's idle time in which a host waited, one row per piece.
+    """Return the pieces of a device's idle time during which a host waited, one row each.
 
     Only pieces whose awaited work is known are returned. A call that waits during several gaps
     counts as one wait.
     """
     pieces = idle.take(idle.host_call != NONE)
     call = pieces.host_call
-    # A call can extend over several gaps, but it is only one wait.
+    # A call that extends over several gaps is still only one wait.
     count = np.zeros(len(pieces), np.int64)
     count[np.unique(call, return_index=True)[1]] = 1
     length_ns = pieces.end_ns - pieces.start_ns
@@ -208,13 +208,13 @@ def _add_up_waits(
     sums = [intervals.group_sum(groups.of_row, len(groups), column).tolist() for column in columns]
 
     def describe_stream(row: int) -> str:
-        """Describe the stream of an activity, with its device if it ran on another device."""
+        """Describe an activity's stream, naming the device if the activity ran on another one."""
         text, rank = f"stream {int(waiting.streams[row])}", int(activities.rank[row])
         if rank == device.rank:
             return text
         return f"{profile.source.place(int(activities.ranks[rank, 1]))} {text}"
 
-    # A file may assign several numbers to one name, so waits with equal texts are added up.
+    # A file may assign several numbers to one name, so waits with identical texts are added up.
     by_text: dict[tuple[str, str, str, str], list[int]] = {}
     for first, *spent in zip(groups.first.tolist(), *sums, strict=True):
         awaited = int(waits.awaited[first])
@@ -231,7 +231,7 @@ def _add_up_waits(
 
 
 def _group_waits(waits: ProvedWaits, activities: Activities, streams: Ints) -> Groups:
-    """Group the waits by waiter, and by rank, stream, name and kind of the awaited work."""
+    """Group the waits by waiter and by the awaited work's rank, stream, name and kind."""
     awaited_rank = activities.rank[waits.awaited].astype(np.int64)
     awaited_name = activities.name_id[waits.awaited].astype(np.int64)
     return group_rows(
@@ -245,7 +245,7 @@ def _group_waits(waits: ProvedWaits, activities: Activities, streams: Ints) -> G
 
 
 def _measure_awaited(exposed: intervals.Intervals, waits: ProvedWaits, kind: str) -> int:
-    """Return how long exposed work of one kind ran while a stream waited for such work, in ns.
+    """Return the time in ns for which exposed work of one kind ran while a stream waited for it.
 
     Args:
         exposed: Times at which work of this kind was exposed.

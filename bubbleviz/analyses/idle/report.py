@@ -130,7 +130,7 @@ class RankIdle:
 
     Attributes:
         label: Short display name.
-        path: Path of the profile.
+        path: Path to the profile.
         host: Name of the machine on which the profile was recorded.
         pid: Process id.
         device_id: Number of the device in the process.
@@ -159,7 +159,7 @@ class RankIdle:
             overlaps profiler overhead or unrecorded time; all other short gaps are only summed in
             ``steps``. ``before`` and ``after`` are indices into ``works``, and ``activity`` is an
             index into ``activity_names``.
-        works: Kernel names, followed by the name for copies.
+        works: Kernel names, followed by the name used for copies.
         activity_names: Activity names.
         slice_ns: Time in equal slices of the span, for the picture; shape (names, slices). The
             names are :data:`BUSY`, followed by the names of ``activities``.

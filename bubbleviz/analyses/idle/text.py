@@ -276,7 +276,7 @@ def _make_table(
         count: Number of rows, including the omitted rows.
         top: Maximum number of rows.
         hint: Hint for the title, or "" if the table is not on the first screen.
-        left: Columns to align left.
+        left: Columns to left-align.
         drop_order: Columns to drop in a narrow terminal, in this order.
     """
     if hint and count > top:

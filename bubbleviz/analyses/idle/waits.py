@@ -96,9 +96,9 @@ def classify_work(activities: Activities, rows: Ints, kinds: Kinds) -> Ints:
     """Return the kind of each activity: :data:`COMPUTE`, :data:`COMMUNICATION` or :data:`COPY`.
 
     Args:
-        activities: All kernels of the profile, followed by all copies.
+        activities: All kernels in the profile, followed by all copies.
         rows: Rows of the activities to classify.
-        kinds: Name patterns of communication kernels.
+        kinds: Name patterns that identify communication kernels.
     """
     communication = np.append(match_any(activities.names, kinds.communication), False)
     communicates, copies = communication[activities.name_id[rows]], rows >= activities.kernels
@@ -560,7 +560,7 @@ def find_waiting(
         call: Launching call of each activity, or -1 if unknown.
         launched_ns: Start of the launching call, undefined if the call is unknown.
         returned_ns: Function that returns the end of each call, given distinct, ascending rows.
-        kinds: Name patterns of communication kernels.
+        kinds: Name patterns that identify communication kernels.
     """
     waits = synchronization.waits
     records, called_ns = _locate_records(synchronization.records, calls)

@@ -37,7 +37,7 @@ def read_model_of_report(path: str, layers_per_stage: Sequence[int]) -> layer_ta
     """Return the model of the run in a saved report, assuming that the layers of a stage are equal.
 
     Args:
-        path: Path of the report.
+        path: Path to the report.
         layers_per_stage: Number of layers of each virtual stage, or one number for all stages.
 
     Raises:
@@ -118,7 +118,7 @@ def measure_model(
         conventions: Names or TOML files of the conventions that range names follow.
         skip: Number of iterations to leave out at the start.
         jobs: Number of processes that read profiles.
-        progress: Callback that is notified of read progress.
+        progress: Callback that is notified as files are read.
 
     Raises:
         BubblevizError: The profiles cannot be read, or contain no pipeline with layers.

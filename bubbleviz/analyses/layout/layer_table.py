@@ -245,7 +245,7 @@ def _parse_weight_memory(
     :func:`_parse_amounts`.
 
     Args:
-        path: Path of the table.
+        path: Path to the table.
         cells: Cells of the column ``memory_weight``.
         activation: Activations of each layer.
         units: Units of the amounts parsed so far: True for bytes, False for plain numbers.

@@ -109,8 +109,9 @@ def measure_communication(
             kernels are added to NCCL's kernels.
         window: Part of the run to analyze: iterations as the first profile numbers them, or times
             on its clock. None selects the complete run.
-        keep_export: Whether to keep the exports of ``.nsys-rep`` reports next to them.
-        jobs: Number of threads that read a profile.
+        keep_export: Whether to keep the files exported from ``.nsys-rep`` reports, next to the
+            reports.
+        jobs: Number of threads used to read a profile.
         progress: Callback that is notified of how much of each file has been read.
 
     Raises:

@@ -104,7 +104,7 @@ def select_kernels(activities: Activities, kinds: naming.Kinds, host: str) -> tu
     """Select the communication kernels of a profile.
 
     Args:
-        activities: All kernels of the profile, followed by all copies.
+        activities: All kernels in the profile, followed by all copies.
         kinds: Kernel lists. Kernels that the user added as communication are selected as well.
         host: Name of the host that recorded the profile.
 

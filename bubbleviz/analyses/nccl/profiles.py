@@ -82,11 +82,12 @@ def read_profile(
     """Read the communication kernels and operations of a profile.
 
     Args:
-        path: Path of the profile.
-        jobs: Number of threads that read the profile.
+        path: Path to the profile.
+        jobs: Number of threads used to read the profile.
         watch: Callback that is notified of how much of the profile has been read.
         kinds: Kernel lists, with the user's additions.
-        keep_export: Whether to keep the export of a ``.nsys-rep`` report next to it.
+        keep_export: Whether to keep the file exported from a ``.nsys-rep`` report, next to the
+            report.
         window: Iterations for which start and end on the profile's clock are determined, or None.
 
     Raises:

@@ -52,9 +52,10 @@ def measure_costs(
         convention: Names or paths of conventions whose lists of communication kernels extend the
             built-in list. An instruction is a collective if its name or the name of any of its
             kernels is in the list.
-        keep_export: Whether to keep the exports of ``.nsys-rep`` reports next to the reports.
-        jobs: Number of threads that read a profile.
-        progress: Callback that is notified of read progress.
+        keep_export: Whether to keep the files exported from ``.nsys-rep`` reports, next to the
+            reports.
+        jobs: Number of threads used to read a profile.
+        progress: Callback that is notified as files are read.
 
     Raises:
         BubblevizError: The costs cannot be measured; see :mod:`bubbleviz.errors`.

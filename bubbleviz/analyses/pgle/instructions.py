@@ -132,8 +132,8 @@ def _describe_overlap(
     """Yield a limitation if collectives run at the same time as compute kernels.
 
     Args:
-        path: Path of the profile.
-        activities: All kernels of the profile, followed by all copies.
+        path: Path to the profile.
+        activities: All kernels in the profile, followed by all copies.
         work: Rows of the activities that belong to the executions used for costs.
         is_communication: Mask of the communication kernels among ``work``.
     """
@@ -161,7 +161,7 @@ def _describe_pairs(path: str, n_apart: int) -> Iterator[Limitation]:
     """Yield a limitation if other instructions run between start and done of a collective.
 
     Args:
-        path: Path of the profile.
+        path: Path to the profile.
         n_apart: Number of ``done`` halves that do not directly follow their ``start``.
     """
     if n_apart:

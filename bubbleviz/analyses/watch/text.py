@@ -112,7 +112,7 @@ def format_page(
         folder: The watched folder.
         observation: The newest measurements.
         events: The newest events, one line each.
-        width: Number of columns of the terminal.
+        width: Width of the terminal in columns.
     """
     if observation.trend:
         yield from _format_lines(folder, observation, width)
@@ -164,7 +164,7 @@ def _format_causes(iteration: WatchedIteration, width: int) -> Iterator[Line]:
 
     Args:
         iteration: The iteration.
-        width: Number of columns of the terminal.
+        width: Width of the terminal in columns.
     """
     yield (Span("What the bubble is made of, % of the window", "bold"),)
     largest = max((part.share for part in iteration.parts), default=0.0)
