@@ -38,19 +38,20 @@ if TYPE_CHECKING:
     from bubbleviz.report.report import Report
     from bubbleviz.schedules.choices import Choice
 
-#: Minimum saving of advice to follow first or next, as a fraction of an iteration.
+#: Minimum saving for advice to be given first or next, as a fraction of an iteration.
 _MIN_SAVING = 0.005
-#: Minimum saving of the same advice, as a fraction of the saving of twice as many microbatches.
+#: Minimum saving of the same advice, relative to the saving from doubling the number of
+#: microbatches.
 _MIN_SHARE_OF_SCHEDULE = 0.05
-#: Minimum idle fraction of the period to report idle time between iterations instead of no bubble.
+#: If at least this fraction of the period is idle, idle time between iterations is reported instead
+#: of the absence of a bubble.
 _MIN_IDLE_PERIOD = 0.01
-#: Maximum fraction of kernels without a launching call. With more, the run must be recorded again.
+#: Maximum fraction of kernels without a launching call. Above it, the run must be recorded again.
 _MAX_UNLINKED = 0.01
 #: Minimum saving of a finding that contains nothing unusually slow, as a fraction of an iteration.
 _MIN_BOUND_SAVING = 0.05
-#: Fault kinds that cannot be removed completely, and a factor.
-#: If a finding of these kinds saves more than the largest slow finding, it must save this many
-#: times as much.
+#: Fault kinds that cannot be removed completely, and a factor. A finding of such a kind that saves
+#: more than the largest slow finding must save at least this many times as much.
 _NEVER_GONE, _MIN_TIMES_SLOW = {"link", "launch-gaps"}, 2.0
 #: Minimum saving of another schedule, as a fraction of an iteration.
 _MIN_SCHEDULE_SAVING = 0.02
@@ -60,16 +61,17 @@ _MIN_ORDER_SAVING = 0.001
 _SAME = 0.95
 #: Maximum number of entries in the list of advice.
 _MAX_LISTED = 5
-#: Maximum number of pieces of further advice, and minimum saving as a fraction of an iteration.
+#: Maximum number of pieces of further advice, and their minimum saving as a fraction of an
+#: iteration.
 _MAX_FURTHER, _MIN_FURTHER = 2, 0.01
 #: Fault kinds that are found by comparing the times of different ranks.
 _BETWEEN_RANKS = {"link", "launch", "late-start", "collective", "queue", "token"}
-#: Fault kinds that may be detected by mistake if a clock was set during the run.
+#: Fault kinds that may be falsely detected if a clock was set during the run.
 _ON_SET_CLOCKS = {"iteration"}
 
 
 class StepCode(StrEnum):
-    """Subject of a step in the first advice. The JSON of reports contains these values."""
+    """The subject of a step in the first advice. The JSON reports contain these values."""
 
     #: A change from the list of advice.
     ADVICE = "advice"
@@ -81,7 +83,7 @@ class StepCode(StrEnum):
     ADD_RANKS_OF_FEW = "add-ranks-of-few-pipelines"
     REPAIR_CLOCKS = "repair-clocks"
     ALIGN_CLOCKS = "align-clocks"
-    # Launch gaps or compute outside operations take more time than the bubble.
+    # Launch gaps, or compute outside operations, take more time than the bubble.
     LAUNCH_GAPS = "launch-gaps"
     NAME_COMPUTE = "name-compute"
     # Why no saving is known.
@@ -113,19 +115,19 @@ class Advice:
     """A change that would shorten iterations.
 
     Attributes:
-        kind: Kind of the fault to remove, or ``schedule`` or ``order``. If several faults are
+        kind: The kind of fault to remove, or ``schedule`` or ``order``. If several faults are
             removed together, their kinds are joined by ``+``.
         place: Name of the fault or schedule, which is the same in every run of a job.
         evidence: Finding, simulated schedule or recognized order that the advice is based on.
         saving_ns: Mean saving per averaged iteration, in ns.
-        length_ns: Mean length of an iteration in ns, the denominator of ``saving_ratio``.
-        saving_ratio: Saving as a fraction of the length.
-        error_ratio: Half width of the 95 % confidence interval of ``saving_ratio``, or None if it
-            is unknown.
+        length_ns: Mean iteration length in ns, which is the denominator of ``saving_ratio``.
+        saving_ratio: The saving as a fraction of the iteration length.
+        error_ratio: Half-width of the 95 % confidence interval of ``saving_ratio``, or None if
+            unknown.
         iterations: Number of iterations that the change shortens.
-        ranks: Indices of the ranks to change, in ascending order. Empty if the advice is about all
-            ranks or no specific ranks.
-        stages: Stages that have too much work. Empty for other advice.
+        ranks: Indices of the ranks to change, in ascending order. Empty if the advice applies to
+            all ranks or to no rank in particular.
+        stages: Stages that have too much work. Empty for all other kinds of advice.
         stage: Common stage of ``ranks``, or None if there are no ranks or several stages.
         example_iteration: Index of the typical iteration among the iterations in which the ranks
             are slow, or None if the advice is not about slow iterations.
@@ -133,8 +135,8 @@ class Advice:
             otherwise None.
         measure: (name, size) pairs that quantify the fault, for example ``("F", 1.2)`` if F takes
             1.2 times its usual time.
-        missed_ratio: Relative difference between the replayed and the measured iterations if it is
-            too large to promise the saving, or None if the saving is promised.
+        missed_ratio: Relative difference between the replayed and the measured iterations, if it is
+            too large for the saving to be promised. None if the saving is promised.
     """
 
     kind: str
@@ -155,7 +157,7 @@ class Advice:
 
     @property
     def is_promised(self) -> bool:
-        """Whether the saving is reliable enough to be stated in outputs."""
+        """Whether the saving is reliable enough to be shown in outputs."""
         return self.missed_ratio is None
 
     @property
@@ -174,7 +176,7 @@ class Step:
     """A step in the first advice.
 
     Attributes:
-        code: Subject of the step.
+        code: The subject of the step.
         advice: The change to make if the code is :attr:`StepCode.ADVICE`, otherwise None.
     """
 
@@ -184,7 +186,7 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Advised:
-    """All advice of a report.
+    """All advice in a report.
 
     Attributes:
         first: What to do first, one step per sentence, in order. Empty if nothing is advised.
@@ -216,9 +218,9 @@ def advise(report: Report) -> Advised:
 def _make_advice(report: Report) -> Advised:
     """Decide what to do first and next, and list the changes that would shorten iterations.
 
-    No change is listed if the times are unreliable: the run must be recorded again, or more than a
-    few pipelines lack ranks. If no iteration is averaged, there is no first and no further advice.
-    Further advice must promise to save at least ``_MIN_FURTHER``.
+    No change is listed if the times are unreliable, that is, if the run must be recorded again or
+    more than a few pipelines lack ranks. If no iteration is averaged, there is no first and no
+    further advice. Further advice must promise a saving of at least ``_MIN_FURTHER``.
     """
     unrecorded, missing = _find_unrecorded_step(report), _find_missing_step(report)
     clock_step, hidden_kinds = _check_clocks(report)
@@ -241,7 +243,7 @@ def _make_advice(report: Report) -> Advised:
 
 
 def _select_worthwhile(report: Report, candidates: Collection[Advice]) -> list[Advice]:
-    """Return the advice that saves enough to be followed first, in the given order.
+    """Return the advice that saves enough to be worth following first, in the given order.
 
     The minimum saving comes from :func:`_find_min_saving`. The list is empty if the typical
     iteration was not replayed.
@@ -261,8 +263,8 @@ def choose_shown_iteration(report: Report, selected: Collection[int] = ()) -> It
     other iterations.
 
     Args:
-        report: Report of the run.
-        selected: Indices of the iterations that the user chose.
+        report: The run's report.
+        selected: Indices of the iterations that the user selected.
 
     Returns:
         The iteration, or None if no iteration has work.
@@ -282,22 +284,22 @@ def _find_first_steps(
     clock_step: StepCode | None,
     certain: Advice | None,
 ) -> Iterator[Step]:
-    """Yield what to do first with a run whose GPU work and launches were recorded.
+    """Yield what to do first for a run whose GPU work and launches were recorded.
 
     The first case that applies decides:
 
-    1. More than a few pipelines lack ranks: the step to add these ranks, then the step of
+    1. More than a few pipelines lack ranks: the step to add the missing ranks, then the step from
        :func:`_find_outweighing_step`.
     2. Clocks contradict each other: the step to repair them.
-    3. There is a step of :func:`_find_outweighing_step`, or certain advice: this step, then the
+    3. There is a step from :func:`_find_outweighing_step`, or certain advice: the step, then the
        advice.
     4. Otherwise: the step that explains why there is no advice.
 
-    If only a few pipelines lack ranks, the step to add these ranks comes first, followed by the
-    steps of cases 2 to 4. The step to skip a warm-up iteration always comes last.
+    If only a few pipelines lack ranks, the step to add the missing ranks comes first, followed by
+    the steps from cases 2 to 4. The step to skip a warm-up iteration always comes last.
 
     Args:
-        report: Report of the run.
+        report: The run's report.
         missing: Step for missing ranks, or None if no rank is missing.
         clock_step: Step for contradicting clocks, or None if they agree.
         certain: First worthwhile advice that is certain to save time, or None if there is none.
@@ -362,7 +364,10 @@ def _find_missing_step(report: Report) -> StepCode | None:
 
 
 def _is_missing_in_few(report: Report) -> bool:
-    """Return whether only a few pipelines lack ranks. Advice on all others then remains valid."""
+    """Return whether only a few pipelines lack ranks.
+
+    Advice on the other pipelines then remains valid.
+    """
     return count_incomplete_pipelines(report.ranks) is not None
 
 
@@ -373,15 +378,15 @@ def _check_clocks(report: Report) -> tuple[StepCode | None, Collection[str]]:
 
     - ``ALIGN_CLOCKS`` if the clocks are aligned by UTC.
     - ``REPAIR_CLOCKS`` otherwise.
-    - No step if ranks on the same host contradict each other. A restriction then contains the
-      advice.
+    - No step if ranks on the same host contradict each other. In that case, a restriction contains
+      the advice.
 
-    In all of these cases, faults that are found by comparing ranks are ignored. If a clock was set
+    In all three cases, faults that are found by comparing ranks are ignored. If a clock was set
     during the run and there is a step, the kinds in ``_ON_SET_CLOCKS`` are ignored as well.
 
     Returns:
         step: The step, or None if there is none.
-        hidden_kinds: Fault kinds that may only appear because clocks are wrong.
+        hidden_kinds: Fault kinds to leave out, because wrong clocks may have caused them.
     """
     kinds = {note.kind for note in report.limitations}
     if LimitationKind.RANKS_CONTRADICTED in kinds:
@@ -397,9 +402,9 @@ def _check_clocks(report: Report) -> tuple[StepCode | None, Collection[str]]:
 def _find_outweighing_step(time: KernelTime) -> StepCode | None:
     """Return the step for launch gaps or compute outside operations, or None if neither matters.
 
-    Launch gaps matter if they take more time than the bubble, or more than half of the time of
-    operations. Compute outside operations matters if it takes more time than the bubble. If both
-    matter, the longer time decides, and launch gaps win a tie.
+    Launch gaps matter if they take more time than the bubble, or more than half of the operation
+    time. Compute outside operations matters if it takes more time than the bubble. If both matter,
+    the one that takes longer is reported. Launch gaps win a tie.
     """
     gap_ns = time.gap_ns if time.gaps_outweigh or time.gaps_fill_work else 0
     unattributed_ns = time.unattributed_ns if time.unattributed_outweighs else 0
@@ -426,11 +431,11 @@ def _find_replayed_iteration(report: Report) -> Change | None:
 
 
 def _find_min_saving(report: Report, measured: Change) -> float:
-    """Return the minimum saving of advice to follow first, as a fraction of an iteration.
+    """Return the minimum saving for advice to be given first, as a fraction of an iteration.
 
     The minimum is ``_MIN_SAVING``. If the ranks form a pipeline, it is at least
-    ``_MIN_SHARE_OF_SCHEDULE`` times the saving of twice as many microbatches, which is half of the
-    bubble ratio.
+    ``_MIN_SHARE_OF_SCHEDULE`` times the saving from doubling the number of microbatches, which is
+    half of the bubble ratio.
     """
     if report.no_pipeline is not None:
         return _MIN_SAVING
@@ -440,9 +445,9 @@ def _find_min_saving(report: Report, measured: Change) -> float:
 def _find_step_without_advice(report: Report) -> StepCode | None:
     """Return the step that explains why no change is advised, or None if the reason is unknown.
 
-    If the run was not replayed, :func:`_find_unknown_step` decides. If the replay misses the
-    measured iterations, the step is ``REPLAY_MISSES``. If all delays together cost enough, the step
-    is ``NO_SINGLE_DELAY``. Otherwise, :func:`_choose_step_by_idle_time` decides.
+    If the run was not replayed, :func:`_find_unknown_step` decides. If the replay does not match
+    the measured iterations, the step is ``REPLAY_MISSES``. If all delays together cost enough, the
+    step is ``NO_SINGLE_DELAY``. Otherwise, :func:`_choose_step_by_idle_time` decides.
     """
     measured, without_delay = _find_replayed_iteration(report), find_replay(report, NO_DELAY)
     if measured is None or without_delay is None:
@@ -457,13 +462,13 @@ def _find_step_without_advice(report: Report) -> StepCode | None:
 
 
 def _choose_step_by_idle_time(report: Report, measured: Change) -> StepCode:
-    """Return the step for a run whose delays each cost too little to be removed.
+    """Return the step for a run in which no single delay costs enough to be worth removing.
 
-    The choice depends on the size of the idle time, on whether the idle time is within or between
-    iterations, and on the kind of the run.
+    The choice depends on how much idle time there is, whether it is within or between iterations,
+    and the kind of run.
 
     Args:
-        report: Report of the run.
+        report: The run's report.
         measured: Replay of the typical iteration without a change.
     """
     ratio, ratios = measured.bubble_ratio or 0.0, report.summary.bubble_ratio
@@ -494,7 +499,7 @@ def _choose_step_by_idle_time(report: Report, measured: Change) -> StepCode:
 def _find_unknown_step(report: Report) -> StepCode | None:
     """Return the step that would make it possible to replay a run that was not replayed.
 
-    The result is None if it is unknown why the run was not replayed.
+    The result is None if the reason why the run was not replayed is unknown.
     """
     if UNPROVEN in report.restrictions:
         return StepCode.SET_SIZES
@@ -513,13 +518,13 @@ def _find_unknown_step(report: Report) -> StepCode | None:
 def _list_advice(report: Report, hidden_kinds: Collection[str]) -> list[Advice]:
     """Return the changes that would shorten iterations, largest saving first.
 
-    The changes are the removal of faults, one faster schedule, and a return to the planned order,
-    each with a minimum saving. At most ``_MAX_LISTED`` changes are returned. Changes whose saving
-    is not promised come last.
+    The changes are the removal of faults, one faster schedule, and a return to the planned order.
+    Each must reach a minimum saving. At most ``_MAX_LISTED`` changes are returned. Changes whose
+    saving is not promised come last.
 
     Args:
-        report: Report of the run.
-        hidden_kinds: Fault kinds that may only appear because clocks are wrong.
+        report: The run's report.
+        hidden_kinds: Fault kinds to leave out, because wrong clocks may have caused them.
     """
     diagnosis = report.explanation.diagnosis
     advised: list[Advice] = []
@@ -542,7 +547,8 @@ def _get_sort_key(advice: Advice) -> tuple[bool, int]:
 def _make_finding_advice(report: Report, diagnosis: Diagnosis, finding: Finding) -> Advice:
     """Return the advice to remove the faults of a finding.
 
-    The saving is promised unless it was computed by a replay that misses the measured iterations.
+    The saving is promised unless it was computed by a replay that does not match the measured
+    iterations.
     """
     faults = finding.faults
     slow_indices = {
@@ -573,7 +579,7 @@ def _make_finding_advice(report: Report, diagnosis: Diagnosis, finding: Finding)
 
 
 def _remove_promise(advice: Advice, diagnosis: Diagnosis | None) -> Advice:
-    """Return the advice without its promise if the replay misses the measured iterations."""
+    """Return the advice, without its promise if the replay differs from the measured iterations."""
     if diagnosis is None or not diagnosis.misses_measurement:
         return advice
     return replace(advice, missed_ratio=diagnosis.missed_ratio)
@@ -585,12 +591,13 @@ def _make_schedule_advice(report: Report) -> Advice | None:
     All schedules, including the order that ran, are simulated with mean times and without delays.
 
     Returns:
-        The advice, whose saving may be negative. None in these cases:
+        The advice, whose saving may be negative, or None in these cases:
 
-        - Other schedules were not simulated, or not compared by the window of ``schedule``.
+        - Other schedules were not simulated, or were not compared by the window of the ratio
+          ``schedule``.
         - No other schedule fits in memory.
-        - bubbleviz numbered the microbatches in the order in which they ran, and no known schedule
-          has this order. The microbatches may then be chunks instead.
+        - bubbleviz numbered the microbatches in the order in which they ran, and this order matches
+          no known schedule. The microbatches may then be chunks instead.
     """
     what_if, recognition = report.what_if, report.schedule
     is_unrecognized = recognition is not None and recognition.inferred and recognition.name is None
@@ -658,9 +665,9 @@ def _make_order_advice(report: Report) -> Advice | None:
 
 
 def select_findings(diagnosis: Diagnosis, hidden_kinds: Collection[str] = ()) -> list[Finding]:
-    """Return the findings that are worth advice, in the order of the diagnosis.
+    """Return the findings that are worth advising on, in the order of the diagnosis.
 
-    A finding is left out in these cases:
+    A finding is left out in any of these cases:
 
     - One of its faults has a hidden kind.
     - Another finding represents it (see :func:`_is_represented`).
@@ -670,8 +677,8 @@ def select_findings(diagnosis: Diagnosis, hidden_kinds: Collection[str] = ()) ->
       ``_MIN_FURTHER``.
 
     Args:
-        diagnosis: Diagnosis of the run.
-        hidden_kinds: Fault kinds that may only appear because clocks are wrong.
+        diagnosis: The run's diagnosis.
+        hidden_kinds: Fault kinds to leave out, because wrong clocks may have caused them.
     """
     visible = [
         finding
@@ -719,14 +726,14 @@ def _is_bound(finding: Finding) -> bool:
 
 
 def _is_represented(index: int, findings: list[Finding]) -> bool:
-    """Return whether a finding can be left out because another finding says nearly the same.
+    """Return whether a finding can be left out because another finding says nearly the same thing.
 
     Both findings must have the same fault families. The other finding represents this one in two
     cases:
 
     - It is about more ranks, and this finding saves less than ``_SAME`` times as much.
-    - It is about fewer ranks, or about equally many ranks and earlier in the list, and it saves at
-      least ``_SAME`` times as much as this finding.
+    - It is about fewer ranks, or about the same number of ranks and earlier in the list, and it
+      saves at least ``_SAME`` times as much as this finding.
 
     Args:
         index: Index of the finding in ``findings``.

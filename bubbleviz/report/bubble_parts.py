@@ -1,8 +1,8 @@
-"""Parts of the bubble and of a step: the idle time of each cause, and the time of each phase.
+"""Parts of the bubble and of a step: idle time by cause, and time by phase.
 
-The shares of the parts of the bubble add up to the bubble ratio. The bubble ratio is a mean over
-iterations, so each share is a mean over iterations as well. The total idle time divided by the
-total window would give a different value if iterations differ in length.
+The shares of the bubble's parts add up to the bubble ratio. The bubble ratio is a mean over
+iterations, so each share is a mean over iterations as well. Dividing the total idle time by the
+total window length would give a different value if iterations differ in length.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bubbleviz.model.intervals import group_sum
 from bubbleviz.model.phases import COMPUTE, WORK, Phase
 from bubbleviz.report.report import Report
 
-#: Meaning of each part of the bubble in which the GPU was busy, keyed by name.
+#: Meaning of each part of the bubble during which the GPU was busy, keyed by name.
 NOT_WORK = {
     "unattributed": "compute outside every operation",
     "next iterations": "compute of other iterations",
@@ -42,7 +42,7 @@ class BubblePart:
 
     Attributes:
         name: Name of the part, for example the label of a cause of idle time.
-        meaning: Meaning of the name.
+        meaning: What the name means.
         share: Fraction of the window, averaged over the averaged iterations.
         time_ns: Mean time per rank and averaged iteration.
     """
@@ -63,17 +63,17 @@ def compute_bubble_parts(report: Report) -> tuple[BubblePart, ...]:
 
 
 def choose_step_window(report: Report) -> str:
-    """Return the name of the ratio whose window is treated as a step.
+    """Return the name of the ratio whose window counts as a step.
 
-    The first ratio that was measured in any averaged iteration is used: ``period``, then ``step``.
-    If neither was measured, ``report.explanation.listed_ratio`` is used.
+    The ratio is ``period`` if it was measured in any averaged iteration, otherwise ``step`` if that
+    was. If neither was measured, ``report.explanation.listed_ratio`` is used.
     """
     measured_names = (name for name in ("period", "step") if report.summary.bubble_ratio[name].n)
     return next(measured_names, report.explanation.listed_ratio)
 
 
 def compute_step_parts(report: Report) -> tuple[BubblePart, ...]:
-    """Return the parts of the time of a step: parts of the work first, then parts of the bubble.
+    """Return the parts of a step's time: parts of the work first, then parts of the bubble.
 
     The window is chosen by :func:`choose_step_window`. The shares of all parts add up to 1::
 
@@ -102,15 +102,15 @@ def compute_flops_use(report: Report) -> float | None:
 def list_parts(
     report: Report, iterations: Sequence[Iteration], ratio: str = "", *, with_work: bool = False
 ) -> tuple[BubblePart, ...]:
-    """Return the parts of the bubble of the given iterations, largest first.
+    """Return the parts of the bubble in the given iterations, largest first.
 
     Each part is averaged over the iterations whose ratio is known. Parts whose time is 0 are left
-    out. If parts of the work are requested, they come first, in a fixed order.
+    out. If requested, the parts of the work come first, in a fixed order.
 
     Args:
-        report: Report of the run.
+        report: The run's report.
         iterations: Iterations to average.
-        ratio: Name of the ratio whose windows are divided, or "" for
+        ratio: Name of the ratio whose windows are divided into parts, or "" for
             ``report.explanation.listed_ratio``.
         with_work: Whether to include the parts of the work; see :func:`compute_step_parts`.
     """
@@ -133,7 +133,7 @@ def list_parts(
         parts = _list_idle_parts(report, iteration, name)
         if active_ns is None:
             parts |= _list_non_work(iteration, name)
-        else:  # all that ran is work
+        else:  # everything that ran counts as work
             parts |= _list_work(iteration, name, active_ns[iteration.index])
         for part, part_ns in parts.items():
             time_of_part[part] += part_ns
@@ -148,7 +148,7 @@ def list_parts(
 
 
 def _sort_parts(parts: Sequence[BubblePart]) -> tuple[BubblePart, ...]:
-    """Sort the parts of the bubble by decreasing share. Parts of the work stay at the start.
+    """Sort the parts of the bubble by decreasing share. Parts of the work remain at the start.
 
     Args:
         parts: Parts of the work, followed by parts of the bubble.
@@ -158,12 +158,12 @@ def _sort_parts(parts: Sequence[BubblePart]) -> tuple[BubblePart, ...]:
 
 
 def _list_idle_parts(report: Report, iteration: Iteration, name: str) -> dict[str, float]:
-    """Return the idle time of each cause, and unattributed compute, in the windows of an iteration.
+    """Return the idle time by cause, and the unattributed compute, in the windows of an iteration.
 
-    Times are in ns, summed over the ranks of the iteration, and keyed by the name of the part.
+    Times are in ns, summed over the iteration's ranks, and keyed by the name of the part.
 
     Args:
-        report: Report of the run.
+        report: The run's report.
         iteration: The iteration.
         name: Name of the ratio that defines the windows.
     """
@@ -172,7 +172,7 @@ def _list_idle_parts(report: Report, iteration: Iteration, name: str) -> dict[st
 
 
 def _sum_active_ns(report: Report) -> Ints:
-    """Return the time during which kernels of operations ran, shape (iterations, phases)."""
+    """Return the time during which any kernel of an operation ran, shape (iterations, phases)."""
     operations, shape = report.operations, (len(report.iterations) + 1, len(Phase))
     # The last row contains the operations without an iteration.
     cell = (operations.iteration % shape[0]) * shape[1] + operations.phase
@@ -180,10 +180,10 @@ def _sum_active_ns(report: Report) -> Ints:
 
 
 def _list_work(iteration: Iteration, name: str, active_ns: Ints) -> dict[str, float]:
-    """Return the time of each part of the work in the windows of an iteration, keyed by part.
+    """Return the time that each part of the work takes in an iteration's windows, keyed by part.
 
     The keys are the labels of the phases F, B, W, BW, R and FB, and the names in
-    ``_WORK_MEANINGS``. Times are in ns, summed over the ranks of the iteration. Two corrections are
+    ``_WORK_MEANINGS``. Times are in ns, summed over the iteration's ranks. Two corrections are
     made:
 
     - Operations may extend beyond the window, so their times are multiplied by the fraction of
@@ -230,15 +230,15 @@ def round_shares(shares: Sequence[float], digits: int = 2) -> list[str]:
 
 
 def _sum_account(iteration: Iteration, name: str, time: str) -> int:
-    """Return the sum of one account of a ratio, such as ``overlap_ns``, over all ranks."""
+    """Return the sum over all ranks of one of a ratio's times, such as ``overlap_ns``."""
     return int(get_account_column(iteration.ranks, name, time).sum())
 
 
 def _list_non_work(iteration: Iteration, name: str) -> dict[str, int]:
-    """Return the time of operations that a ratio treats as bubble, in ns, keyed by part.
+    """Return the bubble time of the parts ``next iterations`` and ``optimizer``, in ns.
 
-    Operations of other iterations are bubble unless the ratio treats all operations as work. The
-    optimizer is bubble if the ratio treats only F, B and W of the iteration itself as work.
+    Operations of other iterations are bubble time unless the ratio treats all operations as work.
+    The optimizer is bubble time if the ratio treats only the iteration's own F, B and W as work.
     """
     work = next((r.work for r in list_ratios() if r.name == name), CountedWork.EVERYTHING)
     is_overlap_bubble = work is not CountedWork.EVERYTHING

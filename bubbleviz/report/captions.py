@@ -22,12 +22,12 @@ _NUMBERS = {
 def write_caption(
     report: Report, iterations: Sequence[Iteration], rows: int, *, has_numbers: bool | None = None
 ) -> tuple[str, str]:
-    """Return the caption of a timeline: a sentence, and a note of several sentences.
+    """Return the caption of a timeline: one sentence, and a note of several sentences.
 
     Args:
         report: The report.
-        iterations: The drawn iterations. Must not be empty.
-        rows: Number of drawn rows.
+        iterations: The iterations that are drawn. Must not be empty.
+        rows: Number of rows that are drawn.
         has_numbers: Whether boxes contain numbers, or None if unknown.
     """
     sentence = "".join(_describe_figure(report, iterations, rows))
@@ -72,7 +72,7 @@ def _find_idle_share(report: Report, iterations: Sequence[Iteration]) -> float |
     """Return the primary ratio of the drawn iterations, or None if it is unknown.
 
     If a single iteration is drawn and its ratio is known, the result is the ratio of this
-    iteration. Otherwise, the result is the mean over the averaged iterations of the report.
+    iteration. Otherwise, the result is the mean over the report's averaged iterations.
     """
     if len(iterations) == 1:
         ratio = iterations[0].ratios.get(report.headline)

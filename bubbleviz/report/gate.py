@@ -1,4 +1,4 @@
-"""The gate: checks bubble ratios and iteration times against limits, for continuous integration."""
+"""The gate checks bubble ratios and iteration times against limits in continuous integration."""
 
 from __future__ import annotations
 
@@ -35,14 +35,13 @@ if TYPE_CHECKING:
 
 #: Matches the value of a limit: a number, an optional power of ten, and an optional unit.
 _NUMBER = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(e[-+]?\d+)?\s*(%|ms|pt)?", re.ASCII)
-#: Increases over a baseline that are allowed by default.
-#: Most runs vary by less.
+#: Increases over a baseline that are allowed by default. Most runs vary by less than this.
 INCREASES = ("1pt", "2%")
 
 
 @dataclass(frozen=True)
 class Limit:
-    """The largest allowed value of a mean over iterations.
+    """The maximum allowed value of a mean over iterations.
 
     Attributes:
         ratio: Name of the ratio whose bubble or window is limited, or "" for the primary ratio.
@@ -62,13 +61,13 @@ class Limit:
 
 @dataclass(frozen=True)
 class Check:
-    """A limit, and the ratio of a report that is checked against it.
+    """A limit, and the ratio in a report that is checked against it.
 
     Attributes:
         limit: The limit.
         ratio: The ratio, whose mean is known.
-        saved: The report.
-        allow_incomplete: Whether the check may pass although ranks or stages may be missing.
+        saved: The saved report.
+        allow_incomplete: Whether the check may pass even if ranks or stages may be missing.
     """
 
     limit: Limit
@@ -84,7 +83,7 @@ class Check:
 
     @property
     def high(self) -> float | None:
-        """Upper bound of the value, given the clock uncertainty, or None if exact or unknown."""
+        """Upper bound of the value given the clock uncertainty, or None if exact or unknown."""
         low, high = self.ratio.interval or (None, None)
         return None if low == high or high is None or self.limit.window else self._convert(high)
 
@@ -102,7 +101,7 @@ class Check:
     def passed(self) -> bool:
         """Whether the value and its upper bound are at most the limit and no restriction applies.
 
-        With ``allow_incomplete``, restrictions that only say that ranks or stages are missing are
+        With ``allow_incomplete``, restrictions that say only that ranks or stages are missing are
         ignored.
         """
         is_uncertain = self.high is not None and self.high > self.limit.maximum
@@ -111,7 +110,7 @@ class Check:
 
     @property
     def name(self) -> str:
-        """Name of the limited quantity."""
+        """Name of the quantity that is limited."""
         if self.limit.window:
             return f"window of {to_one_line(self.limit.ratio)}"
         in_ms = " bubble" if self.limit.unit == "ms" else ""
@@ -119,7 +118,7 @@ class Check:
 
     @property
     def line(self) -> str:
-        """Line with the verdict, ratio, value, limit, sample size and reasons for doubt.
+        """A line that gives the verdict, ratio, value, limit, sample size and reasons for doubt.
 
         Reasons for doubt are restrictions, an upper bound above the limit, clocks that contradict
         each other, and the sentence on kernel time. If all restrictions are about missing ranks or
@@ -154,7 +153,7 @@ class Check:
 
 
 def describe_verdict(has_passed: bool) -> str:
-    """Return the verdict that starts the line of a check or promise: ``ok`` or ``FAILED``."""
+    """Return the verdict at the start of the line for a check or promise: ``ok`` or ``FAILED``."""
     return "ok" if has_passed else "FAILED"
 
 
@@ -177,25 +176,25 @@ def _format_value(value: float, limit: Limit) -> str:
 def check_promises(
     earlier: ReportSummary, later: ReportSummary, path: str, *, allow_incomplete: bool = False
 ) -> tuple[tuple[str, bool], ...]:
-    """Check whether the advice that a run followed saved as much time as promised.
+    """Check whether the advice that was followed saved as much time as promised.
 
     If no advice was followed, there is a single line that says so and compares the iteration times.
-    It passes, because there is no promise to keep. No line passes if restrictions make the times of
-    the changed run unreliable.
+    This line passes, because there is no promise to keep. No line passes if restrictions make the
+    times of the changed run unreliable.
 
     Args:
         earlier: Report that contains the advice.
-        later: Report of the changed run.
-        path: Path of the earlier report, for messages.
+        later: Report on the changed run.
+        path: Path of the earlier report, used in messages.
         allow_incomplete: Whether ranks or stages may be missing; see :func:`check_limits`.
 
     Returns:
-        (line, passed) pairs, one per followed piece of advice. A line passes if the promise was
-        kept.
+        (line, passed) pairs, one for each piece of advice that was followed. A line passes if the
+        promise was kept.
 
     Raises:
         UsageError: One report is on bubbles and the other report is on idle time.
-        InputError: The reports are of different jobs, or restrictions make the times of the earlier
+        InputError: The reports are on different jobs, or restrictions make the times of the earlier
             report unreliable.
     """
     check_same_kind({path: earlier, "the report to check": later})
@@ -232,11 +231,11 @@ def check_promises(
 
 
 def _list_doubts(saved: ReportSummary, *, allow_incomplete: bool) -> list[Restriction]:
-    """Return the restrictions that make the values of a report unreliable.
+    """Return the restrictions that make the values in a report unreliable.
 
     Args:
-        saved: A report of ``analyze`` or ``idle``.
-        allow_incomplete: Whether to leave out restrictions that only say that ranks or stages are
+        saved: A report from ``analyze`` or ``idle``.
+        allow_incomplete: Whether to leave out restrictions that say only that ranks or stages are
             missing.
     """
     restrictions = read_restrictions(saved.restrictions)
@@ -248,10 +247,10 @@ def _list_doubts(saved: ReportSummary, *, allow_incomplete: bool) -> list[Restri
 
 
 def _list_doubts_of_times(saved: ReportSummary, *, allow_incomplete: bool) -> list[str]:
-    """Return the texts of the restrictions that make the times of a report unreliable.
+    """Return the texts of the restrictions that make the times in a report unreliable.
 
-    Restrictions that only say that the ranks form no pipeline are left out, because time can be
-    saved without a pipeline.
+    Restrictions that say only that the ranks form no pipeline are left out, because time can be
+    saved even without a pipeline.
     """
     doubts = _list_doubts(saved, allow_incomplete=allow_incomplete)
     return [restriction.text for restriction in doubts if restriction.no_pipeline_reason is None]
@@ -263,7 +262,7 @@ def _explain_no_promise(path: str, earlier: ReportSummary, results: Sequence[Adv
     Args:
         path: Path of the earlier report.
         earlier: The earlier report.
-        results: Results of the earlier report's advice. None of the advice was followed.
+        results: Results of the earlier report's advice, none of which was followed.
     """
     # If the schedule causes the bubble, there is no saving to check.
     # The text below then quotes ``what_to_do_first``.
@@ -288,12 +287,12 @@ def _explain_no_promise(path: str, earlier: ReportSummary, results: Sequence[Adv
 def parse_limits(texts: Sequence[str], option: str = "--max-bubble") -> tuple[Limit, ...]:
     """Parse limits such as ``schedule=12%``, ``schedule=0.12`` or ``schedule=9ms``.
 
-    A limit without a name applies to the primary ratio of a report.
+    A limit without a name applies to a report's primary ratio.
 
     Args:
         texts: Limits as given on the command line.
-        option: Option that was used to give the limits. ``--max-time`` limits the length of
-            windows, in milliseconds.
+        option: The option with which the limits were given. ``--max-time`` limits the window
+            length, in milliseconds.
 
     Raises:
         UsageError: A limit is malformed, or a ratio has two limits in ms or two other limits.
@@ -326,11 +325,11 @@ def _parse_limit(text: str, option: str) -> Limit:
 
 
 def _make_limit_error(text: str, option: str) -> UsageError:
-    """Return the error for a malformed limit, with a suggestion if only its unit is missing.
+    """Return the error for a malformed limit, along with a suggestion if only the unit is missing.
 
     Args:
         text: The limit as given on the command line.
-        option: Option that was used to give the limit. The error message shows its valid forms.
+        option: The option with which the limit was given. The error message shows its valid forms.
     """
     name, _, limit_text = (part.strip() for part in text.rpartition("="))
     amount, unit = _parse_number(limit_text)
@@ -370,11 +369,11 @@ def make_baseline_limits(
     *,
     allow_incomplete: bool = False,
 ) -> tuple[Limit, ...]:
-    """Return the limits that allow the given increases over a baseline, one limit per increase.
+    """Return the limits that allow the given increases over a baseline, one for each increase.
 
     - An increase in percentage points (``1pt``) limits the primary ratio.
     - An increase in percent (``2%``) limits the longest window that both reports have. If
-      iterations do unequal work, windows per microbatch are compared.
+      iterations do unequal amounts of work, windows per microbatch are compared.
 
     Args:
         baseline: Report of an earlier run.
@@ -447,23 +446,23 @@ def _make_baseline_limit(text: str, pair: ReportPair, primary: RatioSummary, pat
 def check_limits(
     saved: ReportSummary, limits: Sequence[Limit], path: str, *, allow_incomplete: bool = False
 ) -> tuple[Check, ...]:
-    """Compare the ratios of a report with limits.
+    """Compare the ratios in a report with limits.
 
     A limit without the name of a ratio applies to the primary ratio.
 
     Args:
-        saved: The report.
-        limits: Limits on ratios of the report.
-        path: Path of the report, for messages.
-        allow_incomplete: Whether checks may pass although ranks or stages may be missing. All other
-            restrictions still make checks fail.
+        saved: The saved report.
+        limits: Limits on the ratios in the report.
+        path: Path of the report, used in messages.
+        allow_incomplete: Whether checks may pass even if ranks or stages may be missing. All other
+            restrictions still cause checks to fail.
 
     Returns:
         One check per limit, in the order of the limits.
 
     Raises:
-        InputError: The report does not have the ratio of a limit, the mean of this ratio is
-            unknown, or the ranks do not form a complete pipeline.
+        InputError: The report does not contain a limit's ratio, the mean of this ratio is unknown,
+            or the ranks do not form a complete pipeline.
     """
     checks = []
     no_pipeline = find_no_pipeline(saved.restrictions)

@@ -1,4 +1,4 @@
-"""Turn a simulated plan into a report that can be drawn and evaluated like a measured run."""
+"""Turn a simulated plan into a report that can be used like the report on a measured run."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def make_plan_report(plan: Plan, simulation: Simulation, ticks: int = 1) -> Repo
 def _build_tables(
     plan: Plan, simulation: Simulation, ticks: int
 ) -> tuple[tables.Operations, tables.BusyIntervals]:
-    """Return the operations of a simulation, and one busy interval per operation.
+    """Return the operations in a simulation, and one busy interval for each operation.
 
     Start and end times are divided by ``ticks`` and rounded down. The active and busy time of an
     operation is its duration. Columns that a simulation does not determine are -1.

@@ -72,7 +72,7 @@ def name_ranks(report: Report, ranks: Sequence[int]) -> str:
     the text adds that the numbers are in pipeline order.
 
     Args:
-        report: Report of the run.
+        report: The run's report.
         ranks: Indices of the ranks. Must not be empty.
     """
     if len(ranks) == 1:

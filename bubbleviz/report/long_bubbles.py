@@ -39,7 +39,7 @@ def find_longest_bubbles(report: Report, count: int = 5) -> tuple[tuple[int, str
     - Only averaged iterations are used. If no iteration is averaged, all iterations are used.
 
     Args:
-        report: Report of the run.
+        report: The run's report.
         count: Maximum number of bubbles.
 
     Returns:
@@ -98,7 +98,7 @@ def _describe_bubble(report: Report, row: int, times: int) -> str:
     """Return a sentence about a bubble.
 
     Args:
-        report: Report of the run.
+        report: The run's report.
         row: Row of the bubble in ``report.bubbles``.
         times: Number of similar bubbles, including this one, which is the longest.
     """
@@ -120,7 +120,7 @@ def _describe_reason(report: Report, row: int, cause: Cause, peer_operation: int
     gives the general meaning of the cause.
 
     Args:
-        report: Report of the run.
+        report: The run's report.
         row: Row of the bubble.
         cause: Cause of the bubble.
         peer_operation: Row of the operation whose result the next operation needs, or -1 if there
@@ -171,7 +171,7 @@ def _describe_collective_wait(report: Report, row: int, peer_operation: int) -> 
     """Return a clause about the rank that another rank waits for in a collective.
 
     Args:
-        report: Report of the run.
+        report: The run's report.
         row: Row of the bubble.
         peer_operation: Row of the operation after which the last rank enters the collective, or -1
             if unknown.
@@ -191,7 +191,7 @@ def name_latest_host(report: Report, ranks: Sequence[int]) -> str:
     these bubbles on the rank.
 
     Args:
-        report: Report of the run.
+        report: The run's report.
         ranks: Indices of the ranks to choose from. Must not be empty.
 
     Returns:

@@ -65,7 +65,7 @@ def _count_iterations(report: Report, n: int) -> str:
     For bidirectional schedules, the microbatches of both directions are counted.
 
     Args:
-        report: Report of the run.
+        report: The run's report.
         n: Number of averaged iterations.
     """
     microbatch_counts = {i.microbatches for i in report.iterations if i.averaged}

@@ -207,7 +207,7 @@ def make_collective_cells(report: Report, last_started: Ints) -> CodedTexts:
     The entries are described in :mod:`bubbleviz.model.collectives`.
 
     Args:
-        report: Report of the run.
+        report: The run's report.
         last_started: Row of the operation that began last before each collective, or -1 if there is
             none.
     """

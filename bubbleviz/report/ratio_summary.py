@@ -8,7 +8,7 @@ from typing import TypeAlias
 from bubbleviz.report.idle_summary import IdleSummary
 from bubbleviz.report.summary import Average, RunSummary
 
-#: A saved report of ``analyze`` or ``idle``.
+#: A saved report from ``analyze`` or ``idle``.
 ReportSummary: TypeAlias = RunSummary | IdleSummary
 
 

@@ -117,7 +117,7 @@ def check_pipeline(path: str, run: RunSummary) -> RunSummary:
     """Check that the times of a report describe all stages of a pipeline, and return the report.
 
     Args:
-        path: Path of the report, for messages.
+        path: Path of the report, used in messages.
         run: The report.
 
     Raises:
@@ -166,7 +166,7 @@ def _decode(path: str, data: bytes, kind: type[_Summary]) -> _Summary:
     """Decode the JSON of a report, and check the types of its values.
 
     Args:
-        path: Path of the report, for messages.
+        path: Path of the report, used in messages.
         data: The JSON.
         kind: Class of the summary: a report on bubbles or on idle time.
 

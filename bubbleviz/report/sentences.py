@@ -72,8 +72,8 @@ def write_all_advice(report: Report) -> tuple[AdviceEntry, ...]:
 def write_advice(report: Report, advice: Advice) -> AdviceEntry:
     """Return advice in words, together with its numbers.
 
-    If the saving is not promised because the replay misses the measured iterations, the saving and
-    its error are None, and the sentence gives this reason.
+    If the saving is not promised because the replay does not match the measured iterations, the
+    saving and its error are None, and the sentence gives this reason.
     """
     action, saving, evidence = _describe_advice(report, advice)
     if advice.missed_ratio is not None:
@@ -461,7 +461,7 @@ def _describe_saving(report: Report, advice: Advice, *, is_of_period: bool) -> s
     """Describe a saving: its percentage, the remaining length of iterations, and GPU-hours per day.
 
     Args:
-        report: Report of the run.
+        report: The run's report.
         advice: Advice that promises the saving.
         is_of_period: Whether the saving refers to the measured time from one iteration to the next.
     """
@@ -488,7 +488,7 @@ def _measure_remaining(report: Report, replayed_ns: float, saved_fraction: float
     ``period``.
 
     Args:
-        report: Report of the run.
+        report: The run's report.
         replayed_ns: Length of an iteration in the replay, after the saving.
         saved_fraction: Fraction of the replayed length that is saved.
     """
@@ -512,7 +512,7 @@ def _describe_faults(report: Report, faults: Sequence[Fault], iteration_count: s
     If there are several faults and each is a single slow rank, they share one entry.
 
     Args:
-        report: Report of the run.
+        report: The run's report.
         faults: Faults that are removed together.
         iteration_count: Clause with the number of iterations in which the faults cost time.
     """
@@ -549,7 +549,7 @@ def _describe_slow_ranks(report: Report, faults: Sequence[Fault], iteration_coun
     """Return one action, evidence and next check for several slow ranks.
 
     Args:
-        report: Report of the run.
+        report: The run's report.
         faults: Faults of single ranks that are removed together, for example the ranks of a
             tensor-parallel group.
         iteration_count: Clause with the number of iterations in which the faults cost time.

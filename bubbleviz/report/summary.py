@@ -37,7 +37,7 @@ class Average(Struct, frozen=True):
             iterations.
         min: Smallest value, or None if there are no iterations.
         max: Largest value, or None if there are no iterations.
-        ci95: Half width of the 95 % confidence interval of the mean (Student's t), or None for
+        ci95: Half-width of the 95 % confidence interval of the mean (Student's t), or None for
             fewer than two iterations.
         n: Number of iterations.
     """
@@ -116,7 +116,7 @@ class AdviceEntry(Struct, frozen=True):
         saving_ratio: Saved fraction of an iteration, or None if no saving is promised.
         action: What to do, without the evidence.
         place: Name of the fault or schedule, which is the same in every run of a job.
-        error_ratio: Half width of the 95 % confidence interval of ``saving_ratio``, or None if
+        error_ratio: Half-width of the 95 % confidence interval of ``saving_ratio``, or None if
             unknown.
         stages: Stages that have too much work.
         measure: (name, value) pairs of the evidence, for example the time of a phase as a multiple
@@ -347,7 +347,7 @@ class TimePart(Struct, frozen=True):
 
     Attributes:
         name: Cause of idle time, or kind of work, for example ``launch gaps``.
-        meaning: Meaning of the name.
+        meaning: What the name means.
         share: Fraction of the window, averaged over the averaged iterations.
         time_ns: Mean time per rank and averaged iteration.
     """

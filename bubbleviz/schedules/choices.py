@@ -42,7 +42,7 @@ class Choice:
             If operation times vary, this is the mean makespan.
         cost_ns: Longest time from the first start to the last end on a single stage, or None if
             unknown.
-        error_ns: Half width of the 95 % interval of the makespan, or None if no run was measured.
+        error_ns: Half-width of the 95 % interval of the makespan, or None if no run was measured.
         bubble_ratio: Bubble ratio over the window that is used to compare schedules
             (``makespan_ns`` or ``cost_ns``), or None if unknown.
         peak_activations: Maximum number of microbatches whose activations any stage stores at once,
@@ -291,7 +291,7 @@ def simulate_equal_stages(plan: Plan | None, measured: MeasuredTimes) -> Ideal |
     return None
 
 
-#: Half width of a 95 % interval, in standard errors.
+#: Half-width of a 95 % interval, in standard errors.
 _Z95 = 1.96
 
 
@@ -303,7 +303,7 @@ class _Calibration:
         variation: How much the operation times of the run vary.
         scale: Measured window divided by the simulated window. Predictions are multiplied by
             ``scale``.
-        error: Half width of the 95 % interval of a single window, divided by the mean window.
+        error: Half-width of the 95 % interval of a single window, divided by the mean window.
         windows: Number of measured windows, or 0 if no run was measured.
     """
 

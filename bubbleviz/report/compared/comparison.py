@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One run of a comparison.
+    """One of the runs in a comparison.
 
     Attributes:
         title: Title of the run, unique within the comparison.
         path: Path that the run was read from.
-        saved: Saved report of the run.
-        report: Measured report of the run, or None if ``saved`` was read from a file.
+        saved: The run's saved report.
+        report: The run's measured report, or None if ``saved`` was read from a file.
     """
 
     title: str
@@ -58,14 +58,15 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class Cell:
-    """One ratio of one run, and its differences from the first run.
+    """One ratio of one run, and how it differs from the first run.
 
     Attributes:
         ratio: The ratio, or None if the run does not have this ratio.
-        bubble: Difference of the ratio, or None if the ratio is unknown in either run.
-        window_ns: Difference of the window, or None if the window is unknown in either run.
-        microbatch_ns: Difference of the window per microbatch. None if the iterations of both runs
-            do the same amount of work, or if the window is unknown in either run.
+        bubble: Difference between the ratios, or None if the ratio is unknown in either run.
+        window_ns: Difference between the window lengths, or None if the window is unknown in either
+            run.
+        microbatch_ns: Difference between the window lengths per microbatch. None if the iterations
+            of both runs do the same amount of work, or if the window is unknown in either run.
     """
 
     ratio: RatioSummary | None
@@ -75,7 +76,7 @@ class Cell:
 
     @property
     def equal_work_ns(self) -> MeanDifference | None:
-        """Difference of the window per microbatch if known, otherwise of the window."""
+        """Difference between the window lengths, per microbatch if known."""
         return self.microbatch_ns or self.window_ns
 
 
@@ -84,12 +85,13 @@ class Comparison:
     """The ratios of several runs, and the differences between each run and the first run.
 
     Attributes:
-        runs: The runs. All other runs are compared with the first one.
+        runs: The runs. Every run is compared with the first one.
         ratios: One cell per run, keyed by the name of the ratio.
-        notes: Sentences about limits of the comparison.
+        notes: Sentences about the limits of the comparison.
         differences: For each run, one line per difference from the first run; see
             :func:`.describe_differences`. Empty for the first run.
-        followed: For each run, the results of the advice of the first run. Empty for the first run.
+        followed: For each run, the results of the advice given for the first run. Empty for the
+            first run.
     """
 
     runs: tuple[ComparedRun, ...]
@@ -138,10 +140,10 @@ class Comparison:
 
 
 def compare(runs: Sequence[ComparedRun]) -> Comparison:
-    """Compare each run with the first run: their ratios, sizes and times, and the earlier advice.
+    """Compare each run with the first run: ratios, sizes, times, and the results of earlier advice.
 
     Raises:
-        UsageError: Reports on bubbles and reports on idle time are mixed.
+        UsageError: Some reports are on bubbles and others are on idle time.
     """
     check_same_kind({run.path: run.saved for run in runs})
     first, *other_runs = (run.saved for run in runs)
@@ -164,16 +166,16 @@ def find_worse_runs(comparison: Comparison) -> list[str]:
     """Return the titles of the runs that are significantly worse than the first run.
 
     Three values are tested in order, and the first one that differs significantly decides. A run is
-    worse if this value is larger:
+    worse if its value is larger:
 
     1. The iteration time (the window of ``comparison.longest``).
     2. The window of ``comparison.headline``.
     3. The ratio ``comparison.headline``.
 
-    If the iterations of both runs do unequal work, windows per microbatch are compared.
+    If the two runs' iterations do unequal amounts of work, windows per microbatch are compared.
 
     Raises:
-        InputError: The ratio ``comparison.headline`` of a run is unknown.
+        InputError: The ratio ``comparison.headline`` is unknown for a run.
     """
     worse, headline = [], comparison.headline
     cells, longest_cells = comparison.ratios[headline], comparison.ratios[comparison.longest]
@@ -192,11 +194,11 @@ def find_worse_runs(comparison: Comparison) -> list[str]:
 
 
 def make_titles(paths: Sequence[str]) -> tuple[str, ...]:
-    """Return a distinct title for each path: its last parts, without the suffix.
+    """Return a distinct title for each path: its last components, without the file suffix.
 
-    The number of parts is the smallest number that distinguishes all paths. If paths differ only in
-    their suffixes, the titles are the full paths. Identical paths get a running number: ``run
-    (2)``.
+    The titles have as few components as possible while still distinguishing all paths. If paths
+    differ only in their suffixes, the titles are the full paths. Identical paths are numbered, as
+    in ``run (2)``.
     """
     parts = [PurePath(path).parts or ("",) for path in paths]
     without_suffix = [(*path[:-1], PurePath(path[-1]).stem or path[-1]) for path in parts]
@@ -221,7 +223,7 @@ def _compare_ratio(name: str, pair: ReportPair) -> Cell:
 
     Args:
         name: Name of the ratio.
-        pair: Reports of both runs.
+        pair: The reports of both runs.
     """
     earlier, later = find_ratio(pair.earlier, name), find_ratio(pair.later, name)
     if earlier is None or later is None:
@@ -241,7 +243,7 @@ def _compare_ratio(name: str, pair: ReportPair) -> Cell:
 
 
 def _scale_average(average: Average, divisor: int) -> Average:
-    """Divide all values of an average by ``divisor``, except ``n``. Unknown values stay None."""
+    """Divide all values in an average by ``divisor``, except ``n``. Unknown values stay None."""
     values = (average.mean, average.std, average.min, average.max, average.ci95)
     mean, std, low, high, ci95 = (None if value is None else value / divisor for value in values)
     return Average(mean, std, low, high, ci95, average.n)
@@ -254,7 +256,7 @@ def _describe_limits(
 
     In this order:
 
-    - restrictions, and time that is lost inside or outside operations;
+    - restrictions, and time lost inside or outside operations;
     - limits of each pair of runs (:func:`_describe_pair_limits`);
     - too few iterations for a test;
     - clocks that contradict each other;
@@ -262,7 +264,7 @@ def _describe_limits(
 
     Args:
         runs: The runs.
-        pairs: The first run, paired with each other run.
+        pairs: The first run, paired with each of the other runs.
         ratios: Cells, keyed by the name of the ratio.
     """
     headline = choose_headline_ratio([run.saved for run in runs])
@@ -311,7 +313,7 @@ def _describe_pair_limits(
     Args:
         first: The first run.
         other: The other run.
-        pair: Reports of both runs.
+        pair: The reports of both runs.
         cells: Cells of both runs, keyed by the name of the ratio.
         headline: Name of the ratio that is used to compare runs.
     """
@@ -335,7 +337,7 @@ def _describe_pair_limits(
 def _is_smaller_but_longer(cell: Cell) -> bool:
     """Return whether a ratio is smaller although its window (for equal work) is longer.
 
-    Differences that are not significant are sufficient.
+    The differences need not be significant.
     """
     if cell.bubble is None or cell.equal_work_ns is None:
         return False
@@ -348,7 +350,7 @@ def _describe_no_gain(
     """Return the sentence that a smaller ratio saved no time, because its window got longer.
 
     The sentence contains the values of one ratio: the headline ratio if it is in ``gains``,
-    otherwise the first ratio of ``gains``. Other ratios are only named.
+    otherwise the first ratio of ``gains``. The other ratios are only named.
 
     Args:
         headline: Name of the ratio that is used to compare runs.
@@ -407,7 +409,7 @@ def _describe_mixture(runs: Sequence[ComparedRun], headline: str) -> Iterator[st
 
 
 def _list_if_different(runs: Sequence[ComparedRun], values: Sequence[str]) -> str | None:
-    """Return a text with the title and value of each run, or None if all values are equal."""
+    """Return text with each run's title and value, or None if all values are equal."""
     if len(set(values)) == 1:
         return None
     return ", ".join(f"{run.title} {value}" for run, value in zip(runs, values, strict=True))

@@ -1,4 +1,4 @@
-"""Describe the differences of two reports: schedule, sizes, times of stages, ranks and links."""
+"""Describe how two reports differ: schedule, sizes, and times of stages, ranks and links."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from bubbleviz.report.run_times import measure_stage_times
 from bubbleviz.report.summary import RunSummary
 from bubbleviz.schedules.choices import Choice, compare_sizes
 
-#: Minimum relative change of a time to be reported.
+#: Minimum relative change in a time for it to be reported.
 _MIN_CHANGE = 0.02
-#: Minimum change of a slowdown, and minimum saving of advice, to be reported (fraction of 1).
+#: Minimum change in a slowdown, and minimum saving of advice, for it to be reported (fraction of
+#: 1).
 _MIN_COST = 0.01
-#: Minimum change of a kernel's time to be reported, as a fraction of the time of all kernels.
+#: Minimum change in a kernel's time for it to be reported, relative to the time of all kernels.
 _MIN_KERNEL_CHANGE = 0.005
 #: Maximum length of a kernel name, in characters.
 _KERNEL_NAME_LENGTH = 100
-#: Maximum relative difference between the largest and the smallest factor in a uniform change.
+#: Maximum relative difference between the largest and smallest factors in a uniform change.
 _UNIFORM = 0.03
 
 #: The size of a difference in ns, used for sorting, and a sentence about the difference.
@@ -39,16 +40,17 @@ _Difference: TypeAlias = tuple[float, str]
 
 
 def describe_differences(pair: ReportPair) -> Iterator[str]:
-    """Yield one line per difference between two runs.
+    """Yield one line for each difference between two runs.
 
     The lines are in this order:
 
     1. Different schedules and sizes.
     2. The time of the later run as predicted from the times of the earlier run.
-    3. Changes of times, largest first.
+    3. Changes in times, largest first.
     4. Advice that is only in the later report.
 
-    For reports on idle time, the lines are different numbers of ranks and changes of kernel times.
+    For reports on idle time, the lines describe different numbers of ranks and changes in kernel
+    times.
     """
     then_sizes, now_sizes = _list_sizes(pair.earlier), _list_sizes(pair.later)
     for name, then in then_sizes.items():
@@ -64,13 +66,13 @@ def describe_differences(pair: ReportPair) -> Iterator[str]:
 
 
 def _order_by_size(differences: Iterable[_Difference]) -> Iterator[str]:
-    """Yield the sentences of differences, largest difference first."""
+    """Yield the sentences that describe differences, largest difference first."""
     ordered = sorted(differences, key=lambda difference: -difference[0])
     yield from (sentence for _, sentence in ordered)
 
 
 def _describe_times(pair: RunPair) -> Iterator[_Difference]:
-    """Yield the changes of times and slowdowns.
+    """Yield the changes in times and slowdowns.
 
     The compute time of a batch is always compared. Times of stages, and slowdowns of ranks and
     links, are compared only if the runs may be of the same job.
@@ -87,7 +89,7 @@ def _describe_times(pair: RunPair) -> Iterator[_Difference]:
 def _list_sizes(report: ReportSummary) -> dict[str, str | int | None]:
     """Return the schedule and the numbers of microbatches, ranks and stages of a run.
 
-    Unknown values are None. Reports on idle time contain only the number of ranks.
+    Unknown values are None. A report on idle time provides only the number of ranks.
     """
     if isinstance(report, IdleSummary):
         return {"ranks": len(report.ranks)}
@@ -102,8 +104,8 @@ def _list_sizes(report: ReportSummary) -> dict[str, str | int | None]:
 def _describe_new_advice(earlier: RunSummary, later: RunSummary) -> Iterator[str]:
     """Yield one line per piece of advice that is only in the later report.
 
-    Two pieces of advice are the same if they have the same place. Advice that promises less than
-    ``_MIN_COST`` is left out.
+    Two pieces of advice are the same if they have the same place. Advice that promises to save less
+    than ``_MIN_COST`` is left out.
     """
     earlier_places = {advice.place for advice in earlier.advice}
     for advice in later.advice:
@@ -113,7 +115,7 @@ def _describe_new_advice(earlier: RunSummary, later: RunSummary) -> Iterator[str
 
 
 def _describe_prediction(pair: RunPair) -> Iterator[str]:
-    """Yield a line about how well the earlier times predict the length of the later run.
+    """Yield a line that says how well the earlier times predict the length of the later run.
 
     The line is left out if both runs have the same schedule and sizes, or if a run is not a
     complete pipeline. It is also left out if the prediction or the later window of ``schedule`` is
@@ -141,7 +143,7 @@ def _describe_prediction(pair: RunPair) -> Iterator[str]:
 
 
 def _describe_predicted_change(pair: RunPair) -> Choice | None:
-    """Simulate the later schedule and sizes with the earlier times.
+    """Simulate the later run's schedule and sizes with the earlier run's times.
 
     Returns:
         The prediction, or None in these cases:
@@ -182,7 +184,7 @@ def _is_same_model(earlier: RunSummary, later: RunSummary) -> bool:
 
 
 def _describe_batch(pair: RunPair) -> Iterator[_Difference]:
-    """Yield the change of the compute time of a whole batch, if the number of microbatches changed.
+    """Yield the change in the compute time of a whole batch, if the number of microbatches changed.
 
     Nothing is yielded in these cases:
 
@@ -203,10 +205,11 @@ def _describe_batch(pair: RunPair) -> Iterator[_Difference]:
 
 
 def _describe_kernels(pair: ReportPair) -> Iterator[_Difference]:
-    """Yield the change of each kernel whose time per step changed noticeably.
+    """Yield the changes of the kernels whose time per step changed noticeably.
 
-    The change must exceed ``_MIN_CHANGE`` times the earlier time of this kernel, and
-    ``_MIN_KERNEL_CHANGE`` times the earlier time of all kernels. A missing kernel has time 0.
+    The change must exceed ``_MIN_CHANGE`` times the kernel's earlier time, and
+    ``_MIN_KERNEL_CHANGE`` times the earlier time of all kernels. A missing kernel counts as taking
+    no time.
     """
     before_ns, after_ns = _average_kernels(pair.earlier), _average_kernels(pair.later)
     if not before_ns:
@@ -234,11 +237,11 @@ def _average_kernels(report: ReportSummary) -> dict[str, float]:
 def _describe_stage_times(
     before_ns: Mapping[StagePhase, float], after_ns: Mapping[StagePhase, float]
 ) -> Iterator[_Difference]:
-    """Yield changes of the median times of stages.
+    """Yield the changes in the median times of stages.
 
     If a phase changed by about the same factor on all stages (:func:`_is_uniform`), there is one
-    line for all stages. It contains the times of the stage with the median factor. Otherwise, there
-    is one line per stage. Changes of less than ``_MIN_CHANGE`` are left out.
+    line for all stages, with the times of the stage that has the median factor. Otherwise, there is
+    one line per stage. Changes of less than ``_MIN_CHANGE`` are left out.
     """
     before_ns, after_ns = _match_backwards(before_ns, after_ns)
     factors = {
@@ -266,7 +269,7 @@ def _describe_stage_times(
 
 
 def _is_uniform(factors: Sequence[float]) -> bool:
-    """Return whether there are several factors, and all of them are about the same."""
+    """Return whether there are several factors and all of them are about the same."""
     return len(factors) > 1 and max(factors) <= (1 + _UNIFORM) * min(factors)
 
 
@@ -275,7 +278,7 @@ def _is_changed(factor: float) -> bool:
 
 
 def _format_change(before_ns: float, after_ns: float) -> str:
-    """Format two times in ms, with their ratio unless the first time is 0."""
+    """Format two times in ms, followed by their ratio unless the first time is 0."""
     ratio = f" ({after_ns / before_ns:.2f}x)" if before_ns else ""
     return f"{before_ns / 1e6:,.3f} -> {after_ns / 1e6:,.3f} ms{ratio}"
 
@@ -285,8 +288,8 @@ def _match_backwards(
 ) -> tuple[Mapping[StagePhase, float], Mapping[StagePhase, float]]:
     """Make the backward times of two runs comparable, and return the times of both.
 
-    If only one run has W, the backwards of both runs are merged; see :func:`_merge_backwards`.
-    Otherwise, the times are returned unchanged.
+    If only one of the runs has W, the backwards of both runs are merged; see
+    :func:`_merge_backwards`. Otherwise, the times are returned unchanged.
     """
     was_split, is_split = (
         any(phase == "W" for _, phase in times_ns) for times_ns in (before_ns, after_ns)
@@ -299,14 +302,14 @@ def _match_backwards(
 
 
 def _merge_backwards(times_ns: Mapping[StagePhase, float], label: str) -> dict[StagePhase, float]:
-    """Return the times of stages with one backward instead of B, W and BW.
+    """Return the stage times with one backward instead of B, W and BW.
 
     The merged backward is B plus W if both are known, otherwise BW. If neither is known, the stage
     has no backward in the result.
 
     Args:
         times_ns: Times, keyed by stage and phase.
-        label: Phase label of the merged backward.
+        label: Phase label for the merged backward.
     """
     merged = {key: ns for key, ns in times_ns.items() if key[1] not in {"B", "W", "BW"}}
     for stage in dict.fromkeys(stage for stage, _ in times_ns):
@@ -320,9 +323,9 @@ def _merge_backwards(times_ns: Mapping[StagePhase, float], label: str) -> dict[S
 
 
 def _describe_slowdowns(earlier: RunSummary, later: RunSummary) -> Iterator[_Difference]:
-    """Yield the changes of the slowdowns of ranks and links by at least ``_MIN_COST``.
+    """Yield the changes of at least ``_MIN_COST`` in the slowdowns of ranks and links.
 
-    The size of a difference is the change of the slowdown multiplied by the mean window of the
+    The size of a difference is the change in the slowdown multiplied by the mean window of the
     later run, in ns.
     """
     window_ns = later.summary.window_ns[later.headline].mean or 0.0
@@ -338,7 +341,7 @@ def _describe_slowdowns(earlier: RunSummary, later: RunSummary) -> Iterator[_Dif
 def _list_slowdowns(run: RunSummary) -> dict[str, float]:
     """Return the slowdowns of ranks and links, keyed by display name.
 
-    The result is empty if the slowdowns are unknown. Ranks are left out if the run has a single
+    The result is empty if the slowdowns are unknown. Ranks are left out if the run has only one
     replica.
     """
     slowdown = run.slowdown

@@ -1,4 +1,4 @@
-"""Followed advice: compare the savings that a report promised with the savings of a later run.
+"""Followed advice: compare the savings that a report promised with those of a later run.
 
 The length of an iteration is the window of the ratio ``step``. If iterations overlap, the window of
 ``period`` is used instead, which also contains the time between iterations.
@@ -16,8 +16,8 @@ from bubbleviz.report.compared.remedies import describe_named_change, describe_u
 from bubbleviz.report.promise import MICROBATCHES, TWICE_THE_MICROBATCHES, format_saving
 from bubbleviz.report.summary import AdviceEntry
 
-#: Savings are equal if they differ by at most this fraction of an iteration.
-#: Smaller promised savings are not checked.
+#: Savings are considered equal if they differ by at most this fraction of an iteration. Promised
+#: savings smaller than this are not checked.
 SAME_SAVING = 0.01
 #: Minimum fraction of the promised saving for the verdict "kept in part".
 _IN_PART = 0.25
@@ -33,17 +33,17 @@ KEPT, IN_PART, NOT_KEPT, NOT_FOLLOWED, UNKNOWN = (
 
 @dataclass(frozen=True)
 class AdviceResult:
-    """The result of one piece of advice of an earlier report.
+    """The outcome of one piece of advice from an earlier report.
 
     Attributes:
-        kind: Kind of the fault that the advice is supposed to remove.
-        place: Place of the fault, which is the same in every report of a job.
-        action: Recommended action.
-        promised_ratio: Promised saving, as a fraction of an iteration.
+        kind: The kind of fault that the advice should remove.
+        place: Place of the fault, which is the same in every report on the same job.
+        action: The recommended action.
+        promised_ratio: The promised saving, as a fraction of an iteration.
         error_ratio: Error bound of ``promised_ratio``, or None if unknown.
-        change: Clause about the change of the fault between the two reports.
-        saved_ratio: Saved fraction of an iteration, negative if iterations are longer, or None if
-            unknown.
+        change: A clause that says how the fault changed between the two reports.
+        saved_ratio: Fraction of an iteration that was saved (negative if iterations got longer), or
+            None if unknown.
         window: Name of the ratio whose windows are compared.
         per_microbatch: Whether times per microbatch are compared, because the runs have different
             numbers of microbatches.
@@ -73,7 +73,7 @@ class AdviceResult:
 
     @property
     def line(self) -> str:
-        """Sentence with the action, the promise, the change, the outcome and the verdict."""
+        """A sentence with the action, the promise, the change, the outcome and the verdict."""
         promised = format_saving(self.kind, self.place, self.promised_ratio, self.error_ratio)
         return f"{self.action}: promised {promised}; {self.change}; {self.outcome}: {self.verdict}"
 
@@ -81,10 +81,10 @@ class AdviceResult:
 def check_advice(pair: ReportPair) -> tuple[AdviceResult, ...]:
     """Check each piece of advice of the earlier report against the later run.
 
-    Advice was followed only if the fault that it names shrank by more than noise, and the rest of
-    the job stayed the same. If several pieces of advice were followed, the promise of each is
-    compared with the combined saving. Advice that promises nothing, or less than ``SAME_SAVING``,
-    is left out. Only the first piece of advice of each kind is checked.
+    Advice counts as followed only if the fault that it names shrank by more than noise, and the
+    rest of the job stayed the same. If several pieces of advice were followed, each promise is
+    compared with the combined saving. Advice that promises no saving, or less than ``SAME_SAVING``,
+    is left out. For each kind of advice, only the first piece is checked.
 
     Returns:
         The results, in the order of the advice. Advice to run more microbatches comes last. For
@@ -99,8 +99,8 @@ def check_advice(pair: ReportPair) -> tuple[AdviceResult, ...]:
         if promised_ratio < SAME_SAVING or advice.kind in kinds:
             continue
         kinds.add(advice.kind)
-        # If iterations overlap, the next iteration has already begun when an iteration ends.
-        # An earlier end therefore does not shorten the run by the same time.
+        # If iterations overlap, the next iteration has already begun when an iteration ends. Ending
+        # an iteration earlier therefore does not shorten the run by the same amount.
         is_overlapping = earlier.headline == "period" or advice.place == "between-iterations"
         window = "period" if is_overlapping else "step"
         results.append(_compare_with_promise(advice, promised_ratio, pair, window))
@@ -115,7 +115,7 @@ def check_advice(pair: ReportPair) -> tuple[AdviceResult, ...]:
 def _compare_with_promise(
     advice: AdviceEntry, promised_ratio: float, pair: RunPair, window: str
 ) -> AdviceResult:
-    """Compare the promise of one piece of advice with the saving between two runs.
+    """Compare what one piece of advice promised with what was saved between two runs.
 
     The advice was not followed if its fault did not shrink, or if something else changed as well.
     Otherwise, the verdict depends on the saving. The first case that applies decides:
@@ -126,11 +126,11 @@ def _compare_with_promise(
     - Otherwise, the promise was not kept. If the saving is unknown, so is the verdict.
 
     Args:
-        advice: Advice of the earlier report.
+        advice: Advice from the earlier report.
         promised_ratio: Fraction of an iteration that the advice promises to save.
-        pair: Both reports.
-        window: Name of the ratio whose windows are compared, if both runs have it; see
-            :func:`_measure_saving`.
+        pair: The two reports.
+        window: Name of the ratio whose windows are compared, provided that both runs have this
+            ratio; see :func:`_measure_saving`.
     """
     is_done, change = describe_named_change(advice, pair)
     if is_done and (unnamed := describe_unnamed_change(advice, pair)):
@@ -163,10 +163,10 @@ def _compare_with_promise(
 def _make_microbatch_advice(pair: RunPair) -> AdviceEntry | None:
     """Return the advice to run more microbatches, or None if the earlier report does not give it.
 
-    With n times the microbatches, the bubble stays equally long, so its share of the time falls to
-    1/n. n is the later number of microbatches divided by the earlier one, or 2 if the number did
-    not grow. Idle time caused by transfers grows with the number of microbatches, so it is not
-    saved.
+    With n times as many microbatches, the bubble takes the same time, so its share of the time
+    falls to 1/n. n is the later number of microbatches divided by the earlier number, or 2 if the
+    number did not grow. Idle time caused by transfers grows with the number of microbatches, so it
+    is not saved.
     """
     earlier, later = pair.earlier, pair.later
     ratio = earlier.bubble_ratio
@@ -184,8 +184,8 @@ def _measure_saving(pair: RunPair, window: str) -> tuple[float | None, str]:
     """Return the fraction of the earlier window that the later run saves, and the ratio's name.
 
     The fraction is ``1 - equal_work * later / earlier``, where ``later`` and ``earlier`` are mean
-    windows. The first of these ratios that is known in both runs is used: ``window``, the earlier
-    primary ratio, ``step``. If there is none, the result is (None, ``window``).
+    windows. The first ratio that is known in both runs is used, in this order: ``window``, the
+    earlier primary ratio, ``step``. If there is none, the result is (None, ``window``).
     """
     for name in (window, pair.earlier.headline, "step"):
         earlier, later = (run.summary.window_ns.get(name) for run in (pair.earlier, pair.later))

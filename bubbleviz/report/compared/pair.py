@@ -15,11 +15,10 @@ from bubbleviz.report.idle_summary import IdleSummary
 from bubbleviz.report.ratio_summary import ReportSummary, find_ratio
 from bubbleviz.report.summary import PhaseTimeEntry, RunSummary
 
-#: Phase labels.
-#: The times of these phases add up to the work of a microbatch.
+#: Labels of the phases whose times add up to the work of a microbatch.
 COMPUTE = frozenset(phase.label for phase in COUNTED)
-#: Maximum relative change of the compute time of the same work in two runs.
-#: Clock rates and temperatures differ between runs.
+#: Maximum relative difference between the compute times of the same work in two runs. Clock rates
+#: and temperatures differ between runs.
 SAME_WORK = 0.05
 #: Ratios with the longest windows, longest first.
 #: The window of ``period`` extends from one iteration to the next.
@@ -29,11 +28,11 @@ LONGEST_FIRST = ("period", "step")
 
 @dataclass(frozen=True)
 class ReportPair:
-    """Two reports of the same kind, on the bubbles of two runs or on their idle time.
+    """Two reports of the same kind: both on bubbles, or both on idle time.
 
     Attributes:
-        earlier: Report of the earlier run.
-        later: Report of the later run.
+        earlier: The earlier run's report.
+        later: The later run's report.
     """
 
     earlier: ReportSummary
@@ -41,7 +40,7 @@ class ReportPair:
 
     @property
     def job_difference(self) -> str | None:
-        """Clause that describes how the two jobs differ, or None if they may be the same job."""
+        """A clause that describes how the two jobs differ, or None if they may be the same job."""
         then, now = len(self.earlier.ranks), len(self.later.ranks)
         return None if then == now else f"the runs have {then:,} and {now:,} ranks"
 
@@ -63,11 +62,11 @@ class ReportPair:
 
 @dataclass(frozen=True)
 class RunPair(ReportPair):
-    """Two reports on the bubbles of runs.
+    """Two reports on bubbles.
 
     Attributes:
-        earlier: Report of the earlier run.
-        later: Report of the later run.
+        earlier: The earlier run's report.
+        later: The later run's report.
     """
 
     earlier: RunSummary
@@ -75,7 +74,7 @@ class RunPair(ReportPair):
 
     @property
     def job_difference(self) -> str | None:
-        """Clause that describes how the two jobs differ, or None if they may be the same job.
+        """A clause that describes how the two jobs differ, or None if they may be the same job.
 
         Runs of the same job have equal numbers of ranks and stages. Unknown numbers of stages are
         not compared.
@@ -95,9 +94,9 @@ class RunPair(ReportPair):
         This is ``earlier / later``, the ratio of the numbers of microbatches, or 1 if either is
         unknown.
 
-        It is also 1 if the same batch was only divided into a different number of microbatches.
-        This is assumed if the compute time of a microbatch changed by a factor that is closer (on a
-        log scale) to ``earlier / later`` than to 1.
+        It is also 1 if the batch is the same and was only divided into a different number of
+        microbatches. The batch is assumed to be the same if the compute time of a microbatch
+        changed by a factor that is closer (on a log scale) to ``earlier / later`` than to 1.
         """
         earlier, later = self.earlier, self.later
         if not earlier.microbatches or not later.microbatches:
@@ -121,14 +120,14 @@ StagePhase: TypeAlias = tuple[int, str]
 
 
 def list_median_stage_times(run: RunSummary) -> dict[StagePhase, float]:
-    """Return the median time in ns of each stage and phase, summed over the chunks of the stage."""
+    """Return the median time of each stage and phase in ns, summed over the stage's chunks."""
     return _sum_over_chunks(run, lambda kind: kind.median_ns)
 
 
 def list_mean_stage_times(run: RunSummary) -> dict[StagePhase, float]:
-    """Return the mean time in ns of each stage and phase, summed over the chunks of the stage.
+    """Return the mean time of each stage and phase in ns, summed over the stage's chunks.
 
-    If the mean of an operation is unknown, its median is used.
+    If an operation's mean is unknown, its median is used.
     """
     return _sum_over_chunks(run, lambda kind: kind.mean_ns or kind.median_ns)
 
@@ -136,10 +135,10 @@ def list_mean_stage_times(run: RunSummary) -> dict[StagePhase, float]:
 def _sum_over_chunks(
     run: RunSummary, time_of: Callable[[PhaseTimeEntry], float]
 ) -> dict[StagePhase, float]:
-    """Add up a time of each kind of operation over the chunks of a stage.
+    """Sum a time of each kind of operation over the chunks of a stage.
 
     Args:
-        run: Report of the run.
+        run: The run's report.
         time_of: Function that returns the time of a kind of operation in ns.
     """
     total_ns: dict[StagePhase, float] = {}
@@ -150,7 +149,7 @@ def _sum_over_chunks(
 
 
 def get_stage_phase(kind: PhaseTimeEntry) -> StagePhase:
-    """Return the stage (-1 if unknown) and the phase of a kind of operation."""
+    """Return the stage (-1 if unknown) and the phase for a kind of operation."""
     return NONE if kind.stage is None else kind.stage, kind.phase
 
 
@@ -165,17 +164,17 @@ def count_microbatches(report: ReportSummary) -> int:
 
 
 def count_stages(run: RunSummary) -> int | None:
-    """Return the number of stages whose times are known, or None if no times are known."""
+    """Return the number of stages with known times, or None if no times are known."""
     return len({stage for stage, _ in list_median_stage_times(run)}) or None
 
 
 def choose_headline_ratio(runs: Sequence[ReportSummary]) -> str:
-    """Return the name of the ratio that is used to compare runs.
+    """Return the name of the ratio by which runs are compared.
 
-    If all runs have the same primary ratio, this ratio is used. Otherwise, the first ratio whose
-    mean is known in all runs is used. The candidates are ``period``, ``step``, the primary ratios
-    in alphabetical order, and then all other ratios. If there is no common ratio, the
-    alphabetically first primary ratio is used.
+    If all runs have the same primary ratio, that ratio is used. Otherwise, the first ratio whose
+    mean is known in all runs is used. The candidates are tried in this order: ``period``, ``step``,
+    the primary ratios in alphabetical order, then all other ratios. If no ratio is known in all
+    runs, the alphabetically first primary ratio is used.
     """
     primary = sorted({run.headline for run in runs})
     if len(primary) == 1:
@@ -192,7 +191,7 @@ def is_common_ratio(name: str, runs: Sequence[ReportSummary]) -> bool:
 
 
 def choose_longest_ratio(runs: Sequence[ReportSummary]) -> str:
-    """Return the name of the ratio whose window is used as the iteration time.
+    """Return the name of the ratio whose window serves as the iteration time.
 
     This is the first of ``period`` and ``step`` that meets two conditions. If there is none, the
     result is the ratio from :func:`choose_headline_ratio`, whose window may leave out the time
@@ -213,7 +212,8 @@ def choose_longest_ratio(runs: Sequence[ReportSummary]) -> str:
 def _is_testable(run: ReportSummary, name: str, primary: str) -> bool:
     """Return whether a run has enough windows of the ratio ``name`` for a test.
 
-    Two windows are enough. One window is enough if there is only one window of ``primary``.
+    Two windows are enough. A single window is enough if there is also only one window of
+    ``primary``.
     """
     ratio, primary_ratio = find_ratio(run, name), find_ratio(run, primary)
     if ratio is None or primary_ratio is None:
@@ -222,13 +222,13 @@ def _is_testable(run: ReportSummary, name: str, primary: str) -> bool:
 
 
 def check_same_kind(reports: Mapping[str, ReportSummary]) -> None:
-    """Check that all reports are on bubbles, or all on idle time.
+    """Check that the reports are all on bubbles or all on idle time.
 
     Args:
         reports: Reports, keyed by path.
 
     Raises:
-        UsageError: The reports are of both kinds.
+        UsageError: Some reports are on bubbles and others are on idle time.
     """
     path_of_kind = {type(report): path for path, report in reports.items()}
     if len(path_of_kind) > 1:

@@ -1,8 +1,8 @@
 """Remedies: check whether a later run followed a piece of advice.
 
-Advice was followed only if the fault that it names shrank by more than noise, and everything else
-stayed the same. Without the second condition, a change of the schedule, for example, would be
-credited to advice about kernels.
+Advice counts as followed only if the fault that it names shrank by more than noise, and everything
+else stayed the same. Without the second condition, the effect of a change in the schedule, for
+example, could be credited to advice about kernels.
 """
 
 from __future__ import annotations
@@ -28,45 +28,46 @@ if TYPE_CHECKING:
 
 #: Minimum relative change of a time or a measure. Smaller changes are always noise.
 _NOISE = 0.02
-#: Advice was followed only if at least this fraction of the fault is gone.
+#: Advice counts as followed only if at least this fraction of the fault is gone.
 _MIN_REMEDY = 0.1
-#: Maximum difference of two medians that chance can explain, in standard errors.
+#: Maximum difference between two medians that chance can explain, in standard errors.
 _STANDARD_ERRORS = 2.0
 #: Ratio of the standard error of a median to the standard error of a mean, for normal values.
 _MEDIAN_ERROR = math.sqrt(math.pi / 2)
-#: Names under which searched schedules are recognized.
-#: If all operations take equal times, both schedules have the same order.
+#: Names by which searched schedules are recognized. If all operations take equal times, both
+#: schedules have the same order.
 _RECOGNIZED_AS = {"zb-1p": "zb-h1", "zb-2p": "zb-h2"}
-#: Kinds of advice that recommend another order of operations.
+#: Kinds of advice that recommend a different order of operations.
 _ORDER_KINDS = {"schedule", "order"}
 #: Kinds of advice about delays, which do not change the work of any stage.
 _DELAY_KINDS = {"collective", "late-start", "launch", "link", "order", "queue", "token"}
-#: Kinds of advice whose measure would be 0 without the fault. All other measures would be 1.
+#: Kinds of advice whose measure would be 0 without the fault. All other kinds would have a measure
+#: of 1.
 _ZERO_BASED = {"late-start", "launch-gaps", "order", "queue"}
-#: Clauses about kinds of advice whose measure is a number of things.
+#: Clauses for kinds of advice whose measure is a count.
 _COUNT_CLAUSES = {
     "queue": "{last:,.0f} {name}s are queued, {first:,.0f} were",
     "token": "{last:,.0f} chunks are in flight, {first:,.0f} were",
     "order": "{last:,.0f} {name}, {first:,.0f} were",
 }
-#: Kinds of advice whose measure improves if it gets larger.
+#: Kinds of advice whose measure improves by getting larger.
 _MORE_IS_BETTER = {"token"}
 
 
 def describe_named_change(advice: AdviceEntry, pair: RunPair) -> tuple[bool, str]:
-    """Describe how the fault that a piece of advice names changed between two runs.
+    """Describe how the fault named by a piece of advice changed between two runs.
 
     Schedules, numbers of microbatches, the work of stages, and launch gaps on all ranks are
     compared directly. Any other fault is remedied if the later report has no advice with the same
-    place, or if the measure of this advice improved.
+    place, or if the advice's measure improved.
 
     Args:
-        advice: Advice of the earlier report.
-        pair: Both reports.
+        advice: Advice from the earlier report.
+        pair: The two reports.
 
     Returns:
         is_remedied: Whether the fault shrank by more than noise.
-        change: The change, as a clause.
+        change: A clause that describes the change.
     """
     earlier, later = pair.earlier, pair.later
     if advice.kind == "schedule":
@@ -86,17 +87,17 @@ def describe_named_change(advice: AdviceEntry, pair: RunPair) -> tuple[bool, str
 
 
 def describe_unnamed_change(advice: AdviceEntry, pair: RunPair) -> str:
-    """Describe a change between two runs that a piece of advice does not name.
+    """Describe a change between two runs that a piece of advice did not ask for.
 
-    The job, the schedule, the number of microbatches and the work of stages are compared in this
-    order. Unknown values are considered unchanged.
+    The job, the schedule, the number of microbatches and the work of the stages are compared, in
+    this order. Unknown values are considered unchanged.
 
     Args:
-        advice: Advice of the earlier report.
-        pair: Both reports.
+        advice: Advice from the earlier report.
+        pair: The two reports.
 
     Returns:
-        The first change that was found, as a clause, or "" if there is none.
+        A clause that describes the first change found, or "" if there is none.
     """
     if pair.job_difference is not None:
         return pair.job_difference
@@ -112,7 +113,7 @@ def describe_unnamed_change(advice: AdviceEntry, pair: RunPair) -> str:
 
 
 def _split_kinds(advice: AdviceEntry) -> set[str]:
-    """Return the kinds of faults that a piece of advice is supposed to remove."""
+    """Return the kinds of faults that a piece of advice should remove."""
     return {*advice.kind.split("+")}
 
 
@@ -134,7 +135,7 @@ def _describe_schedule(
 
 
 def _describe_microbatches(earlier: RunSummary, later: RunSummary) -> tuple[bool, str]:
-    """Return whether the later run has more microbatches, and a clause with both numbers.
+    """Return whether the later run has more microbatches, and a clause that gives both numbers.
 
     The first result is False if either number is unknown.
     """
@@ -147,7 +148,7 @@ def _describe_microbatches(earlier: RunSummary, later: RunSummary) -> tuple[bool
 def _describe_stages(
     stages: tuple[int, ...], earlier: RunSummary, later: RunSummary
 ) -> tuple[bool, str]:
-    """Return whether the work of a stage fell, and a clause about its time in both runs.
+    """Return whether the work of any given stage fell, and a clause about its time in both runs.
 
     For each given stage and compute phase, the later median time is divided by the earlier one.
     Only the stage and phase with the smallest ratio are examined. The work fell if this ratio is
@@ -159,12 +160,12 @@ def _describe_stages(
 
     Args:
         stages: The stages to examine.
-        earlier: Report of the earlier run.
-        later: Report of the later run.
+        earlier: The earlier run's report.
+        later: The later run's report.
 
     Returns:
-        is_less: Whether the work fell. False if no times of these stages are known.
-        clause: A clause with the later and the earlier time.
+        is_less: Whether the work decreased. False if no times are known for the stages.
+        clause: A clause that gives the later and the earlier time.
     """
     before_ns, after_ns = list_median_stage_times(earlier), list_median_stage_times(later)
     times = [
@@ -188,15 +189,15 @@ def _describe_stages(
 
 
 def _describe_time_change(then_ns: float, now_ns: float) -> str:
-    """Format the later time in ms, followed by the earlier time unless both look the same."""
+    """Format the later time in ms, followed by the earlier time unless the two look the same."""
     now_ms, then_ms = f"{now_ns / 1e6:,.3f} ms", f"{then_ns / 1e6:,.3f} ms"
     return f"{now_ms}, {'as before' if now_ms == then_ms else f'was {then_ms}'}"
 
 
 def _compare_other_work(earlier: RunSummary, later: RunSummary, stages: tuple[int, ...]) -> float:
-    """Return the ratio of the later to the earlier work of all stages that are not in ``stages``.
+    """Return the ratio of later to earlier work over all stages that are not in ``stages``.
 
-    The ratio is 1 if the work of these stages is unknown in either run.
+    The ratio is 1 if the work of the other stages is unknown in either run.
     """
     then_ns, now_ns = (
         sum(
@@ -210,7 +211,7 @@ def _compare_other_work(earlier: RunSummary, later: RunSummary, stages: tuple[in
 
 
 def _estimate_median_noise(run: RunSummary, stage: int, phase: str) -> float:
-    """Return how much two medians of the same stage and phase can differ by chance, as a fraction.
+    """Return the fraction by which two medians for the same stage and phase can differ by chance.
 
     This is ``_STANDARD_ERRORS`` times the standard error of the difference of two medians, for
     normally distributed times, divided by the median. The result is 0 if the time is unknown.
@@ -230,14 +231,14 @@ def _describe_gaps(earlier: float, later: float) -> str:
 
 
 def _describe_measure(advice: AdviceEntry, repeated: AdviceEntry) -> tuple[bool, str]:
-    """Return whether the measure of a piece of advice improved, and a clause about the change.
+    """Return whether the measure in a piece of advice improved, and a clause about the change.
 
     If the earlier advice has several measures, only the largest one is compared. If it did not
     improve, or is unknown in the later report, the clause contains the remaining cost, if known.
 
     Args:
-        advice: Advice of the earlier report.
-        repeated: Advice of the later report with the same place.
+        advice: Advice from the earlier report.
+        repeated: Advice from the later report that has the same place.
     """
     name, first = max(advice.measure, key=lambda pair: pair[1], default=("", 0.0))
     last = dict(repeated.measure).get(name)
@@ -261,9 +262,9 @@ def _is_remedied(kind: str, first: float, last: float) -> bool:
     """Return whether a measure improved by more than noise.
 
     Args:
-        kind: Kind of the advice.
-        first: The measure in the earlier run: a count, a fraction, or a multiple of the usual time.
-        last: The measure in the later run.
+        kind: The kind of advice.
+        first: The earlier run's measure: a count, a fraction, or a multiple of the usual time.
+        last: The later run's measure.
     """
     if kind in _MORE_IS_BETTER:
         return last > (1 + _NOISE) * first
@@ -271,13 +272,13 @@ def _is_remedied(kind: str, first: float, last: float) -> bool:
 
 
 def _is_better(first: float, fault: float, last: float) -> bool:
-    """Return whether a value fell by more than noise, and by a large part of what the fault caused.
+    """Return whether a value fell by more than noise and by a large part of what the fault caused.
 
     The condition is ``first - last > max(_NOISE * first, _MIN_REMEDY * fault)``.
 
     Args:
         first: Value in the earlier run.
-        fault: Part of ``first`` that the fault causes.
+        fault: Part of ``first`` that is caused by the fault.
         last: Value in the later run.
     """
     return first - last > max(_NOISE * first, _MIN_REMEDY * fault)
@@ -285,11 +286,11 @@ def _is_better(first: float, fault: float, last: float) -> bool:
 
 @dataclass(frozen=True)
 class _WorkChange:
-    """Ratios of later to earlier compute times per microbatch.
+    """Ratios of later to earlier compute time per microbatch.
 
     Attributes:
         by_stage: Ratio for each stage whose time is known in both runs.
-        total: Ratio of the sums over all stages, or 1 if no stage has known times in both runs.
+        total: Ratio of the sums over these stages, or 1 if no stage has known times in both runs.
     """
 
     by_stage: Mapping[int, float]
@@ -297,14 +298,14 @@ class _WorkChange:
 
 
 def _describe_unnamed_work(advice: AdviceEntry, earlier: RunSummary, later: RunSummary) -> str:
-    """Return a clause about a change of work that advice does not name, or "" if there is none.
+    """Return a clause about a change in work that the advice did not ask for, or "" if none.
 
     - Advice about the schedule, microbatches or stages may move work between stages. The total work
-      must stay the same, and work that the advised stages lose must appear on other stages.
+      must stay the same, and any work that the advised stages lose must reappear on other stages.
     - Any other advice may reduce the work of the stages that it names. The work of all other stages
       must stay the same, and no stage may get more work.
 
-    A change is only reported if both the median and the mean times show it.
+    A change is reported only if both the median and the mean times show it.
     """
     changes = (
         _compare_work(list_median_stage_times(earlier), list_median_stage_times(later)),
@@ -320,7 +321,7 @@ def _describe_unnamed_work(advice: AdviceEntry, earlier: RunSummary, later: RunS
         has_changed_others = bool(set(changed_stages) - set(advice.stages))
         if is_total_changed and (has_changed_others or not advice.stages):
             return f"a microbatch takes {changes[0].total:.2f}x the work on all stages"
-        # The GPU of a single rank may have been slow, so that no layers had to move.
+        # The GPU of a single rank may have been slow, in which case no layers had to move.
         may_be_slow_gpu = len(advice.ranks) == 1
         has_moved = may_be_slow_gpu or _has_moved_work(earlier, later, advice.stages)
         if advice.stages and not has_moved:
@@ -376,14 +377,14 @@ def _sum_by_stage(times_ns: Mapping[tuple[int, str], float]) -> dict[int, float]
 def _compare_work(
     before_ns: Mapping[tuple[int, str], float], after_ns: Mapping[tuple[int, str], float]
 ) -> _WorkChange:
-    """Return the ratios of later to earlier compute time, by stage and for all stages together.
+    """Return the ratios of later to earlier compute time, per stage and for all stages together.
 
     Stages whose time is unknown in either run are left out. If all stages are left out, the ratio
     of all stages together is 1.
 
     Args:
         before_ns: Times of the earlier run, keyed by stage and phase.
-        after_ns: Times of the later run, keyed in the same way.
+        after_ns: Times of the later run, with the same keys.
     """
     then_ns, now_ns = _sum_by_stage(before_ns), _sum_by_stage(after_ns)
     by_stage = {

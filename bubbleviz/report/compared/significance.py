@@ -1,4 +1,4 @@
-"""Significance: Welch's t-test of whether two means over iterations differ.
+"""Significance: Welch's t-test for whether two means over iterations differ.
 
 B. L. Welch, The generalization of Student's problem when several different population variances are
 involved, Biometrika 34 (1947): unequal variances, degrees of freedom by Satterthwaite.
@@ -15,7 +15,7 @@ from bubbleviz.count.statistics import estimate_welch_error
 if TYPE_CHECKING:
     from bubbleviz.report.summary import Average
 
-#: Assumptions of the tests, as a text for users.
+#: The assumptions behind the tests, as text for users.
 ASSUMPTIONS = (
     "Welch's t-test, two-sided, uncorrected for multiple comparisons; assumes independent, about "
     "normal iterations: correlated ones make p too small, and variation between runs is not "
@@ -27,13 +27,13 @@ SIGNIFICANT = 0.05
 
 @dataclass(frozen=True)
 class MeanDifference:
-    """The difference of two means, with the result of a t-test.
+    """The difference between two means, along with the result of a t-test.
 
     All attributes except ``mean`` are None if no test is possible, because a sample has fewer than
     two values or because both samples have zero variance.
 
     Attributes:
-        mean: Later mean minus earlier mean.
+        mean: The later mean minus the earlier mean.
         ci95: 95 % confidence interval of ``mean``.
         t: Test statistic.
         df: Degrees of freedom.
@@ -50,7 +50,7 @@ class MeanDifference:
     def significant_sign(self) -> int:
         """1 for an increase, -1 for a decrease, or 0 if the difference is not significant.
 
-        If no test was possible, this is the sign of the difference.
+        If no test was possible, the value is the sign of the difference.
         """
         if not self.mean or (self.p is not None and self.p >= SIGNIFICANT):
             return 0

@@ -1,4 +1,4 @@
-"""Split the window of a ratio into the work of a rank and its idle time by cause."""
+"""Split a ratio's window into the work of a rank and its idle time by cause."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from bubbleviz.report.ratio_summary import ReportSummary, find_ratio
 
 
 def split_window(report: ReportSummary, ratio: str) -> dict[str, float]:
-    """Split the mean window of a ratio into the mean work and the mean bubble of a rank, in ns.
+    """Split a ratio's mean window into the mean work and the mean bubble of a rank, in ns.
 
     The keys are ``work`` and ``bubble``, or ``busy`` and ``idle`` in reports on idle time. The
     result is empty if the mean of the ratio or of its window is unknown.
@@ -21,7 +21,7 @@ def split_window(report: ReportSummary, ratio: str) -> dict[str, float]:
 
 
 def split_primary_window(report: ReportSummary) -> dict[str, float]:
-    """Split the mean window of the primary ratio into the work of a rank and each bubble part.
+    """Split the mean window of the primary ratio into a rank's work and the parts of its bubble.
 
     Times are in ns. The first key is ``work`` (or ``busy`` in reports on idle time). The other keys
     are the names of the parts of the bubble, for example causes of idle time. The result is empty
@@ -37,7 +37,7 @@ def split_primary_window(report: ReportSummary) -> dict[str, float]:
 
 
 def find_first_cause(report: ReportSummary) -> tuple[str, float] | None:
-    """Return the name of the largest part of the bubble, and the fraction of the bubble it takes.
+    """Return the name of the largest part of the bubble, and what fraction of the bubble it is.
 
     The result is None if there is no bubble.
     """
